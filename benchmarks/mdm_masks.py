@@ -34,8 +34,8 @@ from lm_latent_eval.wrappers.mdm.bound import elbo, mask_counts, masks
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import PLAIN, log_p_exact, log_weights
 from lm_latent_eval.wrappers.mdm.predictions import (
-    Asking,
     Blocks,
+    Requests,
     Target,
     TargetTokens,
 )
@@ -68,7 +68,7 @@ def ranked(counts: Tensor, length: int) -> Tensor:
     return ranks < counts[:, None]
 
 
-def estimate(chosen: Tensor) -> Asking[float]:
+def estimate(chosen: Tensor) -> Requests[float]:
     """Estimate the bound by given sets of masked places."""
     log_p = (yield chosen).log_p.sum(-1)
     return float((log_p * chosen.shape[1] / chosen.sum(-1)).mean())
@@ -130,7 +130,7 @@ def ours(denoiser: MaskedReader, targets: list[TargetTokens], block: int | None)
     def numbers(replicate: int, number: int) -> Tensor:
         return torch.rand(number, dtype=torch.float64)
 
-    jobs: list[tuple[Target, Asking[Any]]] = [
+    jobs: list[tuple[Target, Requests[Any]]] = [
         (part, log_p_exact(len(part)) if block else elbo(TOKENS, SAMPLES, numbers))
         for target in targets
         for part in Blocks(block, denoiser.mask).of(target)

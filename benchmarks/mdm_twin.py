@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.estimates import table
 from lm_latent_eval.scoring.answer import Answer
@@ -100,7 +100,7 @@ class Causal:
     """A ``TextScorer`` of whole texts."""
 
     network: Network
-    mass = Mass.LESS
+    normalization = Normalization.BELOW_ONE
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Causal:
             "checkpoint": self.network.digest,
             "estimator": "exact",
             "tokens_are": "tokens, and the end",
-            "mass": str(self.mass),
+            "mass": str(self.normalization),
         }
 
     @torch.inference_mode()

@@ -88,7 +88,7 @@ def _of(
     found, by = [], [names[0], names[min(1, len(names) - 1)]]
     for name in by:
         scorer = _scorer(checkpoint, ELSEWHERE, name)
-        batch = scorer.setting.collate([text])
+        batch = scorer.evaluation.collate([text])
         q = scorer.proposal.encode(batch)
         p = scorer.model.encode(batch)
         found.append(
@@ -119,7 +119,7 @@ def _scorer(checkpoint: Checkpoint, seed: int, proposal: str | None) -> Scorer:
 
 def _draws(checkpoint: Checkpoint, text: Text, seed: int, number: int) -> Particles:
     scorer = _scorer(checkpoint, seed, None)
-    batch, keys = scorer.setting.collate([text]), scorer.setting.keys([text])
+    batch, keys = scorer.evaluation.collate([text]), scorer.evaluation.keys([text])
     encoded = scorer.model.encode(batch), scorer.proposal.encode(batch)
     log_w, path = ImportanceSampling(number).draw(
         scorer.model, scorer.proposal, batch, keys, encoded

@@ -59,11 +59,11 @@ def rebuilt(latents: Latents, parts: Sequence[Tensor]) -> Latents:
     return tuple(parts) if type(latents) is tuple else type(latents)(*parts)
 
 
-class Mass(StrEnum):
+class Normalization(StrEnum):
     """What a model's probabilities of all texts total."""
 
     ONE = "normalised"
-    LESS = "sub-normalised"
+    BELOW_ONE = "sub-normalised"
     """Some of it is on latents or words that cannot be: log p is a lower bound of that
     of the renormalised model."""
     BY_LENGTH = "no distribution over lengths"
@@ -254,7 +254,7 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
         """Cut out token t of an encoded piece, after the latents so far."""
         ...
 
-    def log_ahead(self, encoded: EncodedT, t: int, after: GivenStateT, /) -> Tensor:
+    def log_twist(self, encoded: EncodedT, t: int, after: GivenStateT, /) -> Tensor:
         """Guess log p(tokens t and on | latents so far), nats, (B, K) float64.
 
         Up to a number that the latents of a text share; 0 at its end.

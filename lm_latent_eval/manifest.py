@@ -139,7 +139,7 @@ def _digest(entries: Mapping[str, Entry]) -> str:
 def _remedy(directory: Path) -> str:
     return (
         "copy or train it again, or, if you changed it yourself, accept it as it is by "
-        f"`lm-latent-eval seal {directory}`"
+        f"`lm-latent-eval manifest {directory}`"
     )
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Room:
+class MemoryLimit:
     """What the memory of a device was found to hold."""
 
     most: float = math.inf
@@ -62,10 +62,10 @@ class Room:
             ...     if len(items) > 2:
             ...         raise torch.OutOfMemoryError
             ...     return sum(items)
-            >>> room = Room()
-            >>> list(room.in_batches(range(5), 4, work, lambda item: 1, ValueError))
+            >>> memory = MemoryLimit()
+            >>> list(memory.in_batches(range(5), 4, work, lambda item: 1, ValueError))
             [(range(0, 2), 1), (range(2, 4), 5), (range(4, 5), 4)]
-            >>> room.holds(1)
+            >>> memory.holds(1)
             2.0
         """
         failed = 0

@@ -55,8 +55,8 @@ def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> Non
         for column, digest in digests.items():
             digest.add(batch[column])
     about = json.dumps(said).encode()
-    sealed = {_ABOUT: _short(about), **{c: str(d) for c, d in digests.items()}}
-    metadata = {name: about, DIGESTS: json.dumps(sealed).encode()}
+    listed = {_ABOUT: _short(about), **{c: str(d) for c, d in digests.items()}}
+    metadata = {name: about, DIGESTS: json.dumps(listed).encode()}
     with replacing(path) as partial:
         pq.write_table(table.replace_schema_metadata(metadata), partial)
 
@@ -89,8 +89,8 @@ class RowFile:
         found = self._parsed(name)
         if found is None:
             raise self._error("it does not say how its rows were made")
-        sealed = self._parsed(DIGESTS)
-        if sealed and sealed.get(_ABOUT) != _short(self._schema.metadata[name]):
+        listed = self._parsed(DIGESTS)
+        if listed and listed.get(_ABOUT) != _short(self._schema.metadata[name]):
             raise self._error("how its rows were made is not as it was written")
         return found
 
@@ -101,14 +101,14 @@ class RowFile:
         return found if isinstance(found, dict) else None
 
     def rows(
-        self, schema: pa.Schema, *, optional: Collection[str] = (), sealed: bool
+        self, schema: pa.Schema, *, optional: Collection[str] = (), digested: bool
     ) -> Iterator[dict[str, Any]]:
         """Yield the rows.
 
         Args:
             schema: Columns and types that it has to have.
             optional: Names of columns that it may lack.
-            sealed: Whether it has to have digests of them.
+            digested: Whether it has to have digests of them.
 
         Raises:
             ValueError: If it has others, they take more memory than the file's size
@@ -130,7 +130,7 @@ class RowFile:
                     columns[name] = _plain(batch[name])
                     digests[name].add(columns[name])
                 yield from pa.table(columns).to_pylist()
-        self._check_digests(digests, sealed)
+        self._check_digests(digests, digested)
 
     def _has(self, name: str) -> bool:
         return bool(self._schema.get_all_field_indices(name))
@@ -170,9 +170,9 @@ class RowFile:
                 f"column {field.name!r} holds {there!s:.60}, not {field.type}"
             )
 
-    def _check_digests(self, digests: dict[str, _ColumnDigest], sealed: bool) -> None:
+    def _check_digests(self, digests: dict[str, _ColumnDigest], digested: bool) -> None:
         said = self._parsed(DIGESTS)
-        if said is None and not sealed:
+        if said is None and not digested:
             return
         if said is None:
             raise self._error("it has no digests of its columns")

@@ -178,7 +178,7 @@ def test_the_backend_answers_as_on_the_cpu(name, tmp_path):
             dtype="float32",
             **({} if name in WITHOUT_LATENTS else {"num_samples": 10}),
         )
-        if lm._scorer.mass == "unnormalised":
+        if lm._scorer.normalization == "unnormalised":
             queries = [Query(n, f"t/{n}", t) for n, t in enumerate(["the", "the the"])]
             found = list(lm._scorer.score_texts(queries))
             return [a.estimate.log_evidence for a in found], []

@@ -27,7 +27,7 @@ from lm_latent_eval.latent import (
     NO_LATENT,
     LatentLM,
     LeftToRight,
-    Mass,
+    Normalization,
     Proposal,
     WholeText,
 )
@@ -237,14 +237,18 @@ def test_all_that_can_happen_totals_one(name):
 @pytest.mark.parametrize("name", UNNORMALISED)
 def test_an_unnormalised_model_says_so(name):
     case, model, _ = opened(name)
-    assert model.mass is Mass.UNNORMALISED
+    assert model.normalization is Normalization.UNNORMALISED
     assert abs(case.total() - 1) > 0.1
 
 
 @every_normalised_model
 def test_a_normalised_model_says_so(name):
     _, model, _ = opened(name)
-    assert model.mass in (Mass.ONE, Mass.LESS, Mass.BY_LENGTH)
+    assert model.normalization in (
+        Normalization.ONE,
+        Normalization.BELOW_ONE,
+        Normalization.BY_LENGTH,
+    )
 
 
 @proposals(

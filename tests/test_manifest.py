@@ -140,4 +140,4 @@ def test_what_is_not_as_listed_is_refused(folder, name):
     with pytest.raises(ManifestError, match=message) as caught:
         verify(folder)
     assert "\n" not in str(caught.value)
-    assert f"`lm-latent-eval seal {folder}`" in str(caught.value)
+    assert f"`lm-latent-eval manifest {folder}`" in str(caught.value)

@@ -51,7 +51,7 @@ def write(path, rows=ROWS, **options):
 def read(path, **options):
     file = parquet.RowFile(path, "file of finds")
     assert file.said(b"about") == {"seed": 3}
-    return [*file.rows(SCHEMA, **{"sealed": True} | options)]
+    return [*file.rows(SCHEMA, **{"digested": True} | options)]
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -89,15 +89,15 @@ def test_an_edited_column_is_named(tmp_path, name):
     pq.write_table(edited, path)
     with pytest.raises(ValueError, match=f"rows is no file of finds .column '{name}' "):
         read(path)
-    assert len(read_unsealed(path, edited)) == 3000
+    assert len(read_undigested(path, edited)) == 3000
 
 
-def read_unsealed(path, table):
+def read_undigested(path, table):
     """Read a file of which somebody has taken the digests away."""
     pq.write_table(table.replace_schema_metadata({b"about": b'{"seed": 3}'}), path)
     with pytest.raises(ValueError, match="has no digests of its columns"):
         read(path)
-    return read(path, sealed=False)
+    return read(path, digested=False)
 
 
 def test_edited_metadata_are_named(tmp_path):
@@ -165,7 +165,7 @@ def test_a_column_that_is_another_is_named(tmp_path, kind):
 
 def test_a_column_may_be_left_out(tmp_path):
     pq.write_table(columns().drop_columns(["weights"]), tmp_path / "rows")
-    found = read(tmp_path / "rows", optional=["weights"], sealed=False)
+    found = read(tmp_path / "rows", optional=["weights"], digested=False)
     assert len(found) == 3000 and "weights" not in found[0]
 
 
@@ -204,7 +204,7 @@ def test_a_small_file_takes_little_memory(tmp_path, kind):
     pq.write_table(make(), path, **options)
     assert path.stat().st_size < 1 << 18, "premise"
     with at_most(LITTLE), within(SECONDS), pytest.raises(ValueError, match=said) as err:
-        read(path, sealed=False)
+        read(path, digested=False)
     assert str(err.value).startswith(f"{path} is no file of finds (")
 
 
@@ -270,7 +270,7 @@ from lm_latent_eval import parquet
 file = parquet.RowFile(sys.argv[1], "file of finds")
 before = memory("VmHWM")
 try:
-    [*file.rows(pa.schema({"n": pa.int64()}), sealed=False)]
+    [*file.rows(pa.schema({"n": pa.int64()}), digested=False)]
 except ValueError as err:
     said = str(err)
 print(json.dumps({

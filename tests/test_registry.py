@@ -124,7 +124,7 @@ def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, n
     declare(f"[lm_latent_eval.estimators]\ntwice = {__name__}:Twice\n")
     options = ScoringOptions.parse(estimator=name, num_samples="5")
     scorer = Scorer(checkpoint, options)
-    assert isinstance(scorer.setting.method, Twice)
+    assert isinstance(scorer.evaluation.method, Twice)
     assert scorer.fingerprint["estimator"] == name
     assert "importance sampling from the" in scorer.about["latent_eval"]["how"]
     with pytest.raises(ValueError, match=r"prior at .* is no class below"):

@@ -121,8 +121,8 @@ STATEMENTS = {
         "test_endless_files.py::test_files_of_a_result "
         "test_endless_files.py::test_pickles_and_archives"
     ),
-    "whoever can change a file can seal it again": (
-        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_sealing "
+    "whoever can change a file can write its digests anew": (
+        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_its_manifest "
         "test_ledger.py::test_a_row_that_was_edited_says_where"
     ),
     "with `--trust` alone": (
@@ -228,7 +228,7 @@ IMPORTS = {
 
 @pytest.mark.parametrize("kind", IMPORTS)
 def test_a_configuration_imports_nothing(tmp_path, monkeypatch, kind):
-    """The directory is sealed again, and can be imported from."""
+    """The directory has a new manifest, and can be imported from."""
     folder = tiny_checkpoint.write(tmp_path / "kglm", tiny_checkpoint.kglm())
     sprung = tmp_path / "sprung"
     (folder / "wicked.py").write_text(CODE.format(str(sprung)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from lm_latent_eval.audit import material
-from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.requests import Pair, Reply
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
     BORDERS,
@@ -81,10 +81,10 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                 continue
             compared += 1
             first = next(i for i, v in enumerate(implied) if not math.isnan(v))
-            room = session.room(
+            slack = session.slack(
                 *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
             )
-            if value != implied[first] and not abs(value - implied[first]) <= room:
+            if value != implied[first] and not abs(value - implied[first]) <= slack:
                 return fails(
                     FOLLOWS,
                     f"{a!r} after {context[-30:]!r} scores {implied[first]:.6g} before "
@@ -202,7 +202,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
         compared += 1
         worst = max(worst, abs(gap))
         # Four items share the level of the part.
-        if abs(gap) > session.room(*found, comparisons=4 * size):
+        if abs(gap) > session.slack(*found, comparisons=4 * size):
             _, a, b = splits[n]
             return fails(
                 item,
@@ -228,8 +228,8 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
         gap = difference(whole, part)
         if math.isnan(gap):
             continue
-        room = session.room(whole, part, comparisons=4 * len(texts))
-        if gap > room:
+        slack = session.slack(whole, part, comparisons=4 * len(texts))
+        if gap > slack:
             found = fails(
                 ROLLING,
                 f"{text[:30]!r} scores {gap:.4g} nats more as a rolling text than as a "
@@ -239,11 +239,11 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
             )
             return found, False
         # A closed list may hold an end itself.
-        ended = -gap > room and not session.options
-        over = _over(session, text, -gap - room) if ended else None
+        ended = -gap > slack and not session.options
+        over = _over(session, text, -gap - slack) if ended else None
         if over is not None:
             return over, True
-        ends.append(-gap if -gap > room else 0.0)
+        ends.append(-gap if -gap > slack else 0.0)
     if not ends:
         why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
         return untold(ROLLING, f"texts are refused: {why}"), False
@@ -266,7 +266,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
     pairs = [(text, option) for option in options]
     replies = session.ask.score(pairs)
     total = math.exp(-end) + math.fsum(
-        reply.p * math.exp(-session.room(reply, comparisons=len(pairs)))
+        reply.p * math.exp(-session.slack(reply, comparisons=len(pairs)))
         for reply in replies
     )
     if total <= 1 + session.tolerance:
@@ -311,9 +311,9 @@ def _windows(session: Session, *, ended: bool) -> Finding:
             said = f"up to {held} characters; {len(text)} are refused: {refused}"
             return untold(WINDOWS, said)
         gap = difference(whole, *parts)
-        room = session.room(whole, *parts) + session.tolerance * len(cuts) / 10
+        slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10
         # An end that is charged makes the whole less probable, nobody says by how much.
-        if gap > room or (-gap > room and not ended) or math.isnan(gap):
+        if gap > slack or (-gap > slack and not ended) or math.isnan(gap):
             return fails(
                 WINDOWS,
                 f"between {held} and {len(text)} characters a window ends: the whole "

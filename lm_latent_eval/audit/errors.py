@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.stats import chi2
 
-from lm_latent_eval.audit.asking import Pair
+from lm_latent_eval.audit.requests import Pair
 from lm_latent_eval.audit.session import Session
 from lm_latent_eval.audit.verdict import ERRORS, Finding, fails, holds, untold
 from lm_latent_eval.messages import one_line

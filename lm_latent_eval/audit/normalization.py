@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from lm_latent_eval.audit import material
-from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.requests import Pair, Reply
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
     CODE_POINTS,
@@ -64,7 +64,7 @@ def _total(session: Session, asked: Asked) -> tuple[float, float]:
     """
     total = math.fsum(reply.p for _, reply in asked)
     error = math.fsum(
-        reply.p * min(math.expm1(session.room(reply, comparisons=len(asked))), 1e9)
+        reply.p * min(math.expm1(session.slack(reply, comparisons=len(asked))), 1e9)
         for _, reply in asked
         if reply.p
     )
@@ -161,7 +161,7 @@ def _large(
                 drawn, pairs, session.ask.score(pairs), strict=True
             ):
                 # Less by rounding and printed errors: only more than those is told.
-                sure = reply.p * math.exp(-session.room(reply, comparisons=share))
+                sure = reply.p * math.exp(-session.slack(reply, comparisons=share))
                 ratio = drawn_set.ratio(sure, rate)
                 wealth.bet(ratio)
                 if ratio > worst[1]:
@@ -240,7 +240,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     drawn = drawn_set.draw(session.plan.code_points, rng)
     pairs = [(context, chr(rest[place])) for place, _ in drawn]
     for (_, rate), reply in zip(drawn, session.ask.score(pairs), strict=True):
-        sure = reply.p * math.exp(-session.room(reply, comparisons=len(drawn)))
+        sure = reply.p * math.exp(-session.slack(reply, comparisons=len(drawn)))
         wealth.bet(drawn_set.ratio(sure, rate))
     # The wealth of the other sets has the other half of the part's level.
     if wealth.exceeds(session.level / 2):

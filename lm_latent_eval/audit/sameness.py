@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from lm_latent_eval.audit.asking import Asker, Pair, Reply
+from lm_latent_eval.audit.requests import Pair, Reply, Requester
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
     BATCHES,
@@ -54,7 +54,7 @@ class Requests:
 
     def asked(
         self,
-        ask: Asker,
+        ask: Requester,
         score: Callable[[list[Pair]], list[Reply]] | None = None,
         texts: Callable[[list[str]], list[Reply]] | None = None,
     ) -> list[Reply]:

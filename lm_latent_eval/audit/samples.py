@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.stats import binom
 
-from lm_latent_eval.audit.asking import Pair, Reply
+from lm_latent_eval.audit.requests import Pair, Reply
 from lm_latent_eval.audit.session import Session, request
 from lm_latent_eval.audit.verdict import (
     GREEDY,
@@ -48,14 +48,14 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     is what greedy decoding writes. Where options are single units (words of a
     vocabulary) the greedy one is the most probable.
     """
-    told = 0
+    compared = 0
     # This item has half of the part's level, as the other one.
     comparisons = 2 * session.plan.contexts * (session.plan.width + 1)
     for context in session.contexts(rng):
         asked = [one for one in _asked(session, context) if not one[1].refused]
         if not asked:
             continue
-        told += len(asked)
+        compared += len(asked)
         greedy = [one for one in asked if one[1].is_greedy]
         if len(greedy) > 1:
             return _wrong(
@@ -63,7 +63,7 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
             )
         for pair, reply in asked:
             over = reply.p > 0.5 * math.exp(
-                session.room(reply, comparisons=comparisons)
+                session.slack(reply, comparisons=comparisons)
             )
             if over and not reply.is_greedy:
                 said = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
@@ -73,8 +73,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         [(pair, reply)] = greedy
         best = max(asked, key=lambda one: one[1].p)
         gap = best[1].log_p - reply.log_p
-        room = session.room(best[1], reply, comparisons=comparisons)
-        if session.kind is Kind.WORDS and gap > room:
+        slack = session.slack(best[1], reply, comparisons=comparisons)
+        if session.kind is Kind.WORDS and gap > slack:
             said = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
             return _wrong(said, [(pair, reply), best])
         if reply.error:
@@ -87,9 +87,9 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         if not shared and len(pair[1].encode()) <= TOKENS - 2:
             said = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
             return _wrong(said, [(pair, reply)])
-    if not told:
+    if not compared:
         return untold(GREEDY, "every request was refused")
-    return holds(GREEDY, f"{told} options of {session.plan.contexts} lists")
+    return holds(GREEDY, f"{compared} options of {session.plan.contexts} lists")
 
 
 def _wrong(said: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
@@ -147,7 +147,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         if not rows:
             return untold(SAMPLES, f"none of {len(asked)} options was written")
     for pair, reply, count, p in rows:
-        slack = math.exp(session.room(reply, comparisons=tests))
+        slack = math.exp(session.slack(reply, comparisons=tests))
         few = binom.cdf(count, number, min(p / slack, 1.0))
         many = binom.sf(count - 1, number, min(p * slack, 1.0))
         if few < session.level / tests:

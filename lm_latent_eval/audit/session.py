@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import norm
 
 from lm_latent_eval.audit import material
-from lm_latent_eval.audit.asking import Asker, Pair, Reply
+from lm_latent_eval.audit.requests import Pair, Reply, Requester
 from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
 
 LEVEL = 0.05
@@ -101,7 +101,7 @@ class Plan:
 class Session:
     """One audit of one scorer."""
 
-    ask: Asker
+    ask: Requester
     kind: Kind
     plan: Plan = field(default_factory=Plan)
     texts: Sequence[str] = material.TEXTS
@@ -126,7 +126,7 @@ class Session:
         """Return random numbers of a part alone, so that it repeats without others."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
 
-    def room(self, *replies: Reply, comparisons: int = 1) -> float:
+    def slack(self, *replies: Reply, comparisons: int = 1) -> float:
         """Return what a sum of scores may be off by: rounding, and printed errors.
 
         Args:
@@ -208,9 +208,9 @@ class Session:
 Part: TypeAlias = Callable[[Session], Iterator[Finding]]
 
 
-def off(sides: float, room: float) -> bool:
+def off(sides: float, slack: float) -> bool:
     """Whether a difference that should be 0 is not; NaN is told elsewhere."""
-    return abs(sides) > room
+    return abs(sides) > slack
 
 
 def request(pair: Pair, reply: Reply) -> dict[str, object]:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from lm_latent_eval.audit import material
-from lm_latent_eval.audit.asking import Reply
+from lm_latent_eval.audit.requests import Reply
 from lm_latent_eval.audit.session import Session
 from lm_latent_eval.audit.verdict import (
     CHARGED,

@@ -95,7 +95,7 @@ _SECTIONS = {
         "train": "train a model and write a checkpoint",
         "convert": "turn a model of other code into a checkpoint",
         "text": "write the plain texts of trees or CoNLL documents",
-        "seal": "accept a checkpoint that was changed by hand as it is",
+        "manifest": "accept a checkpoint that was changed by hand as it is",
     },
     "studies": {
         "study": "compare proposals, temperatures, sample sizes, levels and beams",

@@ -84,9 +84,9 @@ def add_to(commands: Commands, said: str) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from lm_latent_eval.audit.asking import Asker
     from lm_latent_eval.audit.material import TEXTS
     from lm_latent_eval.audit.page import page
+    from lm_latent_eval.audit.requests import Requester
     from lm_latent_eval.audit.run import audit
     from lm_latent_eval.audit.session import Plan, Session
     from lm_latent_eval.harness import audit as harness
@@ -109,7 +109,7 @@ def _audit(args: argparse.Namespace) -> int:
         args.model, args.model_args, batch_size=args.batch_size, device=args.device
     )
     session = Session(
-        Asker(model),
+        Requester(model),
         kind,
         plan,
         texts,

@@ -123,7 +123,7 @@ def _relations(args: argparse.Namespace) -> None:
     print(
         f"wrote {args.output}: {config.vocab_size} words to utter, "
         f"{config.num_words - config.vocab_size} more to copy; {config.num_topics} "
-        f"topics with {config.num_facts} facts; {model.mass}"
+        f"topics with {config.num_facts} facts; {model.normalization}"
     )
 
 

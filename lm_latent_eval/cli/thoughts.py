@@ -56,8 +56,8 @@ def _answered(args: argparse.Namespace, files: list[ThoughtFile]) -> Table:
     """Score the answers of a file; nothing is drawn."""
     from lm_latent_eval.report.thoughts import estimates, most_of
     from lm_latent_eval.scoring.options import parse_device, parse_dtype
-    from lm_latent_eval.wrappers.cot.again import answer_again, read_answers
     from lm_latent_eval.wrappers.cot.model import ThinkingLM
+    from lm_latent_eval.wrappers.cot.rescoring import read_answers, rescore
 
     if len(files) != 1:
         tasks = ", ".join(file.settings["task"] for file in files)
@@ -68,4 +68,4 @@ def _answered(args: argparse.Namespace, files: list[ThoughtFile]) -> Table:
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),
     )
-    return estimates(answer_again(model, files[0], answers), most_of(files[0]))
+    return estimates(rescore(model, files[0], answers), most_of(files[0]))

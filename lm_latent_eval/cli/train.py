@@ -265,11 +265,11 @@ def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
 
 
 def _spelling(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load_tokenizer, seal
+    from lm_latent_eval.models.checkpoint import load_tokenizer, rewrite_manifest
     from lm_latent_eval.text.corpora import read_texts
     from lm_latent_eval.training.orthography import learn_orthography
 
     tokenizer = load_tokenizer(args.checkpoint)
     learn_orthography(read_texts(args.data), tokenizer).save(args.checkpoint)
-    seal(args.checkpoint)
+    rewrite_manifest(args.checkpoint)
     print(f"wrote spelling and spacing into {args.checkpoint}")

@@ -65,6 +65,7 @@ from lm_latent_eval.estimators.importance import (
     stderr,
 )
 from lm_latent_eval.estimators.means import mean_stderr, ratio_stderr
+from lm_latent_eval.estimators.missing_mass import missing_mass
 from lm_latent_eval.estimators.pareto import pareto_k
 from lm_latent_eval.estimators.pilot import enough_samples, required_num_samples
 from lm_latent_eval.estimators.rates import (
@@ -74,4 +75,3 @@ from lm_latent_eval.estimators.rates import (
     log_capital,
     perplexity,
 )
-from lm_latent_eval.estimators.unseen import unseen_share

@@ -32,9 +32,9 @@ def pooled_degrees(errors: Iterable[tuple[float, float]]) -> float:
     known = [(d, nu) for d, nu in errors if math.isfinite(d) and d > 0]
     most = max((d for d, _ in known), default=0.0)
     squares = [((d / most) ** 2, nu) for d, nu in known]  # no power of them underflows
-    told = math.fsum(square**2 / nu for square, nu in squares)
+    spread = math.fsum(square**2 / nu for square, nu in squares)
     total = math.fsum(square for square, _ in squares)
-    return total**2 / told if told else math.inf
+    return total**2 / spread if spread else math.inf
 
 
 def widened(error: float, degrees: float) -> float:

@@ -20,9 +20,9 @@ from lm_latent_eval.estimators.importance import (
     log_evidence,
     stderr,
 )
+from lm_latent_eval.estimators.missing_mass import stderr_with_missing_mass
 from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.estimators.rates import perplexity
-from lm_latent_eval.estimators.unseen import stderr_with_unseen
 
 
 class MissedSupportError(ValueError):
@@ -90,7 +90,7 @@ class Estimate:
 
     unseen: float | None = None
     """Share of p(x) that so many draws are likely to miss, by what a search found
-    (``unseen_share``); None where nothing was searched for."""
+    (``missing_mass``); None where nothing was searched for."""
 
     upper: float | None = None
     """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
@@ -365,10 +365,10 @@ class Estimate:
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
         """Give the error that holds if what a search found stands for all of p(x).
 
-        See ``stderr_with_unseen``, which also says where there is none.
+        See ``stderr_with_missing_mass``, which also says where there is none.
 
         Args:
-            unseen: u, see ``unseen_share``.
+            unseen: u, see ``missing_mass``.
             found: Share of the estimate that the search found.
             same: Whether the search went by the proposal that was drawn from.
 
@@ -387,7 +387,7 @@ class Estimate:
             >>> estimate.checked(0.999, found=0.99).stderr is None
             True
         """
-        error = stderr_with_unseen(self.draws_stderr, unseen, found, same=same)
+        error = stderr_with_missing_mass(self.draws_stderr, unseen, found, same=same)
         return replace(self, stderr=error, unseen=unseen)
 
     def bounded_above(self, log_psi: float) -> Self:
@@ -426,8 +426,8 @@ class Estimate:
             log_psi: Log p-hat of other draws, nats.
         """
         ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
-        told = self.pareto_k is None or self.pareto_k <= RELIABLE_PARETO_K
-        error = ratio * self.draws_stderr if told else None
+        known = self.pareto_k is None or self.pareto_k <= RELIABLE_PARETO_K
+        error = ratio * self.draws_stderr if known else None
         return replace(
             self,
             upper=log_psi + ratio - 1,

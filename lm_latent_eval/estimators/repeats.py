@@ -54,9 +54,9 @@ def repeat_stderr(scores: list[np.ndarray]) -> float:
         0.25
     """
     sizes = np.array([len(each) for each in scores])
-    told = np.array([each.var(ddof=1) for each in scores if len(each) > 1])
-    if not len(told):
+    known = np.array([each.var(ddof=1) for each in scores if len(each) > 1])
+    if not len(known):
         return 0.0
-    variances = np.full(len(scores), told.mean())
-    variances[sizes > 1] = told
+    variances = np.full(len(scores), known.mean())
+    variances[sizes > 1] = known
     return float(np.sqrt((variances / sizes).sum())) / len(scores)

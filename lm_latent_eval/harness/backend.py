@@ -38,7 +38,7 @@ from lm_latent_eval.harness.running import (
     stock_rates,
 )
 from lm_latent_eval.harness.shares import Request, Score, shared
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -146,7 +146,7 @@ class Backend(LM):
         Raises:
             ValueError: If another task asks such a model.
         """
-        if self._scorer.mass is Mass.UNNORMALISED:
+        if self._scorer.normalization is Normalization.UNNORMALISED:
             for instance in requests:
                 self._refuse_unnormalised(instance)
         score = self._scorer.score_texts

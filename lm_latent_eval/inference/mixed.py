@@ -13,7 +13,7 @@ fall below it; what a search misses, draws find, and the other way round.
 
 The search also checks the draws. It goes by the model's own proposal, whichever they
 come from, and what it finds has a probability under theirs: so it tells what share of
-p they are likely to miss (``unseen_share``).
+p they are likely to miss (``missing_mass``).
 
 Source: a control variate by stratification (Owen, 2013, section 8.4), one stratum of
 which is summed in whole.
@@ -36,7 +36,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     log_normal_stderr,
     log_ratio_stderr,
-    unseen_share,
+    missing_mass,
 )
 from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
@@ -251,7 +251,7 @@ class Mixed(SearchingEstimator):
         if weights.isnan().any():
             return estimate
         share = math.exp(min(self.found(log_w).item() - estimate.log_evidence, 0.0))
-        unseen = unseen_share(found, weights, len(outside), estimate.log_evidence)
+        unseen = missing_mass(found, weights, len(outside), estimate.log_evidence)
         return estimate.checked(unseen, share, same=self.searcher is None)
 
     def difference(

@@ -163,7 +163,7 @@ class ParticleFilter(Estimator):
             particles = weighed(model, proposal, p, q, draws, particles)
             log_psi = torch.zeros_like(particles.log_w)
             if ahead is not None:
-                log_psi = ahead.log_ahead(whole, t + 1, particles.proposal_state)
+                log_psi = ahead.log_twist(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             uniform = sent_uniforms(uniform, log_psi.device)
             particles, origin = self._resample(

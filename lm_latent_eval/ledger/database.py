@@ -260,7 +260,7 @@ class Rows:
             NoRoomError: If the disk is full.
         """
         values = (_json(part), _json(key), _json(row), numbers)
-        digest = self._digests.added(_sealed(part, key, row, numbers))[DIGEST]
+        digest = self._digests.added(_content(part, key, row, numbers))[DIGEST]
         with self.ledger.in_one_line():
             self._connection.execute(
                 "INSERT OR REPLACE INTO found (part, key, row, numbers, digest) "
@@ -305,8 +305,8 @@ class Rows:
             found = Found(place, parse(part), _key(key), parse(row), numbers)
             if not isinstance(found.row, dict):
                 raise ValueError("no record")
-            sealed = _sealed(*found[1:])
-            self._digests.checked({**sealed, DIGEST: digest})
+            content = _content(*found[1:])
+            self._digests.checked({**content, DIGEST: digest})
         except ValueError as err:
             raise self.ledger.edited(place, str(err)) from err
         return found
@@ -422,7 +422,7 @@ def _is_local(path: Path) -> bool:
     return next((kinds[one] for one in nearest if one in kinds), "") in LOCAL
 
 
-def _sealed(part: str, key: Key, row: Row, numbers: bytes) -> Row:
+def _content(part: str, key: Key, row: Row, numbers: bytes) -> Row:
     """Return what a digest is of."""
     return {
         **row,

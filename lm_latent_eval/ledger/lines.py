@@ -11,7 +11,7 @@ from typing import Any
 
 from lm_latent_eval.durable import replacing
 from lm_latent_eval.file_names import regular
-from lm_latent_eval.ledger.row_digests import RowDigests, UnsealedError
+from lm_latent_eval.ledger.row_digests import NoDigestError, RowDigests
 from lm_latent_eval.ledger.settings import (
     FormatError,
     Settings,
@@ -90,7 +90,7 @@ class LinesFile:
             if not isinstance(row, dict):
                 raise ValueError("no record")
             return digests.checked(row)
-        except UnsealedError as err:
+        except NoDigestError as err:
             raise FormatError(
                 f"{self.path}, line {place}: {err}: finish it with the version that "
                 "began it, or run the command again, with another path for its output"

@@ -20,7 +20,7 @@ _NAMED = 3
 """Fields at most that a message names."""
 
 
-class UnsealedError(ValueError):
+class NoDigestError(ValueError):
     """A row without a digest."""
 
 
@@ -39,13 +39,13 @@ class RowDigests:
         """Return a row without its digest.
 
         Raises:
-            UnsealedError: If it has none.
+            NoDigestError: If it has none.
             ValueError: If it is of another row or run.
         """
         row = dict(row)
         said = row.pop(DIGEST, None)
         if said is None:
-            raise UnsealedError("it has no digest, as rows of other versions have none")
+            raise NoDigestError("it has no digest, as rows of other versions have none")
         found = self._of(row)
         if said == "".join(found):
             return row

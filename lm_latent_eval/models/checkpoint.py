@@ -131,7 +131,7 @@ def load_checkpoint(
     return replace(loaded, digest=digest)
 
 
-def seal(path: str | Path) -> Checkpoint:
+def rewrite_manifest(path: str | Path) -> Checkpoint:
     """Write a new manifest for a checkpoint directory that was changed by hand.
 
     What it lists is what there is, once all of it has loaded and been checked in whole.

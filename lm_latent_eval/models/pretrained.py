@@ -194,8 +194,9 @@ def refuse_tuned(directory: Path) -> None:
     if (directory / "tuning.json").exists():
         raise ValueError(
             f"{directory / 'tuning.json'} is of `lm-latent-eval tune`, which went with "
-            "version 0.3: score with 0.2 as before, or remove the file and accept the "
-            f"rest by `lm-latent-eval seal {directory}`, which draws as before tuning"
+            "version 0.3: score with 0.2 as before, or remove the file and accept "
+            f"the rest by `lm-latent-eval manifest {directory}`, which draws as before "
+            "tuning"
         )
 
 

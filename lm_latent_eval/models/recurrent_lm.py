@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.latent import NO_LATENT, Mass, Uniforms
+from lm_latent_eval.latent import NO_LATENT, Normalization, Uniforms
 from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack, initialise
@@ -91,10 +91,10 @@ class RecurrentLM(Pretrained, ABC):
         initialise(module)
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all texts total."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if excluded else Mass.LESS
+        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     @abstractmethod
     def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from lm_latent_eval.inference.steps import (
     Taken,
 )
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     """log p(z_t | the past), (B, K, N)."""
     log_word: Tensor
     """log p(x_t | z_t, the past), (B, K, N)."""
-    log_ahead: Tensor | None = None
+    log_twist: Tensor | None = None
     """What log p of the text after x_t is expected to be, (B, K, N), finite, up to a
     constant a text: no number depends on it but errors. None: nothing is expected."""
 
@@ -95,7 +95,7 @@ class UnfoldingModel(Pretrained):
 
     proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
     """What ``proposal`` can return, the default first."""
-    mass: ClassVar[Mass] = Mass.ONE
+    normalization: ClassVar[Normalization] = Normalization.ONE
     """What its probabilities of all texts total."""
 
     @abstractmethod

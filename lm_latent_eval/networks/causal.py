@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.memory import SCORES, Room, fitting
+from lm_latent_eval.memory import SCORES, MemoryLimit, fitting
 from lm_latent_eval.networks.growing import grow_in_place
 
 PADDING = 0
@@ -58,7 +58,7 @@ class CausalReader:
         wide: Whether log-probabilities are taken in the widest floating type of the
             device; else in float32, or that of the scores if it is wider.
         mixed_precision: What it computes in where that is not the type of its weights.
-        room: What memory was found to hold.
+        memory: How much was found to fit.
     """
 
     model: PreTrainedModel
@@ -66,7 +66,7 @@ class CausalReader:
     temperature: float = 1.0
     wide: bool = True
     mixed_precision: torch.dtype | None = None
-    room: Room = field(default_factory=Room, repr=False, compare=False)
+    memory: MemoryLimit = field(default_factory=MemoryLimit, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -113,7 +113,7 @@ class CausalReader:
 
         found: dict[Tokens, TokenScores] = {}
         for batch in self._batches(sorted(first, key=len, reverse=True), most):
-            for read, scored in self.room.in_batches(
+            for read, scored in self.memory.in_batches(
                 batch, len(batch), work, len, refusal or self._refusal
             ):
                 found.update(zip(read, scored, strict=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.memory import MOST_ROWS, Room, fitting
+from lm_latent_eval.memory import MOST_ROWS, MemoryLimit, fitting
 from lm_latent_eval.networks.causal import autocast
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class MaskedReader:
         device: Where tokens go.
         batch_size: Texts read together; None is as many as memory allows.
         most: The most that those are.
-        room: What memory was found to hold.
+        memory: How much was found to fit.
         mask_is_word: Whether the mask has a probability, as in LLaDA's program.
     """
 
@@ -64,7 +64,7 @@ class MaskedReader:
     device: torch.device
     batch_size: int | None = None
     most: int = MOST_ROWS
-    room: Room = field(default_factory=Room)
+    memory: MemoryLimit = field(default_factory=MemoryLimit)
     mask_is_word: bool = False
 
     @torch.inference_mode()
@@ -142,7 +142,7 @@ class MaskedReader:
                 ),
             )
 
-        for rows, found in self.room.in_batches(
+        for rows, found in self.memory.in_batches(
             range(number),
             self.size(length),
             lambda rows: work(slice(rows[0], rows[-1] + 1)),

@@ -34,7 +34,7 @@ def written(found: Calibration, settings: Mapping[str, Any], asked: int) -> str:
         [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
         ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
         ["apart (mean, 95 %)", apart, "nats a text"],
-        ["median of the printed errors", four_decimals(found.told), "nats"],
+        ["median of the printed errors", four_decimals(found.printed), "nats"],
         ["texts without an error", f"{found.unknown}", ""],
         [
             "widest gaps",

@@ -60,7 +60,7 @@ class Budget(ABC):
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Say by which estimator each text is scored."""
 
-    def instead(self, method: Estimator, log_w: Tensor) -> Estimator | None:
+    def replacement(self, method: Estimator, log_w: Tensor) -> Estimator | None:
         """Return what a text is scored anew by, if its weights ask for it."""
         return None
 
@@ -151,7 +151,7 @@ class Auto(Budget):
         _announce([(self.method, texts)])
         yield self.method, texts
 
-    def instead(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
+    def replacement(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
         """Return what a text is given instead of what it was, if width still pays."""
         assert isinstance(method, DiscreteFilter)
         wider = self.levels.index(method) + 1

@@ -71,7 +71,7 @@ class Calibration:
         return sum(text.estimate.stderr is None for text in self.texts)
 
     @property
-    def told(self) -> float:
+    def printed(self) -> float:
         """The median of the errors that estimates have, nats; NaN: none has one."""
         errors = [text.estimate.stderr for text in self.texts]
         known = [error for error in errors if error is not None]
@@ -98,12 +98,12 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
 def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
     if most > PIECE:
         raise ValueError(f"texts of {most} words: expected at most {PIECE}")
-    setting = scorer.setting
-    setting.refuse_parts("what follows")
-    model, reader = setting.model, setting.reader
+    evaluation = scorer.evaluation
+    evaluation.refuse_parts("what follows")
+    model, reader = evaluation.model, evaluation.reader
     if not isinstance(model, LeftToRight):  # as refuse_parts has it
         raise TypeError(type(model).__name__)
-    searching(setting.stepwise)
+    searching(evaluation.stepwise)
 
     def costs(words: list[int]) -> list[float]:
         """Let an unknown word be one class, and copied words have no spelling."""
@@ -117,8 +117,8 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
     drawn: dict[int, Simulated] = dict(
         simulate(
             model,
-            setting.stepwise,
-            setting.keys([text_of(n, []) for n in range(number)]),
+            evaluation.stepwise,
+            evaluation.keys([text_of(n, []) for n in range(number)]),
             start=reader.start,
             end=reader.end,
             most=most,
@@ -133,15 +133,15 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
         )
     texts = [text_of(n, drawn[n].words) for n in sorted(drawn)]
     missed = Missed([text.query for text in texts])
-    method = Mixed(WIDER * (setting.options.num_samples or 1))
+    method = Mixed(WIDER * (evaluation.options.num_samples or 1))
     for text, answer in scorer.whole_texts.parts(texts, missed):
         with naming(text.query):
             upper = upper_bound(
                 model,
-                setting.proposal,
+                evaluation.proposal,
                 method,
-                setting.collate([text]),
-                setting.keys([text], "upper")[0],
+                evaluation.collate([text]),
+                evaluation.keys([text], "upper")[0],
                 drawn[text.query.index].latents,
             )
         yield Calibrated(len(text.words), answer.estimate, upper)

@@ -16,8 +16,8 @@ from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 
 
 def read_contexts(
-    setting: Setting, method: Estimator, texts: Sequence[Text]
+    evaluation: Evaluation, method: Estimator, texts: Sequence[Text]
 ) -> tuple[Weighted, TokenBatch | None]:
     """Return the weighted latents of contexts, and what texts are conditional on."""
-    batch = setting.collate(texts, contexts=True)
+    batch = evaluation.collate(texts, contexts=True)
     read = method.extend(
-        setting.model,
-        setting.stepwise,
+        evaluation.model,
+        evaluation.stepwise,
         batch,
-        setting.keys(texts),
+        evaluation.keys(texts),
         [0] * len(texts),
-        Particles.begin(len(texts), setting.model.device),
+        Particles.begin(len(texts), evaluation.model.device),
     )
     return read, batch.given
 
@@ -76,7 +76,7 @@ class Continuations:
     them are scored anew: they have the same draws.
     """
 
-    setting: Setting
+    evaluation: Evaluation
 
     def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
         """Estimate continuations.
@@ -88,35 +88,35 @@ class Continuations:
         Raises:
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
-        self.setting.refuse_parts("a continuation after its context")
-        if self.setting.options.target_stderr is not None:
+        self.evaluation.refuse_parts("a continuation after its context")
+        if self.evaluation.options.target_stderr is not None:
             logger.warning(
                 "target_stderr is for whole texts: continuations take num_samples=%d",
-                self.setting.options.num_samples,
+                self.evaluation.options.num_samples,
             )
         shared: dict[Hashable, list[Text]] = {}
         for text in texts:
             shared.setdefault(text.given, []).append(text)
-        groups = {self.setting.method: list(shared.values())}
+        groups = {self.evaluation.method: list(shared.values())}
         spent = dict.fromkeys(shared, 0)
-        with self.setting.bar(len(texts), "continuations") as bar:
+        with self.evaluation.bar(len(texts), "continuations") as bar:
             while groups:
-                again: dict[Estimator, list[list[Text]]] = {}
+                retried: dict[Estimator, list[list[Text]]] = {}
                 for method, group in groups.items():
                     for rows in self._weighed(method, group):
                         context = rows[0].text.given
                         spent[context] += method.num_samples + method.beside
-                        if instead := self._instead(method, rows):
-                            again.setdefault(instead, []).append(shared[context])
+                        if replacement := self._replacement(method, rows):
+                            retried.setdefault(replacement, []).append(shared[context])
                             continue
                         pilot = spent[context] - method.num_samples
                         yield from self._answers(method, rows, pilot, missed)
                         bar.update(len(rows))
-                groups = again
+                groups = retried
 
-    def _instead(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
+    def _replacement(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
         """Return what a context is scored anew by, if a continuation asks for it."""
-        asked = (self.setting.budget.instead(method, row.whole) for row in rows)
+        asked = (self.evaluation.budget.replacement(method, row.whole) for row in rows)
         return next(filter(None, asked), None)
 
     @staticmethod
@@ -142,25 +142,25 @@ class Continuations:
         texts = [text for group in groups for text in group]
         announce([(method, [text.num_words for text in texts])], stepwise=True)
         contexts = [group[0] for group in groups]
-        for batch in self.setting.batches(contexts, method.num_samples):
+        for batch in self.evaluation.batches(contexts, method.num_samples):
             reading = partial(self._read, method)
-            for some, read in self.setting.fitting(batch, reading):
+            for some, read in self.evaluation.fitting(batch, reading):
                 # Continuations in batches of their own, with their contexts' state.
                 after = [text for each in some for text in shared[each.given]]
                 found: dict[Hashable, list[Weighed]] = {}
                 go_on = partial(self._continue, method, read)
-                for part in self.setting.batches(after, method.num_samples):
-                    for _, rows in self.setting.fitting(part, go_on):
+                for part in self.evaluation.batches(after, method.num_samples):
+                    for _, rows in self.evaluation.fitting(part, go_on):
                         for row in rows:
                             found.setdefault(row.text.given, []).append(row)
                 yield from found.values()
 
     def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
-        particles, given = read_contexts(self.setting, method, contexts)
-        last = [self.setting.last(context) for context in contexts]
+        particles, given = read_contexts(self.evaluation, method, contexts)
+        last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
-        keys = self.setting.keys(contexts)
+        keys = self.evaluation.keys(contexts)
         starts = [len(context.context) for context in contexts]
         likely = self._most_probable(last, particles, given, keys, starts)
         return Read(place, particles, likely)
@@ -170,12 +170,12 @@ class Continuations:
     ) -> list[Weighed]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
-        batch = self.setting.collate(texts)
+        batch = self.evaluation.collate(texts)
         after = method.extend(
-            self.setting.model,
-            self.setting.stepwise,
+            self.evaluation.model,
+            self.evaluation.stepwise,
             batch,
-            self.setting.keys(texts),
+            self.evaluation.keys(texts),
             [len(text.context) for text in texts],
             before,
         )
@@ -197,7 +197,10 @@ class Continuations:
 
         Only those are read on that have been greedy so far: most end at once.
         """
-        keys, starts = self.setting.keys(texts), [len(text.context) for text in texts]
+        keys, starts = (
+            self.evaluation.keys(texts),
+            [len(text.context) for text in texts],
+        )
         targets, length = batch.on_host
         greedy = torch.ones_like(length, dtype=torch.bool)
         (rows,) = (length > 0).nonzero(as_tuple=True)
@@ -206,8 +209,8 @@ class Continuations:
             target = targets[rows, t]
             # The unknown word is many words: its probability is no argument for one.
             greedy[rows] = target == likely
-            if self.setting.reader.unknown is not None:
-                greedy[rows] &= target != self.setting.reader.unknown
+            if self.evaluation.reader.unknown is not None:
+                greedy[rows] &= target != self.evaluation.reader.unknown
             (on,) = (greedy[rows] & (length[rows] > t + 1)).nonzero(as_tuple=True)
             if not len(on):
                 break
@@ -216,8 +219,8 @@ class Continuations:
             mine = [keys[b] for b in rows.tolist()]
             here = [starts[b] + t for b in rows.tolist()]
             particles = method.extend(
-                self.setting.model,
-                self.setting.stepwise,
+                self.evaluation.model,
+                self.evaluation.stepwise,
                 piece,
                 mine,
                 here,
@@ -241,8 +244,8 @@ class Continuations:
 
         Both are on the host.
         """
-        inputs = torch.as_tensor(last, device=self.setting.model.device)
-        model = self.setting.model
+        inputs = torch.as_tensor(last, device=self.evaluation.model.device)
+        model = self.evaluation.model
         read = particles.ahead(model, inputs, given)
         predicted = read.next_token(model, keys, starts)
         return first_of_best(predicted).cpu()

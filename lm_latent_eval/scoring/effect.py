@@ -10,8 +10,8 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.evaluation import Model
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
-from lm_latent_eval.scoring.setting import Model
 
 logger = logging.getLogger(__name__)
 

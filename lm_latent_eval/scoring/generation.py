@@ -11,18 +11,18 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.scoring.continuations import read_contexts
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.decoding import GenerationOptions, Utterance
-from lm_latent_eval.scoring.setting import Setting
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
 
 def generate(
-    setting: Setting, texts: list[Text], options: Mapping[int, GenerationOptions]
+    evaluation: Evaluation, texts: list[Text], options: Mapping[int, GenerationOptions]
 ) -> Iterator[tuple[int, str]]:
     """Continue contexts.
 
     Args:
-        setting: Of the model.
+        evaluation: Of the model.
         texts: Whose contexts are continued.
         options: Of each query, by its index.
 
@@ -32,24 +32,26 @@ def generate(
     Raises:
         ValueError: If the model is unnormalised.
     """
-    setting.refuse_parts("the next word")
+    evaluation.refuse_parts("the next word")
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
-    announce([(setting.method, words)])
-    with setting.bar(len(texts), "generations") as bar:
-        for batch in setting.batches(texts, setting.method.num_samples):
-            write = partial(_written, setting, options)
-            for some, written in setting.fitting(batch, write):
+    announce([(evaluation.method, words)])
+    with evaluation.bar(len(texts), "generations") as bar:
+        for batch in evaluation.batches(texts, evaluation.method.num_samples):
+            write = partial(_written, evaluation, options)
+            for some, written in evaluation.fitting(batch, write):
                 yield from written
                 bar.update(len(some))
 
 
 def _written(
-    setting: Setting, options: Mapping[int, GenerationOptions], texts: Sequence[Text]
+    evaluation: Evaluation,
+    options: Mapping[int, GenerationOptions],
+    texts: Sequence[Text],
 ) -> list[tuple[int, str]]:
     """Continue a batch; what is finished leaves it."""
     found = []
-    model, reader = setting.model, setting.reader
-    particles, given = read_contexts(setting, setting.method, texts)
+    model, reader = evaluation.model, evaluation.reader
+    particles, given = read_contexts(evaluation, evaluation.method, texts)
     writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
     read = 0
     while writing:
@@ -57,10 +59,10 @@ def _written(
         last = torch.tensor(
             [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
         )
-        keys, starts = setting.keys(now), [len(text.context) + read for text in now]
+        keys, starts = evaluation.keys(now), [len(text.context) + read for text in now]
         particles = particles.ahead(model, last, given)
         log_p = particles.next_token(model, keys, starts)
-        chance = Streams(setting.keys(now, "utter"), 1)(read)
+        chance = Streams(evaluation.keys(now, "utter"), 1)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
                 utterance.extend(row, float(u[0, 0]))
@@ -71,15 +73,15 @@ def _written(
             break
         # The finished ones have no word to go on with, and leave the batch after it.
         added = [[] if u.finished else u.ids[-1:] for _, u in writing]
-        particles = setting.method.extend(
+        particles = evaluation.method.extend(
             model,
-            setting.stepwise,
+            evaluation.stepwise,
             TokenBatch.collate(
                 added,
                 [reader.price(ids) for ids in added],
                 first=last.tolist(),
-                spelled=setting.spelled,
-                given=setting.conditions(now),
+                spelled=evaluation.spelled,
+                given=evaluation.conditions(now),
                 device=model.device,
             ),
             keys,

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring import effect
@@ -34,7 +34,7 @@ class TextScorer(Protocol):
     """Answers queries about strings under one choice of settings."""
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What the probabilities of all texts total."""
         ...
 

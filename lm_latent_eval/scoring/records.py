@@ -283,7 +283,7 @@ def read(path: Path) -> list[Record]:
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
     settings = {name: said for name, said in settings.items() if name != "task"}
-    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN, sealed=True)
+    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN, digested=True)
     found: dict[tuple[int, int], Answer] = {}
     for place, row in enumerate(rows, start=1):
         try:

@@ -19,17 +19,17 @@ import torch
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class, trust
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Conditional, Mass, SentenceModel, WholeText
+from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.continuations import Continuations
 from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.evaluation import Evaluation, Model
 from lm_latent_eval.scoring.generation import generate
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
-from lm_latent_eval.scoring.setting import Model, Setting
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.text.digests import digest
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 MOST_TEXTS = 64
 """Scored together at most, unless a user asks for more."""
 UNITS = {
-    Mass.UNNORMALISED: "nats, up to one unknown constant a text",
-    Mass.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
+    Normalization.UNNORMALISED: "nats, up to one unknown constant a text",
+    Normalization.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
 """What a log-likelihood is where it is not that of a whole text, its end included."""
 
@@ -88,7 +88,8 @@ class Scorer:
             self.model.sentence_starts
             if isinstance(self.model, SentenceModel)
             else None,
-            ends=self.model.mass in (Mass.ONE, Mass.LESS),
+            ends=self.model.normalization
+            in (Normalization.ONE, Normalization.BELOW_ONE),
             conditional_on=self._conditional_on.get("conditional_on"),
         )
         estimators = self.model.estimators
@@ -100,7 +101,7 @@ class Scorer:
         )
         same = self.proposal.name == best.name and options.temperature == 1.0
         searcher = None if same else best
-        self.setting = Setting(
+        self.evaluation = Evaluation(
             self.model,
             self.proposal,
             # Whole texts may be read to their ends; contexts stop where they stop.
@@ -119,14 +120,14 @@ class Scorer:
             max_batch_size=parse_batch_size(max_batch_size) or MOST_TEXTS,
             quiet=quiet,
         )
-        self.whole_texts = WholeTexts(self.setting)
+        self.whole_texts = WholeTexts(self.evaluation)
         classes = (type(self.model), type(self.proposal))
         self._trusted = all(c.__module__.startswith(trust.OURS) for c in classes)
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What the probabilities of all texts total."""
-        return self.model.mass
+        return self.model.normalization
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -138,9 +139,9 @@ class Scorer:
             **asdict(self.options),
             "vocabulary": self._vocabulary,
             "tokens_are": self.reader.units
-            if self.mass is Mass.BY_LENGTH
+            if self.normalization is Normalization.BY_LENGTH
             else f"{self.reader.units}, and the end of a text",
-            "mass": str(self.mass),
+            "mass": str(self.normalization),
             "scored_as": self._scored_as,
         }
 
@@ -158,7 +159,7 @@ class Scorer:
     def about(self) -> dict[str, Any]:
         """What results say of model and numbers, as JSON."""
         config = self.model.config
-        does = type(self.setting.method)
+        does = type(self.evaluation.method)
         return {
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
@@ -169,13 +170,14 @@ class Scorer:
                 "how": does.how.format_map(asdict(self.options)),
                 "checks": does.checks,
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
-                "mass": str(self.mass),
+                "mass": str(self.normalization),
                 "scored_as": self._scored_as,
                 **self._conditional_on,
                 "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(
-                    self.mass, "nats; sentence ends counted in rolling log-likelihoods"
+                    self.normalization,
+                    "nats; sentence ends counted in rolling log-likelihoods",
                 ),
             },
         }
@@ -212,7 +214,7 @@ class Scorer:
         texts = [text for query in queries for text in self.cut.continuation(query)]
         self._check(texts)
         missed = Missed(queries)
-        parts = Continuations(self.setting).parts(texts, missed)
+        parts = Continuations(self.evaluation).parts(texts, missed)
         yield from self._whole_queries(parts, texts)
         missed.tell()
 
@@ -226,7 +228,7 @@ class Scorer:
         """
         texts = [self.cut.continuation(query)[-1] for query, _ in queries]
         options = {query.index: how for query, how in queries}
-        yield from generate(self.setting, texts, options)
+        yield from generate(self.evaluation, texts, options)
 
     @torch.inference_mode()
     def _check(self, texts: Sequence[Text]) -> None:
@@ -241,7 +243,7 @@ class Scorer:
         trust.check(
             self.model,
             self.proposal,
-            self.setting.collate(some),
+            self.evaluation.collate(some),
             dtype=self.model.dtype,
             searches=any(estimator_class(n).searches for n in self.model.estimators),
         )
@@ -261,7 +263,7 @@ class Scorer:
                 del found[query.index]
                 answer = Answer.product([together[n] for n in sorted(together)])
                 bound = answer.estimate.bound
-                if self.model.mass is Mass.UNNORMALISED:
+                if self.model.normalization is Normalization.UNNORMALISED:
                     bound = Bound.UNNORMALISED
                 estimate = replace(
                     answer.estimate,

@@ -15,8 +15,8 @@ from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.cost import announce, is_much, recommend
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.missed import Missed
-from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Text, naming
 
 PartT = TypeVar("PartT")
@@ -30,7 +30,7 @@ FEW, FEW_SAMPLES = 10, 100
 class WholeTexts:
     """Estimates whole texts, their ends included."""
 
-    setting: Setting
+    evaluation: Evaluation
 
     def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
         """Estimate texts, those without words among them, and show progress.
@@ -44,7 +44,7 @@ class WholeTexts:
         """
         worded = [text for text in texts if text.words]
         self._recommend(worded)
-        name = self.setting.options.estimator or ""
+        name = self.evaluation.options.estimator or ""
         for text in texts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
@@ -54,8 +54,10 @@ class WholeTexts:
     def _shown(
         self, parts: Iterator[PartT], total: int, which: str = ""
     ) -> Iterator[PartT]:
-        unit = "sentences" if isinstance(self.setting.model, SentenceModel) else "texts"
-        with self.setting.bar(total, which + unit) as bar:
+        unit = (
+            "sentences" if isinstance(self.evaluation.model, SentenceModel) else "texts"
+        )
+        with self.evaluation.bar(total, which + unit) as bar:
             for part in parts:
                 yield part
                 bar.update()
@@ -75,7 +77,7 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        groups = list(self.setting.budget.spend(texts, self._pilot))
+        groups = list(self.evaluation.budget.spend(texts, self._pilot))
         return self._estimates(groups, missed)
 
     def _pilot(
@@ -90,25 +92,25 @@ class WholeTexts:
         spent: dict[str, int] = {}
         purpose = ""
         while groups:
-            again: dict[Estimator, list[Text]] = {}
+            retried: dict[Estimator, list[Text]] = {}
             for method, group in groups:
                 for text, log_w in self.draw(method, group, purpose) if group else ():
-                    spent.setdefault(text.name, self.setting.budget.pilot)
-                    instead = self.setting.budget.instead(method, log_w)
-                    if instead is None:
+                    spent.setdefault(text.name, self.evaluation.budget.pilot)
+                    replacement = self.evaluation.budget.replacement(method, log_w)
+                    if replacement is None:
                         with missed.aside(text.query):
                             yield self._part(method, text, log_w, spent)
                     else:
                         spent[text.name] += method.num_samples + method.beside
-                        again.setdefault(instead, []).append(text)
-            groups, purpose = list(again.items()), "again"
+                        retried.setdefault(replacement, []).append(text)
+            groups, purpose = list(retried.items()), "again"
             announce([(m, [len(text.words) for text in some]) for m, some in groups])
 
     def _part(
         self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
     ) -> tuple[Text, Answer]:
         estimate = method.estimate(log_w, len(text.words))
-        if self.setting.options.bounds == "both" and estimate.stderr is not None:
+        if self.evaluation.options.bounds == "both" and estimate.stderr is not None:
             [(_, others)] = self.draw(method, [text], "psi")
             with suppress(MissedSupportError):  # then there is no bound
                 psi = method.estimate(others, len(text.words)).log_evidence
@@ -130,15 +132,15 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        return self.draw(self.setting.method, texts)
+        return self.draw(self.evaluation.method, texts)
 
     def draw(
         self, method: Estimator, texts: list[Text], purpose: str = ""
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts by an estimator, with random numbers for a purpose."""
-        for batch in self.setting.batches(texts, method.num_samples):
+        for batch in self.evaluation.batches(texts, method.num_samples):
             weigh = partial(self._log_weights, method, purpose)
-            for some, log_w in self.setting.fitting(batch, weigh):
+            for some, log_w in self.evaluation.fitting(batch, weigh):
                 for text, row in zip(some, log_w, strict=True):
                     yield text, row + text.log_spacing
 
@@ -149,10 +151,10 @@ class WholeTexts:
 
         def weigh(some: Sequence[Text]) -> Tensor:
             return method.log_weights(
-                self.setting.model,
-                self.setting.proposal,
-                self.setting.collate(some),
-                self.setting.keys(some, purpose),
+                self.evaluation.model,
+                self.evaluation.proposal,
+                self.evaluation.collate(some),
+                self.evaluation.keys(some, purpose),
             ).cpu()
 
         try:
@@ -165,7 +167,7 @@ class WholeTexts:
 
     def _recommend(self, texts: list[Text]) -> None:
         """Before a long run, say how many samples a few of its texts ask for."""
-        method, apart = self.setting.method, len(texts) // FEW
+        method, apart = self.evaluation.method, len(texts) // FEW
         if not isinstance(method, ImportanceSampling | Mixed):
             return
         if not (apart and is_much(method, [len(t.words) for t in texts])):

@@ -185,10 +185,10 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     after = before.resample(origin)
     streams = Streams(ids, 20, starts=[3] * 3)
     late, known = proposal.encode(second, before), proposal.encode(second, after)
-    ours, told = proposal.sample_from(late, streams, origin.to(case.device))
+    ours, histories = proposal.sample_from(late, streams, origin.to(case.device))
     theirs = proposal.sample(known, streams, 20)
     late = encode_again(proposal, late, second, after)
-    hold(told.is_cpu and torch.equal(told, origin), f"{name}: another origin")
+    hold(histories.is_cpu and torch.equal(histories, origin), f"{name}: another origin")
     streams, numbers = replace(streams, starts=[5] * 3), []
     for q, draws in ((late, ours), (known, theirs)):
         state = proposal.advance(q, draws.latents)

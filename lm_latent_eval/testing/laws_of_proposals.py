@@ -18,7 +18,7 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight, Mass, Searches, WholeText
+from lm_latent_eval.latent import LeftToRight, Normalization, Searches, WholeText
 from lm_latent_eval.testing.case import Case, close, equal, hold, keys
 
 PRECISE = 0.05
@@ -200,7 +200,7 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
         ahead = read.ahead(model, piece.targets[:, -1], piece.given)
         on = draw.extend(model, proposal, last, ids, [end] * len(texts), ahead)
         found |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
-        if model.mass is not Mass.UNNORMALISED:
+        if model.normalization is not Normalization.UNNORMALISED:
             starts = [end] * len(texts)
             found["predictions"] = ahead.next_token(model, ids, starts)
     return {what: tensor.cpu() for what, tensor in found.items()}

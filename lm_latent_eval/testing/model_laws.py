@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import wide_zeros
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import LeftToRight, Mass, Searches
+from lm_latent_eval.latent import LeftToRight, Normalization, Searches
 from lm_latent_eval.testing.case import PREDICTED, Case, equal, hold, keys
 from lm_latent_eval.testing.laws_of_left_to_right import (
     beams_go_on_where_they_were_cut,
@@ -95,12 +95,12 @@ PREDICTIONS = 50
 """Predictions from real-valued latents that are averaged."""
 
 
-def total_is_that_of_its_mass(case: Case) -> None:
+def total_is_that_of_its_normalization(case: Case) -> None:
     """Probabilities of all that can happen add up to one, or less if it says so."""
-    mass, total = case.model.mass, case.total()
-    if mass is Mass.ONE:
+    mass, total = case.model.normalization, case.total()
+    if mass is Normalization.ONE:
         hold(abs(total - 1) < case.exact(), f"a model that is {mass} totals {total}")
-    if mass is Mass.LESS:
+    if mass is Normalization.BELOW_ONE:
         hold(total <= 1 + case.exact(), f"a model that is {mass} totals {total}")
 
 
@@ -110,7 +110,7 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
     Of real-valued latents the next one is drawn, so the mean of some predictions is
     held against the integral, by five standard errors of its own.
     """
-    if case.model.mass is Mass.UNNORMALISED:
+    if case.model.normalization is Normalization.UNNORMALISED:
         return
     repeats = 1 if case.log_cell is None else PREDICTIONS
     for length in range(case.length):
@@ -149,7 +149,7 @@ def _predicted(case: Case, text: list[int], key: int) -> Tensor:
     return ahead.next_token(case.model, [key], [len(text)])[0]
 
 
-OF_MODELS = (total_is_that_of_its_mass,)
+OF_MODELS = (total_is_that_of_its_normalization,)
 OF_PREDICTIONS = (predictions_are_ratios_of_prefixes,)
 OF_PROPOSALS = (
     total_is_one_and_covers_the_model,

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import MissedSupportError
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.options import OptionTable
 from lm_latent_eval.scoring.options import parse_batch_size
@@ -99,7 +99,7 @@ class NetworkScorer:
     """Of the model."""
     network: Any
     """Has a ``digest``, and what results say of it (``about``)."""
-    mass: Mass
+    normalization: Normalization
     """What the probabilities of all texts total."""
     settings: dict[str, Any]
     """All that a number depends on but network and query, as JSON."""
@@ -112,12 +112,12 @@ class NetworkScorer:
     def fingerprint(self) -> dict[str, Any]:
         """All that a number depends on but the query, as JSON."""
         network = {"model": self.name, "checkpoint": self.network.digest}
-        return {**network, **self.settings, "mass": str(self.mass)}
+        return {**network, **self.settings, "mass": str(self.normalization)}
 
     @property
     def about(self) -> dict[str, Any]:
         """What results say of model and numbers, as JSON."""
-        numbers = {**self.described, "mass": str(self.mass)}
+        numbers = {**self.described, "mass": str(self.normalization)}
         return {**self.network.about, "latent_eval": numbers}
 
     def progress(self, total: int, title: str, unit: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lm_latent_eval.audit.asking import Asker
+from lm_latent_eval.audit.requests import Requester
 from lm_latent_eval.audit.run import Audit, audit
 from lm_latent_eval.audit.session import Plan, Session
 from lm_latent_eval.audit.verdict import Kind
@@ -18,7 +18,7 @@ def audited(world: int, plan: Plan | None = None, **arguments: object) -> Audit:
     noise = NOISE.get(str(arguments.get("fault")), 0.0)
     model = Model.open(faulty.NAME, {"world": world, "noise": noise, **arguments})
     session = Session(
-        Asker(model), Kind.WORDS, plan or Plan(), faulty.texts(world), seed=world
+        Requester(model), Kind.WORDS, plan or Plan(), faulty.texts(world), seed=world
     )
     return audit(session, model=faulty.NAME)
 

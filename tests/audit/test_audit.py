@@ -8,8 +8,8 @@ import pytest
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
-from lm_latent_eval.audit.asking import Asker, OverBudgetError, Reply
 from lm_latent_eval.audit.page import page
+from lm_latent_eval.audit.requests import OverBudgetError, Reply, Requester
 from lm_latent_eval.audit.run import REFUSED, TRIED, audit
 from lm_latent_eval.audit.session import Plan, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
@@ -84,7 +84,7 @@ def test_a_witness_is_what_the_backend_answers():
     """The total that a page prints is that of its requests, asked again."""
     found = audited(1, fault="test_time_training", strength=0.6)
     witness = by_title(found)[verdict.LISTS.title].witness
-    asker = Asker(faulty_model(world=1, fault="test_time_training", strength=0.6))
+    asker = Requester(faulty_model(world=1, fault="test_time_training", strength=0.6))
     replies = asker.score([(witness["context"], y) for y in witness["options"]])
     assert sum(reply.p for reply in replies) == pytest.approx(witness["total"])
     assert witness["total"] > 1.5
@@ -99,7 +99,7 @@ def faulty_model(**arguments):
 def test_a_part_alone_finds_the_same():
     whole = audited(2, fault="cache", strength=0.6)
     session = Session(
-        Asker(faulty_model(world=2, fault="cache", strength=0.6)),
+        Requester(faulty_model(world=2, fault="cache", strength=0.6)),
         Kind.WORDS,
         texts=faulty.texts(2),
         seed=2,
@@ -116,7 +116,7 @@ def test_words_of_a_closed_list_total_one():
 
     def of(*options):
         session = Session(
-            Asker(faulty_model(world=0)),
+            Requester(faulty_model(world=0)),
             Kind.WORDS,
             texts=faulty.texts(0),
             options=options,
@@ -134,7 +134,7 @@ def test_words_of_a_closed_list_total_one():
 @pytest.mark.parametrize("kind", Kind)
 def test_texts_of_one_word_leave_items_untold(kind):
     model, texts = faulty_model(world=0), ["ada", "bo"]
-    found = audit(Session(Asker(model), kind, Plan.within(300), texts))
+    found = audit(Session(Requester(model), kind, Plan.within(300), texts))
     said = by_title(found)
     if kind in (Kind.TOKENS, Kind.WORDS):
         assert not found.failed
@@ -158,7 +158,7 @@ class Refusing:
 
 
 def test_who_answers_nothing_does_not_pass():
-    found = audit(Session(Asker(Refusing()), Kind.TOKENS))
+    found = audit(Session(Requester(Refusing()), Kind.TOKENS))
     assert found.failed and not found.alarms
     assert "answers no request" in page(found)
     assert {one.verdict for one in found.findings} == {Verdict.UNTOLD}
@@ -168,19 +168,21 @@ def test_who_answers_nothing_does_not_pass():
 @pytest.mark.parametrize("requests", [300, 900, 2_000])
 def test_no_more_is_asked_than_was_announced(requests):
     plan, said = Plan.within(requests), []
-    session = Session(Asker(faulty_model(world=0)), Kind.WORDS, plan, faulty.texts(0))
+    session = Session(
+        Requester(faulty_model(world=0)), Kind.WORDS, plan, faulty.texts(0)
+    )
     found = audit(session, say=said.append)
     assert plan.total <= requests
     assert found.requests <= plan.total + TRIED
     assert f"{plan.total + TRIED:,} requests" in said[0] and "minutes" in said[0]
-    refused = audit(Session(Asker(Refusing()), Kind.WORDS, plan))
+    refused = audit(Session(Requester(Refusing()), Kind.WORDS, plan))
     assert refused.requests <= REFUSED * (plan.total + TRIED)
 
 
 def test_too_few_requests_are_refused():
     with pytest.raises(ValueError, match="the smallest audit takes"):
         Plan.within(20)
-    asker = Asker(faulty_model(world=0), most=3)
+    asker = Requester(faulty_model(world=0), most=3)
     with pytest.raises(OverBudgetError, match="more than the 3 requests"):
         asker.score([("ada", " bo")] * 4)
 

@@ -12,7 +12,7 @@ from lm_eval.api.registry import register_model
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
-from lm_latent_eval.audit.asking import Asker
+from lm_latent_eval.audit.requests import Requester
 from lm_latent_eval.audit.run import audit
 from lm_latent_eval.audit.session import Plan, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
@@ -44,7 +44,7 @@ def network(tmp_path_factory):
 def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
     model = Model.open(name, {"device": "cpu", **arguments})
     session = Session(
-        Asker(model),
+        Requester(model),
         kind or kind_of(name),
         plan,
         texts,

@@ -1,4 +1,4 @@
-"""The error that was false: the demonstration model under the tilt it was trained with.
+"""The error that was false: the demonstration model under its trained twist.
 
 Its ``smoothing`` gives names three weights, learned from annotation as (2.55, 3.60,
 1.97), and misses by up to a hundred nats what p prefers. What was printed as 5.478 ±

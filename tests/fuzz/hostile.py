@@ -29,7 +29,7 @@ COUNTS = {
     "flips": 123,
     "cuts": 41,
     "links": 46,
-    "resealed": 429,
+    "listed": 429,
     "columns": 189,
     "results": 120,
 }
@@ -145,7 +145,7 @@ def link(subject: Subject, others: list[Subject], rng: random.Random) -> str:
     return f"{file.name}: {kind} ({other.parent.name}/{other.name})"
 
 
-# -- checkpoints that are sealed again -----------------------------------------------
+# -- checkpoints that are given a new manifest -----------------------------------------
 
 _NESTED: Any = []
 for _ in range(300):
@@ -254,7 +254,7 @@ TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
 }
 
 
-def reseal(subject: Subject, rng: random.Random) -> str:
+def remanifest(subject: Subject, rng: random.Random) -> str:
     """Change a field, a line or a tensor of a checkpoint, and write its manifest."""
     files = [path for path in subject.files() if path.name != "manifest.json"]
     config = next(path for path in files if path.name == "config.json")
@@ -336,9 +336,9 @@ def column(subject: Subject, rng: random.Random, write: Callable[..., None]) -> 
     changed = table.remove_column(place)
     if values is not None:
         changed = changed.add_column(place, name, values)
-    resealed = rng.random() < 0.5
-    if resealed:
+    listed = rng.random() < 0.5
+    if listed:
         write(path, changed, about)
     else:
         pq.write_table(changed.replace_schema_metadata(about), path)
-    return f"{name}: {kind}{' and sealed' * resealed}"
+    return f"{name}: {kind}{' and listed' * listed}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.models.checkpoint import seal
+from lm_latent_eval.models.checkpoint import rewrite_manifest
 from lm_latent_eval.scoring.model import load
 from tests.fuzz.law import Refused, finite, outcome, same, share
 from tests.fuzz.strategies import VALUES
@@ -94,13 +94,13 @@ def test_a_value_of_the_configuration_is_refused_or_moves_nothing(
 def test_a_checkpoint_changed_by_hand_is_refused_or_a_number(
     folders, copies, name, data
 ):
-    """Whoever seals it anew means it: the number may be another, but is one."""
+    """The number may be another after a new manifest, but is one."""
     config = json.loads((folders[name] / "config.json").read_text())
     key = data.draw(st.sampled_from(sorted(config)), "key")
     value = data.draw(VALUES, "value")
     (copies[name] / "config.json").write_text(json.dumps(config | {key: value}))
     try:
-        if not isinstance(outcome(lambda: seal(copies[name])), Refused):
+        if not isinstance(outcome(lambda: rewrite_manifest(copies[name])), Refused):
             found = outcome(lambda: numbers(copies[name]))
             if not isinstance(found, Refused):
                 finite(f"{key}={value!r}", *found)

@@ -214,13 +214,13 @@ def test_links_and_swapped_files_are_refused_or_move_nothing(
         findings.hold(copied, said, unmoved[subject.name])
 
 
-def test_checkpoints_that_are_sealed_again_are_refused_or_have_numbers(
+def test_checkpoints_with_a_new_manifest_are_refused_or_have_numbers(
     checkpoints, findings, tmp_path
 ):
-    for rng in hostile.dice("resealed", findings.start):
+    for rng in hostile.dice("listed", findings.start):
         subject = rng.choice(checkpoints)
         copied = subject.copy(tmp_path / "copy")
-        said = hostile.reseal(copied, rng)
+        said = hostile.remanifest(copied, rng)
         known = subject.name in models.PROBABILITIES
 
         def probable(found: list[float], said=said, known=known) -> None:
@@ -239,13 +239,13 @@ def test_columns_that_are_changed_are_refused_or_numbers(
         subject = rng.choice(of_parquet)
         copied = subject.copy(tmp_path / "copy")
         said = hostile.column(copied, rng, SEALS[subject.name])
-        sealed = said.endswith("sealed")
-        check = _any_numbers if sealed else unmoved[subject.name]
+        listed = said.endswith("listed")
+        check = _any_numbers if listed else unmoved[subject.name]
         findings.hold(copied, said, check)
 
 
 def _any_numbers(found: Any) -> None:
-    """Whoever seals it means it: numbers may be others, but are some."""
+    """Whoever writes a manifest anew means it: numbers may be others, but are some."""
     shown = repr(found)
     if re.search(r"\bnan\b", shown):
         raise SilentDifference(f"{shown:.200} without a word")
@@ -322,7 +322,7 @@ def test_results_that_nobody_changed_are_shown(runs, tmp_path, name):
         assert not isinstance(found, Refused), found
 
 
-def _seal(name: bytes) -> Callable[..., None]:
+def _digested(name: bytes) -> Callable[..., None]:
     def write(path, table: pa.Table, about) -> None:
         try:
             parquet.write(path, table, name, json.loads(about[name]))
@@ -333,8 +333,8 @@ def _seal(name: bytes) -> Callable[..., None]:
 
 
 SEALS = {
-    "a record": _seal(records.METADATA),
-    "thoughts": _seal(thoughts.METADATA),
+    "a record": _digested(records.METADATA),
+    "thoughts": _digested(thoughts.METADATA),
 }
 
 

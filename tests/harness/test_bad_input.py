@@ -188,7 +188,7 @@ def test_one_text_at_a_time_is_nobodys_default(tiny, arguments, given, texts):
         LatentKGLM.create_from_arg_obj(said, others),
         LatentKGLM.create_from_arg_string(as_string, others),
     ):
-        assert lm._scorer.setting.batch_size == texts
+        assert lm._scorer.evaluation.batch_size == texts
 
 
 def test_lm_eval_still_passes_a_number_on_where_nobody_asks():

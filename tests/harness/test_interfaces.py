@@ -12,7 +12,7 @@ import lm_latent_eval
 from lm_latent_eval import manifest
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.backends import Latent, LatentKGLM, LatentLSTM
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Answer
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -26,7 +26,7 @@ class Counts:
 
     nats: float
     loud: bool = False
-    mass = Mass.BY_LENGTH
+    normalization = Normalization.BY_LENGTH
 
     @classmethod
     def open_directory(cls, directory, *, dtype, device):

@@ -12,7 +12,7 @@ import torch
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.scoring import metrics, setting
+from lm_latent_eval.scoring import evaluation, metrics
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -82,10 +82,10 @@ def test_batch_size_moves_no_number(backend, settings):
 def test_memory_moves_no_number(backend, settings, monkeypatch):
     """A few latent decisions, or scores, at a time instead of millions."""
     plenty = everything(backend(**settings))
-    for module in (importance, setting):
+    for module in (importance, evaluation):
         monkeypatch.setattr(module, "DECISIONS", 32)
     monkeypatch.setattr(importance, "ROWS", 5)
-    monkeypatch.setattr(setting, "TABLE", 256)
+    monkeypatch.setattr(evaluation, "TABLE", 256)
     assert same(plenty, everything(backend(**settings)))
 
 
@@ -95,14 +95,14 @@ def test_pieces_move_no_number(backend, monkeypatch, estimator, proposal):
     """Proposals that do not read ahead: where a long text is cut does not matter."""
     settings = {"estimator": estimator, "num_samples": 6, "proposal": proposal}
     whole = everything(backend(**settings))
-    for module in (particles, importance, setting):
+    for module in (particles, importance, evaluation):
         monkeypatch.setattr(module, "PIECE", 5)
     assert same(whole, everything(backend(**settings)))
 
 
 def test_a_piece_reads_to_its_own_end_in_any_company(backend, monkeypatch):
     """A proposal that reads ahead does so within its piece: never more in a batch."""
-    for module in (particles, importance, setting):
+    for module in (particles, importance, evaluation):
         monkeypatch.setattr(module, "PIECE", 5)
     alone = everything(backend(num_samples=6, proposal="smoothing", batch_size=1))
     together = everything(backend(num_samples=6, proposal="smoothing", batch_size=64))

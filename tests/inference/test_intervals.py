@@ -13,7 +13,7 @@ from lm_latent_eval.estimators import (
     CorpusRate,
     certified_log_likelihood,
     log_evidence,
-    unseen_share,
+    missing_mass,
 )
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
@@ -142,9 +142,9 @@ def test_a_search_by_the_same_proposal_shares_what_it_does_not_see():
     p, q = blind(0.9)
     log_p, log_q = p.log(), q.log()
     best = q.topk(10).indices
-    unseen = unseen_share(log_p[best], (log_p - log_q)[best], 10, p[best].sum().log())
+    unseen = missing_mass(log_p[best], (log_p - log_q)[best], 10, p[best].sum().log())
     by_p = p.topk(10).indices
-    told = unseen_share(log_p[by_p], (log_p - log_q)[by_p], 10, p[by_p].sum().log())
+    told = missing_mass(log_p[by_p], (log_p - log_q)[by_p], 10, p[by_p].sum().log())
     assert unseen < 0.5 < 0.85 < told
 
 
@@ -155,7 +155,7 @@ def test_rounding_orders_no_weights():
     found = set()
     for _ in range(20):
         noise = 1e-6 * torch.rand(len(p), generator=generator, dtype=torch.float64)
-        found.add(round(unseen_share(p.log() - 3, noise - 3, 10, -3.0), 5))
+        found.add(round(missing_mass(p.log() - 3, noise - 3, 10, -3.0), 5))
     assert len(found) == 1
 
 

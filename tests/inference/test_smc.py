@@ -137,7 +137,7 @@ def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
     for _ in range(2):
         log_w = ParticleFilter(20).log_weights(model, proposal, texts, keys)
         spread.append(log_evidence(log_w).std())
-        monkeypatch.setattr(type(proposal), "log_ahead", lambda *_: nothing)
+        monkeypatch.setattr(type(proposal), "log_twist", lambda *_: nothing)
     # Standard deviations of 200 values are known to about 5 %.
     assert spread[0] < 0.8 * spread[1]
 

@@ -148,7 +148,7 @@ def test_no_lost_and_no_foreign_file_moves_a_number(copy):
     tiny_checkpoint.orthography().save(copy)
     with pytest.raises(
         CheckpointError,
-        match=rf"spacing\.json .* does not list it; .*`lm-latent-eval seal {copy}`",
+        match=rf"spacing\.json .* does not list it; .*`lm-latent-eval manifest {copy}`",
     ):
         checkpoint.load_checkpoint(copy)
     manifest.write(copy)

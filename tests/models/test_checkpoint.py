@@ -24,8 +24,8 @@ from lm_latent_eval.models.checkpoint import (
     CheckpointError,
     load_checkpoint,
     load_tokenizer,
+    rewrite_manifest,
     save,
-    seal,
 )
 from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
@@ -108,7 +108,9 @@ def test_what_version_0_2_tuned_is_refused(saved):
         CheckpointError, match=r"tuning\.json .* went with version 0\.3"
     ):
         load_checkpoint(directory, expected=name)
-    with pytest.raises(ValueError, match=r"remove the file .* `lm-latent-eval seal"):
+    with pytest.raises(
+        ValueError, match=r"remove the file .* `lm-latent-eval manifest"
+    ):
         model_class(name).from_pretrained(directory)
 
 
@@ -153,9 +155,9 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
     model = MODELS[name]()
     model.save_pretrained(tmp_path)
     tiny_models.tokenizer().save(tmp_path)
-    sealed = seal(tmp_path)
+    written = rewrite_manifest(tmp_path)
     loaded = load_checkpoint(tmp_path)
-    assert loaded.digest == sealed.digest
+    assert loaded.digest == written.digest
     assert torch.equal(log_p(loaded.model), log_p(model))
 
 
@@ -180,9 +182,9 @@ def test_the_digest_is_of_what_scores_depend_on(saved):
         next(iter(weights.values())).view(-1)[0] += 1e-12
 
     edit_weights(directory, nudge)
-    second = seal(directory).digest
+    second = rewrite_manifest(directory).digest
     edit_config(directory, num_unknown_types=8)
-    third = seal(directory).digest
+    third = rewrite_manifest(directory).digest
     assert load_checkpoint(directory).digest == third
     assert len({first, second, third}) == 3
     write(name, directory)
@@ -504,7 +506,7 @@ def test_no_such_model_lists_its_neighbours():
 
 def test_every_reader_holds_a_directory_against_its_manifest(saved):
     edit_config(saved[1], num_unknown_types=8)
-    message = r"config\.json has \d+ bytes, but \d+ by .*`lm-latent-eval seal "
+    message = r"config\.json has \d+ bytes, but \d+ by .*`lm-latent-eval manifest "
     for read in (load_checkpoint, load_tokenizer, lm_latent_eval.load, read_vocabulary):
         with pytest.raises(ValueError, match=message):
             read(saved[1])
@@ -512,18 +514,19 @@ def test_every_reader_holds_a_directory_against_its_manifest(saved):
         model_class(saved[0]).from_pretrained(saved[1])
 
 
-def test_a_change_by_hand_is_accepted_by_sealing(saved, capsys):
+def test_a_change_by_hand_is_accepted_by_its_manifest(saved, capsys):
     name, directory = saved
     edit_config(directory, num_unknown_types=8)
     (directory / "text.txt").write_text("the Ada")
     data = ["--data", str(directory / "text.txt")]
     assert main(["estimate", str(directory), *data]) == 2
-    remedy = f"accept it as it is by `lm-latent-eval seal {directory}`"
+    remedy = f"accept it as it is by `lm-latent-eval manifest {directory}`"
     assert remedy in capsys.readouterr().err
-    assert main(["seal", str(directory)]) == 0
+    assert main(["manifest", str(directory)]) == 0
     loaded = load_checkpoint(directory)
     assert capsys.readouterr().out == (
-        f"sealed {directory}: a {name} model, checkpoint {loaded.digest}\n"
+        f"wrote the manifest of {directory}: a {name} model, checkpoint "
+        f"{loaded.digest}\n"
     )
     assert loaded.model.config.num_unknown_types == 8
 
@@ -537,10 +540,10 @@ def test_spelling_that_is_trained_later_belongs_to_it(tmp_path, capsys):
     assert load_checkpoint(folder).orthography is not None
 
 
-def test_what_does_not_load_is_not_sealed(saved, capsys):
+def test_what_does_not_load_gets_no_manifest(saved, capsys):
     (saved[1] / TOKENIZER).write_text("{}")
     before = (saved[1] / manifest.FILE_NAME).read_bytes()
-    assert main(["seal", str(saved[1])]) == 2
+    assert main(["manifest", str(saved[1])]) == 2
     shown = capsys.readouterr().err
     assert "tokenizer.json is not a readable tokenizer" in shown
     assert shown.count("\n") == 1
@@ -557,7 +560,9 @@ def test_what_does_not_load_is_not_sealed(saved, capsys):
         ("node_names.text", 0xFF, "node_names are not UTF-8"),
     ],
 )
-def test_a_graph_is_sealed_if_all_of_it_holds_together(tmp_path, column, bad, message):
+def test_a_graph_gets_a_manifest_if_all_of_it_holds_together(
+    tmp_path, column, bad, message
+):
     """Loading looks at some windows of it; this is between them."""
     model = large_graph.kglm(large_graph.graph(20_000, 40_000))
     words = WordTokenizer.train(
@@ -571,7 +576,7 @@ def test_a_graph_is_sealed_if_all_of_it_holds_together(tmp_path, column, bad, me
     manifest.write(tmp_path)
     loaded = load_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=message):
-        seal(tmp_path)
+        rewrite_manifest(tmp_path)
     with pytest.raises(GraphError, match=message):
         loaded.model.knowledge.save(tmp_path / "again")
 

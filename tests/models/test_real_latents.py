@@ -118,7 +118,7 @@ def test_laws_are_those_of_what_can_be_drawn():
 @pytest.mark.parametrize(
     ("kind", "method", "law"),
     [
-        (Drift, "log_joint", "total_is_that_of_its_mass"),
+        (Drift, "log_joint", "total_is_that_of_its_normalization"),
         (Drift, "next_token", "predictions_are_ratios_of_prefixes"),
         (RealStepProposal, "log_prob", "total_is_one_and_covers_the_model-adapted"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.latent import NO_LATENT, Mass
+from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import recurrent_lm
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
@@ -114,4 +114,4 @@ def test_a_model_may_utter_every_word(build):
     every = model.log_probs(hidden)
     assert every.isfinite().all()
     assert (every.logsumexp(-1).abs() < 1e-12).all()
-    assert model.mass is Mass.LESS
+    assert model.normalization is Normalization.BELOW_ONE

@@ -28,7 +28,7 @@ from torch import nn
 
 import lm_latent_eval
 from lm_latent_eval import demo
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
@@ -157,7 +157,10 @@ def _of_words(name: str, directory: Path) -> Frozen:
 
     def log_p(text: str, *, whole: bool) -> float:
         read = opened.checkpoint.encoder()(text)
-        ends = [END] * (whole and model.mass in (Mass.ONE, Mass.LESS))
+        ends = [END] * (
+            whole
+            and model.normalization in (Normalization.ONE, Normalization.BELOW_ONE)
+        )
         ids = [*read.ids, *ends]
         costs = [[*read.log_unknown, *(0.0 for _ in ends)]]
         encoded = model.encode(TokenBatch.collate([ids], costs, first=START))

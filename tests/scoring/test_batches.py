@@ -9,10 +9,10 @@ from lm_latent_eval.inference import particles
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
 from lm_latent_eval.scoring import setting
 from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.texts import Query
 from tests import tiny_checkpoint
 from tests.memory import measured, on_linux
@@ -26,9 +26,9 @@ def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size
     for module in (particles, setting):
         monkeypatch.setattr(module, "PIECE", 4)
     loaded, batches = load(lstm_directory, device="cpu").checkpoint, []
-    collate = Setting.collate
+    collate = Evaluation.collate
     monkeypatch.setattr(
-        Setting,
+        Evaluation,
         "collate",
         lambda *args, **kw: batches.append(collate(*args, **kw)) or batches[-1],
     )

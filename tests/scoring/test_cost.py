@@ -16,8 +16,8 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import budget, cost
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.model import load
-from lm_latent_eval.scoring.setting import Setting
 from lm_latent_eval.scoring.whole_texts import WholeTexts
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -113,7 +113,7 @@ def test_a_pilot_shows_progress_and_so_do_estimates(model, monkeypatch, sentence
         bars.append(tqdm(total=total, unit=unit, file=io.StringIO()))
         return bars[-1]
 
-    monkeypatch.setattr(Setting, "bar", bar)
+    monkeypatch.setattr(Evaluation, "bar", bar)
     if sentences:  # what a model of sentences is known by
         monkeypatch.setattr(
             type(model.checkpoint.model),

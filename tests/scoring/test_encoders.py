@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 import lm_latent_eval
-from lm_latent_eval.latent import NO_LATENT, Mass
+from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
@@ -29,7 +29,7 @@ class ByteConfig(LSTMConfig):
 
 class ByteLSTM(LSTMLanguageModel):
     config_class = ByteConfig
-    mass = Mass.ONE
+    normalization = Normalization.ONE
 
     def load_encoder(self, directory):
         return BYTES
@@ -44,7 +44,7 @@ class SubwordConfig(LSTMConfig):
 
 class SubwordLSTM(LSTMLanguageModel):
     config_class = SubwordConfig
-    mass = Mass.LESS
+    normalization = Normalization.BELOW_ONE
 
     def load_encoder(self, directory):
         return SubwordEncoder.load(directory / "bpe.json", start="<s>", end="</s>")

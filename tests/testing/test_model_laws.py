@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.testing import LawError
 from lm_latent_eval.text.words import UNKNOWN
 from tests.models.entitynlm import tiny
@@ -47,10 +47,10 @@ def change(monkeypatch):
 
 def test_a_total_that_is_not_one(change, monkeypatch):
     change("p", "log_joint", lambda right, *given: right(*given) + 0.01)
-    law = laws()["total_is_that_of_its_mass"]
+    law = laws()["total_is_that_of_its_normalization"]
     with pytest.raises(LawError, match=r"that is normalised totals 1\.01"):
         law()
-    monkeypatch.setattr(type(tiny.entitynlm()), "mass", Mass.LESS)
+    monkeypatch.setattr(type(tiny.entitynlm()), "mass", Normalization.BELOW_ONE)
     with pytest.raises(LawError, match=r"that is sub-normalised totals 1\.01"):
         law()
 
@@ -159,5 +159,8 @@ def test_a_model_that_keeps_what_is_no_longer_so(kept, change):
 
 
 def test_there_is_a_change_for_every_law_of_proposals():
-    of_models = {"total_is_that_of_its_mass", "predictions_are_ratios_of_prefixes"}
+    of_models = {
+        "total_is_that_of_its_normalization",
+        "predictions_are_ratios_of_prefixes",
+    }
     assert laws().keys() - of_models == CHANGES.keys()

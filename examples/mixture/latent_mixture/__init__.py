@@ -30,7 +30,7 @@ from lm_latent_eval.extend import (
     Answer,
     Estimate,
     GenerationOptions,
-    Mass,
+    Normalization,
     Query,
     verify_manifest,
     write_manifest,
@@ -51,7 +51,9 @@ class Mixture:
     digest: str
     """Of all files."""
 
-    mass = Mass.LESS  # a string can be cut into tokens in more ways than one
+    normalization = (
+        Normalization.BELOW_ONE
+    )  # a string can be cut into tokens in more ways than one
 
     @classmethod
     def open_directory(
@@ -99,7 +101,7 @@ class Mixture:
             "model_num_parameters": number,
             "latent_eval": {
                 "estimator": "exact",
-                "mass": str(self.mass),
+                "mass": str(self.normalization),
                 "vocabulary": f"{len(self.tokenizer)} tokens",
             },
         }

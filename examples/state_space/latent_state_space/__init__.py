@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from lm_latent_eval.extend import (
     END,
     UNKNOWN,
-    Mass,
+    Normalization,
     RealStep,
     RealStepLM,
     TokenBatch,
@@ -61,7 +61,7 @@ class StateSpace(RealStepLM):
     config: StateSpaceConfig
     base_model_prefix = "state_space"
     main_input_name = "inputs"
-    mass = Mass.LESS
+    normalization = Normalization.BELOW_ONE
 
     def __init__(self, config: StateSpaceConfig) -> None:
         """Start from a slow process in the middle of the numbers."""

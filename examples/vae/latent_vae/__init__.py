@@ -23,7 +23,7 @@ from lm_latent_eval.extend import (
     PADDING,
     START,
     UNKNOWN,
-    Mass,
+    Normalization,
     NormalProposal,
     Pretrained,
     Proposal,
@@ -64,7 +64,7 @@ class SentenceVAE(Pretrained):
     main_input_name = "inputs"
     estimators = ("is", "ais")
     proposal_names = ("encoder", "prior")
-    mass = Mass.ONE
+    normalization = Normalization.ONE
 
     def __init__(self, config: VAEConfig) -> None:
         """Start from equal scores."""

@@ -22,7 +22,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.latent import Mass, SentenceModel
+from lm_latent_eval.latent import Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.scoring.likelihood import LogLikelihoods
 from lm_latent_eval.scoring.missed import Missed
@@ -64,7 +64,7 @@ class LatentLearner:
         """
         options = options or ScoringOptions()
         _check_options(options)
-        _check_mass(checkpoint.model.mass)
+        _check_normalization(checkpoint.model.normalization)
         self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
         self._words, self._end_id = dict(words), end_id
         self._checkpoint = checkpoint
@@ -153,7 +153,7 @@ class LatentLearner:
             "kind": "latent",
             "model": self._checkpoint.name,
             "digest": self._checkpoint.digest,
-            "mass": str(model.mass),
+            "mass": str(model.normalization),
             "dtype": str(model.dtype).removeprefix("torch."),
             "estimator": options.estimator,
             "num_samples": options.num_samples,
@@ -214,9 +214,9 @@ def _check_options(options: ScoringOptions) -> None:
         )
 
 
-def _check_mass(mass: Mass) -> None:
-    if mass in (Mass.UNNORMALISED, Mass.BY_LENGTH):
+def _check_normalization(normalization: Normalization) -> None:
+    if normalization in (Normalization.UNNORMALISED, Normalization.BY_LENGTH):
         raise ValueError(
-            f"the model is no distribution over texts ({mass}): nothing can be said of "
-            "its errors against a language's probabilities"
+            f"the model is no distribution over texts ({normalization}): nothing can "
+            "be said of its errors against a language's probabilities"
         )

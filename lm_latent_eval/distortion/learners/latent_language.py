@@ -42,7 +42,7 @@ from lm_latent_eval.distortion.languages.words import (
 from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import Enumerable, Mass
+from lm_latent_eval.latent import Enumerable, Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.scoring.likelihood import ExactModel
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
@@ -257,10 +257,10 @@ class LatentLanguage(ExactModel[Sequence[int]]):
 def _checked(checkpoint: Checkpoint) -> Enumerable:
     """Return the model, or raise if it is no language."""
     model, directory = checkpoint.model, checkpoint.directory
-    if model.mass is not Mass.ONE:
+    if model.normalization is not Normalization.ONE:
         raise ValueError(
             f"{directory}: the probabilities of a language total one, and those of "
-            f"this model do not ({model.mass})"
+            f"this model do not ({model.normalization})"
         )
     if not isinstance(checkpoint.model, Enumerable):
         raise ValueError(

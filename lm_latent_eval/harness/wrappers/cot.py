@@ -66,8 +66,8 @@ class LatentCoT(Wrapper):
             ValueError: If the chat template is told to leave thoughts out, or an
                 argument is not one that can be.
         """
-        told = read({"chat_template_args": chat_template_args})["chat_template_args"]
-        given = dict(told or {})
+        given = read({"chat_template_args": chat_template_args})["chat_template_args"]
+        given = dict(given or {})
         if enable_thinking is not None:  # hf would refuse likelihoods with it
             given["enable_thinking"] = enable_thinking
         if "enable_thinking" in given:

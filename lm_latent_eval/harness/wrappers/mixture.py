@@ -29,7 +29,7 @@ from lm_latent_eval.harness.running import (
     said,
 )
 from lm_latent_eval.harness.tasks import request, whole_text
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import digest_of, tokenizer_digest
 from lm_latent_eval.wrappers.mixtures import files, record
 from lm_latent_eval.wrappers.mixtures.files import Model
@@ -112,7 +112,9 @@ class LatentMixture(Backend):
                 "base": sorted({component.base for component in self._components}),
                 "vocabulary": _units(self._components, by_bytes),
             },
-            mass=_mass([component.lm for component in self._components]),
+            normalization=_normalization(
+                [component.lm for component in self._components]
+            ),
         )
         super().__init__(
             scorer, processes, torch.device("cpu"), log_weights=log_weights
@@ -205,7 +207,7 @@ class _Component:
             given = {"base": base, **given}
         backend = LatentMixture if name == NAME else get_model(name)
         loaded: LM = backend.create_from_arg_obj(given, dict(sizes))
-        if _mass([loaded]) is Mass.UNNORMALISED:
+        if _normalization([loaded]) is Normalization.UNNORMALISED:
             raise ValueError(
                 f"model {model.name} has scores and no probabilities: nothing can be "
                 "mixed with them"
@@ -257,12 +259,15 @@ class _Component:
         return len(cut(text)) if cut else len(text.encode("utf-8", "replace"))
 
 
-def _mass(models: Sequence[LM]) -> Mass:
+def _normalization(models: Sequence[LM]) -> Normalization:
     """Return what p of all texts totals: what all models say, or at most 1."""
-    ours = {lm._scorer.mass if isinstance(lm, Backend) else Mass.LESS for lm in models}
-    if Mass.UNNORMALISED in ours:
-        return Mass.UNNORMALISED
-    return ours.pop() if len(ours) == 1 else Mass.LESS
+    ours = {
+        lm._scorer.normalization if isinstance(lm, Backend) else Normalization.BELOW_ONE
+        for lm in models
+    }
+    if Normalization.UNNORMALISED in ours:
+        return Normalization.UNNORMALISED
+    return ours.pop() if len(ours) == 1 else Normalization.BELOW_ONE
 
 
 def _identity(lm: LM, base: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

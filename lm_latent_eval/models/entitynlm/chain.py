@@ -23,8 +23,8 @@ mention moves it towards the hidden state,
 Slot 0 stays as it began and stands for the entity that has not been mentioned yet.
 
 The generative model, every proposal and the prior are this one distribution over
-different hidden states (``Steps``). The adapted proposal tilts that of p by psi(g),
-what p says of the token at hand if its context is g (``tilt``).
+different hidden states (``Steps``). The adapted proposal twists that of p by psi(g),
+what p says of the token at hand if its context is g (``twist``).
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Steps:
     """How much earlier u was read."""
     num_tokens: int
     """T."""
-    tilt: Callable[[Tensor, Tensor], Tensor] | None
+    twist: Callable[[Tensor, Tensor], Tensor] | None
     """log psi: places (R,) and their contexts (R, N, D) -> nats (R, N)."""
 
     def scaled(self, factor: float) -> Steps:
         """Multiply the scores of decisions, and log psi, by a number."""
-        log_psi = self.tilt
+        log_psi = self.twist
         return replace(
             self,
             mention=(self.mention * factor).log_softmax(-1),
@@ -93,14 +93,14 @@ class Steps:
             length=self.length * factor,
             length_weight=self.length_weight * factor,
             distance=self.distance * factor,
-            tilt=log_psi
+            twist=log_psi
             and (lambda place, contexts: log_psi(place, contexts) * factor),
         )
 
-    def tilted(
+    def twisted(
         self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor]:
-        r"""Return what q(r_t) and q(e_t) are proportional to if there is a tilt.
+        r"""Return what q(r_t) and q(e_t) are proportional to if there is a twist.
 
         .. math::
             q(r_t = 0) \propto p(r_t = 0) \, \psi(g), \qquad
@@ -119,20 +119,20 @@ class Steps:
             Nats, (R, 2) and (R, S).
         """
         score = self._slot_score(place, slots, last, count)
-        tilted = score + self._log_psi(place, slots)
+        twisted = score + self._log_psi(place, slots)
         none = self.log_psi(place, context)
-        some = tilted.logsumexp(-1) - score.logsumexp(-1)
+        some = twisted.logsumexp(-1) - score.logsumexp(-1)
         mention = self.log_mention(place, len(slots))
-        return mention + torch.stack([none, some], -1), tilted
+        return mention + torch.stack([none, some], -1), twisted
 
     def log_mention(self, place: Tensor, num_rows: int) -> Tensor:
-        """Return log p(r_t) without a tilt, (N,) -> (R, 2) nats."""
+        """Return log p(r_t) without a twist, (N,) -> (R, 2) nats."""
         return _each(self.mention[place], num_rows)
 
     def log_slot(
         self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
-        """Return log p(e_t) over slots, 0 being a new entity; tilted by psi(s_e).
+        """Return log p(e_t) over slots, 0 being a new entity; twisted by psi(s_e).
 
         Args:
             place: Of R decisions or of each R / N of them, (N,).
@@ -162,10 +162,10 @@ class Steps:
         return self._log_psi(place, context[:, None])[:, 0]
 
     def _log_psi(self, place: Tensor, contexts: Tensor) -> Tensor:
-        """Return log psi of contexts, (N,), (R, C, D) -> (R, C); 0 without a tilt."""
-        if self.tilt is None:
+        """Return log psi of contexts, (N,), (R, C, D) -> (R, C); 0 without a twist."""
+        if self.twist is None:
             return contexts.new_zeros(())
-        return self.tilt(place, _by_place(contexts, place)).view(contexts.shape[:2])
+        return self.twist(place, _by_place(contexts, place)).view(contexts.shape[:2])
 
     def log_length(self, place: Tensor, slot: Tensor) -> Tensor:
         """Return log p(l_t) given the entity's slot, (N,), (R, .., D) -> (R, .., M)."""

@@ -218,11 +218,11 @@ class Following:
     def _log_mention(self, row: Tensor, t: Tensor) -> Tensor:
         """Return log p(r_t) of tokens that stand between mentions, (N, 2)."""
         place = self._sent(self._place(row, t))
-        if self.steps.tilt is None:
+        if self.steps.twist is None:
             return self.steps.mention[place]
         before = torch.where(t > 0, self._which[row, t - 1], row)
         context = self.versions.vectors[self._sent(before)]
-        mention, _ = self.steps.tilted(place, context, *self._memory(row, t))
+        mention, _ = self.steps.twisted(place, context, *self._memory(row, t))
         return mention.log_softmax(-1)
 
     def _memory(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:

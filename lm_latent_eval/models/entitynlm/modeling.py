@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.entitynlm.chain import Chains, Steps
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.following import Following
@@ -116,10 +116,10 @@ class EntityNLM(Pretrained):
     # -- p(x, z) --------------------------------------------------------------------
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all texts total."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if excluded else Mass.LESS
+        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the tokens before each target and score every step of a chain."""
@@ -218,17 +218,17 @@ class EntityNLM(Pretrained):
         carry = after.carry if after else None
         hidden, carry = trunk.read(batch.inputs, batch.length, carry)
         state = after or _beginning(trunk, carry, batch)
-        tilt = None
+        twist = None
         if adapted:
             # Where contexts begin: nobody has been mentioned, or somebody new.
             at = torch.stack([torch.zeros_like(trunk.first_slot), trunk.first_slot])
-            tilt = self.generative.words.tangents(hidden, batch, at)
+            twist = self.generative.words.tangents(hidden, batch, at)
         steps = trunk.steps(
             hidden,
             hidden,
             state.position,
             lag=0,
-            tilt=tilt,
+            twist=twist,
         )
         return Encoded(batch, hidden, steps, state, carry)
 
@@ -269,7 +269,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
         encoded = self._read(batch, after)
         if self.temperature == 1.0:
             return encoded
-        search = encoded.steps if encoded.steps.tilt else None
+        search = encoded.steps if encoded.steps.twist else None
         steps = encoded.steps.scaled(1.0 / self.temperature)
         return replace(encoded, steps=steps, search=search)
 

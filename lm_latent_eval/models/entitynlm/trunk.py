@@ -50,7 +50,7 @@ class Trunk(nn.Module):
         begin: Tensor,
         *,
         lag: int,
-        tilt: Tangents | None = None,
+        twist: Tangents | None = None,
     ) -> Steps:
         """Score the steps of every place.
 
@@ -59,7 +59,7 @@ class Trunk(nn.Module):
             update: What the entity of the token before it moves towards, (B, T, D).
             begin: When each text's first decision falls, on the host, (B,).
             lag: How much earlier than the decision ``update`` was read.
-            tilt: What p says of each token under a context.
+            twist: What p says of each token under a context.
         """
         dim, num_tokens = hidden.shape[-1], hidden.shape[1]
         text_weight, slot_weight = self.length.weight.split(dim, -1)
@@ -76,5 +76,5 @@ class Trunk(nn.Module):
             time=sent(time.flatten(), hidden.device),
             lag=lag,
             num_tokens=num_tokens,
-            tilt=tilt,
+            twist=twist,
         )

@@ -177,11 +177,11 @@ class ChainSteps:
         inside = going_on & (walk.remaining > 0)
         walk.entity.masked_fill_(~inside, NOBODY)
         walk.remaining.sub_(1).masked_fill_(~inside, 0)
-        if steps.tilt is None:
-            log_mention, tilted = steps.log_mention(place, len(end)), None
+        if steps.twist is None:
+            log_mention, twisted = steps.log_mention(place, len(end)), None
         else:
             slots = memory.slots, memory.last, walk.count
-            log_mention, tilted = steps.tilted(place, walk.context, *slots)
+            log_mention, twisted = steps.twisted(place, walk.context, *slots)
             log_mention = log_mention.log_softmax(-1)
         mention = invert_cdf(log_mention.exp(), u[:, 0])
         free = going_on & ~inside
@@ -194,10 +194,10 @@ class ChainSteps:
             mentioned = rows, int((begun + count).max())
         row = sent(row, device)
         begins, place, count = begins[row], place[row // num_samples], walk.count[row]
-        if tilted is None:
+        if twisted is None:
             log_slot = steps.log_slot(place, memory.slots[row], memory.last[row], count)
         else:
-            log_slot = tilted[row].log_softmax(-1)
+            log_slot = twisted[row].log_softmax(-1)
         slot = invert_cdf(log_slot.exp(), u[row, 1])
         vector = memory.slots[row, slot]
         log_length = steps.log_length(place, vector)
@@ -226,21 +226,21 @@ def log_options(steps: Steps, walk: Unfolding, place: Tensor) -> Tensor:
 
     ``place`` is that of each text, (B,).
 
-    Without a tilt it is log q(z_t), else log p(z_t) + log psi, which stands for that of
-    the token; inside a mention nothing is decided, and only psi is left.
+    Without a twist it is log q(z_t), else log p(z_t) + log psi, which stands for that
+    of the token; inside a mention nothing is decided, and only psi is left.
 
     Choice 0 is no mention or, inside one, its next token; choice 1 + s * M + l is a
     mention of slot s (0: a new entity) with l further tokens.
     """
     memory = walk.memory
     slots = memory.slots, memory.last, walk.count
-    if steps.tilt is None:
+    if steps.twist is None:
         log_mention = steps.log_mention(place, len(walk.entity))
         log_slot = steps.log_slot(place, *slots)
         going_on = torch.zeros_like(log_slot[:, 0])
     else:
-        log_mention, tilted = steps.tilted(place, walk.context, *slots)
-        log_slot, going_on = tilted.log_softmax(-1), steps.log_psi(place, walk.context)
+        log_mention, twisted = steps.twisted(place, walk.context, *slots)
+        log_slot, going_on = twisted.log_softmax(-1), steps.log_psi(place, walk.context)
     log_length = steps.log_length(place, memory.slots)
     begin = log_mention[:, 1, None, None] + log_slot[..., None] + log_length
     option = torch.cat([log_mention[:, :1], begin.flatten(1)], 1)

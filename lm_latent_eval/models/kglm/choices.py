@@ -36,7 +36,7 @@ def listed_steps(
 
     Walks are ranked by log q, or, if it is known what is ``expected`` of the rest
     of the text, by log p of walk and words so far plus that: by all that went into
-    the tilt, less what was expected and has been paid. Up to a number that the
+    the twist, less what was expected and has been paid. Up to a number that the
     walks of a text share,
 
     .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_{\le t}) =
@@ -61,22 +61,22 @@ def listed_steps(
     past, which = rows.distinct()
     parents = walk.parents(past)
     position, where = past.position.unique(return_inverse=True)
-    tilted = walk.log_tilted(past, parents)
+    twisted = walk.log_twisted(past, parents)
     paid = walk.expected_after(past.position, past.window)
-    edges, (tilted, paid, log_parent) = walk.edges.select(position).fetched_with(
-        tilted, paid, parents.log_prob
+    edges, (twisted, paid, log_parent) = walk.edges.select(position).fetched_with(
+        twisted, paid, parents.log_prob
     )
-    types = tilted.log_softmax(-1)
+    types = twisted.log_softmax(-1)
     if walk.expected is not None:
-        types = types + (tilted.logsumexp(-1) - paid)[:, None]
+        types = types + (twisted.logsumexp(-1) - paid)[:, None]
     types[past.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
     types = types[which]
-    none, new, derived, again = (score[:, None] + types).unbind(-1)
+    none, new, derived, going_on = (score[:, None] + types).unbind(-1)
     log_best, entity = best
     best_new = new + log_best[text, 0]
     enough = torch.full_like(score, -torch.inf)
     if not cut.exhaustive:
-        known = torch.stack([none, best_new, again], -1)
+        known = torch.stack([none, best_new, going_on], -1)
         enough = least_of_best(group, known, cut.width)[group] - GRID  # for rounding
 
     (able,) = ((best_new >= enough) & (best_new > -torch.inf)).nonzero(as_tuple=True)
@@ -186,7 +186,7 @@ def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
     log_weight = segment_logsumexp(log_weight, which, len(rows.position))
     parents, previous = walk.parents(rows), rows.previous
     log_mention = walk.log_mention(rows, parents) + log_weight[:, None]
-    none, new, derived, again = log_mention.unbind(-1)
+    none, new, derived, going_on = log_mention.unbind(-1)
     named = new.exp().sum() * walk.new.log_probs(here)[0].exp()
     every, num_nodes = torch.ones(len(previous), dtype=torch.bool), walk.graph.num_nodes
     row, node, log_derived = _derived(
@@ -199,7 +199,9 @@ def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
         none.new_zeros(num_nodes)
         .index_add(0, sent(begun, device), named.masked_fill(nobody[0], 0.0))
         .index_add(0, sent(node, device), log_derived.exp())
-        .index_add(0, sent(previous, device), again.exp().masked_fill(nobody[1], 0.0))
+        .index_add(
+            0, sent(previous, device), going_on.exp().masked_fill(nobody[1], 0.0)
+        )
         .index_add(0, sent(torch.zeros_like(previous), device), none.exp())
     )
 

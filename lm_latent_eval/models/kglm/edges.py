@@ -3,7 +3,7 @@ r"""Distribution over the edges from a parent to a DERIVED mention.
 .. math::
     p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}
 
-over the edges that leave c, b being the tilt. Edges are listed for the (position,
+over the edges that leave c, b being the twist. Edges are listed for the (position,
 parent) pairs asked for, on the host; no table has a column an edge.
 """
 
@@ -23,7 +23,7 @@ from lm_latent_eval.inference.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.matching import Twist
 from lm_latent_eval.models.kglm.scores import AT_ONCE
 
 
@@ -34,25 +34,25 @@ class ParentEdges:
     relation: Tensor
     """Scores of relations, (P, R)."""
     graph: KnowledgeGraph
-    tilt: Tilt | None
+    twist: Twist | None
 
     def select(self, position: Tensor) -> ParentEdges:
         return replace(
             self,
             relation=self.relation[sent(position, self.relation.device)],
-            tilt=None if self.tilt is None else self.tilt.select(position),
+            twist=None if self.twist is None else self.twist.select(position),
         )
 
     def fetched_with(self, *others: Tensor) -> tuple[ParentEdges, list[Tensor]]:
         """Copy the scores to the host, and others in the same wait for a device."""
-        if self.tilt is None:
+        if self.twist is None:
             relation, *rest = fetched(self.relation, *others)
             return replace(self, relation=relation), rest
         relation, value, rest_of_nodes, *rest = fetched(
-            self.relation, self.tilt.value, self.tilt.others, *others
+            self.relation, self.twist.value, self.twist.others, *others
         )
-        tilt = replace(self.tilt, value=value, others=rest_of_nodes)
-        return replace(self, relation=relation, tilt=tilt), rest
+        twist = replace(self.twist, value=value, others=rest_of_nodes)
+        return replace(self, relation=relation, twist=twist), rest
 
     def log_prob(self, position: Tensor, parent: Tensor, node: Tensor) -> Tensor:
         """Return log of the summed probability of the edges parent -> node, (N,)."""
@@ -63,23 +63,23 @@ class ParentEdges:
         return there - log_z.masked_fill(log_z.isneginf(), 0.0)
 
     def log_sums(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over the edges of (position, parent): with and without the tilt, (n,).
+        """Sum over the edges of (position, parent): with and without the twist, (n,).
 
         Distinct pairs are summed once, as many at a time as have few edges together.
         """
         distinct, which = self._distinct(position, parent)
         start, end = self._range(distinct[1])
-        tilted, plain = [], []
+        twisted, plain = [], []
         for t, first, last in in_groups(
             (distinct[0], start, end), end - start, AT_ONCE
         ):
             edge, pair = expand_ranges(first, last)
-            tilted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
-            if self.tilt is not None:
+            twisted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
+            if self.twist is not None:
                 score = self._plain(t[pair], edge)
                 plain.append(segment_logsumexp(score, pair, len(t)))
         which = sent(which, self.relation.device)
-        log_z = torch.cat(tilted)[which]
+        log_z = torch.cat(twisted)[which]
         return log_z, torch.cat(plain)[which] if plain else log_z
 
     def every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,8 +139,8 @@ class ParentEdges:
 
     def _scores(self, position: Tensor, edge: Tensor) -> Tensor:
         score = self._plain(position, edge)
-        if self.tilt is not None:
-            score = score + self.tilt.at(position, self.graph.tail(edge))
+        if self.twist is not None:
+            score = score + self.twist.at(position, self.graph.tail(edge))
         return score
 
     def _plain(self, position: Tensor, edge: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Encoded:
             history=after.history if after else self.history,
         )
 
-    def log_ahead(self, t: int, after: KGLMState) -> Tensor:
+    def log_twist(self, t: int, after: KGLMState) -> Tensor:
         """Return what is expected of tokens t and on, (B, K) float64 nats."""
         window = after.history
         if self.walk.expected is None or t == self.text.shape[1]:

@@ -7,9 +7,9 @@ E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``c
 tokens. The factor of z_t is in ``walk.py``, the factor of x_t in ``words.py``.
 Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
 (``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
-is also tilted towards nodes whose names stand in the text: ``matching.py``); or p's own
-conditional, tilted by what p will pay for the text ahead (``adapted``:
-``look_ahead.py``), for which nothing is trained.
+is also twisted towards nodes whose names stand in the text: ``matching.py``); or p's
+own conditional, twisted by what p will pay for the text ahead (``adapted``:
+``twisting.py``), for which nothing is trained.
 Departures: parents and relations are summed out; newly trained models exclude what
 cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
 Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.kglm.alias_memo import AliasMemo
 from lm_latent_eval.models.kglm.choices import node_probs
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -123,10 +123,14 @@ class KGLMJoint(Pretrained):
         self.knowledge.check()
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all texts total."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if self.config.only_possible and excluded else Mass.LESS
+        return (
+            Normalization.ONE
+            if self.config.only_possible and excluded
+            else Normalization.BELOW_ONE
+        )
 
     # -- p(x, z) --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 
 
 @dataclass(frozen=True)
-class Tilt:
+class Twist:
     """b_t(node) at P positions: of the nodes that are listed, and of all others.
 
     Which are listed is known on the host, where positions and nodes are.
@@ -36,8 +36,8 @@ class Tilt:
     num_nodes: int
     """N."""
     continues: bool
-    """Whether the mass of a CONTINUE is tilted as well, or kept."""
-    none: Tilt | None = None
+    """Whether the mass of a CONTINUE is twisted as well, or kept."""
+    none: Twist | None = None
     """Of no mention, after a last mention of a node; None is 0 after every node."""
 
     @classmethod
@@ -49,7 +49,7 @@ class Tilt:
         *,
         num_positions: int,
         num_nodes: int,
-    ) -> Tilt:
+    ) -> Twist:
         """Take the largest score of each (position, node), and 0 if all are lower."""
         end = position.new_tensor([num_positions * num_nodes])
         key, which = torch.unique(
@@ -60,7 +60,7 @@ class Tilt:
         others = score.new_zeros(num_positions)
         return cls(key, value, others, num_nodes, continues=False)
 
-    def select(self, position: Tensor) -> Tilt:
+    def select(self, position: Tensor) -> Twist:
         row, node, value = self.entries(position)
         end = row.new_tensor([len(position) * self.num_nodes])
         return replace(
@@ -71,7 +71,7 @@ class Tilt:
             none=None if self.none is None else self.none.select(position),
         )
 
-    def scaled(self, factor: Tensor | float) -> Tilt:
+    def scaled(self, factor: Tensor | float) -> Twist:
         return replace(
             self,
             value=self.value * factor,
@@ -93,7 +93,7 @@ class Tilt:
         return self.none.at(position, last).masked_fill(nothing, 0.0)
 
     def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
-        """Return what the mass of going on with a mention is tilted by, elementwise."""
+        """Return the twist of going on with a mention, elementwise."""
         if self.continues:
             return self.at(position, node)
         return self.others.new_zeros(len(position))
@@ -129,7 +129,7 @@ class AliasMatching(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
 
-    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Tilt:
+    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Twist:
         """Match every position with the aliases that begin with its word.
 
         Args:
@@ -152,7 +152,7 @@ class AliasMatching(nn.Module):
         stands = sent(((words == ahead) | ~used).all(-1), there).to(self.weight.dtype)
         size = sent(used.sum(-1), there).to(self.weight.dtype)
         start, whole, longer = self.weight
-        return Tilt.largest(
+        return Twist.largest(
             position,
             node,
             start + stands * (whole + longer * (size - 1)),

@@ -45,7 +45,7 @@ class KGLM(KGLMJoint):
 
         Args:
             name: One of ``config.proposals``; or ``prior``, p's own distribution of
-                z_t given the past; or ``adapted``, that tilted by what p will pay for
+                z_t given the past; or ``adapted``, that twisted by what p will pay for
                 the text ahead, which is the default.
             temperature: Divides the proposal's scores.
 

@@ -5,9 +5,9 @@ r"""Distribution of NEW mentions over a whole entity table.
     L_t = e^{b_t(\mathrm{others})} \sum_{e\ \mathrm{unlisted}} \frac{e^{s_{te}}}{Z_t}
     + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
 
-The sums of Z_t and of the tilt's lift L_t share the one over the entities that the tilt
-does not list, ``scores.AT_ONCE`` numbers at a time; it lists few. What is asked for is
-computed for the (position, entity) pairs asked for.
+The sums of Z_t and of the twist's lift L_t share the one over the entities that the
+twist does not list, ``scores.AT_ONCE`` numbers at a time; it lists few. What is asked
+for is computed for the (position, entity) pairs asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import invert_cdf, segment_logsumexp
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.matching import Twist
 from lm_latent_eval.models.kglm.scores import EntityScores
 
 
@@ -33,7 +33,7 @@ class NewEntities:
     graph: KnowledgeGraph
     introducible: Tensor
     """Rows of the entity table that may be introduced, on the host, (E,) bool."""
-    tilt: Tilt | None
+    twist: Twist | None
 
     @cached_property
     def possible(self) -> bool:
@@ -55,15 +55,15 @@ class NewEntities:
 
     @property
     def lift(self) -> Tensor:
-        """Log L: what the tilt multiplies the mass of NEW mentions by, (P,)."""
+        """Log L: what the twist multiplies the mass of NEW mentions by, (P,)."""
         return self._log_sums[1]
 
     @cached_property
     def _log_sums(self) -> tuple[Tensor, Tensor]:
         """Log Z and log L.
 
-        What the tilt does not list is summed by itself: as what remains of 1 it would
-        be lost in rounding where it is rare, and it may be what the tilt favours.
+        What the twist does not list is summed by itself: as what remains of 1 it would
+        be lost in rounding where it is rare, and it may be what the twist favours.
         """
         count = len(self.scores.hidden)
         log_z = self.scores.hidden.new_zeros(count)
@@ -72,39 +72,39 @@ class NewEntities:
         # Into one tensor: small results between large ones scatter the heap.
         for few in self.scores.few(torch.arange(count)):
             log_z[self._sent(few)] = self._unlisted_rows(few).logsumexp(-1)
-        if self.tilt is None:
+        if self.twist is None:
             return log_z, torch.zeros_like(log_z)
-        position, entity, tilt = self._tilted(torch.arange(count))
+        position, entity, twist = self._twisted(torch.arange(count))
         score, unlisted = widened(self.scores.at(position, entity)), widened(log_z)
-        plain, tilted = (
+        plain, twisted = (
             torch.logaddexp(rest, segment_logsumexp(listed, position, count))
             for rest, listed in [
                 (unlisted, score),
-                (unlisted + self.tilt.others, score + tilt),
+                (unlisted + self.twist.others, score + twist),
             ]
         )
-        return plain.to(log_z), (tilted - plain).to(log_z)
+        return plain.to(log_z), (twisted - plain).to(log_z)
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
         log_plain = self._log_plain(position, entity)
-        if self.tilt is None:
+        if self.twist is None:
             return log_plain
         node = self.graph.node_of_entity[entity]
         lift = self.lift[self._sent(position)]
-        return log_plain + self.tilt.at(position, node) - lift
+        return log_plain + self.twist.at(position, node) - lift
 
     def log_probs(self, position: Tensor) -> Tensor:
         """Return log p_new of every entity at some positions in nats, (n, E)."""
         there = self._sent(position)
         log_plain = self._masked_rows(position) - self.log_z[there, None]
-        if self.tilt is None:
+        if self.twist is None:
             return log_plain
-        row, entity, tilt = self._tilted(position)
-        others = self.tilt.others[there, None].expand_as(log_plain)
+        row, entity, twist = self._twisted(position)
+        others = self.twist.others[there, None].expand_as(log_plain)
         index = (self._sent(row), self._sent(entity))
-        tilted = log_plain + others.index_put(index, tilt)
-        return tilted - self.lift[there, None]
+        twisted = log_plain + others.index_put(index, twist)
+        return twisted - self.lift[there, None]
 
     def sample(self, position: Tensor, u: Tensor) -> Tensor:
         """Draw an entity at each position (non-decreasing), (n,), by inverting cdfs.
@@ -146,21 +146,21 @@ class NewEntities:
         return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
 
     def _unlisted_rows(self, position: Tensor) -> Tensor:
-        """Leave out what the tilt lists."""
+        """Leave out what the twist lists."""
         rows = self._masked_rows(position)
-        if self.tilt is not None:
-            row, entity, _ = self._tilted(position)
+        if self.twist is not None:
+            row, entity, _ = self._twisted(position)
             index = (self._sent(row), self._sent(entity))
             rows = rows.index_put(index, rows.new_full((), -torch.inf))
         return rows
 
-    def _tilted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """List the introducible entities that the tilt does: index, entity and tilt."""
-        if self.tilt is None:
-            raise ValueError("no tilt")
-        row, node, tilt = self.tilt.entries(position)
+    def _twisted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the introducible entities of the twist: index, entity and twist."""
+        if self.twist is None:
+            raise ValueError("no twist")
+        row, node, twist = self.twist.entries(position)
         entity = self.graph.entity(node)
         own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
         own &= self.introducible[entity]
         (own,) = own.nonzero(as_tuple=True)
-        return row[own], entity[own], tilt[self._sent(own)]
+        return row[own], entity[own], twist[self._sent(own)]

@@ -12,7 +12,7 @@ it mentioned last is known; of the others how probable it is that they were ment
 with p's own scores s of parents and probabilities of edges. n and c' are candidates: of
 edges to other nodes the mass is left out, so the d_t(n | c) may total less than 1, and
 edges from other nodes are not looked at. r_t(c') comes from a chain in which mentions
-are derived from anybody (``look_ahead.py``), given the whole text. This is a mean
+are derived from anybody (``twisting.py``), given the whole text. This is a mean
 field: mentions of two parents are taken to be independent.
 """
 

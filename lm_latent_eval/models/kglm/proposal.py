@@ -1,4 +1,4 @@
-"""Proposals of walks: trained networks, or p's conditional with a look-ahead."""
+"""Proposals of walks: trained networks, or p's conditional with a twisting function."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Uniforms
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.joint import KGLMJoint
-from lm_latent_eval.models.kglm.look_ahead import look_ahead
 from lm_latent_eval.models.kglm.moves import moved
 from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.models.kglm.trunk import Trunk
+from lm_latent_eval.models.kglm.twisting import twisted_walks
 from lm_latent_eval.models.kglm.unfolding import (
     WalkSteps,
     log_nodes,
@@ -47,8 +47,8 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         encoded = self._read(batch, after)
         walk = encoded.walk
         if self.trunk.matching is not None:
-            tilt = self.trunk.matching(*batch.on_host, self.model.knowledge)
-            walk = replace(walk, tilt=tilt)
+            twist = self.trunk.matching(*batch.on_host, self.model.knowledge)
+            walk = replace(walk, twist=twist)
         if self.temperature != 1.0:
             walk = walk.scaled(1.0 / self.temperature)
         return replace(encoded, walk=walk)
@@ -69,7 +69,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         )
         if not self.looks_ahead:
             return encoded
-        walk, search = look_ahead(
+        walk, search = twisted_walks(
             encoded.walk,
             batch,
             partial(self.model._log_words, encoded.text, batch),
@@ -133,6 +133,6 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         """Cut out token t of an encoded piece, after the walks so far."""
         return encoded.token(t, after)
 
-    def log_ahead(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
+    def log_twist(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
         """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
-        return encoded.log_ahead(t, after)
+        return encoded.log_twist(t, after)

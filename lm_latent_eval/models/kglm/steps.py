@@ -80,4 +80,4 @@ class Parents(NamedTuple):
     log_prob: Tensor
     """Nats, (N,)."""
     lift: Tensor
-    """Log of what the tilt multiplies the mass of DERIVED mentions by, (R,)."""
+    """Log of what the twist multiplies the mass of DERIVED mentions by, (R,)."""

@@ -23,13 +23,13 @@ derived mention without a recent parent, a continuation of nothing, special rows
 entity table) are excluded before normalising, as proposals and newly trained models do,
 or keep their share of the mass, as in the original generative model.
 
-A distribution may be tilted towards nodes that the text speaks for:
+A distribution may be twisted towards nodes that the text speaks for:
 
 .. math:: p'(z_t) = p(z_t) \, e^{b_t(e_t)} / Z_t
 
 with every sum of Z_t done exactly: over new entities, over edges, over parents, over
 types. That nothing is mentioned has b_t = 0, or what the node that was mentioned last
-makes of it, and a continuation is tilted or keeps its mass: both the tilt's to say.
+makes of it, and a continuation is twisted or keeps its mass: both the twist's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
 model's device, which is waited for once a token. So there a new entity and a parent are
@@ -55,7 +55,7 @@ from lm_latent_eval.inference.ragged import (
 )
 from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.matching import Twist
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import StepScores
 from lm_latent_eval.models.kglm.steps import Mention, Parents, Rows
@@ -100,9 +100,9 @@ class NextStep:
     introducible: Tensor
     """Rows of the entity table that a NEW mention may name, on the host, (E,) bool."""
     only_possible: bool
-    tilt: Tilt | None = None
-    """b_t(node); None is no tilt. Only where ``only_possible``."""
-    expected: Tilt | None = None
+    twist: Twist | None = None
+    """b_t(node); None is no twist. Only where ``only_possible``."""
+    expected: Twist | None = None
     """What is still to be paid for the text from t on after a mention of a node, less
     what after none: a search compares unfinished walks by it. None is nothing."""
 
@@ -113,27 +113,27 @@ class NextStep:
         return replace(
             self,
             scores=self.scores.select(position),
-            tilt=None if self.tilt is None else self.tilt.select(position),
+            twist=None if self.twist is None else self.twist.select(position),
             expected=None if self.expected is None else self.expected.select(position),
         )
 
     def scaled(self, factor: float) -> NextStep:
-        """Multiply scores and tilt by a number."""
+        """Multiply scores and twist by a number."""
         return replace(
             self,
             scores=self.scores.scaled(factor),
-            tilt=None if self.tilt is None else self.tilt.scaled(factor),
+            twist=None if self.twist is None else self.twist.scaled(factor),
         )
 
     @cached_property
     def new(self) -> NewEntities:
         """The distribution of the entity that a NEW mention names."""
-        return NewEntities(self.scores.new, self.graph, self.introducible, self.tilt)
+        return NewEntities(self.scores.new, self.graph, self.introducible, self.twist)
 
     @cached_property
     def edges(self) -> ParentEdges:
         """The distribution of the edge from a parent to a DERIVED mention."""
-        return ParentEdges(self.scores.relation, self.graph, self.tilt)
+        return ParentEdges(self.scores.relation, self.graph, self.twist)
 
     def expected_after(self, position: Tensor, window: Tensor) -> Tensor:
         """Return what is ``expected`` after the nodes of a window (..., W), nats."""
@@ -185,11 +185,11 @@ class NextStep:
 
         ``parents`` are those of the rows, where they are known already.
         """
-        return self.log_tilted(rows, parents).log_softmax(-1)
+        return self.log_twisted(rows, parents).log_softmax(-1)
 
-    def log_tilted(self, rows: Rows, parents: Parents | None) -> Tensor:
+    def log_twisted(self, rows: Rows, parents: Parents | None) -> Tensor:
         """Tilted masses of the mention types, not normalised, (R, 4)."""
-        if parents is None and self.tilt is not None:
+        if parents is None and self.twist is not None:
             parents = self.parents(rows)
         position = self._sent(rows.position)
         scores = self.scores.mention[position]
@@ -203,17 +203,17 @@ class NextStep:
             )
             scores = scores.masked_fill(self._sent(~possible), -torch.inf)
         log_mention = scores.log_softmax(-1)
-        if self.tilt is None or parents is None:
+        if self.twist is None or parents is None:
             return log_mention
         lift_new = self.new.lift[position]
-        again = self.tilt.of_continuing(rows.position, rows.previous)
-        none = self.tilt.of_none(rows.position, F.pad(rows.window[:, 1:], (0, 1)))
-        return log_mention + torch.stack([none, lift_new, parents.lift, again], -1)
+        going_on = self.twist.of_continuing(rows.position, rows.previous)
+        none = self.twist.of_none(rows.position, F.pad(rows.window[:, 1:], (0, 1)))
+        return log_mention + torch.stack([none, lift_new, parents.lift, going_on], -1)
 
     def parents(self, rows: Rows) -> Parents:
         """Find the recent entities and their log-probabilities as parents.
 
-        The lift of a parent is the mean of the tilt over its edges, and that of
+        The lift of a parent is the mean of the twist over its edges, and that of
         derived mentions its mean over the parents, both as logarithms.
         """
         row, entity = self._recent(rows)
@@ -221,12 +221,12 @@ class NextStep:
         score = self.scores.parent.at(position, entity)
         there = self._sent(row)
         log_parent = score - segment_logsumexp(score, there, num_rows)[there]
-        if self.tilt is None:
+        if self.twist is None:
             return Parents(row, entity, log_parent, score.new_zeros(num_rows))
-        tilted_sum, plain_sum = self.edges.log_sums(position, entity)
-        tilted = log_parent + (tilted_sum - plain_sum)
-        lift = segment_logsumexp(tilted, there, num_rows)
-        log_prob = tilted - lift[there]
+        twisted_sum, plain_sum = self.edges.log_sums(position, entity)
+        twisted = log_parent + (twisted_sum - plain_sum)
+        lift = segment_logsumexp(twisted, there, num_rows)
+        log_prob = twisted - lift[there]
         return Parents(row, entity, log_prob, lift.masked_fill(lift.isneginf(), 0.0))
 
     def _recent(self, rows: Rows) -> tuple[Tensor, Tensor]:

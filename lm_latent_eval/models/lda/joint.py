@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lda.configuration import LDAConfig
 from lm_latent_eval.models.lda.topics import (
     TopicConditionals,
@@ -46,7 +46,7 @@ class LDAJoint(StepLM):
         "follows a context: ask for whole texts (perplexity tasks), or for document "
         "completion"
     )
-    mass = Mass.BY_LENGTH
+    normalization = Normalization.BY_LENGTH
     """What its probabilities of all texts total: one for each number of words."""
     config: LDAConfig
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lrlm.arcs import Arcs, find_arcs
 from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
 from lm_latent_eval.models.lrlm.choices import log_choice
@@ -76,12 +76,12 @@ class LRLMJoint(RelationModel):
         self.topics = topics
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all texts total."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         if self.config.oracle:  # every alias of a fact has all of its probability
-            return Mass.UNNORMALISED
-        return Mass.ONE if excluded else Mass.LESS
+            return Normalization.UNNORMALISED
+        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 

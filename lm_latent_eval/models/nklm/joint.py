@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.latent import Mass, Uniforms
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.nklm.layers import TABLE, NKLMLayers
 from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
 from lm_latent_eval.models.nklm.tables import Tables
@@ -52,12 +52,16 @@ class NKLMJoint(NKLMLayers):
     """p(x, z) of an NKLM, and its topics."""
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all texts total."""
         if self.config.oracle:
-            return Mass.UNNORMALISED
+            return Normalization.UNNORMALISED
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if excluded and self.config.only_possible else Mass.LESS
+        return (
+            Normalization.ONE
+            if excluded and self.config.only_possible
+            else Normalization.BELOW_ONE
+        )
 
     # -- p(x, z) --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.choices import Choices
@@ -89,12 +89,16 @@ class RNNGJoint(Pretrained):
             nn.init.zeros_(module.bias)
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities of all sentences total."""
         if not self.config.sentence_ends:
-            return Mass.BY_LENGTH
+            return Normalization.BY_LENGTH
         excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Mass.ONE if self.config.only_possible and excluded else Mass.LESS
+        return (
+            Normalization.ONE
+            if self.config.only_possible and excluded
+            else Normalization.BELOW_ONE
+        )
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         """Note where the texts begin.

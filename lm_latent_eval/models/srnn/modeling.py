@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
@@ -81,7 +81,7 @@ class SentenceRNN(Pretrained):
     """What finds its scores."""
     proposal_names = ("none",)
     """What ``proposal`` can return."""
-    mass = Mass.UNNORMALISED
+    normalization = Normalization.UNNORMALISED
     config: SRNNConfig
 
     def __init__(self, config: SRNNConfig) -> None:

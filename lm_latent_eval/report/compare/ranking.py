@@ -38,7 +38,7 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """Say in a sentence what holds."""
-        told = sum(pair.decided for pair in self.pairs)
+        decided = sum(pair.decided for pair in self.pairs)
         ends = [pair for pair in self.pairs if pair.decided]
         best = self.models[0][0]
         beaten = {n for pair in ends for n in _names(pair) if best in _names(pair)}
@@ -51,8 +51,8 @@ class Ranking:
         else:
             first = f"{best} is first, and not told apart from any other model"
         return (
-            f"{first}; {told} of {len(self.pairs)} pairs are told apart, all together "
-            "at 95 % (Holm)."
+            f"{first}; {decided} of {len(self.pairs)} pairs are told apart, all "
+            "together at 95 % (Holm)."
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent_uniforms
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.marks import Ending, Marks
@@ -94,7 +94,7 @@ def draw(
     *,
     most_tokens: int,
     most_rows: int,
-    room: Room,
+    memory: MemoryLimit,
     refusal: Callable[[Draw], ValueError],
 ) -> Iterator[tuple[int, int, Thought]]:
     """Draw thoughts: a function of key, sample and prompt alone, not of the batch.
@@ -105,7 +105,7 @@ def draw(
         marks: What ends a thought.
         most_tokens: The most that one has.
         most_rows: Thoughts that are written at once.
-        room: What memory was found to hold.
+        memory: How much was found to fit.
         refusal: What to raise of a thought that does not fit by itself.
 
     Yields:
@@ -121,7 +121,7 @@ def draw(
     by_length = sorted(draws, key=lambda draw: (len(draw.prompt), draw.prompt))
     for _, group in groupby(by_length, key=lambda draw: len(draw.prompt)):
         alike = list(group)
-        for _, written in room.in_batches(alike, most_rows, work, size, refusal):
+        for _, written in memory.in_batches(alike, most_rows, work, size, refusal):
             yield from written
 
 

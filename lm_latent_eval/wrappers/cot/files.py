@@ -96,7 +96,7 @@ def read(path: Path) -> ThoughtFile:
     settings = file.said(METADATA)
     questions = []
     # Those of 0.2 say nothing of their columns.
-    for place, row in enumerate(file.rows(SCHEMA, sealed=False), start=1):
+    for place, row in enumerate(file.rows(SCHEMA, digested=False), start=1):
         try:
             task_of(settings)
             questions.append(kept_of(row))

@@ -17,8 +17,8 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     probability_interval,
 )
-from lm_latent_eval.latent import Mass
-from lm_latent_eval.memory import Room
+from lm_latent_eval.latent import Normalization
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer
@@ -51,7 +51,7 @@ class ThoughtScorer(NetworkScorer):
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
     quiet: bool = True
-    room: Room = field(default_factory=Room)
+    memory: MemoryLimit = field(default_factory=MemoryLimit)
     """What memory was found to hold."""
     keep: Callable[[Thoughts], None] = _forget
     """Told what was thought about a question, before its answers are."""
@@ -63,7 +63,9 @@ class ThoughtScorer(NetworkScorer):
     are asked together."""
 
     name = "cot"
-    mass = Mass.LESS  # strings can be cut into tokens in more ways than one
+    normalization = (
+        Normalization.BELOW_ONE
+    )  # strings can be cut into tokens in more ways than one
 
     def __post_init__(self) -> None:
         """Say what numbers depend on."""
@@ -160,7 +162,7 @@ class ThoughtScorer(NetworkScorer):
         if isinstance(self.network, ServedNetwork):
             return ServedThinker(self.network, self.options, self.marks, self._said)
         return Thinker(
-            self.network, self.options, self.marks, self.most_rows, self.room
+            self.network, self.options, self.marks, self.most_rows, self.memory
         )
 
     def _questions(self, queries: Sequence[Query]) -> list[Question]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import named
@@ -48,7 +48,7 @@ class Thinker:
     marks: Marks
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
-    room: Room
+    memory: MemoryLimit
     """What memory was found to hold."""
 
     def greedy(self, question: Question) -> Greedy:
@@ -79,7 +79,7 @@ class Thinker:
             self.marks,
             most_tokens=self.options.max_think_tokens,
             most_rows=self.most_rows,
-            room=self.room,
+            memory=self.memory,
             refusal=lambda draw: self._refusal(questions[draw.place]),
         ):
             found[place][sample] = thought
@@ -177,7 +177,7 @@ class Thinker:
         """
         fixed = len(question.prompts[0]) + max(map(len, question.answers.values()))
         for places in alike(thoughts):
-            yield from self.room.in_batches(
+            yield from self.memory.in_batches(
                 places,
                 max(self.most_rows // number, 1),
                 work,

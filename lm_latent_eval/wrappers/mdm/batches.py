@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.networks.masked import MaskedReader
-from lm_latent_eval.wrappers.mdm.predictions import Asking, Predicted, Target
+from lm_latent_eval.wrappers.mdm.predictions import Predicted, Requests, Target
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking, log_beaten
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class _Job(Generic[T]):
 
     number: int
     target: Target
-    asking: Asking[T]
+    requests: Requests[T]
     masked: Tensor
     """Distinct choices of masks."""
     row: Tensor
@@ -47,7 +47,7 @@ class _Job(Generic[T]):
 def answer_all(
     denoiser: MaskedReader,
     unmasking: Unmasking,
-    jobs: Sequence[tuple[Target, Asking[T]]],
+    jobs: Sequence[tuple[Target, Requests[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
     """Answer estimators until each has ended.
 
@@ -69,8 +69,10 @@ def answer_all(
         while True:
             room = denoiser.size(places) - len(active)
             for number in islice(numbers, room):
-                target, asking = jobs[number]
-                active.append(_Job(number, target, asking, *_distinct(next(asking))))
+                target, requests = jobs[number]
+                active.append(
+                    _Job(number, target, requests, *_distinct(next(requests)))
+                )
             if not active:
                 break
             going = []
@@ -78,7 +80,7 @@ def answer_all(
             for job, predicted in zip(active, predictions, strict=True):
                 job.passes += len(job.masked)
                 try:
-                    asked = job.asking.send(predicted.of(job.row))
+                    asked = job.requests.send(predicted.of(job.row))
                 except StopIteration as end:
                     yield job.number, Found(end.value, job.passes)
                 else:
@@ -184,7 +186,7 @@ def _spread(table: Tensor, masked: Tensor) -> Tensor:
 def _told(job: _Job[T], err: ValueError) -> ValueError:
     """Tell an estimator that it gets no answer: it knows the name of its query."""
     try:
-        job.asking.throw(err)
+        job.requests.throw(err)
     except ValueError as named:
         return named
     return err

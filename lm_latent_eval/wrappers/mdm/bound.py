@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.wrappers.mdm.orders import subsets
-from lm_latent_eval.wrappers.mdm.predictions import Asking
+from lm_latent_eval.wrappers.mdm.predictions import Requests
 
 REPLICATES = 8
 """Independent u among which passes are shared out: as few as still tell an error."""
@@ -97,7 +97,7 @@ def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
     return chosen
 
 
-def elbo(length: int, num_samples: int, drawn: Drawn) -> Asking[Bounded]:
+def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
     """Estimate the bound by N passes, or find it where there are no more sets.
 
     Passes are shared out among replicates, each with its own u and its own masks. Up to
@@ -123,7 +123,7 @@ def elbo(length: int, num_samples: int, drawn: Drawn) -> Asking[Bounded]:
     return Bounded(math.fsum(values) / replicates, values)
 
 
-def _every_set(length: int) -> Asking[float]:
+def _every_set(length: int) -> Requests[float]:
     """Average over all sets of masks, each count as often as any other."""
     total = 0.0
     for count in range(1, length + 1):

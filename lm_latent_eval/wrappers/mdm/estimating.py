@@ -14,7 +14,7 @@ from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.mdm import bound, llada, orders
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
-from lm_latent_eval.wrappers.mdm.predictions import Asking
+from lm_latent_eval.wrappers.mdm.predictions import Requests
 
 NEVER = "in every order of unmasking that was looked at"
 UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
@@ -28,7 +28,7 @@ class TargetEstimate:
     is_greedy: bool = False
 
 
-def compared(length: int, options: MDMOptions, key: int) -> Asking[TargetEstimate]:
+def compared(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
     """Estimate, and see if the model's own unmasking would write the block."""
     part = yield from estimated(length, options, key)
     if options.process.follows or length == 1:
@@ -37,7 +37,7 @@ def compared(length: int, options: MDMOptions, key: int) -> Asking[TargetEstimat
     return replace(part, is_greedy=found)
 
 
-def estimated(length: int, options: MDMOptions, key: int) -> Asking[TargetEstimate]:
+def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
     """Estimate log p of a block of L tokens.
 
     Args:
@@ -74,7 +74,7 @@ def estimated(length: int, options: MDMOptions, key: int) -> Asking[TargetEstima
     return TargetEstimate(_bounded(found, length, options))
 
 
-def _weights(length: int, options: MDMOptions, key: int) -> Asking[Tensor]:
+def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
     adapted = options.proposal == "adapted"
     log_w = yield from orders.log_weights(
         length,
@@ -86,7 +86,7 @@ def _weights(length: int, options: MDMOptions, key: int) -> Asking[Tensor]:
     return log_w
 
 
-def _importance(length: int, options: MDMOptions, key: int) -> Asking[Estimate]:
+def _importance(length: int, options: MDMOptions, key: int) -> Requests[Estimate]:
     log_w = yield from _weights(length, options, key)
     if log_w.isneginf().all():
         raise no_probability(NEVER)

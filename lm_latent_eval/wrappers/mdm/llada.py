@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.wrappers.mdm.bound import Bounded, Drawn
-from lm_latent_eval.wrappers.mdm.predictions import Asking
+from lm_latent_eval.wrappers.mdm.predictions import Requests
 
 BATCH = 32
 """Masked texts whose counts are spread together, as the program has it."""
@@ -52,7 +52,7 @@ def check(num_samples: int) -> None:
         )
 
 
-def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Asking[Bounded]:
+def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
     """Do as the loop does.
 
     Args:

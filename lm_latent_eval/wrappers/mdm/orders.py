@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.streams import LANES, Streams
-from lm_latent_eval.wrappers.mdm.predictions import Asking, Predicted
+from lm_latent_eval.wrappers.mdm.predictions import Predicted, Requests
 from lm_latent_eval.wrappers.mdm.unmasking import (
     MOST_CHOICES,
     Unmasking,
@@ -40,7 +40,7 @@ def log_weights(
     *,
     unmasking: Unmasking = PLAIN,
     temperature: float | None = None,
-) -> Asking[Tensor]:
+) -> Requests[Tensor]:
     r"""Weigh K paths drawn from a proposal.
 
     .. math:: \log w_k = \sum_t \log \pi(A_t, x_{A_t} \mid S_{t-1}) - \log q(A_t)
@@ -132,7 +132,7 @@ def _drawn(log_q: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(mass / mass[:, -1:], u, right=True)[:, 0]
 
 
-def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Asking[float]:
+def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
     r"""Sum over all paths by recursion over what is revealed.
 
     .. math::
@@ -204,7 +204,7 @@ def check_choices(length: int, unmasking: Unmasking) -> None:
         )
 
 
-def log_p_path(length: int, unmasking: Unmasking) -> Asking[tuple[float, bool]]:
+def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]]:
     """Reveal the surest tokens at each step: log p of x in nats, and if it is greedy.
 
     The order follows from what is revealed, never from the hidden tokens, so this is an
@@ -222,7 +222,7 @@ def log_p_path(length: int, unmasking: Unmasking) -> Asking[tuple[float, bool]]:
     return total, greedy
 
 
-def is_greedy(length: int, unmasking: Unmasking = PLAIN) -> Asking[bool]:
+def is_greedy(length: int, unmasking: Unmasking = PLAIN) -> Requests[bool]:
     """Say whether unmasking the surest tokens at each step would write the target."""
     masked = torch.ones(1, length, dtype=torch.bool)
     while bool(masked.any()):

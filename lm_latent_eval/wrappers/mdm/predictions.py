@@ -161,5 +161,5 @@ class Predicted(NamedTuple):
         return Predicted(*(table[rows] for table in self))
 
 
-Asking: TypeAlias = Generator[Tensor, Predicted, T]
+Requests: TypeAlias = Generator[Tensor, Predicted, T]
 """Yields masks, (n, L) true where a token is masked; returns what it has found."""

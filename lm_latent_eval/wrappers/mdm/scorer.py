@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
@@ -23,7 +23,7 @@ from lm_latent_eval.wrappers.mdm.estimating import (
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
-from lm_latent_eval.wrappers.mdm.predictions import Asking, Blocks
+from lm_latent_eval.wrappers.mdm.predictions import Blocks, Requests
 from lm_latent_eval.wrappers.mdm.source import Source
 from lm_latent_eval.wrappers.mdm.texts import Cut, TokenCutter
 
@@ -79,7 +79,9 @@ class MDMScorer(NetworkScorer):
         self.lengths = source.lengths if self.options.ends == "counted" else None
         counted = self.lengths is not None
         # With p(number of tokens) some of it is on other cuts of the same strings.
-        self.mass = Mass.LESS if counted else Mass.BY_LENGTH
+        self.normalization = (
+            Normalization.BELOW_ONE if counted else Normalization.BY_LENGTH
+        )
         chosen = {
             **self.options.chosen,
             "process": self.options.said,
@@ -126,7 +128,7 @@ class MDMScorer(NetworkScorer):
         self,
         queries: Sequence[Query],
         cut: Callable[[Query], Cut],
-        ask: Callable[[int, MDMOptions, int], Asking[TargetEstimate]],
+        ask: Callable[[int, MDMOptions, int], Requests[TargetEstimate]],
     ) -> Iterator[Answer]:
         """Score what queries are cut into, and put their windows together."""
         if self.options.guidance:
@@ -150,8 +152,8 @@ class MDMScorer(NetworkScorer):
                     key = stream_key(
                         self.options.seed, f"{name}/block {b}" if b else name
                     )
-                    asking = ask(len(block), self.options, key)
-                    jobs.append((block, _set_aside(query, asking, missed)))
+                    requests = ask(len(block), self.options, key)
+                    jobs.append((block, _set_aside(query, requests, missed)))
                     owners.append((n, part))
                 number.append(len(targets))
         whole = cut == self.cut.whole
@@ -222,10 +224,10 @@ class MDMScorer(NetworkScorer):
 
 
 def _set_aside(
-    query: Query, asking: Asking[TargetEstimate], missed: Missed
-) -> Asking[TargetEstimate | None]:
+    query: Query, requests: Requests[TargetEstimate], missed: Missed
+) -> Requests[TargetEstimate | None]:
     """Name the query in what an estimator refuses; None of what has no support."""
     found = None
     with missed.aside(query):
-        found = yield from asking
+        found = yield from requests
     return found

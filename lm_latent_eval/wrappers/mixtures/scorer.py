@@ -29,7 +29,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shares
 from lm_latent_eval.estimators.rounding import ROUNDING
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
@@ -135,7 +135,7 @@ class MixtureScorer:
     """Of the models, as JSON: all that their numbers depend on."""
     said: dict[str, Any]
     """What results say of them."""
-    mass: Mass = Mass.LESS
+    normalization: Normalization = Normalization.BELOW_ONE
     unsure_greedy: int = field(default=0, init=False)
     """Answers of which components disagree whether they are greedy."""
 
@@ -148,7 +148,7 @@ class MixtureScorer:
             "mixture": self.mixture.digest,
             "models": self.identity,
             "estimator": "is" if self.mixture.draws else "exact",
-            "mass": str(self.mass),
+            "mass": str(self.normalization),
         }
 
     @property
@@ -168,7 +168,7 @@ class MixtureScorer:
                 "how": f"a mixture over {', '.join(names)}, {summed}",
                 "checks": False,
                 "seed": self.mixture.seed,
-                "mass": str(self.mass),
+                "mass": str(self.normalization),
                 "mixture_digest": self.mixture.digest,
                 **self.said,
             },

@@ -10,7 +10,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.causal import Tokens, TokenScores
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
@@ -89,7 +89,9 @@ class TokensScorer(NetworkScorer):
         )
         plain = options.estimator == "canonical"
         self._estimator = None if plain else WalkEstimator.of(options)
-        self.mass = Mass.LESS if options.end == "eos" else Mass.BY_LENGTH
+        self.normalization = (
+            Normalization.BELOW_ONE if options.end == "eos" else Normalization.BY_LENGTH
+        )
         chosen = {**asdict(options), "scored_as": "documents"}
         self.settings = {
             "dtype": str(network.model.dtype),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Tokens, TokenScores
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -56,7 +56,7 @@ class Walker:
         self._network, self._options = network, options
         self._batch_size = batch_size
         self._rows = batch_size or most_rows or ROWS
-        self._reader, self._room_of_walks = network.reader(wide=False), Room()
+        self._reader, self._memory_of_walks = network.reader(wide=False), MemoryLimit()
 
     def scores(
         self, pieces: Sequence[Piece]
@@ -121,7 +121,7 @@ class Walker:
 
         while order:
             batch = self._together(order, stretches)
-            for some, found in self._room_of_walks.in_batches(
+            for some, found in self._memory_of_walks.in_batches(
                 batch, len(batch), work, size, refusal
             ):
                 walks.update(zip(some, found, strict=True))

@@ -56,7 +56,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
         generative.begin().top(torch.tensor([0])), torch.tensor([0])
     )[0]
     assert log_p.isfinite().tolist() == [False] * 4 + [True] * 3
-    assert str(found.model.mass) == "normalised"
+    assert str(found.model.normalization) == "normalised"
     assert found.model.config.hidden_size == SIZE.hidden_size
 
 

@@ -116,7 +116,7 @@ def test_beam_is_a_bound_and_becomes_exact(case, which):
         following = p.follow(chains)
         versions, context = following.contexts()
         place = torch.arange(context.shape[-1])
-        log_psi = q.steps.tilt(place, versions.vectors[context[0]].transpose(0, 1))
+        log_psi = q.steps.twist(place, versions.vectors[context[0]].transpose(0, 1))
         return (following.log_prob().sum(-1) + log_psi.double().sum(0))[0]
 
     ranks = rank(chains)

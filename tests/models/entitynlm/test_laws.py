@@ -176,7 +176,7 @@ def test_psi_bounds_p_and_is_exact_where_contexts_begin(model):
     first = model.generative.trunk.first_slot
     begins = torch.stack([0 * first, first])
     for n, context in enumerate(torch.cat([begins, drawn])):
-        psi = encoded.steps.tilt(places, context.expand(len(places), 1, -1))[:, 0]
+        psi = encoded.steps.twist(places, context.expand(len(places), 1, -1))[:, 0]
         h = encoded.hidden.flatten(0, 1)
         log_p = model_words.log_words(h, context.expand_as(h))
         log_p = log_p.gather(1, batch.targets.flatten()[:, None])[:, 0]

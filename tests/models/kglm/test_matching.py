@@ -1,4 +1,4 @@
-"""The tilt of the smoothing proposal: what it is made of, and that it is one."""
+"""The twist of the smoothing proposal: what it is made of, and that it is one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import AliasMatching, Tilt
+from lm_latent_eval.models.kglm.matching import AliasMatching, Twist
 from lm_latent_eval.models.kglm.unfolding import log_prob_walks
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
@@ -27,16 +27,16 @@ def graph() -> KnowledgeGraph:
     )
 
 
-def dense(tilt: Tilt, num_positions: int) -> torch.Tensor:
+def dense(twist: Twist, num_positions: int) -> torch.Tensor:
     position = torch.arange(num_positions)[:, None]
-    return tilt.at(position, torch.arange(tilt.num_nodes).expand(num_positions, -1))
+    return twist.at(position, torch.arange(twist.num_nodes).expand(num_positions, -1))
 
 
 def test_names_speak_for_their_nodes(graph):
     matching = AliasMatching().double()
     matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
     text = torch.tensor([[7, 8, 5, 7], [8, 7, 8, 9]])
-    tilt = matching(text, torch.tensor([4, 3]), graph)
+    twist = matching(text, torch.tensor([4, 3]), graph)
     expected = torch.zeros(2, 4, 4, dtype=torch.float64)
     expected[0, 0, ADA] = 111.0  # "7 8" stands there: whole, and one word longer
     expected[0, 0, BO] = 1.0  # "7 8 9" only begins like that
@@ -47,8 +47,8 @@ def test_names_speak_for_their_nodes(graph):
     expected[1, 1, ADA] = 111.0
     expected[1, 1, BO] = 1.0  # the 9 is beyond the end
     expected[1, 2, CY] = 11.0
-    assert torch.equal(dense(tilt, 8).view(2, 4, 4), expected)
-    row, node, value = tilt.entries(torch.tensor([3, 0, 2]))
+    assert torch.equal(dense(twist, 8).view(2, 4, 4), expected)
+    row, node, value = twist.entries(torch.tensor([3, 0, 2]))
     assert row.tolist() == [0, 0, 1, 1]
     assert node.tolist() == [ADA, BO, ADA, BO]
     assert value.tolist() == [11.0, 1.0, 111.0, 1.0]
@@ -71,28 +71,28 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
     generator = torch.Generator().manual_seed(0)
     num_nodes = kglm.knowledge.num_nodes
-    tilt = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
+    twist = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
     others = torch.randn(3, generator=generator, dtype=torch.float64)
     some = torch.rand(3, num_nodes, generator=generator) < listed
-    tilt = torch.where(some, tilt, others[:, None])
+    twist = torch.where(some, twist, others[:, None])
     (key,) = some.flatten().nonzero(as_tuple=True)
-    sparse = Tilt(
+    sparse = Twist(
         torch.cat([key, torch.tensor([3 * num_nodes])]),
-        torch.cat([tilt.flatten()[key], tilt.new_zeros(1)]),
+        torch.cat([twist.flatten()[key], twist.new_zeros(1)]),
         others,
         num_nodes,
         continues=continues,
     )
-    tilt[:, 0] = 0.0
-    tilted = replace(encoded.walk, tilt=sparse)
+    twist[:, 0] = 0.0
+    twisted = replace(encoded.walk, twist=sparse)
     walks = every_walk(kglm.knowledge, 3, kglm.config.cutoff, 4)
     history = encoded.history.expand(1, walks.node.shape[1], -1)
     plain, ours = (
         log_prob_walks(walk, history, walks, encoded.batch.length)[0]
-        for walk in (encoded.walk, tilted)
+        for walk in (encoded.walk, twisted)
     )
     assert abs(ours.sum(-1).logsumexp(0)) < 1e-10
-    of_node = tilt[torch.arange(3), walks.node[0]]
+    of_node = twist[torch.arange(3), walks.node[0]]
     kept = (walks.mention[0] == 3) & (not continues)
     weighted = plain + of_node.masked_fill(kept, 0.0)
     steps = torch.stack([walks.mention[0], walks.node[0]], -1).tolist()

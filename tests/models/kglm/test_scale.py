@@ -12,7 +12,7 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.kglm import edges, joint, scores, unfolding, words
-from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.matching import Twist
 from lm_latent_eval.models.kglm.new_entities import NewEntities
 from lm_latent_eval.models.kglm.scores import EntityScores
 from lm_latent_eval.models.kglm.steps import Walks
@@ -34,7 +34,7 @@ def in_small_groups(monkeypatch, size: int) -> None:
 # -- the distribution of new entities -------------------------------------------------
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "tilted"])
+@pytest.fixture(params=[False, True], ids=["plain", "twisted"])
 def new(request) -> NewEntities:
     """Five positions over 30 entities, some of which may not be introduced."""
     generator = torch.Generator().manual_seed(0)
@@ -45,14 +45,14 @@ def new(request) -> NewEntities:
 
     table = EntityScores(normal(5, 4), normal(30, 4), normal(30), 1 + normal(5).abs())
     introducible = torch.arange(30) % 7 != 0
-    tilt = Tilt.largest(
+    twist = Twist.largest(
         torch.tensor([0, 0, 0, 2, 4, 4]),
         torch.tensor([3, 3, 14, 29, 1, 2]),
         torch.tensor([1.0, 2.5, 4.0, 0.5, 30.0, 29.0], dtype=torch.float64),
         num_positions=5,
         num_nodes=30,
     )
-    return NewEntities(table, graph, introducible, tilt if request.param else None)
+    return NewEntities(table, graph, introducible, twist if request.param else None)
 
 
 def dense(new: NewEntities) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,13 +60,13 @@ def dense(new: NewEntities) -> tuple[torch.Tensor, torch.Tensor]:
     s = new.scores
     table = s.scale[:, None] * (s.hidden @ s.weight.T + s.bias)
     log_plain = table.masked_fill(~new.introducible, -torch.inf).log_softmax(-1)
-    tilt = torch.zeros_like(table)
-    if new.tilt is not None:
+    twist = torch.zeros_like(table)
+    if new.twist is not None:
         for position, node, b in [(0, 3, 2.5), (0, 14, 4), (2, 29, 0.5), (4, 1, 30)]:
-            tilt[position, node] = b
-        tilt[4, 2] = 29
-    tilted = log_plain + tilt
-    return tilted.log_softmax(-1), tilted.logsumexp(-1)
+            twist[position, node] = b
+        twist[4, 2] = 29
+    twisted = log_plain + twist
+    return twisted.log_softmax(-1), twisted.logsumexp(-1)
 
 
 @pytest.mark.parametrize("size", [1, 64, 1 << 22])
@@ -110,16 +110,18 @@ def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
     graph = large_graph.graph(2001, 4000)
     weight = torch.zeros(2001, 1)
     weight[5] = best
-    tilt = Tilt.largest(
+    twist = Twist.largest(
         torch.zeros(1).long(),
         torch.tensor([5]),
         torch.zeros(1),
         num_positions=1,
         num_nodes=2001,
     )
-    tilt = replace(tilt, value=torch.tensor([-18.0, 0.0]))
+    twist = replace(twist, value=torch.tensor([-18.0, 0.0]))
     introducible = torch.arange(2001) != 0
-    new = NewEntities(EntityScores(torch.ones(1, 1), weight), graph, introducible, tilt)
+    new = NewEntities(
+        EntityScores(torch.ones(1, 1), weight), graph, introducible, twist
+    )
     rest = 1999 * math.exp(-best)
     assert rest < 2e-4, "premise: little is left to what is not listed"
     lift = math.log((math.exp(-18) + rest) / (1 + rest))
@@ -133,7 +135,7 @@ def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
 
 def test_nobody_to_introduce(new):
     nobody = NewEntities(
-        new.scores, new.graph, torch.zeros(30, dtype=torch.bool), new.tilt
+        new.scores, new.graph, torch.zeros(30, dtype=torch.bool), new.twist
     )
     assert not nobody.possible
     assert (nobody.lift == 0).all()
@@ -236,11 +238,11 @@ SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import look_ahead, joint, scores, words
+from lm_latent_eval.models.kglm import twisting, joint, scores, words
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
 scores.AT_ONCE = words.NUMBERS = joint.TABLE = 1 << 20
-look_ahead.MOST_PAIRS = 1 << 14
+twisting.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
 def score(length):

@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.inference import BeamMarginalization, Exact, ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import Mass, Summable
+from lm_latent_eval.latent import Normalization, Summable
 from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.models.lrlm.tiny import every_reading, lrlm
@@ -34,7 +34,7 @@ def test_the_sum_is_that_of_the_list():
 
 def test_all_texts_total_one():
     model = lrlm()
-    assert model.mass is Mass.ONE
+    assert model.normalization is Normalization.ONE
     log_p = model.log_joint(model.encode(batch(TEXTS)), Everything())
     assert abs(log_p.exp().sum() - 1) < 1e-10
 

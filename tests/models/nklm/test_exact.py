@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.state import Copies
 from lm_latent_eval.text.words import END
@@ -29,9 +29,9 @@ def test_excluding_the_impossible_makes_the_difference():
         totals[only_possible] = torch.cat(log_p).exp().sum()
     assert abs(totals[True] - 1) < 1e-10
     assert totals[False] < 0.9
-    assert nklm().mass is Mass.ONE
-    assert nklm(only_possible=False).mass is Mass.LESS
-    assert nklm(oracle=True).mass is Mass.UNNORMALISED
+    assert nklm().normalization is Normalization.ONE
+    assert nklm(only_possible=False).normalization is Normalization.BELOW_ONE
+    assert nklm(oracle=True).normalization is Normalization.UNNORMALISED
 
 
 @pytest.mark.parametrize("name", ["adapted", "peeking"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.convert.originals.nklm import nklm_config_of, weights_of
-from lm_latent_eval.latent import Mass
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.models.nklm.state import WORD, Copies
@@ -143,4 +143,4 @@ def test_a_wide_beam_is_the_sum_over_every_latent(name, which):
 
 
 def test_originals_say_that_they_are_sub_normalised():
-    assert nklm("A").mass is Mass.LESS
+    assert nklm("A").normalization is Normalization.BELOW_ONE

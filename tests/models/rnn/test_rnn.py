@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.latent import NO_LATENT, Mass
+from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import Elman
 from lm_latent_eval.models.rnn.modeling import (
@@ -69,7 +69,7 @@ def test_a_text_is_scored_by_hand():
 @pytest.mark.parametrize("starts", [(0,), (0, 3), (0, 2, 4, 5), (0, 2, 4, 5, 6, 7, 8)])
 def test_classes_share_all_probability(starts):
     model = classed(*starts)
-    assert model.mass is Mass.ONE
+    assert model.normalization is Normalization.ONE
     hidden = torch.randn(5, 3, dtype=torch.float64)
     every = model.log_probs(hidden)
     assert every.shape == (5, 9)

@@ -6,9 +6,9 @@ import pytest
 
 from lm_latent_eval.ledger.database import UNFINISHED, Ledger
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.cot.again import read_answers
 from lm_latent_eval.wrappers.cot.files import Kept, row_of
 from lm_latent_eval.wrappers.cot.journal import FORMAT, journal, read_unfinished
+from lm_latent_eval.wrappers.cot.rescoring import read_answers
 from tests.wrappers.cot import tiny
 
 

@@ -40,7 +40,7 @@ def _no_answers(path: Path, place: int) -> ValueError:
     )
 
 
-def answer_again(
+def rescore(
     model: ThinkingLM,
     kept: ThoughtFile,
     answers: Mapping[int, Sequence[str]],

@@ -39,7 +39,7 @@ LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 
 
-def unseen_share(
+def missing_mass(
     log_p: Tensor, log_w: Tensor, num_draws: int, log_evidence: float
 ) -> float:
     """Return the share of p(x) that draws are likely to miss, judged by a search.
@@ -67,10 +67,10 @@ def unseen_share(
         >>> import torch
         >>> log_p = torch.tensor([0.25, 0.25]).log()
         >>> log_q = torch.tensor([0.5, 1e-9]).log()
-        >>> round(unseen_share(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
+        >>> round(missing_mass(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
         0.5
         >>> nothing = torch.tensor([-torch.inf])
-        >>> unseen_share(nothing, nothing, 10, log_evidence=-0.7)
+        >>> missing_mass(nothing, nothing, 10, log_evidence=-0.7)
         1.0
     """
     checked_weights(log_p)
@@ -86,7 +86,7 @@ def unseen_share(
     return min((share * (-num_draws / 2 * like).exp()).max().item(), 1.0)
 
 
-def stderr_with_unseen(
+def stderr_with_missing_mass(
     draws_stderr: float, unseen: float, found: float, *, same: bool = True
 ) -> float | None:
     r"""Return the error that holds if what a search found stands for all of p(x).
@@ -99,7 +99,7 @@ def stderr_with_unseen(
 
     Args:
         draws_stderr: The error as the draws tell it, nats.
-        unseen: u, see ``unseen_share``.
+        unseen: u, see ``missing_mass``.
         found: Share of the estimate that the search found.
         same: Whether the search went by the proposal that was drawn from.
 
@@ -112,9 +112,10 @@ def stderr_with_unseen(
         ``LITTLE``.
 
     Example:
-        >>> round(stderr_with_unseen(0.3, unseen=1 - math.exp(-0.4), found=0.9), 3)
+        >>> missed = 1 - math.exp(-0.4)
+        >>> round(stderr_with_missing_mass(0.3, unseen=missed, found=0.9), 3)
         0.5
-        >>> stderr_with_unseen(0.3, unseen=0.999, found=0.9) is None
+        >>> stderr_with_missing_mass(0.3, unseen=0.999, found=0.9) is None
         True
     """
     most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE

@@ -21,7 +21,7 @@ are exact for these chains, and for p a guess: it is a proposal's to be correcte
 weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
-words to come. Nothing is learned, and no gradient goes through the tilt. Source: the
+words to come. Nothing is learned, and no gradient goes through the twist. Source: the
 optimal proposals of twisted particle filters, of which this is one step of
 approximation (Guarniero, Johansen and Lee, 2017, section 3; Pitt and Shephard, 1999).
 """
@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import ranked_within
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Tilt
+from lm_latent_eval.models.kglm.matching import Twist
 from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
 from lm_latent_eval.models.kglm.steps import Mention
 from lm_latent_eval.models.kglm.walk import NextStep
@@ -50,7 +50,7 @@ alias that stands in it in whole come first, and long ones before short ones."""
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
 FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
-"""Nats. A choice that will cost more than this over the best one is tilted as if it
+"""Nats. A choice that will cost more than this over the best one is twisted as if it
 cost just this, so q is never far below p's own conditional. What is searched is told
 apart further: names that stand where nobody expects them cost that much."""
 
@@ -136,20 +136,20 @@ class Costs:
 
 
 @torch.no_grad()
-def look_ahead(
+def twisted_walks(
     walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
 ) -> tuple[NextStep, NextStep]:
-    """Tilt p's walk by what its words will cost.
+    """Twist p's walk by what its words will cost.
 
     Args:
-        walk: The distribution of p's next step, without a tilt, over possible choices.
+        walk: The distribution of p's next step, without a twist, over possible choices.
         batch: B texts of T tokens, all of which are read.
         words: p's words.
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the texts follow others, whose mentions are not known here.
 
     Returns:
-        The walk with its tilt, and what is ``expected`` of the rest of the text: to
+        The walk with its twist, and what is ``expected`` of the rest of the text: to
         draw from, and to search.
     """
     states = Candidates.of(batch, walk.graph)
@@ -159,11 +159,11 @@ def look_ahead(
     parents = parents_of(walk, nodes, recent, cutoff=cutoff, follows=follows)
     psi, beta = _backward(costs, batch.length, parents)
 
-    def tilted(furthest: float) -> NextStep:
-        tilt, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
-        return replace(walk, tilt=tilt, expected=expected)
+    def twisted(furthest: float) -> NextStep:
+        twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
+        return replace(walk, twist=twist, expected=expected)
 
-    return tilted(FURTHEST), tilted(FURTHEST_SEARCHED)
+    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED)
 
 
 def _costs(
@@ -277,7 +277,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
 
 def _relative(
     ahead: Ahead, walk: NextStep, states: Candidates, furthest: float
-) -> Tilt:
+) -> Twist:
     """Compare with no mention at all, the hopeless ones as far as ``furthest``."""
     mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
@@ -285,11 +285,12 @@ def _relative(
     mention, none = ((x - best).clamp_min(-furthest) for x in (mention, none))
     nothing = none[..., :1]
     return replace(
-        _tilt(mention - nothing, walk, states), none=_tilt(none - nothing, walk, states)
+        _twist(mention - nothing, walk, states),
+        none=_twist(none - nothing, walk, states),
     )
 
 
-def _tilt(value: Tensor, walk: NextStep, states: Candidates) -> Tilt:
+def _twist(value: Tensor, walk: NextStep, states: Candidates) -> Twist:
     """List what candidates have, and what any other node."""
     value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
@@ -301,7 +302,7 @@ def _tilt(value: Tensor, walk: NextStep, states: Candidates) -> Tilt:
     key, order = (position * num_nodes + candidate).flatten()[listed].sort()
     end = key.new_tensor([num_positions * num_nodes])
     known = value[:, :-1].flatten()[sent(listed[order], value.device)]
-    return Tilt(
+    return Twist(
         torch.cat([key, end]),
         torch.cat([known, value.new_zeros(1)]),
         value[:, -1],

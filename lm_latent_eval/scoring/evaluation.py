@@ -18,12 +18,12 @@ from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import (
     Latents,
     LeftToRight,
-    Mass,
+    Normalization,
     UnfoldingLM,
     Uniforms,
     WholeTextsOnly,
 )
-from lm_latent_eval.memory import Room
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -71,7 +71,7 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
         ...
 
     @property
-    def mass(self) -> Mass:
+    def normalization(self) -> Normalization:
         """What its probabilities total."""
         ...
 
@@ -92,7 +92,7 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
 
 @dataclass(frozen=True)
-class Setting:
+class Evaluation:
     """What whole texts, continuations and generation have in common."""
 
     model: Model
@@ -110,7 +110,7 @@ class Setting:
     """The most that they take."""
     quiet: bool
     """Show no progress."""
-    room: Room = field(default_factory=Room)
+    memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property
     def method(self) -> Estimator:
@@ -127,7 +127,7 @@ class Setting:
                 max(1, DECISIONS // (longest * num_samples)),
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
-            size = int(min(size, self.room.holds(longest)))
+            size = int(min(size, self.memory.holds(longest)))
             # Padding at most doubles the pieces: a long text goes with long ones.
             # One of several pieces is read otherwise than one of a single piece.
             pieces = -(-order[0].num_words // PIECE)
@@ -160,7 +160,7 @@ class Setting:
         def size(text: Text) -> int:
             return min(text.num_words, PIECE)
 
-        return self.room.in_batches(texts, len(texts), work, size, refusal)
+        return self.memory.in_batches(texts, len(texts), work, size, refusal)
 
     def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         """Return the words to be predicted, or those of the contexts, as a batch."""
@@ -210,7 +210,7 @@ class Setting:
                 "advance(encoded, latents), which says where a text has got to; ask "
                 "for whole texts"
             )
-        if self.model.mass is Mass.UNNORMALISED:
+        if self.model.normalization is Normalization.UNNORMALISED:
             raise ValueError(
                 f"an unnormalised model gives {what} no probability: it scores whole "
                 "sentences, and only differences between sentences of one length mean "

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import look_ahead, parents
+from lm_latent_eval.models.kglm import parents, twisting
 from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.look_ahead import Candidates
 from lm_latent_eval.models.kglm.steps import Mention, Walks
+from lm_latent_eval.models.kglm.twisting import Candidates
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_models
@@ -43,7 +43,7 @@ def of_graph(*more):
 @pytest.fixture
 def kglm(monkeypatch):
     """Nothing names Di, to whom Ada has an edge, and who has one to Bo."""
-    monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
+    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
     return of_graph(("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
 
 
@@ -72,7 +72,7 @@ def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
         for nodes, used in zip(states.node, states.used, strict=True)
     ]
     assert found == [[0, *sorted([b, d]), c, a], [0, c, d]]
-    monkeypatch.setattr(look_ahead, "MOST_PAIRS", 5)  # one a text of five words
+    monkeypatch.setattr(twisting, "MOST_PAIRS", 5)  # one a text of five words
     assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
 
 
@@ -189,11 +189,11 @@ def stand_in(kglm, text, after=None, *, derived="by edges"):
     return relative(psi), relative(beta), [begun(t) for t in range(num_tokens)]
 
 
-def of_every_node(kglm, tilt, positions):
-    """What a tilt has for a mention, and for none after it, (positions, nodes) each."""
+def of_every_node(kglm, twist, positions):
+    """A twist of a mention, and of none after it, (positions, nodes) each."""
     node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(positions), -1)
     position = positions[:, None].expand_as(node)
-    return tilt.at(position, node), tilt.of_none(position, node[..., None])
+    return twist.at(position, node), twist.of_none(position, node[..., None])
 
 
 @pytest.mark.parametrize("derived", ["by edges", "unlisted"])
@@ -202,9 +202,9 @@ def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
         monkeypatch.setattr(parents, "MOST_EDGES", 0)
     walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived)
-    for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
+    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
         # Those of the second text of the batch.
-        found = of_every_node(kglm, tilt, torch.arange(4, 8))
+        found = of_every_node(kglm, twist, torch.arange(4, 8))
         torch.testing.assert_close(found, wanted, **EXACTLY)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
@@ -217,10 +217,10 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm):
     after = proposal.advance(encoding, draws.latents)
     walk = proposal.encode(batch_of(TEXT), after).walk
     psi, beta, _ = stand_in(kglm, TEXT, after)
-    for tilt, wanted in [(walk.tilt, psi), (walk.expected, beta)]:
-        found = of_every_node(kglm, tilt, torch.arange(4))
+    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
+        found = of_every_node(kglm, twist, torch.arange(4))
         torch.testing.assert_close(found, wanted, **EXACTLY)
-    first = of_every_node(kglm, encoded(kglm, TEXT).walk.tilt, torch.arange(4))
+    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist, torch.arange(4))
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -233,13 +233,13 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm):
     history[..., len(nodes) : -1, 0] = nodes
     state = KGLMState(encoding.carry, history)
     for t in range(len(TEXT)):
-        found = proposal.log_ahead(encoding, t, state)
+        found = proposal.log_twist(encoding, t, state)
         wanted = torch.cat([mention[t], none[t], torch.zeros(1)])
         torch.testing.assert_close(found[1], wanted, **EXACTLY)
         assert found[0].any() == (t < 2), "nothing is ahead of a text that ended"
-    assert not proposal.log_ahead(encoding, len(TEXT), state).any()
+    assert not proposal.log_twist(encoding, len(TEXT), state).any()
     prior = kglm.proposal("prior")
-    assert not prior.log_ahead(prior.encode(batch_of(TEXT)), 1, state).any()
+    assert not prior.log_twist(prior.encode(batch_of(TEXT)), 1, state).any()
 
 
 @pytest.mark.parametrize("name", ["adapted", "smoothing"])
@@ -261,7 +261,7 @@ def test_tokens_that_are_cut_out_know_the_rest_of_the_text(kglm, name):
 
 def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
     """At the end of a text nothing is expected: by log p, up to one number."""
-    monkeypatch.setattr(look_ahead, "FURTHEST", torch.inf)
+    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
     kglm = of_graph()
     batch, proposal = batch_of(TEXT), kglm.proposal("adapted")
     walks = every_walk(kglm.knowledge, len(TEXT), kglm.config.cutoff, 1)
@@ -277,10 +277,10 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
 
 def test_a_hopeless_choice_keeps_a_share_of_its_probability(monkeypatch):
     kglm = tiny_models.kglm(tiny_models.plain_graph())
-    monkeypatch.setattr(look_ahead, "FURTHEST", 0.5)
-    tilt = encoded(kglm, TEXT).walk.tilt
-    assert tilt.value.abs().max() <= 0.5
-    assert tilt.others.abs().max() <= 0.5
+    monkeypatch.setattr(twisting, "FURTHEST", 0.5)
+    twist = encoded(kglm, TEXT).walk.twist
+    assert twist.value.abs().max() <= 0.5
+    assert twist.others.abs().max() <= 0.5
 
 
 def test_a_tilt_is_rounded_last(kglm):
@@ -292,11 +292,11 @@ def test_a_tilt_is_rounded_last(kglm):
     encoding = kglm.float().proposal("adapted").encode(batch_of(TEXT[:2]))
     states = Candidates.of(encoding.batch, kglm.knowledge)
     cheap, dear = (
-        look_ahead._relative(
-            look_ahead.Ahead(mention - price, none - price),
+        twisting._relative(
+            twisting.Ahead(mention - price, none - price),
             encoding.walk,
             states,
-            look_ahead.FURTHEST,
+            twisting.FURTHEST,
         )
         for price in (0.0, 2.0**20)
     )
@@ -314,7 +314,7 @@ def test_a_tilt_is_rounded_last(kglm):
 @pytest.mark.parametrize("text", [[KNOWN, COPIED], [COPIED, KNOWN, 1], [1, 1]])
 @pytest.mark.parametrize("graph", [tiny_models.full_graph, tiny_models.plain_graph])
 def test_gradients_are_finite_where_something_is_impossible(graph, which, text):
-    """A state, or, with the second graph, an entity that the tilt does not list."""
+    """A state, or, with the second graph, an entity that the twist does not list."""
     kglm = tiny_models.kglm(graph(), spread=0.5).requires_grad_()
     proposal, batch = kglm.proposal(which), tiny_models.batch([text])
     encoding = proposal.encode(batch)
@@ -332,10 +332,10 @@ def test_words_that_nothing_can_utter_tilt_nothing():
     )
     kglm = tiny_models.kglm(graph)
     batch = tiny_models.batch([[COPIED, KNOWN]])
-    tilt = kglm.proposal("adapted").encode(batch).walk.tilt
-    assert tilt.others.isfinite().all()
-    assert tilt.value.isfinite().all()
-    assert tilt.others[0] == 0
+    twist = kglm.proposal("adapted").encode(batch).walk.twist
+    assert twist.others.isfinite().all()
+    assert twist.value.isfinite().all()
+    assert twist.others[0] == 0
 
 
 def test_a_piece_may_be_empty(kglm):

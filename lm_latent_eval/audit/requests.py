@@ -72,7 +72,7 @@ class OverBudgetError(ValueError):
     """More requests than an audit said that it would make."""
 
 
-class Asker:
+class Requester:
     """Asks a backend, counts, and takes errors for refusals of single requests."""
 
     def __init__(self, backend: Backend, most: float = math.inf) -> None:
@@ -108,9 +108,9 @@ class Asker:
         except Exception:  # of code that is not ours
             return None
 
-    def over(self, backend: Backend) -> Asker:
+    def over(self, backend: Backend) -> Requester:
         """Ask another backend on the same account."""
-        other = Asker(backend, self.most)
+        other = Requester(backend, self.most)
         other._count = self._count  # type: ignore[method-assign]
         return other
 
