@@ -30,7 +30,7 @@ from references import Reference, of_texts, texts_of
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.estimators.degrees import widened
+from lm_latent_eval.estimators.standard_errors import widened
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.options import ScoringOptions

@@ -18,10 +18,13 @@ import torch
 from scipy.special import stdtrit
 from tqdm import tqdm
 
-from lm_latent_eval.estimators.degrees import pooled_degrees
-from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
+from lm_latent_eval.estimators.paired import (
+    PairedAccuracy,
+    PairedDifference,
+    holm_levels,
+)
 from lm_latent_eval.estimators.power import needed, needed_questions
-from lm_latent_eval.estimators.simultaneous import holm_levels
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
 
 SIZES = (2, 3, 5, 10, 12, 15, 20, 30, 100, 300, 1000)
 RUNS = 2

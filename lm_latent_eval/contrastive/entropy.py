@@ -20,8 +20,9 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from lm_latent_eval.estimators.checks import checked_finite
 from lm_latent_eval.estimators.corpus import total_count
-from lm_latent_eval.estimators.means import checked_finite, ratio_stderr
+from lm_latent_eval.estimators.standard_errors import ratio_stderr
 
 
 def contrastive_entropy(

@@ -14,7 +14,7 @@ from lm_latent_eval.contrastive.entropy import (
     contrastive_stderr,
 )
 from lm_latent_eval.estimators.corpus import total_count
-from lm_latent_eval.estimators.means import mean_stderr, ratio_stderr
+from lm_latent_eval.estimators.standard_errors import mean_stderr, ratio_stderr
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,13 @@
 
 Pure functions of log-weights (nats, shape ``(..., K)``) or log-probabilities that know
 nothing of models, proposals or harnesses, and the records in which their numbers leave
-the library.
+the library:
+
+- ``importance``: log p-hat, its error and effective sample size; ``diagnostics``:
+  whether they can be believed; ``estimate``: the record of a text;
+- ``corpus``, ``corpus_estimate``, ``rates``: perplexity and bits of a corpus;
+- ``standard_errors``, ``intervals``, ``certificate``: what follows a ±;
+- ``paired``, ``power``, ``choices``: two models, how many texts, an answer.
 
 Example:
     >>> import torch
@@ -12,19 +18,6 @@ Example:
     -1.204
 """
 
-from lm_latent_eval.estimators.beam import log_mass
-from lm_latent_eval.estimators.bootstrap import bootstrap_interval
-from lm_latent_eval.estimators.bound import Bound
-from lm_latent_eval.estimators.bounded import (
-    Choice,
-    bernstein_interval,
-    best_by_length,
-    difference_interval,
-    discoveries,
-    log_ratio_interval,
-    probability_interval,
-    smallest_at_most,
-)
 from lm_latent_eval.estimators.certificate import (
     certificate_cost,
     certified_log_likelihood,
@@ -49,29 +42,45 @@ from lm_latent_eval.estimators.corpus import (
 )
 from lm_latent_eval.estimators.corpus_estimate import (
     CorpusEstimate,
+    CorpusRate,
     filter_log_weights,
 )
-from lm_latent_eval.estimators.corpus_rate import CorpusRate
-from lm_latent_eval.estimators.curve import log_grid, sample_size_curve
-from lm_latent_eval.estimators.estimate import Estimate, MissedSupportError
+from lm_latent_eval.estimators.diagnostics import missing_mass, pareto_k
+from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
     degrees_of_freedom,
     effective_sample_size,
+    enough_samples,
     influences,
     log_evidence,
+    log_grid,
+    log_mass,
     log_normal_stderr,
     log_ratio_stderr,
     relative_variance,
+    required_num_samples,
+    sample_size_curve,
     stderr,
 )
-from lm_latent_eval.estimators.means import mean_stderr, ratio_stderr
-from lm_latent_eval.estimators.missing_mass import missing_mass
-from lm_latent_eval.estimators.pareto import pareto_k
-from lm_latent_eval.estimators.pilot import enough_samples, required_num_samples
+from lm_latent_eval.estimators.intervals import (
+    Choice,
+    bernstein_interval,
+    best_by_length,
+    difference_interval,
+    discoveries,
+    log_ratio_interval,
+    probability_interval,
+    smallest_at_most,
+)
 from lm_latent_eval.estimators.rates import (
     InformationRate,
     branching_factor,
     gambling_rate,
     log_capital,
     perplexity,
+)
+from lm_latent_eval.estimators.standard_errors import (
+    bootstrap_interval,
+    mean_stderr,
+    ratio_stderr,
 )

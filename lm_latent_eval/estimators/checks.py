@@ -1,5 +1,6 @@
-"""Validation of tensors of log-weights and counts."""
+"""Validation of log-weights, finite values and counts."""
 
+import numpy as np
 from torch import Tensor
 
 
@@ -65,3 +66,35 @@ def checked_weights(log_w: Tensor) -> int:
             "expected finite or -inf. Did the proposal return log q = -inf?"
         )
     return int(log_w.shape[-1])
+
+
+def checked_finite(values: Tensor, name: str) -> None:
+    """Raise unless it is a floating-point tensor of finite numbers, one or more."""
+    if checked_floating(values, name).numel() == 0:
+        raise ValueError(f"{name} has shape {tuple(values.shape)}: nothing to compute")
+    bad = (~values.isfinite()).nonzero()
+    if len(bad):
+        where = tuple(bad[0].tolist())
+        raise ValueError(
+            f"{name}{list(where)} is {values[where].item()}; expected finite"
+        )
+
+
+def checked_count(value: object, name: str) -> None:
+    """Raise unless this is a whole number, at least 1.
+
+    Args:
+        value: What a caller gave.
+        name: What the caller calls it.
+
+    Raises:
+        ValueError: If it is anything else, 2.0 included.
+
+    Example:
+        >>> checked_count(2.0, "num_bins")
+        Traceback (most recent call last):
+        ...
+        ValueError: num_bins must be a whole number, at least 1; got 2.0
+    """
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1; got {value!r}")

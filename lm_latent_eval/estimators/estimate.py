@@ -4,25 +4,66 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Self
 
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.beam import log_mass
-from lm_latent_eval.estimators.bound import Bound
 from lm_latent_eval.estimators.checks import checked_weights
-from lm_latent_eval.estimators.degrees import pooled_degrees
+from lm_latent_eval.estimators.diagnostics import (
+    RELIABLE_PARETO_K,
+    pareto_k,
+    stderr_with_missing_mass,
+)
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     log_evidence,
+    log_mass,
     stderr,
 )
-from lm_latent_eval.estimators.missing_mass import stderr_with_missing_mass
-from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.estimators.rates import perplexity
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
+
+
+class Bound(StrEnum):
+    """In which direction an estimate of log p(x) bounds it, the strongest first.
+
+    Example:
+        >>> print(Bound.STOCHASTIC_LOWER)
+        stochastic lower
+    """
+
+    EXACT = "exact"
+    """The estimate is log p(x): every latent was summed over."""
+
+    STRICT_LOWER = "strict lower"
+    """log p-hat <= log p, always."""
+
+    STOCHASTIC_LOWER = "stochastic lower"
+    """E[log p-hat] <= log p, and a certificate exists: perplexity is bounded above."""
+
+    ESTIMATED_LOWER = "estimate of a lower bound"
+    """E[log p-hat] <= log p, but no certificate: the estimate of a bound, such as an
+    average of log-weights, not the logarithm of an unbiased estimate."""
+
+    NONE = "none"
+    """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
+
+    UNNORMALISED = "unnormalised score"
+    """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
+
+    @classmethod
+    def weakest(cls, bounds: Iterable[Bound]) -> Bound:
+        """Return the kind of a product of factors of these kinds.
+
+        Example:
+            >>> print(Bound.weakest([Bound.EXACT, Bound.STRICT_LOWER]))
+            strict lower
+        """
+        return max(bounds, key=list(cls).index)
 
 
 class MissedSupportError(ValueError):

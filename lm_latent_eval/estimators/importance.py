@@ -1,14 +1,19 @@
-r"""Importance sampling: estimate, error and effective size from K log-weights.
+r"""Estimates of log p(x) from K log-weights: importance sampling and beams.
 
     z_k ~ q(z | x),    w_k = p(x, z_k) / q(z_k | x),    k = 1..K
+
+The estimate, its error and effective sample size; the mass of a beam; how the estimate
+changes with K; and the K that reaches a target error, from a pilot run.
 
 Symbols: log w_k -> ``log_w[..., k - 1]``; K -> ``num_samples``. Every function takes
 log-weights in nats of any float dtype and computes and answers in float64, because
 a document's log-weights are of the order of -10,000 and float32 keeps 1e-3 of that.
-Source: Logan et al. (2020), section 2, equations 2 to 4; Owen (2013), chapter 9.
+Source: Logan et al. (2020), section 2, equations 2 to 4, and section 4; Owen (2013),
+chapter 9.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -284,3 +289,201 @@ def _scaled_weights(log_w: Tensor) -> Tensor:
     log_w = in_float64(log_w)
     largest = log_w.amax(-1, keepdim=True)
     return (log_w - largest.masked_fill(largest.isneginf(), 0)).exp()
+
+
+def log_mass(log_joint: Tensor) -> Tensor:
+    r"""Return the log of the joint probabilities' sum over a beam.
+
+    .. math::
+        \log \sum_{z \in B} p(x, z) \le \log \sum_{z} p(x, z) = \log p(x)
+
+    A strict lower bound of log p(x), hence a strict upper bound of perplexity, with
+    no randomness in it and no confidence to state; equal to log p(x) once B holds
+    every latent. How far below it lies is unknown.
+
+    The latents must be *distinct as p sees them*: two beam entries that differ only
+    in what p never charges are one latent, and counting both can exceed log p(x).
+    Numbers alone cannot show that, so it is the caller's to ensure.
+
+    Args:
+        log_joint: Log p(x, z) in nats of the beam's distinct latents, shape
+            ``(..., k)``; ``-inf`` fills the places of a beam that found fewer.
+
+    Returns:
+        Nats, shape ``(...)``, float64; ``-inf`` where p is zero on the whole beam.
+
+    Raises:
+        TypeError: If ``log_joint`` is not a floating-point tensor.
+        ValueError: If k is 0, or an entry is NaN or ``+inf``.
+
+    Example:
+        >>> import torch
+        >>> log_mass(torch.tensor([0.2, 0.1, 0.0]).log()).exp()
+        tensor(0.3000, dtype=torch.float64)
+
+    Reference:
+        Logan et al. (2020), section 4, "Beam Marginalization".
+    """
+    checked_weights(log_joint)
+    return in_float64(log_joint).logsumexp(-1)
+
+
+def log_grid(num_samples: int) -> tuple[int, ...]:
+    """Return the sizes 1, 2, 5, 10, 20, 50, ... below K, and K itself.
+
+    Args:
+        num_samples: K, at least 1.
+
+    Returns:
+        Increasing sizes; the last one is K.
+
+    Raises:
+        ValueError: If K is below 1.
+
+    Example:
+        >>> log_grid(100)
+        (1, 2, 5, 10, 20, 50, 100)
+        >>> log_grid(7)
+        (1, 2, 5, 7)
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1; got {num_samples}")
+    decades = range(len(str(num_samples)))
+    steps = (lead * 10**decade for decade in decades for lead in (1, 2, 5))
+    return (*(step for step in steps if step < num_samples), num_samples)
+
+
+def sample_size_curve(log_w: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+    r"""Estimate the log-evidence from the first k samples, for several k.
+
+    .. math:: \log\hat p_k(x) = \log \frac{1}{k} \sum_{j=1}^{k} w_j
+
+    The estimates are nested, hence dependent; each is biased downwards as
+    :func:`log_evidence` is, the less the larger k, so the curve rises in expectation
+    (its perplexity falls). Choosing the k at which it looks best, or stopping there,
+    voids the bound.
+
+    Args:
+        log_w: Log-weights in nats in the order drawn, shape ``(..., K)``.
+        sizes: The k's, each in 1..K; :func:`log_grid` of K by default.
+
+    Returns:
+        Nats, shape ``(..., len(sizes))``, float64; ``-inf`` where the first k weights
+        are all zero.
+
+    Raises:
+        TypeError: If ``log_w`` is not a floating-point tensor.
+        ValueError: If a size is outside 1..K, K is 0, or a weight is NaN or ``+inf``.
+
+    Example:
+        >>> sample_size_curve(torch.tensor([0.2, 0.4, 0.6]).log(), [1, 3]).exp()
+        tensor([0.2000, 0.4000], dtype=torch.float64)
+
+    Reference:
+        Logan et al. (2020), section 4, figures 2 and 3 (as perplexities).
+    """
+    num_samples = checked_weights(log_w)
+    sizes = log_grid(num_samples) if sizes is None else sizes
+    for index, size in enumerate(sizes):
+        if not 1 <= size <= num_samples:
+            raise ValueError(
+                f"sizes[{index}] is {size}; expected 1 to {num_samples}, "
+                "the number of samples"
+            )
+    drawn = torch.tensor(sizes, dtype=torch.long, device=log_w.device)
+    total = in_float64(log_w).logcumsumexp(-1)
+    return total[..., drawn - 1] - in_float64(drawn).log()
+
+
+WORTH_LESS = 0.2
+"""Monte Carlo error, as a share of that over texts, that more samples hardly improve:
+errors add in squares."""
+
+
+def enough_samples(num_samples: int, draws_stderr: float, texts_stderr: float) -> int:
+    r"""Return the K beyond which more samples hardly make a corpus's error smaller.
+
+    .. math:: K' = K \Bigl(\frac{\mathrm{se}_\text{draws}}
+        {0.2\,\mathrm{se}_\text{texts}}\Bigr)^2
+
+    Args:
+        num_samples: K.
+        draws_stderr: Monte Carlo error of the corpus with K samples a text.
+        texts_stderr: Its error over texts, in the same unit.
+
+    Raises:
+        ValueError: If the errors are not positive and finite.
+
+    Example:
+        >>> enough_samples(100, draws_stderr=0.1, texts_stderr=0.2)
+        625
+    """
+    if not (0 < draws_stderr < math.inf and 0 < texts_stderr < math.inf):
+        raise ValueError(
+            f"errors must be positive and finite; got {draws_stderr}, {texts_stderr}"
+        )
+    rounding = 1 - 1e-12
+    wanted = (draws_stderr / texts_stderr / WORTH_LESS) ** 2
+    return max(1, math.ceil(num_samples * wanted * rounding))
+
+
+def required_num_samples(
+    pilot_log_w: Tensor, target_stderr: float, *, maximum: int, minimum: int = 2
+) -> Tensor:
+    r"""Choose K so that the log-evidence has about the target standard error.
+
+    .. math::
+        K = \Bigl\lceil \frac{1}{\epsilon^2} \cdot
+        \frac{1}{K_0} \sum_{k=1}^{K_0} \Bigl(\frac{w_k}{\bar w} - 1\Bigr)^2
+        \Bigr\rceil, \qquad K_{\min} \le K \le K_{\max}
+
+    Draw K *fresh, independent* samples afterwards and report those alone. Given the
+    pilot, K is then a constant, p-hat is unbiased and the certificate holds. The
+    pilot's weights must not enter the number, and drawing must not stop because the
+    running estimate or its error looks good: with a stopping time tau that looks at
+    the draws, Wald's identity E[sum of the first tau weights] = p E[tau] gives
+
+    .. math:: E[\hat p_\tau] = p - \mathrm{Cov}(\hat p_\tau, \tau) / E[\tau]
+
+    so a rule that stops early on draws that look high biases p-hat upwards, a little
+    for every input, and over a corpus the certificate fails. Stopping at a small
+    running standard error is such a rule where a weight is now and then (nearly) zero:
+    draws without one look precise and are too high. (Where weights have a long right
+    tail it errs downwards instead, on those that have not met the tail yet.)
+
+    K is biased downwards when the weights' tail is heavy: :math:`K_0` draws show a
+    relative variance of at most :math:`K_0 - 1`. That costs precision, never the
+    bound. Corpus-level aggregation needs one K for all inputs: take the largest.
+
+    Args:
+        pilot_log_w: The pilot's log-weights in nats, shape ``(..., K_0)``.
+        target_stderr: :math:`\epsilon`, nats, the standard error wanted of one
+            input's log-evidence.
+        maximum: The most samples that can be paid for.
+        minimum: The fewest, at least 1; 2 is the fewest with a standard error.
+
+    Returns:
+        K for each input, shape ``(...)``, int64; ``maximum`` where the pilot's weights
+        are all zero or it has only one draw, since then the variance is unknown.
+
+    Raises:
+        TypeError: If ``pilot_log_w`` is not a floating-point tensor.
+        ValueError: If the target is not positive and finite, the limits are not
+            1 <= minimum <= maximum, or a weight is NaN or ``+inf``.
+
+    Example:
+        >>> pilot = torch.tensor([[1.0, 3.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> required_num_samples(pilot.log(), 0.05, maximum=10_000)  # 0.25 / 0.05^2
+        tensor([100,   2])
+    """
+    if not 0 < target_stderr < math.inf:
+        raise ValueError(f"target_stderr must be above 0; got {target_stderr}")
+    if not 1 <= minimum <= maximum:
+        raise ValueError(
+            "the limits must be 1 <= minimum <= maximum; "
+            f"got minimum {minimum}, maximum {maximum}"
+        )
+    # Not by the square, which can leave the range of numbers where K does not.
+    num_samples = relative_variance(pilot_log_w) / target_stderr / target_stderr
+    rounding = 1 - 1e-12  # so that a quotient of 100 + 1e-14 asks for 100, not 101
+    return (num_samples * rounding).ceil().clamp(minimum, maximum).to(torch.int64)

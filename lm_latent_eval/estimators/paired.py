@@ -1,4 +1,4 @@
-r"""Paired comparison of two models on the same texts.
+r"""Paired comparison of two models on the same texts, and many comparisons at once.
 
     R = sum_n d_n / sum_n U_n,    d_n = log p-hat_B(x_n) - log p-hat_A(x_n)
 
@@ -9,11 +9,14 @@ them, d_g and U_g, which gives the clustered error of Miller (2024).
 
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
 Student (1908); L-skewness and its error, Hosking (1990), section 3.4; degrees of
-freedom of unequal clusters, Bell and McCaffrey (2002).
+freedom of unequal clusters, Bell and McCaffrey (2002); levels of many tests, Holm
+(1979); groups of models that cannot be told apart, Piepho (2004).
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +31,11 @@ from scipy.special import (  # all of scipy.stats takes half a second
 )
 from torch import Tensor
 
-from lm_latent_eval.estimators.degrees import CONFIDENCE, pooled_degrees, widened
+from lm_latent_eval.estimators.standard_errors import (
+    CONFIDENCE,
+    pooled_degrees,
+    widened,
+)
 
 FEWEST_TEXTS = 10
 """Fewer do not tell how skewed their differences are."""
@@ -181,7 +188,7 @@ class PairedDifference:
         runs_stderr: float = 0.0,
         runs_degrees: float = math.inf,
         clusters: Sequence[Hashable] | None = None,
-    ) -> "PairedDifference":
+    ) -> PairedDifference:
         r"""Compare two models text by text.
 
         .. math::
@@ -400,7 +407,7 @@ class PairedAccuracy:
     num_questions: int
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor) -> "PairedAccuracy":
+    def of(cls, a: Tensor, b: Tensor) -> PairedAccuracy:
         """Compare answers question by question.
 
         Args:
@@ -463,3 +470,73 @@ def wilson(right: int, number: int) -> tuple[float, float]:
     middle: float = share + weight / 2
     reach = z * math.sqrt(share * (1 - share) / number + weight / number / 4)
     return (middle - reach) / (1 + weight), (middle + reach) / (1 + weight)
+
+
+def holm_levels(p_values: Sequence[float], level: float) -> list[float]:
+    """Return the level that each test is held to; 0 of those that are not reached.
+
+    The smallest of m p-values must be below level / m, the next below level / (m - 1),
+    and so on until one is not: with probability at least 1 - level no true null is
+    refused, whatever the tests have to do with each other.
+
+    Example:
+        >>> [round(each, 4) for each in holm_levels([0.04, 0.001, 0.03], 0.05)]
+        [0.0, 0.0167, 0.0]
+    """
+    levels = [0.0] * len(p_values)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, place in enumerate(order):
+        allowed = level / (len(p_values) - rank)
+        if not p_values[place] < allowed:
+            break
+        levels[place] = allowed
+    return levels
+
+
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that hold together.
+
+    Example:
+        >>> holm_adjusted([0.04, 0.01, 0.03])
+        [0.06, 0.03, 0.06]
+    """
+    adjusted, most = [1.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, place in enumerate(order):
+        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = most
+    return adjusted
+
+
+def groups(
+    names: Sequence[str], apart: Collection[frozenset[str]]
+) -> list[tuple[str, ...]]:
+    """Return the largest sets of which no two were told apart, in the order of names.
+
+    Args:
+        names: All of them, at most 26.
+        apart: Pairs that were told apart.
+
+    Example:
+        >>> groups("ABC", [frozenset("AC")])
+        [('A', 'B'), ('B', 'C')]
+    """
+    near = {
+        one: {each for each in names if each != one and {one, each} not in apart}
+        for one in names
+    }
+    found: list[set[str]] = []
+
+    def grow(chosen: set[str], open_: set[str], closed: set[str]) -> None:
+        if not open_ and not closed:
+            found.append(chosen)
+            return
+        pivot = max(open_ | closed, key=lambda each: len(near[each] & open_))
+        for each in sorted(open_ - near[pivot]):
+            grow(chosen | {each}, open_ & near[each], closed & near[each])
+            open_ = open_ - {each}
+            closed = closed | {each}
+
+    grow(set(), {*names}, set())
+    ordered = (tuple(name for name in names if name in some) for some in found)
+    return sorted(ordered, key=lambda some: [names.index(name) for name in some])

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import bdtr, bdtrik, chdtri, gammaln, xlogy
 
-from lm_latent_eval.estimators.degrees import CONFIDENCE
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS, power_of
+from lm_latent_eval.estimators.standard_errors import CONFIDENCE
 
 POWER = 0.8
 MOST = 10**9

@@ -27,7 +27,7 @@ from lm_eval.utils import simple_parse_args_string
 from lm_latent_eval.audit import units
 from lm_latent_eval.audit.requests import Pair, Reply
 from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
-from lm_latent_eval.estimators.bound import Bound
+from lm_latent_eval.estimators.estimate import Bound
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import request, whole_text
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators.bounded import Wager
+from lm_latent_eval.estimators.intervals import Wager
 from lm_latent_eval.messages import one_line
 
 NEUTRAL = {

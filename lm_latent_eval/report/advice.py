@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.pilot import WORTH_LESS, enough_samples
+from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
 
 
 def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.rounding import ROUNDING
+from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.advice import advice

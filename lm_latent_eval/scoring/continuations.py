@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators.rounding import first_of_best
+from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles

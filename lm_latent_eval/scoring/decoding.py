@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.arguments import at_least_0, whole
+from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.estimators.estimate import MissedSupportError
-from lm_latent_eval.estimators.rounding import first_of_best
 from lm_latent_eval.text.encoder import Encoder
 
 logger = logging.getLogger(__name__)

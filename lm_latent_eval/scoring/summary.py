@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K
-from lm_latent_eval.estimators.rounding import tied
-from lm_latent_eval.estimators.undecided import is_undecided
+from lm_latent_eval.estimators.choices import is_undecided, tied
+from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.scoring.answer import Answer
 
 

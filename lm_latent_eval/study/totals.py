@@ -36,7 +36,7 @@ from lm_latent_eval.estimators import (
     perplexity,
     stderr,
 )
-from lm_latent_eval.estimators.pareto import RELIABLE_PARETO_K
+from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.study.draws import DrawnRows, Key
 

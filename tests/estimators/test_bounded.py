@@ -22,7 +22,7 @@ from lm_latent_eval.estimators import (
     probability_interval,
     smallest_at_most,
 )
-from lm_latent_eval.estimators.bounded import (
+from lm_latent_eval.estimators.intervals import (
     Wager,
     bernstein_running,
     log_capital,

@@ -10,14 +10,20 @@ import pytest
 import torch
 
 from benchmarks import verdicts
-from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference, power_of
+from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
+from lm_latent_eval.estimators.paired import (
+    PairedAccuracy,
+    PairedDifference,
+    groups,
+    holm_adjusted,
+    holm_levels,
+    power_of,
+)
 from lm_latent_eval.estimators.power import (
     needed,
     needed_questions,
     power_of_mcnemar,
 )
-from lm_latent_eval.estimators.repeats import pass_at, repeat_stderr
-from lm_latent_eval.estimators.simultaneous import groups, holm_adjusted, holm_levels
 
 
 def paired(d, units, clusters=None, **more):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators.means import ratio_stderr
+from lm_latent_eval.estimators.standard_errors import ratio_stderr
 
 
 def test_a_batch_of_ratios_is_each_of_them():

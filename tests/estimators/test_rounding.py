@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from lm_latent_eval.estimators.choices import Margin, votes
-from lm_latent_eval.estimators.rounding import ROUNDING, first_of_best, tied
+from lm_latent_eval.estimators.choices import (
+    ROUNDING,
+    Margin,
+    first_of_best,
+    tied,
+    votes,
+)
 
 
 def test_the_bound_grows_with_the_length():

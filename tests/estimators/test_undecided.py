@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators.undecided import is_undecided
+from lm_latent_eval.estimators.choices import is_undecided
 
 REPLICATES = 8
 

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import t as student
 from torch import nn
 
-from lm_latent_eval.estimators.undecided import is_undecided
+from lm_latent_eval.estimators.choices import is_undecided
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys

@@ -14,7 +14,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.estimators.corpus_rate import CorpusRate
+from lm_latent_eval.estimators.corpus_estimate import CorpusRate
 from lm_latent_eval.report.compare import as_text, compare
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records

@@ -6,7 +6,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators.bootstrap import checked_count
+from lm_latent_eval.estimators.checks import checked_count
 
 FEWEST = 11
 """Sequences in a bin of equal width that is reported: more than ten."""

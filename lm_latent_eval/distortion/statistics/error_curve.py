@@ -42,12 +42,12 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.statistics.bins import Bins, equal_count, equal_width
-from lm_latent_eval.estimators.bootstrap import (
+from lm_latent_eval.estimators.checks import checked_floating
+from lm_latent_eval.estimators.standard_errors import (
     CONFIDENCE,
     RESAMPLES,
     bootstrap_interval,
 )
-from lm_latent_eval.estimators.checks import checked_floating
 
 LARGEST_BIAS = 1 / 32
 """Nats of second-order bias beyond which the order is too low to say anything."""

@@ -16,11 +16,11 @@ from torch import Tensor
 from lm_latent_eval.distortion.statistics.bins import FEWEST
 from lm_latent_eval.distortion.statistics.checks import checked_integers
 from lm_latent_eval.distortion.statistics.error_curve import estimation_error
-from lm_latent_eval.estimators.bootstrap import (
+from lm_latent_eval.estimators.checks import checked_count
+from lm_latent_eval.estimators.standard_errors import (
     CONFIDENCE,
     RESAMPLES,
     bootstrap_interval,
-    checked_count,
 )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Self
 
-from lm_latent_eval.estimators.bootstrap import checked_count
+from lm_latent_eval.estimators.checks import checked_count
 
 
 def potential_productivity(counts: Mapping[Hashable, int] | Iterable[int]) -> float:

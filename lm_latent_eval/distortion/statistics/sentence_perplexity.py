@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from lm_latent_eval.distortion.statistics.checks import checked_integers, checked_log_p
-from lm_latent_eval.estimators.means import mean_stderr
+from lm_latent_eval.estimators.standard_errors import mean_stderr
 
 
 def mean_sentence_perplexity(log_p: Tensor, num_tokens: Tensor) -> tuple[float, float]:

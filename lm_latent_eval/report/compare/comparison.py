@@ -18,9 +18,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.degrees import pooled_degrees
-from lm_latent_eval.estimators.paired import FEWEST_TEXTS, PairedDifference
-from lm_latent_eval.estimators.simultaneous import holm_adjusted, holm_levels
+from lm_latent_eval.estimators.paired import (
+    FEWEST_TEXTS,
+    PairedDifference,
+    holm_adjusted,
+    holm_levels,
+)
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.clusters import SUBTASK, TEXT, Clusters, find
 from lm_latent_eval.report.compare.questions import (
     CHANCE,

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.estimators.degrees import pooled_degrees, widened
+from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
-from lm_latent_eval.estimators.repeats import pass_at, repeat_stderr
+from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
 from lm_latent_eval.report.compare.clusters import Clusters, find
 from lm_latent_eval.report.compare.sides import DELTA
 from lm_latent_eval.report.scores import Run, Score, Scores

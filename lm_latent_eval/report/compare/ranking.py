@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-from lm_latent_eval.estimators.simultaneous import groups
+from lm_latent_eval.estimators.paired import groups
 from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
 from lm_latent_eval.report.compare.writing import bits
 

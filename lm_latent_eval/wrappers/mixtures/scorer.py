@@ -27,8 +27,8 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     probability_interval,
 )
+from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shares
-from lm_latent_eval.estimators.rounding import ROUNDING
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions

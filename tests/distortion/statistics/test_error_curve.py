@@ -12,7 +12,7 @@ from lm_latent_eval.distortion.statistics import (
     JointHistogram,
     estimation_error,
 )
-from lm_latent_eval.estimators import bootstrap, bootstrap_interval, log_evidence
+from lm_latent_eval.estimators import bootstrap_interval, log_evidence, standard_errors
 from lm_latent_eval.estimators import stderr as importance_stderr
 
 
@@ -51,7 +51,7 @@ def test_pieces_move_no_number(monkeypatch):
     values, _ = language(37)
     whole = bootstrap_interval(values, seed=1, resamples=501)
     for drawn_at_once in (1, 37 * 7, 37 * 100):
-        monkeypatch.setattr(bootstrap, "DRAWN_AT_ONCE", drawn_at_once)
+        monkeypatch.setattr(standard_errors, "DRAWN_AT_ONCE", drawn_at_once)
         assert bootstrap_interval(values, seed=1, resamples=501) == whole
     assert bootstrap_interval(values, seed=2, resamples=501) != whole
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.certificate import certificate_cost
 from lm_latent_eval.estimators.checks import checked_weights
-from lm_latent_eval.estimators.rounding import ROUNDING
+from lm_latent_eval.estimators.choices import ROUNDING
 
 _STAKES = torch.tensor([2.0**-j for j in range(25)], dtype=torch.float64)[:, None]
 """From 1 down to 6e-8, shape ``(J, 1)``: the last is for a hundred million draws."""
