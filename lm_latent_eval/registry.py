@@ -94,9 +94,9 @@ ESTIMATORS = Registry(
         "dpf": "lm_latent_eval.inference.discrete:DiscreteFilter",
         "smc": "lm_latent_eval.inference.smc:ParticleFilter",
         "ais": "lm_latent_eval.inference.annealing:AnnealedImportanceSampling",
-        "l2r": "lm_latent_eval.inference.left_to_right:LeftToRightEstimator",
-        "chib": "lm_latent_eval.inference.chib:ChibStyle",
-        "exact": "lm_latent_eval.inference.exact:Exact",
+        "l2r": "lm_latent_eval.inference.gibbs:LeftToRightEstimator",
+        "chib": "lm_latent_eval.inference.gibbs:ChibStyle",
+        "exact": "lm_latent_eval.inference.beam:Exact",
     },
 )
 """Name -> estimator; each is built with its number of samples (or width)."""

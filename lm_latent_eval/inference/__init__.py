@@ -7,13 +7,11 @@ from typing import cast
 
 from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.annealing import AnnealedImportanceSampling
-from lm_latent_eval.inference.beam import BeamMarginalization
-from lm_latent_eval.inference.chib import ChibStyle
+from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.discrete import DiscreteFilter
-from lm_latent_eval.inference.exact import Exact
+from lm_latent_eval.inference.gibbs import ChibStyle, LeftToRightEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
-from lm_latent_eval.inference.left_to_right import LeftToRightEstimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.registry import ESTIMATORS

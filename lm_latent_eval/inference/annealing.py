@@ -31,10 +31,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
-from lm_latent_eval.inference.few import MarkovChainEstimator
-from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.gibbs import SWEEP, SweepNumbers, draw_choice
+from lm_latent_eval.inference.interface import LM, MarkovChainEstimator, P, Q, Sampler
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.sweeps import SWEEP, SweepNumbers, draw_choice
 from lm_latent_eval.latent import (
     Latents,
     Moves,

@@ -43,9 +43,16 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
-from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
-from lm_latent_eval.inference.interface import Weighted
-from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
+from lm_latent_eval.inference.interface import (
+    LM,
+    P,
+    Predicts,
+    Q,
+    Sampler,
+    Weighted,
+    estimate_of_few,
+    stderr_of_few,
+)
 from lm_latent_eval.inference.particles import (
     Partial,
     Particles,

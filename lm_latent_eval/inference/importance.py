@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.interface import Estimator, Weighted
-from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.interface import LM, Estimator, P, Q, Sampler, Weighted
 from lm_latent_eval.inference.particles import (
     PIECE,
     Particles,

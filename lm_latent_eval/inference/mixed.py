@@ -40,8 +40,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.interface import Weighted
-from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler
+from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, Weighted
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,

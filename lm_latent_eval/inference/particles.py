@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, wide_zeros
-from lm_latent_eval.inference.interface import Weighted
-from lm_latent_eval.inference.models import LM, P, Predicts, Q
+from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Weighted
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     EncodedT,

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, searching
 from lm_latent_eval.inference.mixed import Mixed, Population
-from lm_latent_eval.inference.models import LM, P, Predicts, Q, Sampler, searching
 from lm_latent_eval.inference.particles import (
     Particles,
     encode,

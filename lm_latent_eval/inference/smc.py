@@ -35,10 +35,17 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent_uniforms
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.few import estimate_of_few, stderr_of_few
 from lm_latent_eval.inference.importance import weighed
-from lm_latent_eval.inference.interface import Estimator, Weighted
-from lm_latent_eval.inference.models import LM, P, Q, Sampler
+from lm_latent_eval.inference.interface import (
+    LM,
+    Estimator,
+    P,
+    Q,
+    Sampler,
+    Weighted,
+    estimate_of_few,
+    stderr_of_few,
+)
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,

@@ -23,11 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
-from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.drawing import invert_cdf
+from lm_latent_eval.inference.cuts import Cut, best_of
 from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
 from lm_latent_eval.inference.ragged import segment_logsumexp
-from lm_latent_eval.inference.ties import best_of
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
 
 StateT = TypeVar("StateT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lm_latent_eval.inference.models import Sampler
+from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.registry import Registry
 
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from lm_latent_eval.devices import sent_uniforms, wide_zeros, widened
-from lm_latent_eval.inference.drawing import MODEL_LANES, standard_normals
 from lm_latent_eval.inference.steps import Drawn, Found, Sampled
+from lm_latent_eval.inference.streams import MODEL_LANES, standard_normals
 from lm_latent_eval.inference.unfolding import DrawnProposal
 from lm_latent_eval.latent import Draws, Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen

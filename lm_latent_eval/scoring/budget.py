@@ -26,7 +26,7 @@ from lm_latent_eval.inference import (
     estimator_named,
 )
 from lm_latent_eval.inference.discrete import PASSES
-from lm_latent_eval.inference.models import Sampler
+from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.scoring.cost import announce
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming

@@ -17,7 +17,7 @@ from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference import Mixed
-from lm_latent_eval.inference.models import searching
+from lm_latent_eval.inference.interface import searching
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.simulation import Simulated, simulate, upper_bound
 from lm_latent_eval.latent import LeftToRight

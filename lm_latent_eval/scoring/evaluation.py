@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
-from lm_latent_eval.inference.models import Sampler
+from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import (

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import estimator_class, trust
+from lm_latent_eval.inference import consistency, estimator_class
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -122,7 +122,7 @@ class Scorer:
         )
         self.whole_texts = WholeTexts(self.evaluation)
         classes = (type(self.model), type(self.proposal))
-        self._trusted = all(c.__module__.startswith(trust.OURS) for c in classes)
+        self._trusted = all(c.__module__.startswith(consistency.OURS) for c in classes)
 
     @property
     def normalization(self) -> Normalization:
@@ -240,7 +240,7 @@ class Scorer:
         some = [text for text in texts if text.words][:2]
         if self._trusted or not some:
             return
-        trust.check(
+        consistency.check(
             self.model,
             self.proposal,
             self.evaluation.collate(some),

@@ -21,8 +21,8 @@ from lm_latent_eval.inference.annealing import (
     log_evidence_from_above,
     transitions,
 )
+from lm_latent_eval.inference.gibbs import SweepNumbers
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.sweeps import SweepNumbers
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch

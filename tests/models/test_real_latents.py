@@ -12,9 +12,8 @@ from torch.distributions import Normal
 
 from lm_latent_eval.devices import widened
 from lm_latent_eval.inference import BeamMarginalization, Mixed
-from lm_latent_eval.inference.drawing import standard_normals
 from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.streams import Streams, standard_normals
 from lm_latent_eval.latent import Searches
 from lm_latent_eval.models.real_latents import (
     NormalProposal,

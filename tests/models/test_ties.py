@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.inference import ties
+from lm_latent_eval.inference import cuts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.models.entitynlm import unfolding as chains
 from lm_latent_eval.models.kglm import choices as steps
@@ -16,7 +16,7 @@ from tests.test_laws import TINY_MODELS
 
 NOISE = 1e-6
 """Nats, as much as float32 leaves in another batch."""
-RANKED = {"entitynlm": (ties,), "kglm": (ties, steps), "rnng": (ties,)}
+RANKED = {"entitynlm": (cuts,), "kglm": (cuts, steps), "rnng": (cuts,)}
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
@@ -83,6 +83,6 @@ def test_an_option_is_found_among_millions():
     """Rank and place are one number, which must not overflow."""
     score = torch.full((1, 1 << 23), -torch.inf)
     score[0, 7] = -3.0
-    assert ties.best_of(score, 3).tolist() == [[7, 0, 1]]
+    assert cuts.best_of(score, 3).tolist() == [[7, 0, 1]]
     score[0, -1] = -(2.0**23)
-    assert ties.best_of(score, 3).tolist() == [[7, (1 << 23) - 1, 0]]
+    assert cuts.best_of(score, 3).tolist() == [[7, (1 << 23) - 1, 0]]

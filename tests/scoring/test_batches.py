@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.inference import particles
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
-from lm_latent_eval.scoring import setting
+from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.model import load
@@ -23,7 +23,7 @@ TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
 
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size):
-    for module in (particles, setting):
+    for module in (particles, evaluation):
         monkeypatch.setattr(module, "PIECE", 4)
     loaded, batches = load(lstm_directory, device="cpu").checkpoint, []
     collate = Evaluation.collate

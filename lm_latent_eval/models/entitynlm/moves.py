@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.sweeps import draw_choice
+from lm_latent_eval.inference.gibbs import draw_choice
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.drawing import invert_cdf
 from lm_latent_eval.inference.steps import Choices, Dense, Drawn, Taken
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.chain import NOBODY, Steps
 from lm_latent_eval.models.entitynlm.memory import EntityState, Memory

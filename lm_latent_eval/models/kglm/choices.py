@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.drawing import invert_cdf
+from lm_latent_eval.inference.cuts import GRID, Cut, ranks
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
@@ -16,7 +15,7 @@ from lm_latent_eval.inference.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.inference.ties import GRID, ranks
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.steps import ListedSteps, Mention, Parents, Rows

@@ -47,12 +47,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, sent_uniforms
-from lm_latent_eval.inference.drawing import invert_cdf as invert_dense_cdf
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     invert_cdf,
     segment_logsumexp,
 )
+from lm_latent_eval.inference.streams import invert_cdf as invert_dense_cdf
 from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.matching import Twist

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
+from lm_latent_eval.inference.gibbs import draw_choice
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
-from lm_latent_eval.inference.sweeps import draw_choice
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.lda.joint import LDAJoint

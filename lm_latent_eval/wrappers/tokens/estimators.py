@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference.beam import BeamMarginalization
-from lm_latent_eval.inference.exact import Exact
+from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.mixed import LEAST, Mixed
 from lm_latent_eval.inference.smc import ParticleFilter

@@ -10,7 +10,7 @@ from lm_latent_eval.harness.backends import LatentEntityNLM
 from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.scoring import setting
+from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
@@ -103,7 +103,7 @@ def test_batches_and_pieces_move_no_number(
     alone = numbers(LatentEntityNLM(pretrained=pretrained, batch_size=1, **settings))
     again = pytest.approx(alone, rel=1e-9, abs=1e-9)
     assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
-    for module in (particles, importance, setting):
+    for module in (particles, importance, evaluation):
         monkeypatch.setattr(module, "PIECE", 3)
     assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
 

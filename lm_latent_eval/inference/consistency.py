@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.models import LM, P, Q, Sampler, searching
+from lm_latent_eval.inference.interface import LM, P, Q, Sampler, searching
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (

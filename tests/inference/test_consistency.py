@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import trust
-from lm_latent_eval.inference.exact import Exact
+from lm_latent_eval.inference import consistency
+from lm_latent_eval.inference.beam import Exact
+from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.stepwise import ModelProposal
@@ -30,7 +31,7 @@ BATCH = TokenBatch.collate([TEXT, TEXT[:2]], first=2)
 
 def check(model: Any, proposal: Any = None, *, searches: bool = True) -> None:
     proposal = proposal or model.proposal()
-    trust.check(model, proposal, BATCH, dtype=torch.float64, searches=searches)
+    consistency.check(model, proposal, BATCH, dtype=torch.float64, searches=searches)
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
@@ -38,7 +39,7 @@ def test_our_own_models_pass(name):
     case = TINY_MODELS[name].case()
     for name in case.proposals:
         proposal = case.proposal(name)
-        trust.check(
+        consistency.check(
             case.model,
             proposal,
             case.batch(case.readable(proposal)[3:5]),
@@ -82,7 +83,7 @@ class ReadsTheFuture(TinyHMM):
     ],
 )
 def test_a_model_that_is_wrong(kind, message):
-    with pytest.raises(trust.BrokenModelError, match=message):
+    with pytest.raises(BrokenModelError, match=message):
         check(tiny(kind=kind))
 
 
@@ -135,13 +136,13 @@ class Unnormalised(ModelProposal):
 )
 def test_a_proposal_that_is_wrong(how, message):
     model = tiny()
-    with pytest.raises(trust.BrokenModelError, match=message):
+    with pytest.raises(BrokenModelError, match=message):
         check(model, Wrong(model, "adapted", 1.0, how))
 
 
 def test_a_proposal_that_is_not_normalised():
     model = tiny()
-    with pytest.raises(trust.BrokenModelError, match=r"Unnormalised.log_prob totals"):
+    with pytest.raises(BrokenModelError, match=r"Unnormalised.log_prob totals"):
         check(model, Unnormalised(model, "adapted", 1.0))
 
 
@@ -212,7 +213,7 @@ def test_a_sum_is_held_against_a_list():
     found = Exact().estimate(log_w[0], len(TEXT))
     assert found.bound is Bound.EXACT
     assert found.log_evidence == pytest.approx(log_p(right, TEXT))
-    with pytest.raises(trust.BrokenModelError, match="summation sums to another"):
+    with pytest.raises(BrokenModelError, match="summation sums to another"):
         Exact().log_weights(wrong, wrong.proposal(), BATCH, keys(2))
 
 
@@ -227,7 +228,7 @@ def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
         if message is None:
             assert list(scorer.score_texts(queries))
             continue
-        with pytest.raises(trust.BrokenModelError, match=message):
+        with pytest.raises(BrokenModelError, match=message):
             list(scorer.score_texts(queries))
 
 
@@ -239,6 +240,6 @@ def test_a_search_without_a_beam_is_refused():
         encode, sample = right.encode, right.sample
         log_prob, advance = right.log_prob, right.advance
 
-    with pytest.raises(trust.BrokenModelError, match=r"OnlyDraws\.beam is missing"):
+    with pytest.raises(BrokenModelError, match=r"OnlyDraws\.beam is missing"):
         check(tiny(), OnlyDraws())
     check(tiny(), OnlyDraws(), searches=False)
