@@ -62,7 +62,7 @@ def model(name: str, samples: int) -> tuple[Callable[[str], Any], str]:
 
 def tokens(samples: int) -> tuple[Callable[[str], Any], str]:
     """Sum over tokenizations, by a GPT-2 of a few letters."""
-    from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+    from lm_latent_eval.wrappers.tokens.model import SegmentedLM
     from tests import tiny_causal
 
     network = tiny_causal.network(tiny_causal.spaced(), positions=PLACES)

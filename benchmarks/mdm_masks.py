@@ -28,17 +28,16 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.corpora import read_texts
-from lm_latent_eval.wrappers.mdm import llada
-from lm_latent_eval.wrappers.mdm.batches import answer_all
-from lm_latent_eval.wrappers.mdm.bound import elbo, mask_counts, masks
+from lm_latent_eval.wrappers.mdm.estimators import (
+    elbo,
+    llada_counts,
+    mask_counts,
+    masks,
+)
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.orders import PLAIN, log_p_exact, log_weights
-from lm_latent_eval.wrappers.mdm.predictions import (
-    Blocks,
-    Requests,
-    Target,
-    TargetTokens,
-)
+from lm_latent_eval.wrappers.mdm.targets import Blocks, Target, TargetTokens, answer_all
+from lm_latent_eval.wrappers.mdm.unmasking import Requests
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
 SAMPLES, BATCH = 128, 32
@@ -109,7 +108,7 @@ def llada_loop(denoiser: MaskedReader, target: TargetTokens) -> int:
     length = len(target)
     for _ in range(SAMPLES // BATCH):
         first = float(torch.randint(1, length + 1, ()))
-        count = llada.counts(length, BATCH, int(first))
+        count = llada_counts(length, BATCH, int(first))
         hidden = torch.arange(length) < count[:, None]
         hidden = torch.stack([row[torch.randperm(length)] for row in hidden])
         masked = target.placed(hidden)

@@ -25,7 +25,7 @@ from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 
 WORDS, SEED = 10_000, 0
 

@@ -36,7 +36,7 @@ from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import Part, Trainer
 from lm_latent_eval.wrappers.mdm import training as mdm_training
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.distortion.learners import tiny_rnng
 from tests.simulated_device import SIMULATED, simulated_device

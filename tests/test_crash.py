@@ -28,7 +28,7 @@ from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import read_record
 from lm_latent_eval.study.draws import ledger
 from lm_latent_eval.study.rows import read as read_rows
-from lm_latent_eval.wrappers.cot.files import row_of
+from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests.conftest import PROJECT
 from tests.harness.test_cot_processes import CHOICES
 from tests.harness.test_processes import TASK

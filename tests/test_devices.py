@@ -31,7 +31,7 @@ from lm_latent_eval.testing.case import PREDICTED, keys
 from lm_latent_eval.testing.laws_of_proposals import numbers_of
 from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal, tiny_steps
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written

@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lm_latent_eval.audit import material
-from lm_latent_eval.audit.requests import Pair, Reply
-from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.session import (
+    ODD_CHARACTERS,
+    Pair,
+    Reply,
+    Session,
+    inside_words,
+    request,
+    word_ends,
+)
 from lm_latent_eval.audit.verdict import (
     BORDERS,
     DOCUMENTS,
@@ -171,14 +177,14 @@ def _inside(session: Session, rng: np.random.Generator) -> list[Split]:
     found = []
     for n in range(session.plan.splits):
         text = session.texts[int(rng.integers(len(session.texts)))]
-        cuts = material.cuts(text)
+        cuts = word_ends(text)
         begin = cuts[int(rng.integers(len(cuts)))] if cuts else 0
         if n % 4 == 3:
-            word = material.ODD_CHARACTERS[n // 4 % len(material.ODD_CHARACTERS)]
+            word = ODD_CHARACTERS[n // 4 % len(ODD_CHARACTERS)]
             middle = 1 + int(rng.integers(len(word) - 1))
             found.append((text[:begin], f" {word[:middle]}", word[middle:]))
             continue
-        places = [place for place in material.inside(text) if place > begin + 1]
+        places = [place for place in inside_words(text) if place > begin + 1]
         if places:
             cut = places[int(rng.integers(len(places)))]
             found.append((text[:begin], text[begin:cut], text[cut:]))
@@ -287,7 +293,7 @@ def _requests(pairs: Sequence[Pair], replies: Sequence[Reply]) -> list[object]:
 
 
 def _clipped(text: str) -> str:
-    cuts = material.cuts(text)
+    cuts = word_ends(text)
     return text if len(cuts) < WORDS else text[: cuts[WORDS - 1]]
 
 

@@ -1,22 +1,22 @@
-"""An audit from beginning to end: its parts, what they cost, and what they found."""
+"""An audit from beginning to end: its parts, their cost, and a page of findings."""
 
 from __future__ import annotations
 
 import shlex
+import textwrap
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import lm_latent_eval
 from lm_latent_eval.audit.chain import causality, chain_rule
-from lm_latent_eval.audit.errors import errors
 from lm_latent_eval.audit.normalization import normalization
+from lm_latent_eval.audit.outputs import errors, samples, units
 from lm_latent_eval.audit.sameness import sameness
-from lm_latent_eval.audit.samples import samples
 from lm_latent_eval.audit.session import LEVEL, Part, Session
-from lm_latent_eval.audit.units import units
 from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
 
 RUNS: Mapping[str, Part] = MappingProxyType(
@@ -154,4 +154,54 @@ def _cost(session: Session, planned: int) -> str:
     return (
         f"{planned:,} requests ({REFUSED * planned:,} if many are refused), about "
         f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}"
+    )
+
+
+WIDTH = 110
+TITLE = 46
+
+
+def page(audit: Audit) -> str:
+    """Return the page; that of a clean scorer fits on a screen."""
+    return "\n".join(_lines(audit))
+
+
+def _lines(audit: Audit) -> Iterator[str]:
+    yield f"{audit.model}, as {audit.kind.value}: {audit.kind.said}"
+    part = ""
+    for one in audit.findings:
+        if one.item.part != part:
+            part = one.item.part
+            yield part
+        yield from _item(audit, one)
+    yield ""
+    yield _verdict(audit)
+    yield f"{audit.requests:,} requests, {audit.seconds / 60:.1f} minutes"
+    for finding in {one.item.part: one for one in audit.alarms}.values():
+        yield f"again: {audit.repeats(finding)}"
+
+
+def _item(audit: Audit, one: Finding) -> Iterator[str]:
+    named = one.verdict is Verdict.FAILS and not one.is_alarm(audit.kind)
+    verdict = f"fails, as {audit.kind.value} may" if named else one.verdict.value
+    if one.is_alarm(audit.kind):
+        verdict = "FAILS"
+    shown = f"  {one.item.title:<{TITLE}} {verdict}: {one.said}"
+    if one.is_alarm(audit.kind):
+        yield from textwrap.wrap(shown, WIDTH, subsequent_indent=" " * 6)
+    else:
+        yield shown if len(shown) <= WIDTH else f"{shown[: WIDTH - 3]}..."
+
+
+def _verdict(audit: Audit) -> str:
+    if audit.answers_nothing:
+        return "FAILS: not a likelihood: it answers no request, so nothing can be told"
+    if audit.failed:
+        items = "; ".join(one.item.title for one in audit.alarms)
+        return f"FAILS: not a likelihood of {audit.kind.value}: {items}"
+    number = Counter(one.verdict for one in audit.findings)
+    return (
+        f"holds: {number[Verdict.HOLDS]} items hold, {number[Verdict.FAILS]} fail as "
+        f"{audit.kind.value} may, {number[Verdict.UNTOLD]} cannot be told; a clean "
+        "scorer fails in 5 % of audits at most"
     )

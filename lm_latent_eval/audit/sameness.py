@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from lm_latent_eval.audit.requests import Pair, Reply, Requester
-from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.session import Pair, Reply, Requester, Session, request
 from lm_latent_eval.audit.verdict import (
     BATCHES,
     CACHE,

@@ -1,20 +1,245 @@
-"""What every part of an audit has: who is asked, about what, how strictly."""
+"""What every part of an audit has: who is asked, about what, how often, how strictly.
+
+A scorer is asked as lm-eval asks it, by three kinds of requests, which are counted.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import string
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.stats import norm
 
-from lm_latent_eval.audit import material
-from lm_latent_eval.audit.requests import Pair, Reply, Requester
 from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
+
+Pair = tuple[str, str]
+"""A context and its continuation."""
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a scorer answers to one request."""
+
+    log_p: float
+    """Nats; NaN of a request that was refused."""
+    is_greedy: bool = False
+    stderr: float | None = None
+    """The Monte Carlo error that it prints, nats; None where it prints none."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """``bytes`` and ``words``, where the answer says how many it is of."""
+    refused: str = ""
+    """The error in the place of an answer."""
+
+    @property
+    def p(self) -> float:
+        """The probability; 0 of what was refused."""
+        if math.isnan(self.log_p):
+            return 0.0
+        return math.exp(self.log_p) if self.log_p < 700 else math.inf
+
+    @property
+    def error(self) -> float:
+        """The Monte Carlo error, nats; 0 where none is printed."""
+        return self.stderr or 0.0
+
+
+class Backend(Protocol):
+    """A model of lm-eval, ours or not."""
+
+    def score(self, pairs: Sequence[Pair]) -> list[Reply]:
+        """Answer ``loglikelihood`` requests, in one call."""
+
+    def score_texts(self, texts: Sequence[str]) -> list[Reply]:
+        """Answer ``loglikelihood_rolling`` requests, in one call."""
+
+    def write(
+        self, contexts: Sequence[str], *, tokens: int, sample: bool, first: int = 0
+    ) -> list[str]:
+        """Answer ``generate_until`` requests, in one call.
+
+        Args:
+            contexts: What to continue.
+            tokens: The most to write.
+            sample: By chance at temperature 1, or greedily.
+            first: How many samples were asked for before: these are others.
+        """
+
+    def reopened(self, **changes: str) -> Backend:
+        """Open the model anew with some arguments changed."""
+
+    def cached(self) -> AbstractContextManager[Backend]:
+        """Put a new cache of lm-eval's before the model."""
+
+
+class OverBudgetError(ValueError):
+    """More requests than an audit said that it would make."""
+
+
+class Requester:
+    """Asks a backend, counts, and takes errors for refusals of single requests."""
+
+    def __init__(self, backend: Backend, most: float = math.inf) -> None:
+        """Take who answers.
+
+        Args:
+            backend: The model.
+            most: Requests that may be made in all.
+        """
+        self.backend, self.most, self.requests = backend, most, 0
+
+    def score(self, pairs: Sequence[Pair]) -> list[Reply]:
+        """Return log p of continuations after their contexts."""
+        return self._answers(self.backend.score, pairs)
+
+    def score_each(self, pairs: Sequence[Pair]) -> list[Reply]:
+        """Return the same, each in a call of its own."""
+        return [reply for pair in pairs for reply in self.score([pair])]
+
+    def score_texts(self, texts: Sequence[str]) -> list[Reply]:
+        """Return log p of whole texts."""
+        return self._answers(self.backend.score_texts, texts)
+
+    def write(
+        self, context: str, number: int, *, tokens: int, sample: bool, first: int = 0
+    ) -> list[str] | None:
+        """Return continuations that a backend writes; None if it writes none."""
+        self._count(number)
+        try:
+            return self.backend.write(
+                [context] * number, tokens=tokens, sample=sample, first=first
+            )
+        except Exception:  # of code that is not ours
+            return None
+
+    def over(self, backend: Backend) -> Requester:
+        """Ask another backend on the same account."""
+        other = Requester(backend, self.most)
+        other._count = self._count  # type: ignore[method-assign]
+        return other
+
+    def _count(self, number: int) -> None:
+        self.requests += number
+        if self.requests > self.most:
+            raise OverBudgetError(
+                f"the audit would make more than the {self.most:.0f} requests that it "
+                "announced: the backend refuses so many that asking them one by one "
+                "again is too much. Give --data with texts that it can score"
+            )
+
+    def _answers(
+        self, ask: Callable[[Sequence[Asked]], list[Reply]], asked: Sequence[Asked]
+    ) -> list[Reply]:
+        """Ask all together; where that ends in an error, one by one."""
+        if not asked:
+            return []
+        self._count(len(asked))
+        try:
+            return ask(asked)
+        except Exception as err:  # of code that is not ours
+            if len(asked) == 1:
+                said = " ".join(f"{type(err).__name__}: {err}".split())[:200]
+                return [Reply(math.nan, refused=said)]
+        return [reply for one in asked for reply in self._answers(ask, [one])]
+
+
+def shown(pair: Pair) -> dict[str, str]:
+    """Return a request as a witness has it."""
+    return {"context": pair[0], "continuation": pair[1]}
+
+
+TEXTS = (
+    "The miller's daughter counted twelve geese before the rain came down.",
+    "Nobody in the valley had seen a bridge as old as this one, and it still stood.",
+    "He wrote seventeen letters in the winter, and she answered none of them.",
+    "The river was high after the rain, so the ferry did not go out that day.",
+    "In the morning the children went to the market with their mother.",
+    "It was a small house at the end of the road, with a red door and two windows.",
+    "They had been in the town for a year when the new school was opened.",
+    "She said that the train would be late, but it came on time after all.",
+)
+"""Asked about where nobody gives others."""
+
+ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
+"""Words with several code points a character, or several bytes a code point."""
+
+
+def word_ends(text: str) -> list[int]:
+    """Return where words end and others follow: before the white space between them.
+
+    Example:
+        >>> word_ends("Ada saw  Bo")
+        [3, 7]
+    """
+    return [m.start() for m in re.finditer(r"(?<=\S)\s+(?=\S)", text)]
+
+
+def inside_words(text: str) -> list[int]:
+    """Return places inside words."""
+    return [m.start() for m in re.finditer(r"(?<=\w)(?=\w)", text)]
+
+
+def frequent_words(texts: Iterable[str]) -> list[str]:
+    """Return the words of texts without marks around them, the most frequent first."""
+    found = Counter(
+        bare
+        for text in texts
+        for word in text.split()
+        if (bare := word.strip(string.punctuation) or word)
+    )
+    return [word for word, _ in found.most_common()]
+
+
+def prefix_free(options: Iterable[str]) -> list[str]:
+    """Leave out options that begin with another one: what is left cannot be both.
+
+    Example:
+        >>> prefix_free([" the", " then", " a", " b"])
+        [' the', ' a', ' b']
+    """
+    given = dict.fromkeys(option for option in options if option)
+    return [
+        option
+        for option in given
+        if not any(option[:end] in given for end in range(1, len(option)))
+    ]
+
+
+def cut_texts(
+    texts: Sequence[str],
+    number: int,
+    rng: np.random.Generator,
+    places_of: Callable[[str], list[int]] = word_ends,
+) -> list[tuple[str, str]]:
+    """Cut texts where a word ends: pairs of what is before and what follows.
+
+    No context is empty: what a scorer puts before a text, it may not put before one
+    that is a context.
+
+    Args:
+        texts: Those without a place to cut are left out.
+        number: Of pairs.
+        rng: Chooses.
+        places_of: Where a text can be cut.
+    """
+    splittable = [text for text in texts if places_of(text)]
+    found = []
+    for _ in range(number if splittable else 0):
+        text = splittable[int(rng.integers(len(splittable)))]
+        places = places_of(text)
+        cut = places[int(rng.integers(len(places)))]
+        found.append((text[:cut], text[cut:]))
+    return found
+
 
 LEVEL = 0.05
 """How often an audit of a clean scorer may end in an alarm."""
@@ -104,7 +329,7 @@ class Session:
     ask: Requester
     kind: Kind
     plan: Plan = field(default_factory=Plan)
-    texts: Sequence[str] = material.TEXTS
+    texts: Sequence[str] = TEXTS
     options: Sequence[str] = ()
     """A closed list of continuations, as they follow any context."""
     complete: bool = False
@@ -147,21 +372,21 @@ class Session:
         Where they have not, those who score more than words are asked about characters.
         """
         of_words = self.kind in (Kind.TOKENS, Kind.WORDS)
-        return of_words or any(map(material.cuts, self.texts))
+        return of_words or any(map(word_ends, self.texts))
 
     def cuts(self, text: str) -> list[int]:
         """Return where a text can be cut: after words, or else anywhere."""
-        return material.cuts(text) if self.spaced else material.inside(text)
+        return word_ends(text) if self.spaced else inside_words(text)
 
     def places(self, number: int, rng: np.random.Generator) -> list[tuple[str, str]]:
         """Cut texts into contexts and what follows."""
-        return material.contexts(self.texts, number, rng, self.cuts)
+        return cut_texts(self.texts, number, rng, self.cuts)
 
     @cached_property
     def words(self) -> list[str]:
         """The words of the texts, or their characters, the most frequent first."""
         texts = self.texts if self.spaced else map(" ".join, self.texts)
-        return material.words(texts)
+        return frequent_words(texts)
 
     def after(self, context: str) -> list[str]:
         """Return words as they follow a context."""
@@ -186,7 +411,7 @@ class Session:
         options = [*written, *self.after(context)]
         if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
             return [*dict.fromkeys(options)]
-        return material.prefix_free(options)
+        return prefix_free(options)
 
     def written(self, context: str) -> list[str]:
         """Return words that the backend itself writes next: what it finds probable.

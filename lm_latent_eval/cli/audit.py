@@ -84,11 +84,8 @@ def add_to(commands: Commands, said: str) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from lm_latent_eval.audit.material import TEXTS
-    from lm_latent_eval.audit.page import page
-    from lm_latent_eval.audit.requests import Requester
-    from lm_latent_eval.audit.run import audit
-    from lm_latent_eval.audit.session import Plan, Session
+    from lm_latent_eval.audit.run import audit, page
+    from lm_latent_eval.audit.session import TEXTS, Plan, Requester, Session
     from lm_latent_eval.harness import audit as harness
 
     for part in args.only:

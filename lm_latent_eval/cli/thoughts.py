@@ -10,7 +10,7 @@ from lm_latent_eval.cli.arguments import Commands, add_format, read_format
 
 if TYPE_CHECKING:
     from lm_latent_eval.report.tabular import Table
-    from lm_latent_eval.wrappers.cot.files import ThoughtFile
+    from lm_latent_eval.wrappers.cot.thoughts import ThoughtFile
 
 
 def add_to(commands: Commands, said: str) -> None:
@@ -56,8 +56,7 @@ def _answered(args: argparse.Namespace, files: list[ThoughtFile]) -> Table:
     """Score the answers of a file; nothing is drawn."""
     from lm_latent_eval.report.thoughts import estimates, most_of
     from lm_latent_eval.scoring.options import parse_device, parse_dtype
-    from lm_latent_eval.wrappers.cot.model import ThinkingLM
-    from lm_latent_eval.wrappers.cot.rescoring import read_answers, rescore
+    from lm_latent_eval.wrappers.cot.model import ThinkingLM, read_answers, rescore
 
     if len(files) != 1:
         tasks = ", ".join(file.settings["task"] for file in files)

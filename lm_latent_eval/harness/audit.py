@@ -24,8 +24,8 @@ from lm_eval.api.registry import get_model
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import simple_parse_args_string
 
-from lm_latent_eval.audit import units
-from lm_latent_eval.audit.requests import Pair, Reply
+from lm_latent_eval.audit.outputs import counted
+from lm_latent_eval.audit.session import Pair, Reply
 from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
 from lm_latent_eval.estimators.estimate import Bound
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
@@ -295,4 +295,4 @@ def _first(responses: Any) -> Any:
 
 
 def _number(text: str, unit: str) -> int:
-    return units.counted(text)[unit]
+    return counted(text)[unit]

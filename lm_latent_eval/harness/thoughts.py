@@ -26,10 +26,15 @@ from lm_latent_eval.harness.running import (
 )
 from lm_latent_eval.ledger.database import UNFINISHED, remove
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
-from lm_latent_eval.wrappers.cot.files import Kept, Texts, write
-from lm_latent_eval.wrappers.cot.journal import journal, read_unfinished
-from lm_latent_eval.wrappers.cot.questions import Key
-from lm_latent_eval.wrappers.cot.thoughts import Thoughts
+from lm_latent_eval.wrappers.cot.prompts import Key
+from lm_latent_eval.wrappers.cot.thoughts import (
+    Kept,
+    Texts,
+    Thoughts,
+    journal,
+    read_unfinished,
+    write_thoughts,
+)
 
 Settings = dict[str, Any]
 
@@ -213,6 +218,6 @@ class ThoughtRecorder:
         for task, questions in by_task.items():
             files[task] = f"thoughts_{safe_name(task)}_{stamp}.parquet"
             about = {"task": task, **settings}
-            write(where.folder / files[task], about, questions, self._texts)
+            write_thoughts(where.folder / files[task], about, questions, self._texts)
         remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))
         return files

@@ -22,7 +22,7 @@ MODELS = {
 WRAPPERS = {
     "cot": "lm_latent_eval.wrappers.cot.model:ThinkingLM",
     "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
-    "tokens": "lm_latent_eval.wrappers.tokens.modeling:SegmentedLM",
+    "tokens": "lm_latent_eval.wrappers.tokens.model:SegmentedLM",
 }
 """Name -> class, of what wraps a network of transformers: its directories are those of
 the network, so it is never found by their ``model_type`` but asked for by name."""

@@ -29,9 +29,13 @@ from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rende
 from lm_latent_eval.scoring.records import UNFINISHED
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
-from lm_latent_eval.wrappers.cot.files import Kept, ThoughtFile, read
-from lm_latent_eval.wrappers.cot.journal import read_unfinished
-from lm_latent_eval.wrappers.cot.marks import Ending
+from lm_latent_eval.wrappers.cot.prompts import Ending
+from lm_latent_eval.wrappers.cot.thoughts import (
+    Kept,
+    ThoughtFile,
+    read_thoughts,
+    read_unfinished,
+)
 
 ENDINGS = {
     "natural": "p(answer | question) totals less than 1: a thought that is not closed "
@@ -74,7 +78,7 @@ def _thought_files(path: Path) -> list[ThoughtFile]:
     if not path.is_dir():
         refuse_old([path])
         unfinished = path.name.endswith(UNFINISHED)
-        return read_unfinished([path]) if unfinished else [read(path)]
+        return read_unfinished([path]) if unfinished else [read_thoughts(path)]
     if (results := newest(path)) is None:
         refuse_old(path.rglob("thoughts_*"))
         if found := read_unfinished(sorted(path.rglob(f"thoughts_*{UNFINISHED}"))):
@@ -89,7 +93,7 @@ def _thought_files(path: Path) -> list[ThoughtFile]:
         raise ValueError(f"{results} holds no results of lm_eval ({err!r})") from err
     if not names:
         raise ValueError(f"{results} is of no run of latent_cot: it names no thoughts")
-    return [read(beside(results, name)) for name in names]
+    return [read_thoughts(beside(results, name)) for name in names]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lm_latent_eval.audit.requests import Requester
 from lm_latent_eval.audit.run import Audit, audit
-from lm_latent_eval.audit.session import Plan, Session
+from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind
 from lm_latent_eval.harness.audit import Model
 from tests.audit import faulty

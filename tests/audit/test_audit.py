@@ -8,10 +8,14 @@ import pytest
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
-from lm_latent_eval.audit.page import page
-from lm_latent_eval.audit.requests import OverBudgetError, Reply, Requester
-from lm_latent_eval.audit.run import REFUSED, TRIED, audit
-from lm_latent_eval.audit.session import Plan, Session
+from lm_latent_eval.audit.run import REFUSED, TRIED, audit, page
+from lm_latent_eval.audit.session import (
+    OverBudgetError,
+    Plan,
+    Reply,
+    Requester,
+    Session,
+)
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from tests.audit import faulty
 from tests.audit.simulated import alarms, audited

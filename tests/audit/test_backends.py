@@ -12,9 +12,8 @@ from lm_eval.api.registry import register_model
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
-from lm_latent_eval.audit.requests import Requester
 from lm_latent_eval.audit.run import audit
-from lm_latent_eval.audit.session import Plan, Session
+from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from lm_latent_eval.audit.wealth import DrawnSet, Wealth
+from lm_latent_eval.audit.normalization import DrawnSet, Wealth
 
 LEVEL = 0.01
 """Of a part of an audit; large sets have half of it."""

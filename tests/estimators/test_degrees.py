@@ -11,8 +11,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound, CorpusRate, Estimate
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
-from lm_latent_eval.wrappers.mdm.bound import REPLICATES
-from lm_latent_eval.wrappers.mdm.estimating import estimated
+from lm_latent_eval.wrappers.mdm.estimators import REPLICATES, estimated
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 
 TRIALS = 4000

@@ -23,8 +23,8 @@ from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.records import row_of
-from lm_latent_eval.wrappers.cot import files as thoughts
-from lm_latent_eval.wrappers.cot.marks import Ending
+from lm_latent_eval.wrappers.cot import thoughts
+from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 from tests.fuzz import hostile, models
 from tests.fuzz.hostile import Subject
@@ -101,7 +101,7 @@ def outputs(tmp_path_factory, resume):
             add("t", answer)
     about = {"task": "t", "close": "natural", "proposal": "prior"}
     about |= {"num_samples": 3, "max_think_tokens": 3, "seed": 0}
-    thoughts.write(
+    thoughts.write_thoughts(
         root / "thoughts.parquet",
         {**SETTINGS, **about, "model_temperature": 1.0},
         [_thought(n) for n in range(6)],

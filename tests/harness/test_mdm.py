@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from lm_latent_eval.wrappers.mdm.source import Lengths
 from tests.stock_tasks import PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny

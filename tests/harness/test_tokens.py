@@ -25,9 +25,8 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.tokens.__main__ import main
-from lm_latent_eval.wrappers.tokens.gaps import Gap, find
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.__main__ import Gap, find, main
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal, tiny_checkpoint
 from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks

@@ -10,7 +10,7 @@ from lm_latent_eval.harness.contrastive import NoiseOptions
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.mdm import own_code
 

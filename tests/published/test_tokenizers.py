@@ -15,7 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests.published.folders import TOKENIZERS, tokenizer
 
 pytestmark = pytest.mark.nightly

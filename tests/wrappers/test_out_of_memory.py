@@ -14,7 +14,7 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.rounding import agree
 from tests.wrappers.cot import tiny as tiny_cot

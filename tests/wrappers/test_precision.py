@@ -18,7 +18,7 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm

@@ -11,8 +11,8 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens import walk
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens import search
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
@@ -188,7 +188,7 @@ def test_a_step_is_as_many_calls_for_more_of_everything(model):
         calls = Counter()
 
         def note(frame, event, _, calls=calls):
-            if event == "call" and frame.f_code.co_filename == walk.__file__:
+            if event == "call" and frame.f_code.co_filename == search.__file__:
                 calls[frame.f_code.co_name] += 1
 
         sys.setprofile(note)

@@ -14,7 +14,7 @@ from tokenizers import processors
 from lm_latent_eval.estimators import Bound, MissedSupportError
 from lm_latent_eval.scoring.missed import MissedTextsError
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.test_tokens_estimators import answers
 

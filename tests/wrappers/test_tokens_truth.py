@@ -8,8 +8,8 @@ import math
 import pytest
 
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
-from lm_latent_eval.wrappers.tokens.modeling import SegmentedLM
+from lm_latent_eval.wrappers.tokens.encoding import ContinuationCutter
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 
 LONGEST = 4

@@ -17,8 +17,8 @@ from lm_latent_eval.harness.thoughts import ThoughtRecorder, all_answers
 from lm_latent_eval.harness.wrappers.arguments import read
 from lm_latent_eval.harness.wrappers.base import Wrapper
 from lm_latent_eval.networks.served import ServedNetwork
-from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.wrappers.cot.model import ThoughtScorer
+from lm_latent_eval.wrappers.cot.prompts import ThoughtOptions
 
 
 @dataclass(frozen=True)

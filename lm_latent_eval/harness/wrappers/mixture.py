@@ -31,7 +31,7 @@ from lm_latent_eval.harness.running import (
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import digest_of, tokenizer_digest
-from lm_latent_eval.wrappers.mixtures import files, record
+from lm_latent_eval.wrappers.mixtures import files
 from lm_latent_eval.wrappers.mixtures.files import Model
 from lm_latent_eval.wrappers.mixtures.scorer import (
     Asked,
@@ -39,7 +39,12 @@ from lm_latent_eval.wrappers.mixtures.scorer import (
     MixtureAnswer,
     MixtureScorer,
 )
-from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
+from lm_latent_eval.wrappers.mixtures.worth import (
+    Option,
+    Question,
+    worth,
+    write_components,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +174,7 @@ class LatentMixture(Backend):
             for task, some in found.items():
                 name = f"components_{safe_name(task)}_{stamp}.parquet"
                 settings = {"task": task, **self.fingerprint}
-                record.write(where.folder / name, settings, some)
+                write_components(where.folder / name, settings, some)
                 ours[task]["file"] = name
         if ours:
             info["latent_eval"]["mixture"] = ours

@@ -13,7 +13,7 @@ from lm_latent_eval.devices import sent_uniforms
 from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.uniforms import stream_key, uniforms
-from lm_latent_eval.wrappers.cot.marks import Ending, Marks
+from lm_latent_eval.wrappers.cot.prompts import Ending, Marks
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 
 PRIOR_SHARE = 0.5

@@ -10,20 +10,281 @@ answers nothing, so that p(. | x) is a sub-probability (``close=natural``); with
 Source: Wei et al. (2022) for thoughts; Phan et al. (2023), section 2, for answers as
 marginals over them; Zelikman et al. (2022), section 3.2, for prompts that show an
 answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
+
+A question is a context, and its answers are the texts that may follow. All of them are
+scored after the same thoughts, so that they differ by what the thoughts say of them and
+not by which thoughts were drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
 from transformers import AutoModelForCausalLM
 
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    MissedSupportError,
+    probability_interval,
+)
+from lm_latent_eval.file_names import regular
+from lm_latent_eval.latent import Normalization
+from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.networks.served import ServedNetwork
-from lm_latent_eval.wrappers.base import NetworkModel
-from lm_latent_eval.wrappers.cot.drawing import FIRST
-from lm_latent_eval.wrappers.cot.marks import Marks
-from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.plain_json import parse
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
+from lm_latent_eval.wrappers.cot.drawing import FIRST, WEIGHTS_AT_MOST, looks
+from lm_latent_eval.wrappers.cot.prompts import (
+    Key,
+    Marks,
+    Question,
+    ThoughtOptions,
+    questions_of,
+)
+from lm_latent_eval.wrappers.cot.served import ServedThinker
+from lm_latent_eval.wrappers.cot.thinking import Thinker
+from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
+
+
+def _forget(thoughts: Thoughts) -> None:
+    """Keep nothing."""
+
+
+@dataclass
+class ThoughtScorer(NetworkScorer):
+    """A ``TextScorer`` of continuations: latents are the thoughts before them."""
+
+    network: Network | ServedNetwork
+    options: ThoughtOptions
+    marks: Marks
+    most_questions: int
+    """Questions whose thoughts are drawn at once; moves no number."""
+    most_rows: int
+    """Sequences that the network reads at once; moves no number."""
+    quiet: bool = True
+    memory: MemoryLimit = field(default_factory=MemoryLimit)
+    """What memory was found to hold."""
+    keep: Callable[[Thoughts], None] = _forget
+    """Told what was thought about a question, before its answers are."""
+    known: Mapping[Key, Thoughts] = field(default_factory=dict)
+    """What was thought about questions before, which is not thought again."""
+    _said: dict[Any, float] = field(default_factory=dict)
+    shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
+    """All answers to a question, which hints show; where nothing is said, those that
+    are asked together."""
+
+    name = "cot"
+    normalization = (
+        Normalization.BELOW_ONE
+    )  # strings can be cut into tokens in more ways than one
+
+    def __post_init__(self) -> None:
+        """Say what numbers depend on."""
+        self.settings = self.described = {
+            "dtype": str(self.network.computed_in),
+            "estimator": "is",
+            **asdict(self.options),
+            "think_start": self.marks.start,
+            "think_end": self.marks.end,
+            "stops": sorted(self.marks.stops),
+            "vocabulary": f"{len(self.network.tokenizer)} tokens",
+        }
+
+    def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Refuse whole texts.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "a whole text has no question that thoughts could be about: latent_cot "
+            "scores answers after their questions (multiple choice, targets). Use "
+            "--model hf for perplexities"
+        )
+
+    def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p-hat of answers given their questions, a question at a time.
+
+        Raises:
+            MissedTextsError: At the end, if none of the thoughts about a question has
+                an answer after it.
+            ValueError: If an answer is empty, or a question too long; the error names
+                the query.
+        """
+        missed = Missed(queries)
+        fresh, questions = [], self._questions(queries)
+        with self.progress(len(questions), "thoughts", "questions") as progress:
+            for question in questions:
+                if (known := self._known(question)) is None:
+                    fresh.append(question)
+                    continue
+                completed = self._completed(question, known)
+                yield from self._answers(question, completed, missed)
+                progress.update()
+            for block in self._blocks(fresh):
+                for question, found in self._thought(block):
+                    self.keep(found)
+                    yield from self._answers(question, found, missed)
+                    progress.update()
+        missed.tell()
+
+    def answer(self, thoughts: Thoughts, answers: Sequence[str]) -> Thoughts:
+        """Score other answers after thoughts that were drawn before.
+
+        Args:
+            thoughts: From a run with the same network and settings.
+            answers: A strings.
+
+        Returns:
+            The same thoughts, with what they say of these answers.
+
+        Raises:
+            ValueError: If there are no answers, or one is empty or too long.
+        """
+        if not answers:
+            raise ValueError(
+                f"{thoughts.name}: no answers are given; give at least one"
+            )
+        asked = [
+            Query(n, thoughts.name, answer, thoughts.question)
+            for n, answer in enumerate(answers)
+        ]
+        [question] = self._questions(asked)
+        return self._thinker.answer(question, thoughts.drawn, thoughts)
+
+    def generate(
+        self, queries: Sequence[tuple[Query, GenerationOptions]]
+    ) -> Iterator[tuple[int, str]]:
+        """Refuse generation: an answer written after a thought needs no sum.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "latent_cot scores answers; to have them written, use --model hf with "
+            "enable_thinking=True and think_end_token. A task's targets are scored "
+            "with output_type: loglikelihood (docs/thoughts.md)"
+        )
+
+    # -- thoughts ---------------------------------------------------------------------
+
+    @property
+    def _thinker(self) -> Thinker | ServedThinker:
+        if isinstance(self.network, ServedNetwork):
+            return ServedThinker(self.network, self.options, self.marks, self._said)
+        return Thinker(
+            self.network, self.options, self.marks, self.most_rows, self.memory
+        )
+
+    def _questions(self, queries: Sequence[Query]) -> list[Question]:
+        return questions_of(
+            queries,
+            self.options,
+            self.marks,
+            longest=self.network.max_length,
+            shown=self.shown,
+        )
+
+    def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
+        """Yield questions whose thoughts are drawn together, those of a length."""
+        order = sorted(questions, key=lambda question: len(question.prompts[0]))
+        for start in range(0, len(order), self.most_questions):
+            yield order[start : start + self.most_questions]
+
+    def _thought(
+        self, questions: Sequence[Question]
+    ) -> Iterator[tuple[Question, Thoughts]]:
+        """Yield questions with their thoughts: K, or as many as decide it."""
+        going: list[tuple[Question, Any, Thoughts | None]] = [
+            (question, self._thinker.greedy(question), None) for question in questions
+        ]
+        start, number = 0, self.options.num_samples
+        decides = self.options.until == "decided"
+        for stop in looks(number) if decides else (number,):
+            drawn = self._thinker.draw(
+                [question for question, *_ in going], start, stop
+            )
+            looked, going, start = going, [], stop
+            for (question, greedy, before), thoughts in zip(looked, drawn, strict=True):
+                found = self._thinker.answer(question, thoughts, greedy=greedy)
+                found = before.continued(found) if before else found
+                if stop == number or self._is_decided(found):
+                    yield question, found
+                else:
+                    going.append((question, greedy, found))
+
+    @property
+    def _most(self) -> float:
+        """What no weight is above."""
+        return WEIGHTS_AT_MOST[self.options.proposal]
+
+    def _is_decided(self, thoughts: Thoughts) -> bool:
+        """Whether no more thoughts are needed; one answer by itself needs K."""
+        several = len(thoughts.answers) > 1
+        return several and bool(thoughts.choice(self._most).decided)
+
+    def _known(self, question: Question) -> Thoughts | None:
+        """Return what was thought before, if it was after the same hints."""
+        known = self.known.get(question.key)
+        return known if known and known.hints == question.hints else None
+
+    def _completed(self, question: Question, known: Thoughts) -> Thoughts:
+        """Return thoughts with every answer that is asked."""
+        asked = question.answers.items()
+        new = {text: ids for text, ids in asked if text not in known.answers}
+        if not new:
+            return known
+        other = self._thinker.answer(replace(question, answers=new), known.drawn, known)
+        completed = known.joined(other)
+        self.keep(completed)
+        return completed
+
+    def _answers(
+        self, question: Question, thoughts: Thoughts, missed: Missed
+    ) -> Iterator[Answer]:
+        index = {answer: n for n, answer in enumerate(thoughts.answers)}
+        with naming(question.queries[0]):
+            ends = probability_interval(thoughts.log_weights, self._most)
+        at_least, at_most = (end.tolist() for end in ends)
+        for query in question.queries:
+            row = index[query.text]
+            with missed.aside(query):
+                estimate = self._estimate(query, thoughts, row)
+                yield Answer(
+                    query.index,
+                    replace(estimate, at_least=at_least[row], at_most=at_most[row]),
+                    stream=question.name,
+                    is_greedy=thoughts.greedy[row],
+                    evaluations=len(thoughts.drawn),
+                )
+
+    def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:
+        number = len(self.marks.answer(query.text))
+        stopped = self.options.until == "decided" and len(thoughts.answers) > 1
+        try:
+            return Estimate.from_log_weights(
+                thoughts.log_weights[row],
+                num_tokens=number,
+                bound=Bound.NONE if stopped else Bound.STOCHASTIC_LOWER,
+            )
+        except MissedSupportError as err:
+            raise MissedSupportError(
+                f"none of {len(thoughts.drawn)} thoughts has an answer after it: "
+                "they end at max_think_tokens, or the text ends in them. Raise "
+                "max_think_tokens or num_samples, or choose close=forced, which is "
+                "another model"
+            ) from err
+
 
 ROWS = 128
 """Sequences read at once where nobody says how many."""
@@ -68,3 +329,77 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
         questions = batch_size or max(rows // first, 1)
         marks = Marks.of(self.network, options)
         return ThoughtScorer(self.network, options, marks, questions, rows, quiet)
+
+
+def read_answers(path: Path) -> dict[int, list[str]]:
+    """Read answers from JSON lines, ``{"document": 0, "answers": [" yes", " no"]}``.
+
+    Raises:
+        ValueError: If a line is something else.
+    """
+    found = {}
+    for place, line in enumerate(
+        regular(path).read_text("utf-8").splitlines(), start=1
+    ):
+        try:
+            row = parse(line)
+            document, answers = row["document"], row["answers"]
+        except (ValueError, KeyError, TypeError) as err:
+            raise _no_answers(path, place) from err
+        if type(document) is not int or not isinstance(answers, list):
+            raise _no_answers(path, place)
+        found[document] = [str(answer) for answer in answers]
+    return found
+
+
+def _no_answers(path: Path, place: int) -> ValueError:
+    return ValueError(
+        f'{path}, line {place}: expected {{"document": 0, "answers": [" yes", " no"]}}'
+    )
+
+
+def rescore(
+    model: ThinkingLM,
+    kept: ThoughtFile,
+    answers: Mapping[int, Sequence[str]],
+    *,
+    max_batch_size: int | str | None = None,
+) -> list[Kept]:
+    """Score other answers from kept thoughts: nothing is drawn.
+
+    Args:
+        model: The one that drew them.
+        kept: What ``read_thoughts`` has read.
+        answers: Document -> strings, white space before them included.
+        max_batch_size: Sequences that the network reads at once.
+
+    Returns:
+        The questions that answers are given for, with those in place of the run's.
+
+    Raises:
+        ValueError: If another model drew the thoughts, a document is not among them, or
+            an answer is empty or too long.
+    """
+    drawn_by = kept.settings["checkpoint"]
+    if drawn_by != model.network.digest:
+        raise ValueError(
+            f"{model.network.name} (digest {model.network.digest}) did not draw these "
+            f"thoughts: a model with digest {drawn_by} did; give that one"
+        )
+    questions = {question.document: question for question in kept.questions}
+    if unknown := sorted(answers.keys() - questions.keys()):
+        raise ValueError(
+            f"there are no thoughts about document {unknown[0]}: leave its answers out"
+        )
+    scorer = model.scorer(
+        {name: kept.settings[name] for name in ThoughtOptions.names()},
+        max_batch_size=max_batch_size,
+    )
+    return [
+        replace(
+            questions[document],
+            thoughts=scorer.answer(questions[document].thoughts, given),
+            right=None,
+        )
+        for document, given in answers.items()
+    ]

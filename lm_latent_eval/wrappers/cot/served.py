@@ -15,12 +15,9 @@ from lm_latent_eval.networks.completions import Completion, Place, ServerError
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
-from lm_latent_eval.wrappers.cot.answering import Closed
 from lm_latent_eval.wrappers.cot.drawing import components, key_of
-from lm_latent_eval.wrappers.cot.marks import Ending, Marks
-from lm_latent_eval.wrappers.cot.options import ThoughtOptions
-from lm_latent_eval.wrappers.cot.questions import Question
-from lm_latent_eval.wrappers.cot.thinking import closed, mixed
+from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
+from lm_latent_eval.wrappers.cot.thinking import Closed, closed, mixed
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 A = TypeVar("A")

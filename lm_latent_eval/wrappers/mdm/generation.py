@@ -29,8 +29,8 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm.options import BLOCK_WRITTEN, MDMOptions
-from lm_latent_eval.wrappers.mdm.predictions import Blocks
-from lm_latent_eval.wrappers.mdm.texts import TokenCutter
+from lm_latent_eval.wrappers.mdm.source import TokenCutter
+from lm_latent_eval.wrappers.mdm.targets import Blocks
 from lm_latent_eval.wrappers.mdm.unmasking import ANY_ORDER
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.streams import LANES, Streams
-from lm_latent_eval.wrappers.mdm.predictions import Predicted, Requests
 from lm_latent_eval.wrappers.mdm.unmasking import (
     MOST_CHOICES,
+    Predicted,
+    Requests,
     Unmasking,
     subsets,
 )

@@ -20,8 +20,8 @@ from transformers import (
 
 from lm_latent_eval.training.options import MDMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
-from lm_latent_eval.wrappers.mdm.bound import mask_counts
-from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from lm_latent_eval.wrappers.mdm.estimators import mask_counts
+from lm_latent_eval.wrappers.mdm.source import Lengths
 
 PAD, MASK, END = "<pad>", "<mask>", "<end>"
 

@@ -29,14 +29,47 @@ thrown away is ours.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.wrappers.mdm.predictions import Certainty, Predicted
+
+T = TypeVar("T")
+
+
+Certainty: TypeAlias = Callable[[Tensor], Tensor]
+"""Log-probabilities of V tokens at M places, (M, V) -> how sure each is, (M,)."""
+
+
+class Predicted(NamedTuple):
+    """What is said of a target's tokens under n choices of masks, (n, L) each.
+
+    Only what is said of masked tokens means something; the rest is zero.
+    """
+
+    log_p: Tensor
+    """Log-probability of the target's token, nats, float64."""
+    is_best: Tensor
+    """Whether that token is the most probable one."""
+    certainty: Tensor
+    """How sure the prediction is, by the rule of an order; it never sees the target."""
+    log_beaten: Tensor
+    """How likely what is drawn at j is less probable than the target's token at i,
+    (n, L, L + 1), see ``log_beaten``; (n, 0, 0) where no rule asks."""
+
+    def of(self, rows: Tensor) -> Predicted:
+        """Return what is said under some of the choices."""
+        return Predicted(*(table[rows] for table in self))
+
+
+Requests: TypeAlias = Generator[Tensor, Predicted, T]
+"""Yields masks, (n, L) true where a token is masked; returns what it has found."""
+
 
 ANY_ORDER, LOW_CONFIDENCE = "any_order", "low_confidence"
 MOST_CHOICES = 4096

@@ -1,15 +1,76 @@
-"""Encoding of strings as tokens, and decoding of tokens to bytes."""
+"""Texts and continuations as canonical tokens, with all of their segmentations.
+
+A text longer than the network's window is cut where its canonical tokens fill a window,
+as lm-eval cuts it; no segmentation crosses these borders, and what lies before one is
+given as its canonical tokens.
+
+The tokens of a context are given as the canonical ones, but its last ones, which are
+summed over again: a text may begin inside a token. What is given follows from the
+context alone, never from the text after it, so texts of which none begins another have
+probabilities that total at most one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.base import framed
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.words import encodable
+from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A string after given tokens, and its canonical segmentation."""
+
+    given: tuple[int, ...]
+    tokens: tuple[int, ...]
+    """Canonical, those of the end included."""
+    lattice: SegmentationLattice | None
+    """All of them; None where the canonical one is all that is asked for."""
+    leading: int = 0
+    """How many of the given tokens are scored as well: special ones that the tokenizer
+    puts before a text."""
+
+    @property
+    def scored(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is given, and every token that is scored after it."""
+        border = len(self.given) - self.leading
+        return self.given[:border], self.given[border:] + self.tokens
+
+    @property
+    def summed(self) -> SegmentationLattice:
+        """All of its segmentations.
+
+        Raises:
+            ValueError: If nobody has asked for them.
+        """
+        if self.lattice is None:
+            raise ValueError("a canonical segmentation is not summed over")
+        return self.lattice
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A text after a context."""
+
+    plain: Piece
+    """The text after all of the context, as ``--model hf`` reads them."""
+    whole: Piece | None
+    """The end of the context and the text; None where they are not summed over."""
+    context: Piece | None
+    """The end of the context by itself, as a prefix; None if there is nothing of it."""
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All that there is."""
+        return [p for p in (self.plain, self.whole, self.context) if p is not None]
 
 
 class Encoding:
@@ -134,3 +195,263 @@ class Encoding:
             f"the tokenizer does not restore {here!r} but writes {now!r}: its "
             "normalizer changes this string, so its tokens do not stand for it"
         )
+
+
+class WholeTextCutter:
+    """Cuts whole texts into pieces."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding, self._options = encoding, encoding.options
+        self._window, self._prefix = encoding.window, encoding.prefix
+        self._end, self._vocabulary = encoding.end, encoding.vocabulary
+
+    def cut(self, text: str) -> list[Piece]:
+        """Cut a text where its canonical tokens fill a window.
+
+        Raises:
+            ValueError: If there is nothing to score, or the tokenizer does not restore
+                the text.
+        """
+        text = encodable(text)
+        before, inner, after = self._encoding.framed(text)
+        if self._options.end == "prefix":
+            after = []
+        elif after[-1:] != [*self._end]:
+            after = [*after, *self._end]
+        if not (text or after or self._options.estimator == "canonical"):
+            raise ValueError("the text is empty: only end=eos has something to score")
+        written = self._encoding.restored(inner, text.encode(), begins=True)
+        everything = [*before, *inner, *after]
+        first, last = len(before), len(before) + len(inner)
+        pieces = []
+        size = self._window
+        for begin, start, stop in windows(len(everything), size, size, size + 1):
+            given = tuple(everything[begin:start]) or (self._prefix,)
+            leading = max(0, min(stop, first) - start)
+            inside = everything[start + leading : stop]
+            middle = written[max(start - first, 0) : max(min(stop, last) - first, 0)]
+            lattice = self._encoding.lattice(
+                inside,
+                middle,
+                begins=start <= first,
+                overruns=self._options.end == "prefix" and stop == len(everything),
+            )
+            given = (*given, *everything[start : start + leading])
+            pieces.append(Piece(given, tuple(inside), lattice, leading))
+        return pieces
+
+    def restores(self, text: str) -> bool:
+        """Whether the canonical tokens of a text write it."""
+        _, inner, _ = self._encoding.framed(text := encodable(text))
+        written = self._vocabulary.write(inner, begins=True)
+        return b"".join(written) == text.encode()
+
+
+class ContinuationCutter:
+    """Reads texts after their contexts."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding, self._options = encoding, encoding.options
+        self._window, self._prefix = encoding.window, encoding.prefix
+        self._end, self._vocabulary = encoding.end, encoding.vocabulary
+        self._begin = encoding.begin
+
+    def read(self, query: Query) -> Continuation:
+        """Read a text after its context.
+
+        Raises:
+            ValueError: If the tokenizer does not restore the end of the context or the
+                text, or they are longer than the window.
+        """
+        context, text = encodable(query.context), encodable(query.text)
+        plain = self._plain(context, text)
+        if self._options.estimator == "canonical" or not (text or self._end):
+            return Continuation(plain, None, None)
+        end = len(self._end)
+        if not context:
+            tokens = plain.tokens[: len(plain.tokens) - end]
+            given = plain.given if plain.given[-1] == self._prefix else ()
+            target = text.encode()
+            if self._begin and text.startswith(self._begin):
+                target = target.removeprefix(self._begin.encode())
+            whole = self._last(given, tokens, target, begins=True)
+            return Continuation(plain, whole, None)
+        head, short, _ = self._encoding.framed(context)
+        _, long, _ = self._encoding.framed(context + text)
+        border = self._border(head, short)
+        tail = tuple(short[border:])
+        given = self._condition((*head, *short[:border]) or (self._prefix,), tail)
+        joined = (context + text).encode()
+        tokens = self._after(short, long, border, joined, len(text.encode()))
+        if len(given) + len(tokens) + end > self._window + 1:
+            raise ValueError(
+                f"{len(tokens) + end} tokens after the {len(given)} that are given do "
+                f"not fit into the window of {self._window}, of which a context leaves "
+                "a quarter to every text after it: give fewer context_tokens, a "
+                "shorter text, or a network that reads more"
+            )
+        whole = self._last(given, tokens, joined, begins=border == 0)
+        self._check_given(short[:border], whole, joined)
+        if whole.lattice is None:
+            return Continuation(plain, whole, None)
+        begins = whole.lattice.begins
+        rest = len(whole.lattice.target) - len(text.encode())
+        written = self._encoding.restored(
+            tail, whole.lattice.target[:rest], begins=begins
+        )
+        lattice = self._encoding.lattice(tail, written, begins=begins, overruns=True)
+        before = {at: mark for at, mark in whole.lattice.fixed.items() if at < rest}
+        if lattice is not None and lattice.fixed != before:
+            raise self._joined(mark for mark, _ in before.values())
+        return Continuation(plain, whole, Piece(given, tail, lattice) if tail else None)
+
+    def _condition(
+        self, given: tuple[int, ...], tail: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the end of a context's tokens that the window has room for.
+
+        How long the text after them is does not matter: all texts after one context
+        are conditioned on the same.
+        """
+        room = self._window + 1 - self._window // 4 - len(tail)
+        return given[-max(1, room) :]
+
+    def _after(
+        self,
+        short: Sequence[int],
+        long: Sequence[int],
+        border: int,
+        joined: bytes,
+        size: int,
+    ) -> tuple[int, ...]:
+        """Return the tokens of a context and its text after those that are given.
+
+        They are the canonical ones of both together. A canonical token that begins
+        inside what is given and ends after it is none of them: what it writes there is
+        put as the fewest tokens that do.
+
+        Args:
+            short: Tokens of the context.
+            long: Of context and text together.
+            border: How many of the context are given.
+            joined: Context and text.
+            size: Bytes of the text.
+
+        Raises:
+            ValueError: If no tokens write that.
+        """
+        if long[:border] == short[:border]:
+            return tuple(long[border:])
+        size += sum(map(len, self._vocabulary.write(short[border:], begins=False)))
+        pieces = self._vocabulary.write(long, begins=False)
+        first = len(long)
+        while first and len(pieces[first - 1]) <= size:
+            first -= 1
+            size -= len(pieces[first])
+        rest = b"".join(pieces[first:])
+        if size and first and long[first - 1] in self._vocabulary.special:
+            raise self._joined([long[first - 1]])
+        bridge = joined[len(joined) - len(rest) - size : len(joined) - len(rest)]
+        try:
+            between = SegmentationLattice(self._vocabulary, bridge, begins=False)
+        except ValueError as err:
+            raise ValueError(
+                f"after the token {self._written(short[border - 1])!r}, which ends "
+                f"what is given of the context, {err}: give more context_tokens, or "
+                "context_tokens=all"
+            ) from err
+        return (*between.fewest_tokens, *long[first:])
+
+    def _joined(self, marks: Iterable[int]) -> ValueError:
+        names = ", ".join(sorted({self._written(mark) for mark in marks}))
+        return ValueError(
+            f"the tokenizer reads special tokens ({names}) across the end of the "
+            "context, which has no probability of beginning one: put them wholly into "
+            "the context or into the text"
+        )
+
+    def _written(self, token: int) -> str:
+        table = self._vocabulary.later.pieces
+        found = table[token] if token < len(table) else None
+        return (found or self._vocabulary.special.get(token, b"")).decode(
+            errors="replace"
+        )
+
+    def _check_given(self, tokens: Sequence[int], last: Piece, joined: bytes) -> None:
+        """Refuse a context that the tokenizer shortens: its text is another string.
+
+        After special tokens some tokenizers begin anew, which this cannot tell.
+        """
+        if (
+            not tokens
+            or last.lattice is None
+            or {*tokens} & self._vocabulary.special.keys()
+        ):
+            return
+        written = b"".join(self._vocabulary.write(tokens, begins=True))
+        before = joined[: len(joined) - len(last.lattice.target)]
+        if len(written) != len(before):
+            raise ValueError(
+                f"the tokenizer writes {written.decode(errors='replace')!r} for "
+                f"{before.decode(errors='replace')!r}: its normalizer changes this "
+                "context, so its tokens do not stand for it"
+            )
+
+    def _border(self, head: Sequence[int], short: Sequence[int]) -> int:
+        """Return how many tokens of a context are given as they are.
+
+        Special ones are, and the first of a context that none precedes, since nothing
+        says how probable that is. The text after the context has no part in it.
+        """
+        if self._options.context_tokens is None:
+            return 0
+        marks = [n + 1 for n, t in enumerate(short) if t in self._vocabulary.special]
+        least = max([0 if head else 1, *marks])
+        return min(len(short), max(least, len(short) - self._options.context_tokens))
+
+    def _last(
+        self,
+        given: tuple[int, ...],
+        tokens: Sequence[int],
+        text: bytes,
+        *,
+        begins: bool,
+    ) -> Piece:
+        """Return the piece of the last tokens of a text, or of all if it begins so."""
+        # Some tokenizers begin anew after a special token.
+        for first in (begins, True):
+            written = self._vocabulary.write(tokens, begins=first)
+            size = len(text) if begins else sum(map(len, written))
+            if b"".join(written) == text[len(text) - size :]:
+                break
+        written = self._encoding.restored(
+            tokens, text[len(text) - size :], begins=first
+        )
+        tokens = (*tokens, *self._end)
+        overruns = self._options.end == "prefix"
+        lattice = self._encoding.lattice(
+            tokens, written, begins=first, overruns=overruns
+        )
+        return Piece(given, tokens, lattice)
+
+    def _plain(self, context: str, text: str) -> Piece:
+        """Return tokens of a context and a text, as ``--model hf`` reads them.
+
+        White space at the end of the context is the text's there.
+        """
+        if not context:
+            tokens = self._encoding.encode(text, False)
+            same = tokens[:1] == [self._prefix]
+            given, after = [self._prefix], tokens[int(same) :]
+        else:
+            stripped = context.rstrip()
+            given = self._encoding.encode(stripped) if stripped else []
+            after = self._encoding.encode(context + text)[len(given) :]
+        after = [*after, *self._end]
+        room = self._window + 1 - len(after)
+        if room < 1:
+            raise ValueError(
+                f"the text has {len(after)} tokens after its context, and the network "
+                f"reads {self._window}: shorten it, or take a network that reads more"
+            )
+        return Piece(tuple(given or [self._prefix])[-room:], tuple(after), None)

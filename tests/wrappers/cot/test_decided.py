@@ -8,7 +8,7 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.cot import scorer as scoring
+from lm_latent_eval.wrappers.cot import model as scoring
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION

@@ -6,9 +6,14 @@ import pytest
 
 from lm_latent_eval.ledger.database import UNFINISHED, Ledger
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.cot.files import Kept, row_of
-from lm_latent_eval.wrappers.cot.journal import FORMAT, journal, read_unfinished
-from lm_latent_eval.wrappers.cot.rescoring import read_answers
+from lm_latent_eval.wrappers.cot.model import read_answers
+from lm_latent_eval.wrappers.cot.thoughts import (
+    FORMAT,
+    Kept,
+    journal,
+    read_unfinished,
+    row_of,
+)
 from tests.wrappers.cot import tiny
 
 

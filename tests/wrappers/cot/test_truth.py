@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound, certified_log_likelihood
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.cot.marks import Ending
+from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION

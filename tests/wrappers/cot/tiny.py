@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.cot.model import ThinkingLM
-from lm_latent_eval.wrappers.cot.scorer import ThoughtScorer
+from lm_latent_eval.wrappers.cot.model import ThinkingLM, ThoughtScorer
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
 WORDS = ("<end>", "<think>", "</think>", "a", "b", "c")

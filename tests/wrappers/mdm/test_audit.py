@@ -13,8 +13,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm import estimators, orders
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
 from tests.wrappers.mdm import tiny
 
@@ -42,7 +42,9 @@ def test_counts_rounded_half_to_even(length, deviation):
     # With as many in a batch as there are tokens it is right: the score depends on it.
     assert Counter(stratified_counts(4, 4, 2)) == dict.fromkeys(range(1, 5), 1)
     # Ours: every count as often as any other, over u.
-    ours = torch.cat([bound.mask_counts(length, 8, (n + 0.5) / 64) for n in range(64)])
+    ours = torch.cat(
+        [estimators.mask_counts(length, 8, (n + 0.5) / 64) for n in range(64)]
+    )
     assert ours.bincount()[1:].tolist() == [len(ours) // length] * length
 
 

@@ -11,10 +11,9 @@ import torch
 
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm import bound, llada, orders
-from lm_latent_eval.wrappers.mdm.batches import answer_all
+from lm_latent_eval.wrappers.mdm import estimators, orders
 from lm_latent_eval.wrappers.mdm.orders import PLAIN
-from lm_latent_eval.wrappers.mdm.predictions import Blocks, TargetTokens
+from lm_latent_eval.wrappers.mdm.targets import Blocks, TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import NAMES, Unmasking
 from tests.wrappers.mdm import tiny
 from tests.wrappers.mdm.listed import MASK, WORDS, Listed
@@ -288,7 +287,7 @@ def test_the_convention_of_llada_is_its_program(model):
         return numbers
 
     jobs = [
-        (TargetTokens((), text), llada.log_p_llada(5, 64, drawn(seed)))
+        (TargetTokens((), text), estimators.log_p_llada(5, 64, drawn(seed)))
         for seed in range(200)
     ]
     found = dict(answer_all(reader, PLAIN, jobs))
@@ -306,7 +305,7 @@ def test_the_convention_of_llada_is_its_program(model):
 
 def orders_mean(network, text):
     """The bound that the loop is meant to estimate: every set, every count alike."""
-    drawn = bound.elbo(len(text), 10**6, None)
+    drawn = estimators.elbo(len(text), 10**6, None)
     [(_, found)] = answer_all(
         network.reader(), PLAIN, [(TargetTokens((), text), drawn)]
     )

@@ -13,7 +13,7 @@ from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
-from lm_latent_eval.wrappers.mdm.predictions import Blocks
+from lm_latent_eval.wrappers.mdm.targets import Blocks
 from lm_latent_eval.wrappers.mdm.unmasking import RULES
 from tests.wrappers.mdm import tiny
 from tests.wrappers.mdm.listed import MASK as MASK_OF_LISTED

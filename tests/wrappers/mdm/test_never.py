@@ -13,7 +13,7 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm import orders
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from tests.wrappers.mdm import tiny
 
 THE, FOX, SAW, ADA, BO = range(5, 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm.texts import TokenCutter
+from lm_latent_eval.wrappers.mdm.source import TokenCutter
 from lm_latent_eval.wrappers.mdm.training import train_tokenizer
 from tests.wrappers.mdm import tiny
 

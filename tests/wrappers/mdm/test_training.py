@@ -17,8 +17,8 @@ import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.training.options import MDMSize
 from lm_latent_eval.training.supervised import Trainer
-from lm_latent_eval.wrappers.mdm import bound, training
-from lm_latent_eval.wrappers.mdm.lengths import Lengths
+from lm_latent_eval.wrappers.mdm import estimators, training
+from lm_latent_eval.wrappers.mdm.source import Lengths
 from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
 from tests.wrappers.mdm import tiny
 
@@ -46,7 +46,9 @@ def test_the_loss_is_the_negative_bound_on_average():
 
     def every(item):
         target = tiny.TargetTokens((tiny.BEGIN,), tuple(item))
-        return tiny.ask(reader, target, bound.elbo(len(item), 15, None)).value.value
+        return tiny.ask(
+            reader, target, estimators.elbo(len(item), 15, None)
+        ).value.value
 
     exact = -math.fsum(map(every, items))
     model.training = True  # its dropout is that of BERT's parts, which stay as they are

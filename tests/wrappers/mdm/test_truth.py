@@ -11,8 +11,8 @@ import torch
 
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.wrappers.mdm import bound, orders
-from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm import estimators, orders
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from lm_latent_eval.wrappers.mdm.unmasking import RULES, Unmasking
 from tests.wrappers.mdm import tiny
 
@@ -59,7 +59,7 @@ def test_the_recursion_is_the_mean_over_all_720_orders(reader, six):
 
 
 def test_the_bound_by_every_set_is_the_mean_over_all_orders(reader, six):
-    found = tiny.ask(reader, SIX, bound.elbo(6, 63, numbers(0)))
+    found = tiny.ask(reader, SIX, estimators.elbo(6, 63, numbers(0)))
     assert found.value.value == pytest.approx(float(six.mean()), abs=1e-10)
     assert found.passes == 63 and not found.value.drawn
     assert found.value.stderr == 0.0
@@ -75,11 +75,13 @@ def unbiased(values, truth):
 
 @pytest.mark.parametrize("num_samples", [3, 8, 11, 40])
 def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
-    jobs = [(SIX, bound.elbo(6, num_samples, numbers(seed))) for seed in range(300)]
+    jobs = [
+        (SIX, estimators.elbo(6, num_samples, numbers(seed))) for seed in range(300)
+    ]
     found = dict(tiny.answer_all(reader, tiny.ANY_ORDER, jobs))
     values = torch.tensor([f.value.value for f in found.values()], dtype=torch.float64)
     unbiased(values, float(six.mean()))
-    if num_samples < bound.REPLICATES:
+    if num_samples < estimators.REPLICATES:
         assert all(f.value.stderr is None for f in found.values())
         return
     errors = torch.tensor([f.value.stderr for f in found.values()], dtype=torch.float64)
@@ -91,10 +93,10 @@ def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
 
 def test_all_places_are_masked_equally_often():
     for seed in range(50):
-        chosen = bound.masks(7, 10, numbers(seed)(0, 8))
+        chosen = estimators.masks(7, 10, numbers(seed)(0, 8))
         each = chosen.sum(0)
         assert int(each.max() - each.min()) <= 1
-        counts = bound.mask_counts(7, 10, float(numbers(seed)(0, 8)[0]))
+        counts = estimators.mask_counts(7, 10, float(numbers(seed)(0, 8)[0]))
         assert chosen.sum(1).tolist() == counts.tolist()
 
 
@@ -104,7 +106,7 @@ def test_every_set_of_a_count_is_as_likely():
     seen = torch.zeros(4, 16)
     half = torch.tensor([0.5])
     for seed in range(trials):
-        chosen = bound.masks(4, 4, torch.cat([half, numbers(seed)(0, 4)]))
+        chosen = estimators.masks(4, 4, torch.cat([half, numbers(seed)(0, 4)]))
         number = (chosen * 2 ** torch.arange(4)).sum(-1)
         seen[torch.arange(4), number] += 1
     for row, sets in zip(seen, (4, 6, 4, 1), strict=True):
@@ -254,9 +256,9 @@ def test_batches_of_any_size_give_the_same(reader):
     def everything(size):
         one = tiny.denoiser(batch_size=size)
         jobs = [
-            (SIX, bound.elbo(6, 20, numbers(1))),
-            (FOUR, bound.elbo(4, 9, numbers(2))),
-            (SIX, bound.elbo(6, 12, numbers(3))),
+            (SIX, estimators.elbo(6, 20, numbers(1))),
+            (FOUR, estimators.elbo(4, 9, numbers(2))),
+            (SIX, estimators.elbo(6, 12, numbers(3))),
         ]
         found = dict(tiny.answer_all(one, tiny.ANY_ORDER, jobs))
         return [found[n].value.value for n in range(3)]

@@ -21,9 +21,8 @@ from transformers import (
 
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.mdm.batches import answer_all
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.predictions import TargetTokens
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
 
 ANY_ORDER = Unmasking()

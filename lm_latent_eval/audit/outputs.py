@@ -1,24 +1,126 @@
-"""Greedy and samples: is_greedy against totals, frequencies against scores."""
+"""What stands beside scores: units, what is written, and printed errors.
+
+Counts of bytes and words against the text, strings that score the same, ``is_greedy``
+against totals, frequencies of samples against scores, and Monte Carlo errors against
+what other seeds make of the same requests.
+"""
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, chi2
 
-from lm_latent_eval.audit.requests import Pair, Reply
-from lm_latent_eval.audit.session import Session, request
+from lm_latent_eval.audit.session import Pair, Reply, Session, request, word_ends
 from lm_latent_eval.audit.verdict import (
+    CHARGED,
+    COUNTS,
+    ERRORS,
     GREEDY,
     SAMPLES,
     Finding,
     Kind,
+    Verdict,
     fails,
     holds,
     untold,
 )
+from lm_latent_eval.messages import one_line
+
+UNKNOWN = ("qzxvk", "wvvjqzzkx")
+"""Two strings that are no words."""
+
+
+def units(session: Session) -> Iterator[Finding]:
+    """Count bytes and words, and look for strings that score the same."""
+    yield _counts(session)
+    yield _charged(session)
+
+
+def counted(text: str) -> dict[str, int]:
+    """Count a text as rates per byte and per word should."""
+    return {"bytes": len(text.encode()), "words": max(len(text.split()), 1)}
+
+
+def _counts(session: Session) -> Finding:
+    texts = [*session.texts[: session.plan.texts], "caf\u00e9 na\u00efve \u2014 na ja"]
+    compared = 0
+    for text, reply in zip(texts, session.ask.score_texts(texts), strict=True):
+        for unit, number in reply.counts.items():
+            compared += 1
+            if number != counted(text)[unit]:
+                return fails(
+                    COUNTS,
+                    f"{text[:30]!r} has {counted(text)[unit]} {unit}, by its answer "
+                    f"{number}",
+                    text=text,
+                    unit=unit,
+                    counted=counted(text)[unit],
+                    answered=number,
+                )
+    for finding in session.counted:
+        if finding.verdict is Verdict.FAILS:
+            return finding
+    said = [f"{compared} counts of answers"] if compared else []
+    said += [finding.said for finding in session.counted]
+    if not said:
+        return untold(COUNTS, "answers count nothing, and no --tasks were given")
+    return holds(COUNTS, "; ".join(said))
+
+
+def _variants(text: str) -> dict[str, tuple[str, str]]:
+    """Return pairs of different strings, by what tells them apart."""
+    cuts = word_ends(text)
+    cut = cuts[len(cuts) // 2] if cuts else len(text)
+    accented = f"{text[:cut]} caf\u00e9{text[cut:]}"
+    found = {
+        "white space": (text, f"{text[:cut]} {text[cut:]}"),
+        "line ends": (f"{text[:cut]} a{text[cut:]}", f"{text[:cut]}\na{text[cut:]}"),
+        "casing": (text, text.swapcase()),
+        "unknown words": (
+            f"{text[:cut]} {UNKNOWN[0]}{text[cut:]}",
+            f"{text[:cut]} {UNKNOWN[1]}{text[cut:]}",
+        ),
+        "composed characters": (accented, unicodedata.normalize("NFD", accented)),
+        "spaces at the end": (text, f"{text} "),
+    }
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _charged(session: Session) -> Finding:
+    text = session.texts[0]
+    variants = _variants(text)
+    asked = [string for pair in variants.values() for string in pair]
+    replies = session.ask.score_texts(asked)
+    free = {
+        name: pair
+        for n, (name, pair) in enumerate(variants.items())
+        if _alike(replies[2 * n], replies[2 * n + 1])
+    }
+    first = text[: next(iter(word_ends(text)), len(text))]
+    [whole, begun] = session.ask.score([("", text), ("", first)])
+    if begun.log_p > -1e-9 and not math.isnan(whole.log_p):
+        free["the first word"] = ("", first)
+    if all(math.isnan(reply.log_p) for reply in [*replies, whole, begun]):
+        return untold(CHARGED, f"every text was refused: {replies[0].refused}")
+    if not free:
+        return holds(CHARGED, f"{', '.join(variants)}")
+    return fails(
+        CHARGED,
+        f"not charged: {', '.join(free)}",
+        scored_alike={name: list(pair) for name, pair in free.items()},
+    )
+
+
+def _alike(one: Reply, other: Reply) -> bool:
+    """Whether two strings score the same but for rounding in double precision."""
+    return math.isfinite(one.log_p) and math.isclose(
+        one.log_p, other.log_p, rel_tol=1e-10, abs_tol=1e-10
+    )
+
 
 TOKENS = 14
 """Of a sample; options that are told are no longer than this less two, in bytes."""
@@ -204,3 +306,57 @@ def _count(texts: Sequence[str], option: str, kind: Kind) -> int:
         text.startswith(word) and not (goes_on and text[len(word) :][:1].isalnum())
         for text in map(str.lstrip, texts)
     )
+
+
+def errors(session: Session) -> Iterator[Finding]:
+    r"""Compare seeds.
+
+    With m requests, R seeds and errors :math:`s_{ir}`, the sum of
+    :math:`(x_{ir} - \bar x_i)^2 / \bar{s_i^2}` is chi-square with m (R - 1) degrees of
+    freedom if errors are normal and as printed. Only errors that are too small fail.
+    """
+    yield _errors(session)
+
+
+def _errors(session: Session) -> Finding:
+    pairs = _pairs(session)
+    replies = [session.ask.score(pairs)]
+    if not any(reply.error for reply in replies[0]):
+        return untold(ERRORS, "it prints none")
+    for seed in range(1, session.plan.seeds):
+        try:
+            other = session.ask.backend.reopened(seed=str(seed))
+        except Exception as err:  # of code that is not ours
+            return untold(ERRORS, f"it takes no seed: {one_line(err)}")
+        replies.append(session.ask.over(other).score(pairs))
+    scores = np.array([[reply.log_p for reply in row] for row in replies])
+    printed = np.array([[reply.error for reply in row] for row in replies])
+    usable = np.isfinite(scores).all(0) & (printed > 0).all(0)
+    if not usable.any():
+        return untold(ERRORS, "no request has one with every seed")
+    spread = scores[:, usable].var(0, ddof=1)
+    squares = (printed[:, usable] ** 2).mean(0)
+    degrees = int(usable.sum()) * (len(replies) - 1)
+    statistic = float((spread / squares).sum() * (len(replies) - 1))
+    ratio = math.sqrt(statistic / degrees)
+    if statistic <= chi2.isf(session.level, degrees):
+        return holds(
+            ERRORS,
+            f"{len(replies)} seeds, {int(usable.sum())} requests: spread is "
+            f"{ratio:.2g} of what is printed",
+        )
+    worst = int(np.argmax(np.where(usable, scores.var(0, ddof=1), -1)))
+    return fails(
+        ERRORS,
+        f"{len(replies)} seeds spread {ratio:.3g} times as far as printed errors say",
+        context=pairs[worst][0],
+        continuation=pairs[worst][1],
+        log_p=scores[:, worst].tolist(),
+        stderr=printed[:, worst].tolist(),
+    )
+
+
+def _pairs(session: Session) -> list[Pair]:
+    rng = session.rng("errors")
+    places = session.places(session.plan.seeded, rng)
+    return [(context, rest) for context, rest in places]

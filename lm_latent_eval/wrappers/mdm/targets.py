@@ -1,7 +1,10 @@
-"""Estimators are answered together: passes of many targets share batches.
+"""Targets of masked diffusion, and passes of the network that they share.
 
-Choices of masks that are the same are read once, and so are masked texts that targets
-have in common, as the options of a question have those of which all is masked.
+An estimator is a generator. It yields which of a target's tokens are masked, as many
+choices at a time as it likes, and is sent what the network predicts there. So it reads
+like its equation, and passes of many targets share batches: choices of masks that are
+the same are read once, and so are masked texts that targets have in common, as the
+options of a question have those of which all is masked.
 """
 
 from __future__ import annotations
@@ -9,14 +12,139 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.networks.masked import MaskedReader
-from lm_latent_eval.wrappers.mdm.predictions import Predicted, Requests, Target
-from lm_latent_eval.wrappers.mdm.unmasking import Unmasking, log_beaten
+from lm_latent_eval.wrappers.mdm.unmasking import (
+    Predicted,
+    Requests,
+    Unmasking,
+    log_beaten,
+)
+
+
+@dataclass(frozen=True)
+class TargetTokens:
+    """L tokens to be predicted among others that are given."""
+
+    before: tuple[int, ...]
+    tokens: tuple[int, ...]
+    after: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a target of nothing."""
+        if not self.tokens:
+            raise ValueError("an empty target: there is no token to predict")
+
+    def __len__(self) -> int:
+        """L."""
+        return len(self.tokens)
+
+    @property
+    def num_places(self) -> int:
+        """Tokens that the network reads."""
+        return len(self.before) + len(self.tokens) + len(self.after)
+
+    @property
+    def first_read(self) -> int:
+        """Place from which on the network is read: all of it."""
+        return 0
+
+    @property
+    def all_tokens(self) -> Tensor:
+        """Those given and those to be predicted, (T,)."""
+        return torch.tensor([*self.before, *self.tokens, *self.after])
+
+    def placed(self, masked: Tensor) -> Tensor:
+        """Say of all T tokens which are masked, (n, L) -> (n, T)."""
+        given = (len(self.before), len(self.after))
+        return torch.nn.functional.pad(masked, given, value=False)
+
+
+@dataclass(frozen=True)
+class Block:
+    """L tokens of a target that are written before those after them.
+
+    A bidirectional network reads the later ones as masks, as where it writes; one whose
+    attention is causal over blocks does not read them.
+    """
+
+    target: TargetTokens
+    first: int
+    last: int
+    mask: int | None
+    """What stands for each later token; None: nothing, the text ends here."""
+    first_read: int = 0
+    """Place from which on a network reads that has kept what it read before."""
+
+    def __len__(self) -> int:
+        """L."""
+        return self.last - self.first
+
+    @property
+    def num_places(self) -> int:
+        """Tokens that the network reads, those that it has kept among them."""
+        if self.mask is None:
+            return len(self.target.before) + self.last
+        return self.target.num_places
+
+    @property
+    def all_tokens(self) -> Tensor:
+        """Those given, those to be predicted and the masks, (T,)."""
+        tokens = [*self.target.before, *self.target.tokens[: self.last]]
+        if self.mask is not None:
+            later = len(self.target) - self.last
+            tokens += [*[self.mask] * later, *self.target.after]
+        return torch.tensor(tokens)
+
+    def placed(self, masked: Tensor) -> Tensor:
+        """Say of all T tokens which are masked and predicted, (n, L) -> (n, T)."""
+        begin = len(self.target.before) + self.first
+        given = (begin, self.num_places - begin - len(self))
+        return torch.nn.functional.pad(masked, given, value=False)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a target is cut into blocks, which are written from the left."""
+
+    length: int | None
+    """Tokens of a block; None: all of the target is one."""
+    mask: int
+    causal: bool = False
+    """Whether attention is causal over blocks: these are counted from the text's
+    beginning then, and the first one of a target has what is left of its context's
+    last; else from the target's."""
+
+    def of(self, target: TargetTokens) -> list[TargetTokens | Block]:
+        """Cut a target.
+
+        Example:
+            >>> target = TargetTokens((7, 8, 9), (1, 2, 3))
+            >>> [len(block) for block in Blocks(2, mask=0).of(target)]
+            [2, 1]
+            >>> [len(block) for block in Blocks(2, mask=0, causal=True).of(target)]
+            [1, 2]
+        """
+        if self.length is None:
+            return [target]
+        begun = len(target.before) % self.length if self.causal else 0
+        starts = [0, *range(self.length - begun, len(target), self.length)]
+        ends = [*starts[1:], len(target)]
+        before = len(target.before)
+        return [
+            Block(target, first, last, None, before + first - (0 if first else begun))
+            if self.causal
+            else Block(target, first, last, self.mask)
+            for first, last in zip(starts, ends, strict=True)
+        ]
+
+
+Target: TypeAlias = TargetTokens | Block
+
 
 T = TypeVar("T")
 

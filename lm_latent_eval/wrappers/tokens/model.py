@@ -1,4 +1,4 @@
-"""``TextScorer`` of string probabilities, summed over segmentations."""
+"""A causal LM as a distribution over strings: its ``TextModel`` and ``TextScorer``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,218 @@ import logging
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.networks.causal import Tokens, TokenScores
+from lm_latent_eval.memory import MemoryLimit
+from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.missed import Missed
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.base import NetworkScorer
-from lm_latent_eval.wrappers.tokens.continuations import ContinuationCutter
-from lm_latent_eval.wrappers.tokens.encoding import Encoding
-from lm_latent_eval.wrappers.tokens.estimating import continuation, windows
-from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator
-from lm_latent_eval.wrappers.tokens.generation import generate
+from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
+from lm_latent_eval.wrappers.tokens.encoding import (
+    Continuation,
+    ContinuationCutter,
+    Encoding,
+    Piece,
+    WholeTextCutter,
+)
+from lm_latent_eval.wrappers.tokens.estimators import (
+    WalkEstimator,
+    estimate_continuation,
+    estimate_windows,
+)
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.pieces import Continuation, Piece
+from lm_latent_eval.wrappers.tokens.proposals import (
+    LookAhead,
+    PathProposal,
+    Stretch,
+    TemperedNextToken,
+    Unigram,
+    frequencies,
+)
+from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan, search
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
-from lm_latent_eval.wrappers.tokens.walk import SegmentationWalk
-from lm_latent_eval.wrappers.tokens.walking import Walker
-from lm_latent_eval.wrappers.tokens.whole import WholeTextCutter
+
+ROWS = 256
+"""Sequences that the network goes on with together, where no batch size is given."""
+
+
+class Walker:
+    """A network that segmentations are read by, under one choice of options."""
+
+    def __init__(
+        self,
+        network: Network,
+        options: TokensOptions,
+        *,
+        batch_size: int | None,
+        most_rows: int | None,
+    ) -> None:
+        """Take a network.
+
+        Args:
+            network: The causal LM.
+            options: How to sum.
+            batch_size: Sequences that it reads together; None is as many as memory
+                allows.
+            most_rows: The most that it goes on with together.
+        """
+        self._network, self._options = network, options
+        self._batch_size = batch_size
+        self._rows = batch_size or most_rows or ROWS
+        self._reader, self._memory_of_walks = network.reader(wide=False), MemoryLimit()
+
+    def scores(
+        self, pieces: Sequence[Piece]
+    ) -> dict[tuple[Tokens, Tokens], TokenScores]:
+        """Score canonical segmentations, equal ones once."""
+        wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
+        found = self._reader.score(wanted, self._batch_size)
+        return dict(zip(wanted, found, strict=True))
+
+    def walk(
+        self,
+        pieces: Sequence[Piece],
+        names: Sequence[str],
+        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+        plan: WalkPlan,
+    ) -> list[SegmentationWalk]:
+        """Search and draw segmentations.
+
+        Args:
+            pieces: Strings.
+            names: What the random numbers of each follow from.
+            scores: Of their canonical segmentations.
+            plan: How many.
+
+        Raises:
+            ValueError: If ``exact`` would have too many, or a text does not fit into
+                memory; the error names the text.
+        """
+        if self._options.estimator == "exact":
+            self._check_size(pieces, names)
+        stretches = []
+        for piece in pieces:
+            one = scores[piece.scored].log_p[piece.leading :]
+            room = self._network.positions + 1 - len(piece.given)
+            stretches.append(
+                Stretch(piece.given, piece.summed, piece.tokens, one, room)
+            )
+        # What is given the same is read once, together; nothing is padded.
+        order = sorted(
+            range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
+        )
+        walks: dict[int, SegmentationWalk] = {}
+
+        def work(places: Sequence[int]) -> list[SegmentationWalk]:
+            return search(
+                self._network,
+                [stretches[n] for n in places],
+                plan,
+                self._proposal,
+                [stream_key(self._options.seed, f"\0{names[n]}") for n in places],
+            )
+
+        def size(place: int) -> int:
+            return len(pieces[place].given) + len(pieces[place].tokens)
+
+        def refusal(place: int) -> ValueError:
+            return ValueError(
+                f"{names[place]}: {size(place)} tokens with num_samples="
+                f"{self._options.num_samples} do not fit into the memory of "
+                f"{self._network.device}: give fewer samples or another device"
+            )
+
+        while order:
+            batch = self._together(order, stretches)
+            for some, found in self._memory_of_walks.in_batches(
+                batch, len(batch), work, size, refusal
+            ):
+                walks.update(zip(some, found, strict=True))
+            order = order[len(batch) :]
+        return [walks[n] for n in range(len(pieces))]
+
+    def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
+        limit = self._options.max_segmentations
+        for piece, name in zip(pieces, names, strict=True):
+            if (most := piece.summed.num_prefixes) > limit:
+                raise ValueError(
+                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
+                    f"beginnings of segmentations; max_segmentations={limit}. Use "
+                    "estimator=mixed"
+                )
+
+    def _together(self, order: list[int], stretches: list[Stretch]) -> list[int]:
+        """Return the next texts that are read together."""
+        texts = max(1, self._rows // max(1, self._options.num_samples))
+        size = len(stretches[order[0]].given)
+        return [n for n in order[:texts] if len(stretches[n].given) == size]
+
+    def _proposal(self, stretch: Stretch) -> PathProposal:
+        temperature = self._options.temperature
+        if self._options.proposal == "lm":
+            return TemperedNextToken(stretch.lattice, temperature)
+        if self._options.proposal == "ahead":
+            return LookAhead(stretch.lattice, stretch.log_rest, temperature)
+        return Unigram(stretch.lattice, self._frequencies, temperature)
+
+    @cached_property
+    def _frequencies(self) -> NDArray[np.float64]:
+        size = self._network.model.config.get_text_config().vocab_size
+        return frequencies(self._network.tokenizer, size)
+
+
+def generate(
+    network: Network, given: tuple[int, ...], options: GenerationOptions, key: int
+) -> str:
+    """Continue tokens until a stop string, greedily or by chance.
+
+    Args:
+        network: What gives tokens their probability.
+        given: Tokens of the context.
+        options: How.
+        key: Of the random numbers.
+
+    Returns:
+        What is written before the first stop string.
+    """
+    tokenizer: Any = network.tokenizer
+    reading = network.reader().begin(torch.tensor([given], device=network.device))
+    written: list[int] = []
+    text = ""
+    while len(written) < options.max_tokens:
+        token = _next(reading.log_p[0], options.temperature, key, len(written))
+        if token == tokenizer.eos_token_id:
+            break
+        written.append(token)
+        text = str(tokenizer.decode(written, skip_special_tokens=True))
+        cuts = [at for stop in options.until if (at := text.find(stop)) >= 0]
+        if cuts:
+            return text[: min(cuts)]
+        if len(written) < options.max_tokens:
+            reading.read(torch.tensor([[token]], device=network.device))
+    return text
+
+
+def _next(log_p: torch.Tensor, temperature: float, key: int, step: int) -> int:
+    if temperature == 0:
+        return int(log_p.argmax())
+    mass = (log_p.cpu().double() / temperature).softmax(-1).cumsum(-1)
+    uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
+    return int(torch.searchsorted(mass / mass[-1], uniform, right=True))
+
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +347,9 @@ class TokensScorer(NetworkScorer):
         plain = [scores[piece.scored] for piece in pieces]
         canonical_only = self._estimator is None
         restores = canonical_only and self._whole_texts.restores(query.text)
-        parts = windows(self._estimator, pieces, plain, walks, restores=restores)
+        parts = estimate_windows(
+            self._estimator, pieces, plain, walks, restores=restores
+        )
         return Answer(
             query.index,
             Estimate.product(parts),
@@ -191,7 +382,7 @@ class TokensScorer(NetworkScorer):
                 for query, one in zip(some, asked, strict=True):
                     plain = scores.get(one.plain.scored)
                     with missed.aside(query):
-                        estimate = continuation(
+                        estimate = estimate_continuation(
                             self._estimator, query, one, plain, walks
                         )
                         yield Answer(
@@ -259,3 +450,32 @@ class TokensScorer(NetworkScorer):
 def _some(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
     for first in range(0, len(queries), QUERIES):
         yield queries[first : first + QUERIES]
+
+
+class SegmentedLM(NetworkModel[TokensOptions, TokensScorer]):
+    """A causal LM that scores strings by all of their segmentations."""
+
+    auto_class = AutoModelForCausalLM
+    table = TokensOptions
+
+    def __init__(self, network: Network) -> None:
+        """Take a network.
+
+        Raises:
+            ValueError: If it is no causal LM, or its tokenizer a slow one.
+        """
+        self.network = network
+        size = network.model.config.get_text_config().vocab_size
+        self.vocabulary = ByteVocabulary.of(network.tokenizer, size)
+        check_causal(network.model)
+
+    def _scorer(
+        self,
+        options: TokensOptions,
+        batch_size: int | None,
+        most: int | None,
+        quiet: bool,
+    ) -> TokensScorer:
+        return TokensScorer(
+            self.network, self.vocabulary, options, batch_size, most, quiet
+        )

@@ -18,11 +18,9 @@ of all texts together; its lists are those of ``inference.ragged``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -41,44 +39,16 @@ from lm_latent_eval.inference.smc import RESAMPLING_LANE
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.tokens.lattice import BEGIN, OVERRUN, SegmentationLattice
-from lm_latent_eval.wrappers.tokens.proposals import Floats, PathProposal
+from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
+from lm_latent_eval.wrappers.tokens.proposals import (
+    Floats,
+    LatticeEdges,
+    PathProposal,
+    Stretch,
+)
 
-Path: TypeAlias = "tuple[Path, int, int] | None"
+TokenPath: TypeAlias = "tuple[TokenPath, int, int] | None"
 """The path before, its next token, and the node after that."""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A string after given tokens, with its canonical segmentation."""
-
-    given: tuple[int, ...]
-    lattice: SegmentationLattice
-    canonical: tuple[int, ...]
-    """Tokens, those of the end included."""
-    scores: tuple[float, ...]
-    """log p of each, nats."""
-    room: int
-    """The most tokens of a segmentation that the network's window holds."""
-
-    @property
-    def log_p(self) -> float:
-        """Log p of the canonical segmentation, nats."""
-        return math.fsum(self.scores)
-
-    @cached_property
-    def log_rest(self) -> Floats:
-        """What the canonical segmentation pays for what follows each node, nats.
-
-        Inside one of its tokens every byte pays an equal share.
-        """
-        nodes = [self.lattice.start, *self.lattice.nodes(self.canonical)]
-        # One that is impossible guides search and draws as if it paid what others do.
-        paid = [score for score in self.scores if score > -math.inf]
-        usual = math.fsum(paid) / max(1, len(paid))
-        scores = [score if score > -math.inf else usual for score in self.scores]
-        rest = [*accumulate(reversed(scores), initial=0.0)][::-1]
-        return np.interp(np.arange(BEGIN, self.lattice.final + 1), nodes, rest)
 
 
 @dataclass(frozen=True)
@@ -117,12 +87,12 @@ class Spot:
     links: Links = field(repr=False)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> TokenPath:
         """Its tokens, each with the node after it."""
         numbers = [self.number]
         while (before := int(self.links.before[numbers[-1]])) >= 0:
             numbers.append(before)
-        path: Path = None
+        path: TokenPath = None
         for number in numbers[-2::-1]:
             path = path, int(self.links.tokens[number]), int(self.links.nodes[number])
         return path
@@ -162,71 +132,6 @@ class _Spots(NamedTuple):
         return _Spots(*(column[index] for column in self))
 
 
-class _Edges(NamedTuple):
-    """The edges of several lattices, end to end; nodes count through all of them."""
-
-    first: Tensor
-    tokens: Tensor
-    nexts: Tensor
-    fewest: Tensor
-    overrun: Tensor
-    overrun_first: Tensor
-    overruns: bool
-    """Whether any does."""
-    place: Tensor
-    """The node of each in its text."""
-    ends: Tensor
-    """Whether all is written at a node."""
-    log_rest: Tensor
-    """Of each node, nats."""
-    start: Tensor
-    """The first node of each text."""
-    power: float
-    scores: Tensor
-    """Of the proposal, see ``PathProposal``, nats."""
-
-    @classmethod
-    def of(
-        cls, stretches: Sequence[Stretch], proposals: Sequence[PathProposal]
-    ) -> _Edges:
-        """Put the lattices of texts end to end."""
-        lattices = [stretch.lattice for stretch in stretches]
-        tables = [lattice.table for lattice in lattices]
-        nodes = _offsets(len(table.first) - 1 for table in tables)
-        edges = _offsets(len(table.tokens) for table in tables)
-        overrun = _offsets(len(table.overrun) for table in tables)
-        final = np.array([lattice.final - BEGIN for lattice in lattices])
-        start = np.array([lattice.start - BEGIN for lattice in lattices])
-        place = [np.arange(BEGIN, lattice.final + 1) for lattice in lattices]
-        ends = np.zeros(nodes[-1], bool)
-        ends[nodes[:-1] + final] = True
-        ends[nodes[:-1][final == -BEGIN]] = True  # the beginning of an empty string
-        parts = (
-            _joined([table.first[:-1] for table in tables], edges),
-            _joined([table.tokens for table in tables]),
-            _joined([table.nexts for table in tables], nodes),
-            _joined([table.fewest for table in tables]),
-            _joined([table.overrun for table in tables]),
-            _joined([table.overrun_first[:-1] for table in tables], overrun),
-        )
-        first, tokens, nexts, fewest, over, over_first = map(torch.from_numpy, parts)
-        return cls(
-            torch.cat([first, torch.tensor([edges[-1]])]),
-            tokens,
-            nexts,
-            fewest,
-            over,
-            torch.cat([over_first, torch.tensor([overrun[-1]])]),
-            bool(overrun[-1]),
-            torch.from_numpy(_joined(place)),
-            torch.from_numpy(ends),
-            torch.from_numpy(_joined([stretch.log_rest for stretch in stretches])),
-            torch.from_numpy(nodes[:-1] + start),
-            proposals[0].power,
-            torch.from_numpy(_joined([proposal.scores() for proposal in proposals])),
-        )
-
-
 class _Walks:
     """The walks through several texts, side by side."""
 
@@ -248,7 +153,7 @@ class _Walks:
             row: Where the reading has what is given to each.
         """
         self.stretches, self.plan = stretches, plan
-        self._edges = _Edges.of(stretches, [proposal(one) for one in stretches])
+        self._edges = LatticeEdges.of(stretches, [proposal(one) for one in stretches])
         self._uniforms = Streams(keys, max(1, plan.num_draws))
         self._room = torch.tensor([stretch.room for stretch in stretches])
         texts = torch.arange(len(stretches))
@@ -537,17 +442,3 @@ def _picked(log_p: Tensor, row: Tensor, token: Tensor) -> Tensor:
     there = sent(torch.stack([row, token]), log_p.device)
     (found,) = fetched(log_p[there[0], there[1]])
     return found.double()
-
-
-def _offsets(sizes: Iterable[int]) -> NDArray[np.int64]:
-    """Return where each of several parts begins, and the end."""
-    return np.array([0, *accumulate(sizes)], int)
-
-
-def _joined(
-    parts: Sequence[NDArray[np.generic]], offsets: NDArray[np.int64] | None = None
-) -> NDArray[Any]:
-    """Put parts end to end, each of which counts from an offset."""
-    if offsets is None:
-        return np.concatenate(parts)
-    return np.concatenate([p + n for p, n in zip(parts, offsets[:-1], strict=True)])

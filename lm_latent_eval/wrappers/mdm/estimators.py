@@ -1,0 +1,360 @@
+r"""Estimators of a block's log-probability: random masks, and the choice of one.
+
+A lower bound by random masks, for any length:
+
+    ELBO = E[log p(x | sigma)] = E[(L / l) sum_{i in M} log p(x_i | x_{not M})]
+        <= log E[p(x | sigma)] = log p(x)
+
+with l uniform on 1..L and M a uniform set of l masked places.
+
+``convention=llada``, the loop that LLaDA's published numbers are from:
+
+    batches of B = 32:  l_b = 1 + (round(l + b L / B) - 1) mod L,  b = 0..B-1
+    mean over N / B batches of
+        (1 / B) sum_b (L / l_b) sum_{i in M_b} log p(x_i | x_{not M_b})
+
+with l uniform on 1..L, M_b a uniform set of l_b places, and round to even. It is the
+bound but for two things: counts that rounding favours come more often where L does not
+divide B, and the mask has its share of the softmax (of which
+``MaskedReader.mask_is_word`` takes care). So it bounds nothing.
+
+Sums over orders of unmasking are in ``orders.py``.
+
+Symbols: L -> ``length``; l -> mask counts; N -> ``num_samples``, the passes.
+Source: Ou et al. (2024), "Your absorbing discrete diffusion secretly models the
+conditional distributions of clean data"; Nie et al. (2025), "Large language diffusion
+models" (LLaDA), and eval_llada.py of github.com/ML-GSAI/LLaDA at b7e6c35
+(``_forward_process``, ``get_loglikelihood``), in our own words. Systematic counts and
+balanced places are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate, influences, log_evidence
+from lm_latent_eval.inference.streams import LANES, Streams, stream_key
+from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.base import no_probability
+from lm_latent_eval.wrappers.mdm import orders
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from lm_latent_eval.wrappers.mdm.unmasking import Requests, subsets
+
+REPLICATES = 8
+"""Independent u among which passes are shared out: as few as still tell an error."""
+LLADA_BATCH = 32
+"""Masked texts whose counts LLaDA's loop spreads together, as its program has it."""
+NEVER = "in every order of unmasking that was looked at"
+UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
+
+Drawn = Callable[[int, int], Tensor]
+"""(replicate r, n) -> n numbers of (0, 1), float64, always the same first ones."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A bound of log p, or an estimate of one."""
+
+    value: float
+    """Nats."""
+    replicates: tuple[float, ...]
+    """Independent unbiased estimates, whose mean it is."""
+    drawn: bool = True
+    """Whether chance is in it."""
+
+    @property
+    def stderr(self) -> float | None:
+        """Of the value, nats; None of fewer than ``REPLICATES`` replicates."""
+        if not self.drawn:
+            return 0.0
+        if len(self.replicates) < REPLICATES:
+            return None
+        values = torch.tensor(self.replicates, dtype=torch.float64)
+        return float(values.std() / math.sqrt(len(values)))
+
+
+def groups(num_samples: int) -> int:
+    """Return how many independent estimates so many draws are shared out among."""
+    return REPLICATES if num_samples >= REPLICATES else 1
+
+
+def mask_counts(length: int, passes: int, u: float) -> Tensor:
+    r"""Return systematic mask counts, (N,).
+
+    .. math:: l_k = 1 + \lfloor L (k + u) / N \rfloor, \qquad k = 0..N-1
+
+    Over u in (0, 1) their average share of every count is 1/L.
+
+    Example:
+        >>> mask_counts(4, 8, 0.5)
+        tensor([1, 1, 2, 2, 3, 3, 4, 4])
+        >>> mask_counts(5, 2, 0.9)
+        tensor([3, 5])
+    """
+    k = torch.arange(passes, dtype=torch.float64)
+    return (length * (k + u) / passes).floor().long().clamp(max=length - 1) + 1
+
+
+def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
+    """Draw N sets of masked places, (N, L).
+
+    The counts are systematic. The places of each count are uniform, and balanced
+    between counts: places are put in one random order, and each set begins in it where
+    the one before ended, so that all places are masked equally often, but for one.
+
+    Args:
+        length: L.
+        passes: N.
+        numbers: 1 + L random numbers in (0, 1).
+    """
+    counts = mask_counts(length, passes, float(numbers[0]))
+    order = numbers[1:].argsort()
+    begin = counts.cumsum(0) - counts
+    step = torch.arange(length)
+    # Where each place of the random order is in it, counted from the set's begin.
+    after = (step - begin[:, None]) % length
+    chosen = torch.zeros(passes, length, dtype=torch.bool)
+    chosen[:, order] = after < counts[:, None]
+    return chosen
+
+
+def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
+    """Estimate the bound by N passes, or find it where there are no more sets.
+
+    Passes are shared out among replicates, each with its own u and its own masks. Up to
+    N passes could read every set, and do then: nothing is drawn.
+
+    Args:
+        length: L.
+        num_samples: N.
+        drawn: Random numbers of one text.
+    """
+    if 2**length - 1 <= num_samples:
+        value = yield from _every_set(length)
+        return Bounded(value, (value,), drawn=False)
+    replicates = groups(num_samples)
+    passes = [
+        num_samples // replicates + (r < num_samples % replicates)
+        for r in range(replicates)
+    ]
+    chosen = [masks(length, n, drawn(r, 1 + length)) for r, n in enumerate(passes)]
+    masked = torch.cat(chosen)
+    log_p = (yield masked).log_p.sum(-1) * length / masked.sum(-1)
+    values = tuple(float(part.mean()) for part in log_p.split(passes))
+    return Bounded(math.fsum(values) / replicates, values)
+
+
+def _every_set(length: int) -> Requests[float]:
+    """Average over all sets of masks, each count as often as any other."""
+    total = 0.0
+    for count in range(1, length + 1):
+        masked = subsets(length, count)
+        total += float((yield masked).log_p.sum(-1).mean()) / count
+    return total
+
+
+def llada_counts(length: int, batch: int, first: int) -> Tensor:
+    """Return the mask counts of a batch, (B,).
+
+    Example:
+        >>> llada_counts(4, 8, 1)  # 2 and 4 come three times as often as 1 and 3
+        tensor([1, 2, 2, 2, 3, 4, 4, 4])
+    """
+    steps = torch.linspace(float(first), first + (batch - 1) * (length / batch), batch)
+    return (steps.round().long() - 1) % length + 1
+
+
+def _check_llada(num_samples: int) -> None:
+    """Refuse what the program refuses.
+
+    Raises:
+        ValueError: If the samples are no whole number of batches.
+    """
+    if num_samples % min(LLADA_BATCH, num_samples):
+        raise ValueError(
+            f"convention=llada: num_samples={num_samples} are no whole number of its "
+            f"batches of {LLADA_BATCH}"
+        )
+
+
+def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
+    """Do as the loop does.
+
+    Args:
+        length: L.
+        num_samples: N.
+        drawn: Random numbers of one text.
+    """
+    _check_llada(num_samples)
+    size = min(LLADA_BATCH, num_samples)
+    chosen, shares = [], []
+    for batch in range(num_samples // size):
+        numbers = drawn(batch, 1 + size * length)
+        number = llada_counts(length, size, 1 + int(float(numbers[0]) * length))
+        ranks = numbers[1:].view(size, length).argsort(1).argsort(1)
+        chosen.append(ranks < number[:, None])
+        shares.append(length / number.double())
+    log_p = (yield torch.cat(chosen)).log_p.sum(-1) * torch.cat(shares)
+    values = tuple(float(part.mean()) for part in log_p.split(size))
+    return Bounded(math.fsum(values) / len(values), values)
+
+
+@dataclass(frozen=True)
+class TargetEstimate:
+    """What was found for a block."""
+
+    estimate: Estimate
+    is_greedy: bool = False
+
+
+def compared(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
+    """Estimate, and see if the model's own unmasking would write the block."""
+    part = yield from estimated(length, options, key)
+    if options.process.follows or length == 1:
+        return part
+    found = yield from orders.is_greedy(length, options.process)
+    return replace(part, is_greedy=found)
+
+
+def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
+    """Estimate log p of a block of L tokens.
+
+    Args:
+        length: L.
+        options: Which process and estimator, and its options.
+        key: What the block's random numbers follow from.
+
+    Raises:
+        MissedSupportError: If it is -inf.
+    """
+    name, unmasking = options.estimator_of(length), options.process
+    if options.convention:
+        found = yield from log_p_llada(length, options.num_samples, _numbers(key))
+        if found.value == -math.inf:
+            raise no_probability(UNBOUNDED)
+        return TargetEstimate(_unproven(found, length, options))
+    if unmasking.follows or length == 1:  # one token has one order
+        log_p, is_greedy = yield from orders.log_p_path(length, unmasking)
+        return _known(log_p, length, name, is_greedy)
+    if name == "exact":
+        log_p = yield from orders.log_p_exact(length, unmasking)
+        return _known(log_p, length, name)
+    if name == "is":
+        estimate = yield from _importance(length, options, key)
+        if options.bounds == "both":
+            others = yield from _weights(length, options, stream_key(key, "psi"))
+            log_psi = float(log_evidence(others))
+            if log_psi > -math.inf:  # else there is no bound
+                estimate = estimate.with_tangent(log_psi)
+        return TargetEstimate(estimate)
+    found = yield from elbo(length, options.num_samples, _numbers(key))
+    if found.value == -math.inf:
+        raise no_probability(UNBOUNDED)
+    return TargetEstimate(_bounded(found, length, options))
+
+
+def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
+    adapted = options.proposal == "adapted"
+    log_w = yield from orders.log_weights(
+        length,
+        options.num_samples,
+        Streams([key], options.num_samples),
+        unmasking=options.process,
+        temperature=options.temperature if adapted else None,
+    )
+    return log_w
+
+
+def _importance(length: int, options: MDMOptions, key: int) -> Requests[Estimate]:
+    log_w = yield from _weights(length, options, key)
+    if log_w.isneginf().all():
+        raise no_probability(NEVER)
+    estimate = Estimate.from_log_weights(log_w, num_tokens=length)
+    return replace(estimate, replicates=_grouped(log_w))
+
+
+def check_length(length: int, options: MDMOptions) -> None:
+    """Refuse a block that an estimator cannot sum over or draw paths of.
+
+    Raises:
+        ValueError: If it is ``exact`` and there are more than ``MOST_EXACT`` tokens, or
+            a step chooses among too many sets.
+    """
+    name = options.estimator_of(length)
+    if options.convention or options.process.follows or length == 1:
+        return
+    if name == "exact":
+        orders.check_exact(length)
+    if name == "is":
+        orders.check_choices(length, options.process)
+
+
+def _known(
+    log_p: float, length: int, estimator: str, is_greedy: bool = False
+) -> TargetEstimate:
+    if log_p == -math.inf:
+        raise no_probability(NEVER)
+    estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
+    sides = replace(estimate, upper=log_p, upper_stderr=0.0)
+    return TargetEstimate(sides, is_greedy)
+
+
+def _bounded(found: Bounded, length: int, options: MDMOptions) -> Estimate:
+    """Record a bound: its error is that of the bound, and says nothing of log p."""
+    error = found.stderr
+    return Estimate(
+        log_evidence=found.value,
+        stderr=error,
+        draws_stderr=math.inf if error is None else error,
+        replicates=() if error is None else found.replicates,
+        draws_degrees=float(max(len(found.replicates) - 1, 1)) if error else math.inf,
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=options.num_samples,
+        num_tokens=length,
+        bound=Bound.ESTIMATED_LOWER if found.drawn else Bound.STRICT_LOWER,
+        estimator="elbo",
+    )
+
+
+def _unproven(found: Bounded, length: int, options: MDMOptions) -> Estimate:
+    """Record what LLaDA's loop says: its error is known by its batches alone."""
+    number = len(found.replicates)
+    values = torch.tensor(found.replicates, dtype=torch.float64)
+    error = float(values.std()) / math.sqrt(number) if number > 1 else math.inf
+    return Estimate(
+        log_evidence=found.value,
+        stderr=None,
+        draws_stderr=error,
+        draws_degrees=float(max(number - 1, 1)),
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=options.num_samples,
+        num_tokens=length,
+        bound=Bound.NONE,
+        estimator="llada",
+    )
+
+
+def _grouped(log_w: Tensor) -> tuple[float, ...]:
+    """Return what groups of K draws say of log p-hat; () of few draws."""
+    if (number := groups(len(log_w))) == 1:
+        return ()
+    size = len(log_w) // number * number
+    means = log_evidence(log_w[:size].reshape(number, -1))
+    return tuple(influences(means).tolist())
+
+
+def _numbers(key: int) -> Drawn:
+    """Return the random numbers of a text: (replicate, n) -> n of them."""
+
+    def drawn(replicate: int, number: int) -> Tensor:
+        blocks = uniforms(key, (0, replicate), -(-number // LANES))
+        return torch.from_numpy(blocks.reshape(-1)[:number])
+
+    return drawn
