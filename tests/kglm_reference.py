@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from lm_latent_eval.convert.originals.kglm import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.text.batch import TokenBatch
 
 FOLDER = Path(__file__).parent / "reference" / "kglm"

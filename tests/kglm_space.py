@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.steps import Mention, Walks
+from lm_latent_eval.models.kglm.graph_file import everything
+from lm_latent_eval.models.kglm.latents import Mention, Walks
 
 
 def every_walk(

@@ -19,9 +19,9 @@ from lm_latent_eval.estimators import (
     instance_perplexity,
     log_evidence,
 )
-from lm_latent_eval.models.entitynlm.trunk import Trunk
-from lm_latent_eval.models.kglm.steps import Mention, Rows, Walks
-from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.entitynlm.network import Trunk
+from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
+from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference
 from tests.kglm_archives import FOLDER
 from tests.kglm_space import every_walk

@@ -29,7 +29,7 @@ from lm_latent_eval.training.options import (
 _READERS = {
     "texts": "models.texts:read_texts",
     "annotated": "models.kglm.data:read_annotated",
-    "coreference": "models.entitynlm.conll:read_conll",
+    "coreference": "models.entitynlm.data:read_conll",
     "sentences": "models.rnng.data:read_sentences",
 }
 _TEXTS = (

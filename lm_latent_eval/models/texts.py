@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lm_latent_eval.models.entitynlm.conll import read_conll
+from lm_latent_eval.models.entitynlm.data import read_conll
 from lm_latent_eval.models.rnng.data import read_treebank
 from lm_latent_eval.text import corpora
 

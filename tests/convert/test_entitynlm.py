@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.entitynlm import convert
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.allennlp_archive import files, write_directory, write_tar

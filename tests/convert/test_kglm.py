@@ -14,7 +14,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.convert.originals.kglm import read_aliases, split_alias
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.kglm.columns import everything
+from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END

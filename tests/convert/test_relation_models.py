@@ -11,8 +11,8 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.relation_models import _topics
 from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.lrlm.state import Everything
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
 from tests.memory_limit import at_most

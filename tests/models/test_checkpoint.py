@@ -27,10 +27,9 @@ from lm_latent_eval.models.checkpoint import (
     rewrite_manifest,
     save,
 )
-from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
-from lm_latent_eval.models.kglm.graph_file import CHECKED
+from lm_latent_eval.models.kglm.graph_file import CHECKED, everything
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
 from lm_latent_eval.models.pretrained import Pretrained

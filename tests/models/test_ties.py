@@ -7,16 +7,15 @@ import torch
 
 from lm_latent_eval.inference import cuts
 from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.models.entitynlm import unfolding as chains
-from lm_latent_eval.models.kglm import choices as steps
-from lm_latent_eval.models.kglm import unfolding as walks
+from lm_latent_eval.models.entitynlm import steps as chains
+from lm_latent_eval.models.kglm import steps as walks
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS
 
 NOISE = 1e-6
 """Nats, as much as float32 leaves in another batch."""
-RANKED = {"entitynlm": (cuts,), "kglm": (cuts, steps), "rnng": (cuts,)}
+RANKED = {"entitynlm": (cuts,), "kglm": (cuts, walks), "rnng": (cuts,)}
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:

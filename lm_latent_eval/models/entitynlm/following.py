@@ -7,6 +7,7 @@ slot is kept, and then all decisions of all chains are scored at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,10 +15,17 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.models.entitynlm.chain import NOBODY, Chains, Steps
-from lm_latent_eval.models.entitynlm.memory import EntityState, Memory, marked
-from lm_latent_eval.models.entitynlm.versions import Versions
+from lm_latent_eval.models.entitynlm.latents import (
+    NOBODY,
+    Chains,
+    EntityState,
+    Memory,
+    Steps,
+    Versions,
+    marked,
+)
 from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.text.batch import TokenBatch
 
 NUMBERS = 1 << 24
 """Numbers (decisions x slots x D) gathered at a time."""
@@ -312,3 +320,26 @@ class Following:
 def _log(value: Tensor) -> Tensor:
     """Return the logarithm of what may have become too small for its type."""
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces with everything that no chain changes."""
+
+    batch: TokenBatch
+    hidden: Tensor
+    """What each token's decision is taken from, (B, T, D)."""
+    steps: Steps
+    state: EntityState
+    """Where the chains before the pieces stand."""
+    carry: Carry
+    search: Steps | None = None
+    """What searches go by, if not by ``steps``."""
+
+    def follow(self, chains: Chains) -> Following:
+        """Return the given chains over the pieces."""
+        return Following(self.steps, self.state, chains, self.batch.on_host[1])
+
+    def after(self, chains: Chains) -> EntityState:
+        """Return the state after the pieces under the given chains."""
+        return self.follow(chains).state_after(self.carry)

@@ -1,6 +1,6 @@
-"""Text annotated with mentions of a knowledge graph's entities.
+"""Annotated texts: JSON lines with mentions of entities, or Linked WikiText-2.
 
-JSON lines, one text a line::
+The format of new models has one text a line::
 
     {"id": "...", "tokens": ["Ada", "was", "born", "in", "London", "."],
      "mentions": [{"start": 0, "end": 1, "entity": "Ada", "form": "name"}, ...],
@@ -9,32 +9,50 @@ JSON lines, one text a line::
 The text is ``text`` if there is one, which has the tokens in their order, and else the
 tokens joined by single spaces. ``start`` and ``end`` (exclusive) count tokens; ``form``
 is name, description, pronoun or demonstrative. The union of the triples is the graph;
-names and descriptions are the aliases. Articles of Linked WikiText-2
-(``linked_wikitext.py``) are read as well.
+names and descriptions are the aliases.
+
+Linked WikiText-2 has one article a line, whose mentions are linked to Wikidata::
+
+    {"title": "...", "tokens": ["@@START@@", "Ada", "met", "Babbage", ".", "@@END@@"],
+     "annotations": [{"source": "WIKI", "id": "Q7259", "span": [1, 2],
+                      "relation": ["@@NEW@@"], "parent_id": ["Q7259"]}, ...]}
+
+``@@END@@`` ends every line of the article. A span counts tokens, its end exclusive.
+The mention is new if its relation is ``@@NEW@@``; else it is derived, from every parent
+by the relation beside it: ``R:P31`` is the inverse of ``P31``, ``@@REFLEXIVE@@`` the
+entity itself. Names that begin with ``T`` or ``V`` are dates and quantities. Where
+mentions overlap, the later one has the tokens, and what is left of the earlier one on
+either side are mentions by themselves. ``LinkedText.as_record`` writes an article in
+the format of new models; ``LinkedAnnotator`` turns it into the words and the walk of a
+*converted* one.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.linked_wikitext import LinkedText
-from lm_latent_eval.models.kglm.steps import Mention, Walks
+from lm_latent_eval.models.kglm.graph_file import everything
+from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.corpora import START_MARK, unmarked
 from lm_latent_eval.text.files import numbered_lines
-from lm_latent_eval.text.strict_json import checked, strings
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.strict_json import checked, parse, strings
+from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.kglm.latents import Encoded
 
 FORMS = ("name", "description", "pronoun", "demonstrative")
+
 NAMING = FORMS[:2]
+
 _OF_A_MENTION = {"start": int, "end": int, "entity": str, "form": str}
 
 
@@ -155,126 +173,187 @@ class Knowledge:
         return cls(triples, aliases)
 
 
-def surface_forms(
-    texts: Iterable[AnnotatedText], knowledge: Knowledge | None = None
-) -> dict[str, list[str]]:
-    """Collect each entity's names and descriptions, the most common first.
+# -- Linked WikiText-2 --------------------------------------------------------------
 
-    Names that come with the knowledge and occur in no text follow in their order.
-    """
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for text in texts:
-        for m in text.mentions:
-            if m.form in NAMING:
-                counts[m.entity][text.text[m.start : m.end]] += 1
-    ranked = {
-        entity: sorted(forms, key=lambda form: (-forms[form], form))
-        for entity, forms in sorted(counts.items())
-    }
-    for entity, forms in (knowledge.aliases if knowledge else {}).items():
-        seen = ranked.setdefault(entity, [])
-        seen += [form for form in forms if form not in seen]
-    return ranked
+_NEW, _REFLEXIVE, _INVERSE = "@@NEW@@", "@@REFLEXIVE@@", "R:"
 
 
-def build_vocabulary(
-    texts: Sequence[AnnotatedText],
-    knowledge: Knowledge | None = None,
-    *,
-    min_count: int,
-) -> tuple[WordTokenizer, int]:
-    """Collect the words of a training text.
+@dataclass(frozen=True)
+class Annotation:
+    """A mention of an entity."""
 
-    Returns:
-        The tokenizer, and how many word types of the text are unknown to it.
-    """
-    forms = surface_forms(texts, knowledge)
-    tokenizer = WordTokenizer.train(
-        (text.text for text in texts),
-        min_count=min_count,
-        copied=[form for names in forms.values() for form in names],
-    )
-    words = (word for text in texts for word in split(text.text))
-    return tokenizer, tokenizer.count_unknown_types(words)
+    start: int
+    """Its first token."""
+    end: int
+    """The token after its last one."""
+    entity: str
+    source: str
+    """What found it: WIKI, KG or COREF."""
+    edges: tuple[tuple[str, str], ...]
+    """(relation, parent); none if the entity is new."""
 
-
-def build_graph(
-    texts: Sequence[AnnotatedText],
-    knowledge: Knowledge | None,
-    tokenizer: WordTokenizer,
-    *,
-    max_aliases: int,
-    max_alias_words: int,
-) -> KnowledgeGraph:
-    """Build the knowledge graph that annotated texts speak of."""
-    # A word that is unknown cannot be copied: it could stand for any.
-    aliases = {
-        entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]
-        for entity, forms in surface_forms(texts, knowledge).items()
-    }
-    return KnowledgeGraph.build(
-        chain(
-            (triple for text in texts for triple in text.triples),
-            knowledge.triples if knowledge else (),
-        ),
-        aliases,
-        nodes=sorted({m.entity for text in texts for m in text.mentions}),
-        max_aliases=max_aliases,
-        max_alias_words=max_alias_words,
-    )
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Annotation:
+        """Read one annotation."""
+        start, end = (checked(n, int, "span") for n in record["span"])
+        relations = strings(record["relation"], "relation")
+        parents = strings(record["parent_id"], "parent_id")
+        edges = (
+            () if relations == [_NEW] else tuple(zip(relations, parents, strict=True))
+        )
+        source = checked(record.get("source", ""), str, "source")
+        return cls(start, end, checked(record["id"], str, "id"), source, edges)
 
 
-class Annotator:
-    """Turns annotated texts into word ids and the walk that is annotated."""
+@dataclass(frozen=True)
+class LinkedText:
+    """An article with its mentions."""
 
-    def __init__(
-        self, graph: KnowledgeGraph, tokenizer: WordTokenizer, cutoff: int
-    ) -> None:
-        self.graph, self.tokenizer, self.cutoff = graph, tokenizer, cutoff
-        self.node = {name: i for i, name in enumerate(graph.node_names)}
+    title: str
+    tokens: tuple[str, ...]
+    annotations: tuple[Annotation, ...]
 
-    def __call__(self, text: AnnotatedText) -> tuple[list[int], list[int], list[int]]:
-        """Return word ids (the end included), mention types and nodes, T each.
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> LinkedText:
+        """Read one article.
 
-        A mention is derived if an edge leads to it from an entity of the last
-        ``cutoff`` words, and new otherwise. Entities that the graph lacks are not
-        mentioned.
+        Raises:
+            ValueError, KeyError, TypeError: If it is not of the format.
         """
-        words = self.tokenizer(text.text)
-        mention, node = [int(Mention.NONE)], [NO_ENTITY]
-        mention *= len(words.ids) + 1
-        node *= len(words.ids) + 1
-        spans = iter(text.mentions)
-        span = next(spans, None)
-        begun: Span | None = None
-        for t, start in enumerate(words.starts):
-            while span is not None and start >= span.end:
-                span = next(spans, None)
-            if span is None or start < span.start or span.entity not in self.node:
-                continue
-            node[t] = self.node[span.entity]
-            if span is begun:
-                mention[t] = int(Mention.CONTINUE)
-                continue
-            begun = span
-            recent = node[max(0, t - self.cutoff) : t]
-            derived = self._leads_to(recent, node[t])
-            mention[t] = int(Mention.DERIVED if derived else Mention.NEW)
-        return [*words.ids, END], mention, node
+        tokens = tuple(strings(record["tokens"], "tokens"))
+        if tokens[:1] != (START_MARK,):
+            raise ValueError(f"the first token is not {START_MARK}")
+        found = checked(record["annotations"], list, "annotations")
+        annotations = tuple(map(Annotation.from_json, found))
+        for a in annotations:
+            if not 0 < a.start < a.end <= len(tokens):
+                raise ValueError(
+                    f"a mention of tokens {a.start} to {a.end} of {len(tokens)}"
+                )
+        return cls(str(record.get("title", "")), tokens, annotations)
 
-    def _leads_to(self, recent: list[int], node: int) -> bool:
-        heads = torch.tensor(recent, dtype=torch.long).unique()
-        start, end = self.graph.edges_between(heads, torch.full_like(heads, node))
-        return bool((end > start).any())
+    def mentions(self) -> list[Annotation]:
+        """Return the mentions from left to right, no token in two of them."""
+        owner: list[Annotation | None] = [None] * len(self.tokens)
+        for a in self.annotations:
+            owner[a.start : a.end] = [a] * (a.end - a.start)
+        pieces, start = [], 0
+        for _, run in groupby(owner, key=id):
+            same = list(run)
+            if same[0] is not None:
+                pieces.append(replace(same[0], start=start, end=start + len(same)))
+            start += len(same)
+        return pieces
+
+    def as_record(self) -> dict[str, Any]:
+        r"""Write the article as a record of the format of new models.
+
+        Line ends become ``\n``. Facts are the relations of derived mentions, read
+        forwards. Mentions that a coreference system found name nothing reliably, so
+        they teach no alias. A date or quantity is an entity like any other.
+        """
+        tokens = unmarked(list(self.tokens))
+        mentions = [
+            {
+                "start": m.start - 1,
+                "end": min(m.end - 1, len(tokens)),
+                "entity": m.entity,
+                "form": "pronoun" if m.source == "COREF" else "name",
+            }
+            for m in self.mentions()
+            if m.start - 1 < len(tokens)
+        ]
+        triples = {
+            _forwards(parent, relation, a.entity)
+            for a in self.annotations
+            for relation, parent in a.edges
+            if relation != _REFLEXIVE
+        }
+        return {
+            "id": self.title,
+            "tokens": tokens,
+            "mentions": mentions,
+            "triples": sorted(map(list, triples)),
+        }
 
 
-def collate_walks(mention: Sequence[list[int]], node: Sequence[list[int]]) -> Walks:
-    """Pad annotations of B texts, (B, 1, T)."""
-    return Walks(_pad(mention)[:, None], _pad(node)[:, None])
+def _forwards(head: str, relation: str, tail: str) -> tuple[str, str, str]:
+    if relation.startswith(_INVERSE):
+        return (tail, relation.removeprefix(_INVERSE), head)
+    return (head, relation, tail)
 
 
-def _pad(rows: Sequence[list[int]]) -> Tensor:
-    padded = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    for row, values in zip(padded, rows, strict=True):
-        row[: len(values)] = torch.tensor(values)
-    return padded
+def read_linked(path: Path) -> list[LinkedText]:
+    """Read a file of articles.
+
+    Raises:
+        ValueError: If a line is not of the format; it is named.
+    """
+    texts = []
+    for number, line in numbered_lines(path):
+        try:
+            texts.append(LinkedText.from_json(parse(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise ValueError(
+                f"{path}, line {number}: not a linked article ({err!r}); expected "
+                '{"tokens": [...], "annotations": [{"id": "...", "span": [1, 2], '
+                '"relation": [...], "parent_id": [...]}, ...]}'
+            ) from err
+    if not texts:
+        raise ValueError(f"{path} has no texts")
+    return texts
+
+
+class LinkedAnnotator:
+    """Turns articles into word ids and walks of a converted model.
+
+    Words are looked up as they stand; those without an id are unknown. Entities that
+    the graph lacks are its unknown node, as for the original.
+    """
+
+    def __init__(self, graph: KnowledgeGraph, tokenizer: WordTokenizer) -> None:
+        self.word_id = tokenizer.tokenizer.token_to_id
+        self.node = {name: i for i, name in enumerate(graph.node_names)}
+        self.entity_of = everything(graph.entity_of).tolist()
+
+    def __call__(self, text: LinkedText) -> tuple[list[int], list[int], list[int]]:
+        """Return word ids, mention types and nodes of the tokens after the first."""
+        size = len(text.tokens)
+        mention, node = [int(Mention.NONE)] * size, [NO_ENTITY] * size
+        for m in text.mentions():
+            mention[m.start] = int(Mention.DERIVED if m.edges else Mention.NEW)
+            inner = slice(m.start + 1, m.end)
+            mention[inner] = [int(Mention.CONTINUE)] * (m.end - m.start - 1)
+            node[m.start : m.end] = [self._node(m.entity)] * (m.end - m.start)
+        ids = map(self.word_id, text.tokens)
+        words = [UNKNOWN if i is None else i for i in ids]
+        return words[1:], mention[1:], node[1:]
+
+    def shortlist(self, text: LinkedText) -> list[int]:
+        """List the entities of an article, rows of the entity table."""
+        rows = (self.entity_of[self._node(a.entity)] for a in text.annotations)
+        return list(dict.fromkeys(rows))
+
+    def _node(self, entity: str) -> int:
+        return self.node.get(entity, UNKNOWN)
+
+
+def over_shortlist(encoded: Encoded, shortlist: Iterable[int]) -> Encoded:
+    """Let new mentions name only the entities that a text is known to have.
+
+    Original models with a shortlist were trained so: they are told which entities an
+    article will mention, and choose among them.
+
+    Args:
+        encoded: One text, encoded by p.
+        shortlist: Rows of the entity table.
+
+    Raises:
+        ValueError: If there are several texts: each has a shortlist of its own.
+    """
+    if len(encoded.text) != 1:
+        raise ValueError(f"a shortlist is of one text; got {len(encoded.text)}")
+    listed = torch.zeros_like(encoded.walk.introducible)
+    listed[list(shortlist)] = True
+    listed[NO_ENTITY] = False
+    return replace(encoded, walk=replace(encoded.walk, introducible=listed))

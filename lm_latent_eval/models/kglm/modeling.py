@@ -1,20 +1,108 @@
-"""KGLM with its proposals; ``joint.py`` has p(x, z)."""
+"""KGLM's joint distribution p(x, z): text and a walk through a knowledge graph.
+
+    p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),  z_t = (mention type, node)
+
+Symbols: h^t, h^h, h^r -> ``text``, ``head``, ``relation`` parts of the hidden state;
+E -> ``entity_embeddings``; candidates for a parent -> the nodes of the last ``cutoff``
+tokens. The factor of z_t is in ``latents.py``, the factor of x_t in ``network.py``.
+Proposals: a trunk like that of p, trained to predict z_t from the text before x_t
+(``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
+is also twisted towards nodes whose names stand in the text: ``AliasMatching``); or p's
+own conditional, twisted by what p will pay for the text ahead (``adapted``:
+``twisting.py``), for which nothing is trained.
+Departures: parents and relations are summed out; newly trained models exclude what
+cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
+Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
+the first two.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
 
+import torch
+from torch import Tensor, nn
+
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.joint import KGLMJoint
-from lm_latent_eval.models.kglm.proposal import KGLMProposal
+from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
+from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Rows, Walks
+from lm_latent_eval.models.kglm.network import TABLE, Trunk, Words, log_add
+from lm_latent_eval.models.kglm.proposals import KGLMProposal
+from lm_latent_eval.models.kglm.steps import log_prob_walks, node_probs
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import PADDING, START
 
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
 
 
-class KGLM(KGLMJoint):
+class AliasMemo:
+    """Encodes the aliases of each node once, as long as they fit into memory."""
+
+    LIMIT = 1 << 30  # bytes
+
+    def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
+        self.graph, self.words = graph, words
+        self.version = self._version()
+        n, num_aliases, length = graph.aliases.shape
+        weight = words.copy.weight
+        shape = (n, len(weight), num_aliases * length)
+        self.fits = math.prod(shape) * weight.element_size() <= self.LIMIT
+        if self.fits:
+            self.keys = weight.new_empty(shape)
+            self.known = torch.zeros(n, dtype=torch.bool)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a weight has changed since."""
+        return self._version() != self.version
+
+    def _version(self) -> int:
+        weights = [*self.words.parameters(), self.words.tokens[0].weight]
+        return sum(weight._version for weight in weights)
+
+    def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return encoded and plain alias words, (n, dim, slots) and (n, slots).
+
+        Nodes and plain words are on the host.
+        """
+        words = self.graph.alias_words(node)
+        if not self.fits:
+            return self.words.encode_aliases(words), words.flatten(1)
+        new = node[~self.known[node]]
+        if len(new):
+            encoded = self.words.encode_aliases(self.graph.alias_words(new))
+            self.keys[sent(new, encoded.device)] = encoded
+            self.known[new] = True
+        return self.keys[sent(node, self.keys.device)], words.flatten(1)
+
+
+NEGLIGIBLE = 1e-6
+"""Probability of nodes that a next-token distribution may leave out."""
+
+
+class GenerativeModel(nn.Module):
+    """p(x, z): the trunk's walk and the words that it utters."""
+
+    def __init__(self, config: KGLMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.trunk = Trunk(config)
+        self.words = Words(config, self.trunk.token_embeddings)
+
+
+class KGLM(Pretrained):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -26,11 +114,309 @@ class KGLM(KGLMJoint):
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
     """What estimates its likelihoods, the default first."""
+    config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
         """Build p and the trained q's; ``graph`` comes from the checkpoint if None."""
-        super().__init__(config, graph)
+        super().__init__(config)
+        self.generative = GenerativeModel(config)
+        self.proposals = nn.ModuleDict(
+            {
+                name: Trunk(config, both_ways=name == "smoothing")
+                for name in config.proposals
+            }
+        )
+        self.graph = graph
+        self._alias_keys: AliasMemo | None = None
         self.post_init()  # type: ignore[no-untyped-call]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module of a new model."""
+        initialise(module)
+        if isinstance(module, Trunk) and hasattr(module, "new_weight"):
+            nn.init.uniform_(module.new_weight, -0.1, 0.1)
+        if isinstance(module, Words) and hasattr(module, "weight"):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+
+    # -- files ----------------------------------------------------------------------
+
+    def save_extras(self, directory: Path) -> None:
+        self.knowledge.save(directory)
+
+    def load_extras(self, directory: Path) -> None:
+        """Read the graph.
+
+        Raises:
+            GraphError: If it is missing, damaged or of another model.
+        """
+        graph, config = KnowledgeGraph.load(directory), self.config
+        relations, words = len(graph.relation_names), graph.lookups.num_words - 1
+        if (graph.num_entities, relations) != (
+            config.num_entities,
+            config.num_relations,
+        ) or words >= config.num_words:
+            raise GraphError(
+                f"{directory / GRAPH_FILE} has {graph.num_entities} entities, "
+                f"{relations} relations and alias words up to {words}; the model has "
+                f"{config.num_entities}, {config.num_relations} and {config.num_words} "
+                "words: it belongs to another checkpoint"
+            )
+        self.graph = graph
+        self._forget()
+
+    def check_extras(self) -> None:
+        """Check the graph in whole.
+
+        Raises:
+            GraphError: If it contradicts itself.
+        """
+        self.knowledge.check()
+
+    @property
+    def normalization(self) -> Normalization:
+        """What its probabilities of all texts total."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return (
+            Normalization.ONE
+            if self.config.only_possible and excluded
+            else Normalization.BELOW_ONE
+        )
+
+    # -- p(x, z) --------------------------------------------------------------------
+
+    def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
+        """Read the tokens before each target and score every decision of a walk."""
+        return self._encode(
+            self.generative.trunk,
+            batch.inputs,
+            batch,
+            after,
+            only_possible=self.config.only_possible,
+        )
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
+    ) -> Encoded:
+        """Return what was read, with the targets and the walks that it now has."""
+        history = after.history if after else encoded.history
+        return replace(encoded, batch=batch, history=history)
+
+    def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64."""
+        history, walks = encoded.on_host(walks)
+        _, length = encoded.batch.on_host
+        log_z = log_prob_walks(encoded.walk, history, walks, length)
+        return (widened(log_z) + self.log_words(encoded, walks)).sum(-1)
+
+    def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
+        """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
+
+        Each (position, node) of a text is scored once, however many walks share it.
+        """
+        batch, num_nodes = encoded.batch, self.knowledge.num_nodes
+        targets, length = batch.on_host
+        (node,) = fetched(walks.node)
+        inside = torch.arange(targets.shape[1]) < length[:, None, None]
+        inside = inside.expand_as(node)
+        place = torch.arange(targets.numel()).view_as(targets)[:, None].expand_as(node)
+        pair, shared = torch.unique(
+            place[inside] * num_nodes + node[inside], return_inverse=True
+        )
+        log_p = self._log_words(
+            encoded.text, batch, pair // num_nodes, pair % num_nodes
+        )
+        result = log_p.new_zeros(node.numel())
+        index = inside.flatten().nonzero()[:, 0], shared
+        here, which = (sent(x, result.device) for x in index)
+        return result.index_copy(0, here, log_p[which]).view(node.shape)
+
+    def _log_words(
+        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
+    ) -> Tensor:
+        """Return log p(x_t | node, x_<t) of places and nodes, nats, (U,) float64.
+
+        Some texts at a time, and of those some nodes, since each has a row of V words.
+
+        Args:
+            text: h^t, (B, T, token_embedding_dim).
+            batch: B texts of T tokens.
+            position: Places in the flattened (B * T), non-decreasing, on the host,
+                (U,).
+            node: A node for each, on the host, (U,).
+        """
+        targets, _ = batch.on_host
+        num_texts, size = len(targets), max(1, targets.shape[1])
+        at_once = max(1, TABLE // (size * self.config.vocab_size))
+        first = range(0, num_texts, at_once)
+        counts = (position // (size * at_once)).bincount(minlength=len(first)).tolist()
+        columns = zip(first, position.split(counts), node.split(counts), strict=True)
+        return torch.cat(
+            [
+                self._log_words_at_once(
+                    text[b : b + at_once],
+                    targets[b : b + at_once],
+                    batch.unknown_log_prob[b : b + at_once],
+                    places - b * size,
+                    nodes,
+                    spelled=batch.spelled,
+                )
+                for b, places, nodes in columns
+            ]
+        )
+
+    def _log_words_at_once(
+        self,
+        text: Tensor,
+        targets: Tensor,
+        unknown_log_prob: Tensor,
+        position: Tensor,
+        node: Tensor,
+        *,
+        spelled: bool,
+    ) -> Tensor:
+        distinct, column = torch.unique(node, return_inverse=True)
+        at_once = self._nodes_at_once(targets.shape[1])
+        groups, group = distinct.split(at_once), column // at_once
+        # Group after group, the pairs of each in their order.
+        order = group.argsort(stable=True)
+        sizes = group.bincount(minlength=len(groups)).tolist()
+        log_p = []
+        for some, mine in zip(groups, order.split(sizes), strict=True):
+            keys, aliases = self._aliases(some)
+            paths = self.generative.words.log_paths(
+                text,
+                targets,
+                unknown_log_prob,
+                self._entity_vectors(some),
+                keys,
+                aliases,
+                position[mine],
+                column[mine] % at_once,
+                spelled=spelled,
+            )
+            log_p.append(log_add(*paths))
+        return torch.cat(log_p)[sent(order.argsort(), text.device)]
+
+    def _nodes_at_once(self, num_tokens: int) -> int:
+        """How many nodes' words, aliases and products with tokens fit into a table."""
+        words = self.generative.words
+        slots = math.prod(self.knowledge.aliases.shape[1:])
+        largest = max(
+            self.config.vocab_size, max(num_tokens, words.copy.out_features) * slots
+        )
+        return max(1, TABLE // largest)
+
+    def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
+        """Return the state after the encoded piece."""
+        return encoded.after(walks)
+
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
+        """Predict the first token of an encoded piece from K weighted histories.
+
+        Every choice of the walk at this token is summed over, but for nodes that
+        together have a probability below ``NEGLIGIBLE``.
+
+        Args:
+            encoded: B pieces of one token, whose targets are not looked at.
+            log_w: Log-weights of the K histories in nats, (B, K).
+            uniforms: Random numbers, which a sum needs none of.
+
+        Returns:
+            Log-probabilities in nats, (B, num_words).
+        """
+        batch, samples, _ = encoded.history.shape
+        log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
+        rows = []
+        for b in range(batch):
+            here = Rows(torch.full((samples,), b), encoded.history[b])
+            mass = node_probs(encoded.walk, here, log_weight[b])
+            (node,) = fetched(self._not_negligible(mass))
+            mixed = mass.new_zeros(self.config.num_words)
+            for some in node.split(self._nodes_at_once(1)):
+                mixed = mixed + self.generative.words.next_word(
+                    encoded.text[b, 0],
+                    mass[sent(some, mass.device)],
+                    self._entity_vectors(some),
+                    *self._aliases(some),
+                )
+            rows.append(mixed.log())
+        return torch.stack(rows)
+
+    @staticmethod
+    def _not_negligible(mass: Tensor) -> Tensor:
+        sorted_mass, order = mass.sort(descending=True)
+        rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
+        return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
+
+    # -- shared by p and q ----------------------------------------------------------
+
+    @property
+    def knowledge(self) -> KnowledgeGraph:
+        """The graph; an error if the model has none yet."""
+        if self.graph is None:
+            raise ValueError("this KGLM has no knowledge graph: pass graph=")
+        return self.graph
+
+    def _encode(
+        self,
+        trunk: Trunk,
+        tokens: Tensor,
+        batch: TokenBatch,
+        after: KGLMState | None,
+        *,
+        only_possible: bool,
+    ) -> Encoded:
+        text, head, relation, carry = trunk.read(
+            tokens, batch.length, after.carry if after else None
+        )
+        walk = NextStep(
+            trunk.scores(text, head, relation),
+            self.knowledge,
+            self._introducible
+            if only_possible
+            else torch.ones_like(self._introducible),
+            only_possible,
+        )
+        none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
+        return Encoded(batch, text, walk, after.history if after else none, carry)
+
+    @cached_property
+    def _introducible(self) -> Tensor:
+        mask = self.knowledge.node_of_entity != 0
+        mask[: self.config.special_entities] = False
+        return mask
+
+    def _entity_vectors(self, node: Tensor) -> Tensor:
+        table: nn.Embedding = self.generative.trunk.entity_embeddings
+        vectors: Tensor = table(sent(self.knowledge.entity(node), self.device))
+        return vectors
+
+    def _aliases(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Encoded and plain alias words of nodes, (n, dim, slots) and (n, slots)."""
+        if self.training or self.generative.words.copy.weight.requires_grad:
+            words = self.knowledge.alias_words(node)
+            return self.generative.words.encode_aliases(words), words.flatten(1)
+        if self._alias_keys is None or self._alias_keys.outdated:
+            self._alias_keys = AliasMemo(self.knowledge, self.generative.words)
+        return self._alias_keys(node)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and evaluation; forget what weights may change."""
+        self._forget()
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Forget what was derived from weights that move."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        """Drop what was derived from weights and graph."""
+        self._alias_keys = None
+        self.__dict__.pop("_introducible", None)
+
+    # -- q(z | x) -------------------------------------------------------------------
 
     @property
     def proposal_names(self) -> list[str]:

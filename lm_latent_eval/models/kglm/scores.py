@@ -1,19 +1,30 @@
-"""Lazily computed logits of every decision of a walk.
+"""Scores of a walk's decisions, and the distributions over entities and edges.
 
 A graph may have a million entities and a text thousands of positions, so scores of
-(position, entity) pairs are kept as the vectors whose products they are. Positions and
-entities are on the host.
+(position, entity) pairs are kept as the vectors whose products they are, and what is
+asked for is computed for the (position, entity) pairs asked for. Positions, entities
+and edges are on the host; no table has a column an edge. A twist b_t(n) multiplies the
+probability of node n at position t by e^{b_t(n)}.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.ragged import (
+    distinct_pairs,
+    expand_ranges,
+    in_groups,
+    invert_cdf,
+    segment_logsumexp,
+)
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 
 AT_ONCE = 1 << 21
 """Numbers of one kind (positions x entities, pairs x dimensions) held at a time."""
@@ -106,3 +117,385 @@ class StepScores:
             self.parent.scaled(factor),
             self.relation * factor,
         )
+
+
+@dataclass(frozen=True)
+class Twist:
+    """b_t(node) at P positions: of the nodes that are listed, and of all others.
+
+    Which are listed is known on the host, where positions and nodes are.
+    """
+
+    key: Tensor
+    """position * N + node, increasing, and P * N at the end, on the host, (M + 1,)."""
+    value: Tensor
+    """Nats, and 0 at the end, (M + 1,)."""
+    others: Tensor
+    """Nats, of the nodes that a position does not list, (P,)."""
+    num_nodes: int
+    """N."""
+    continues: bool
+    """Whether the mass of a CONTINUE is twisted as well, or kept."""
+    none: Twist | None = None
+    """Of no mention, after a last mention of a node; None is 0 after every node."""
+
+    @classmethod
+    def largest(
+        cls,
+        position: Tensor,
+        node: Tensor,
+        score: Tensor,
+        *,
+        num_positions: int,
+        num_nodes: int,
+    ) -> Twist:
+        """Take the largest score of each (position, node), and 0 if all are lower."""
+        end = position.new_tensor([num_positions * num_nodes])
+        key, which = torch.unique(
+            torch.cat([position * num_nodes + node, end]), return_inverse=True
+        )
+        score, which = torch.cat([score, score.new_zeros(1)]), sent(which, score.device)
+        value = score.new_zeros(len(key)).scatter_reduce(0, which, score, "amax")
+        others = score.new_zeros(num_positions)
+        return cls(key, value, others, num_nodes, continues=False)
+
+    def select(self, position: Tensor) -> Twist:
+        row, node, value = self.entries(position)
+        end = row.new_tensor([len(position) * self.num_nodes])
+        return replace(
+            self,
+            key=torch.cat([row * self.num_nodes + node, end]),
+            value=torch.cat([value, value.new_zeros(1)]),
+            others=self.others[sent(position, self.others.device)],
+            none=None if self.none is None else self.none.select(position),
+        )
+
+    def scaled(self, factor: Tensor | float) -> Twist:
+        return replace(
+            self,
+            value=self.value * factor,
+            others=self.others * factor,
+            none=None if self.none is None else self.none.scaled(factor),
+        )
+
+    def of_none(self, position: Tensor, window: Tensor) -> Tensor:
+        """Return b of no mention after which a window (..., W) is left, elementwise.
+
+        It is 0 where the window has no node, and else what the last one makes of it.
+        """
+        if self.none is None:
+            return self.others.new_zeros(position.shape)
+        place = torch.arange(window.shape[-1])
+        place = (place * (window != NO_ENTITY)).argmax(-1, keepdim=True)
+        last = window.gather(-1, place).squeeze(-1)
+        nothing = sent(last == NO_ENTITY, self.others.device)
+        return self.none.at(position, last).masked_fill(nothing, 0.0)
+
+    def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return the twist of going on with a mention, elementwise."""
+        if self.continues:
+            return self.at(position, node)
+        return self.others.new_zeros(len(position))
+
+    def at(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return b of positions and nodes, elementwise."""
+        key = position * self.num_nodes + node
+        place = torch.searchsorted(self.key, key)
+        listed = self.key[place] == key
+        index = torch.where(listed, place, len(self.key) + position)
+        return self._both[sent(index, self.value.device)]
+
+    @cached_property
+    def _both(self) -> Tensor:
+        return torch.cat([self.value, self.others])
+
+    def entries(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the listed nodes of some positions: index into them, node and value."""
+        low = position * self.num_nodes
+        entry, row = expand_ranges(
+            torch.searchsorted(self.key, low),
+            torch.searchsorted(self.key, low + self.num_nodes),
+        )
+        value = self.value[sent(entry, self.value.device)]
+        return row, self.key[entry] % self.num_nodes, value
+
+
+@dataclass(frozen=True)
+class NewEntities:
+    r"""p_new at P positions.
+
+    .. math::
+        p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
+        \cdot \frac{e^{b_t(e)}}{L_t}, \qquad
+        L_t = e^{b_t(\mathrm{others})}
+        \sum_{e\ \mathrm{unlisted}} \frac{e^{s_{te}}}{Z_t}
+        + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
+
+    The sums of Z_t and of the twist's lift L_t share the one over the entities that the
+    twist does not list, ``AT_ONCE`` numbers at a time; it lists few.
+    """
+
+    scores: EntityScores
+    graph: KnowledgeGraph
+    introducible: Tensor
+    """Rows of the entity table that may be introduced, on the host, (E,) bool."""
+    twist: Twist | None
+
+    @cached_property
+    def possible(self) -> bool:
+        """Whether any entity may be introduced."""
+        return bool(self.introducible.any())
+
+    @cached_property
+    def _impossible(self) -> Tensor:
+        """Rows that may not, where the scores are, (E,) bool."""
+        return sent(~self.introducible, self.scores.hidden.device)
+
+    def _sent(self, index: Tensor) -> Tensor:
+        return sent(index, self.scores.hidden.device)
+
+    @property
+    def log_z(self) -> Tensor:
+        """Log Z, (P,); 0 if no entity may be introduced."""
+        return self._log_sums[0]
+
+    @property
+    def lift(self) -> Tensor:
+        """Log L: what the twist multiplies the mass of NEW mentions by, (P,)."""
+        return self._log_sums[1]
+
+    @cached_property
+    def _log_sums(self) -> tuple[Tensor, Tensor]:
+        """Log Z and log L.
+
+        What the twist does not list is summed by itself: as what remains of 1 it would
+        be lost in rounding where it is rare, and it may be what the twist favours.
+        """
+        count = len(self.scores.hidden)
+        log_z = self.scores.hidden.new_zeros(count)
+        if not self.possible:
+            return log_z, log_z
+        # Into one tensor: small results between large ones scatter the heap.
+        for few in self.scores.few(torch.arange(count)):
+            log_z[self._sent(few)] = self._unlisted_rows(few).logsumexp(-1)
+        if self.twist is None:
+            return log_z, torch.zeros_like(log_z)
+        position, entity, twist = self._twisted(torch.arange(count))
+        score, unlisted = widened(self.scores.at(position, entity)), widened(log_z)
+        plain, twisted = (
+            torch.logaddexp(rest, segment_logsumexp(listed, position, count))
+            for rest, listed in [
+                (unlisted, score),
+                (unlisted + self.twist.others, score + twist),
+            ]
+        )
+        return plain.to(log_z), (twisted - plain).to(log_z)
+
+    def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
+        """Return log p_new of positions and entities in nats, elementwise, (n,)."""
+        log_plain = self._log_plain(position, entity)
+        if self.twist is None:
+            return log_plain
+        node = self.graph.node_of_entity[entity]
+        lift = self.lift[self._sent(position)]
+        return log_plain + self.twist.at(position, node) - lift
+
+    def log_probs(self, position: Tensor) -> Tensor:
+        """Return log p_new of every entity at some positions in nats, (n, E)."""
+        there = self._sent(position)
+        log_plain = self._masked_rows(position) - self.log_z[there, None]
+        if self.twist is None:
+            return log_plain
+        row, entity, twist = self._twisted(position)
+        others = self.twist.others[there, None].expand_as(log_plain)
+        index = (self._sent(row), self._sent(entity))
+        twisted = log_plain + others.index_put(index, twist)
+        return twisted - self.lift[there, None]
+
+    def sample(self, position: Tensor, u: Tensor) -> Tensor:
+        """Draw an entity at each position (non-decreasing), (n,), by inverting cdfs.
+
+        The entities are where the scores are.
+        """
+        distinct, which = position.unique_consecutive(return_inverse=True)
+        drawn, first = self._sent(torch.zeros_like(position)), 0
+        for few in self.scores.few(distinct):
+            prob = self.log_probs(few).exp()
+            row = torch.arange(len(few)).repeat_interleave(prob.shape[1])
+            (mine,) = ((which >= first) & (which < first + len(few))).nonzero(
+                as_tuple=True
+            )
+            there, query = self._sent(mine), which[mine] - first
+            place = invert_cdf(prob.flatten(), row, len(few), query, u[there])
+            drawn = drawn.index_copy(0, there, place % prob.shape[1])
+            first += len(few)
+        return drawn
+
+    def top(self, position: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Return the most probable entities: log p_new and entity, (n, number) each.
+
+        Both are where the scores are.
+        """
+        number = min(number, self.scores.num_entities)
+        distinct, which = torch.unique(position, return_inverse=True)
+        best = [self.log_probs(few).topk(number) for few in self.scores.few(distinct)]
+        which = self._sent(which)
+        log_prob, entity = (torch.cat(part)[which] for part in zip(*best, strict=True))
+        return log_prob, entity
+
+    def _log_plain(self, position: Tensor, entity: Tensor) -> Tensor:
+        score = self.scores.at(position, entity) - self.log_z[self._sent(position)]
+        impossible = self._sent(~self.introducible[entity])
+        return score.masked_fill(impossible, -torch.inf)
+
+    def _masked_rows(self, position: Tensor) -> Tensor:
+        return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
+
+    def _unlisted_rows(self, position: Tensor) -> Tensor:
+        """Leave out what the twist lists."""
+        rows = self._masked_rows(position)
+        if self.twist is not None:
+            row, entity, _ = self._twisted(position)
+            index = (self._sent(row), self._sent(entity))
+            rows = rows.index_put(index, rows.new_full((), -torch.inf))
+        return rows
+
+    def _twisted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the introducible entities of the twist: index, entity and twist."""
+        if self.twist is None:
+            raise ValueError("no twist")
+        row, node, twist = self.twist.entries(position)
+        entity = self.graph.entity(node)
+        own = (self.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
+        own &= self.introducible[entity]
+        (own,) = own.nonzero(as_tuple=True)
+        return row[own], entity[own], twist[self._sent(own)]
+
+
+@dataclass(frozen=True)
+class ParentEdges:
+    r"""p(edge | parent) at P positions; parents are rows of the entity table.
+
+    .. math::
+        p(\mathrm{edge} \mid c) \propto e^{s_t(\mathrm{relation}) + b_t(\mathrm{tail})}
+
+    over the edges that leave c, b being the twist. Edges are listed for the (position,
+    parent) pairs asked for.
+    """
+
+    relation: Tensor
+    """Scores of relations, (P, R)."""
+    graph: KnowledgeGraph
+    twist: Twist | None
+
+    def select(self, position: Tensor) -> ParentEdges:
+        return replace(
+            self,
+            relation=self.relation[sent(position, self.relation.device)],
+            twist=None if self.twist is None else self.twist.select(position),
+        )
+
+    def fetched_with(self, *others: Tensor) -> tuple[ParentEdges, list[Tensor]]:
+        """Copy the scores to the host, and others in the same wait for a device."""
+        if self.twist is None:
+            relation, *rest = fetched(self.relation, *others)
+            return replace(self, relation=relation), rest
+        relation, value, rest_of_nodes, *rest = fetched(
+            self.relation, self.twist.value, self.twist.others, *others
+        )
+        twist = replace(self.twist, value=value, others=rest_of_nodes)
+        return replace(self, relation=relation, twist=twist), rest
+
+    def log_prob(self, position: Tensor, parent: Tensor, node: Tensor) -> Tensor:
+        """Return log of the summed probability of the edges parent -> node, (N,)."""
+        head = self.graph.node_of_entity[parent]
+        edge, pair = expand_ranges(*self.graph.edges_between(head, node))
+        there = segment_logsumexp(self._scores(position[pair], edge), pair, len(head))
+        log_z, _ = self.log_sums(position, parent)
+        return there - log_z.masked_fill(log_z.isneginf(), 0.0)
+
+    def log_sums(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum over the edges of (position, parent): with and without the twist, (n,).
+
+        Distinct pairs are summed once, as many at a time as have few edges together.
+        """
+        distinct, which = self._distinct(position, parent)
+        start, end = self._range(distinct[1])
+        twisted, plain = [], []
+        for t, first, last in in_groups(
+            (distinct[0], start, end), end - start, AT_ONCE
+        ):
+            edge, pair = expand_ranges(first, last)
+            twisted.append(segment_logsumexp(self._scores(t[pair], edge), pair, len(t)))
+            if self.twist is not None:
+                score = self._plain(t[pair], edge)
+                plain.append(segment_logsumexp(score, pair, len(t)))
+        which = sent(which, self.relation.device)
+        log_z = torch.cat(twisted)[which]
+        return log_z, torch.cat(plain)[which] if plain else log_z
+
+    def every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the edges of (position, parent): tail, log-probability and pair.
+
+        Those of distinct pairs are scored once.
+        """
+        (t, c), which = self._distinct(position, parent)
+        tail, log_prob, pair = self._every(t, c)
+        count = torch.bincount(pair, minlength=len(t))
+        end = count.cumsum(0)
+        listed, row = expand_ranges((end - count)[which], end[which])
+        return tail[listed], log_prob[sent(listed, log_prob.device)], row
+
+    def sample(
+        self, position: Tensor, parent: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw an edge of each (position, parent).
+
+        Returns:
+            Which of the edges that are listed were drawn, (n,), where the scores are,
+            and the tails of those listed.
+        """
+        distinct, which = self._distinct(position, parent)
+        start, end = self._range(distinct[1])
+        drawn, tails = torch.zeros_like(position), []
+        drawn, first, listed = sent(drawn, u.device), 0, 0
+        for t, c in in_groups(distinct, end - start, AT_ONCE):
+            tail, log_prob, pair = self._every(t, c)
+            (mine,) = ((which >= first) & (which < first + len(t))).nonzero(
+                as_tuple=True
+            )
+            there, query = sent(mine, u.device), which[mine] - first
+            edge = invert_cdf(log_prob.exp(), pair, len(t), query, u[there])
+            drawn = drawn.index_copy(0, there, edge + listed)
+            tails.append(tail)
+            first, listed = first + len(t), listed + len(tail)
+        return drawn, torch.cat(tails)
+
+    def _every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        edge, pair = expand_ranges(*self._range(parent))
+        score = self._scores(position[pair], edge)
+        log_z = segment_logsumexp(score, pair, len(position))
+        return self.graph.tail(edge), score - log_z[sent(pair, score.device)], pair
+
+    def _distinct(
+        self, position: Tensor, parent: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        *distinct, which = distinct_pairs(
+            position, parent, len(self.graph.node_of_entity)
+        )
+        return (distinct[0], distinct[1]), which
+
+    def _range(self, parent: Tensor) -> tuple[Tensor, Tensor]:
+        start, end = self.graph.edge_range(self.graph.node_of_entity[parent])
+        return start, torch.where(self.graph.has_edges[parent], end, start)
+
+    def _scores(self, position: Tensor, edge: Tensor) -> Tensor:
+        score = self._plain(position, edge)
+        if self.twist is not None:
+            score = score + self.twist.at(position, self.graph.tail(edge))
+        return score
+
+    def _plain(self, position: Tensor, edge: Tensor) -> Tensor:
+        index = (position, self.graph.relation(edge))
+        there, relation = (sent(x, self.relation.device) for x in index)
+        return self.relation[there, relation]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.data import (
-    AnnotatedText,
-    Annotator,
-    Knowledge,
-    build_graph,
-    build_vocabulary,
-    collate_walks,
-)
+from lm_latent_eval.models.kglm.data import NAMING, AnnotatedText, Knowledge, Span
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.steps import Walks
 from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START, WordTokenizer
+from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import KGLMSize, Options
 from lm_latent_eval.training.supervised import Part
 
@@ -107,3 +105,128 @@ def parts(model: KGLM) -> dict[str, Part[Item]]:
 def _collate(items: Sequence[Item]) -> tuple[TokenBatch, Walks]:
     batch = TokenBatch.collate([ids for ids, _, _ in items], first=START)
     return batch, collate_walks([m for _, m, _ in items], [n for _, _, n in items])
+
+
+# -- the graph, the vocabulary and the walks of annotated texts ---------------------
+
+
+def surface_forms(
+    texts: Iterable[AnnotatedText], knowledge: Knowledge | None = None
+) -> dict[str, list[str]]:
+    """Collect each entity's names and descriptions, the most common first.
+
+    Names that come with the knowledge and occur in no text follow in their order.
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for text in texts:
+        for m in text.mentions:
+            if m.form in NAMING:
+                counts[m.entity][text.text[m.start : m.end]] += 1
+    ranked = {
+        entity: sorted(forms, key=lambda form: (-forms[form], form))
+        for entity, forms in sorted(counts.items())
+    }
+    for entity, forms in (knowledge.aliases if knowledge else {}).items():
+        seen = ranked.setdefault(entity, [])
+        seen += [form for form in forms if form not in seen]
+    return ranked
+
+
+def build_vocabulary(
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None = None,
+    *,
+    min_count: int,
+) -> tuple[WordTokenizer, int]:
+    """Collect the words of a training text.
+
+    Returns:
+        The tokenizer, and how many word types of the text are unknown to it.
+    """
+    forms = surface_forms(texts, knowledge)
+    tokenizer = WordTokenizer.train(
+        (text.text for text in texts),
+        min_count=min_count,
+        copied=[form for names in forms.values() for form in names],
+    )
+    words = (word for text in texts for word in split(text.text))
+    return tokenizer, tokenizer.count_unknown_types(words)
+
+
+def build_graph(
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None,
+    tokenizer: WordTokenizer,
+    *,
+    max_aliases: int,
+    max_alias_words: int,
+) -> KnowledgeGraph:
+    """Build the knowledge graph that annotated texts speak of."""
+    # A word that is unknown cannot be copied: it could stand for any.
+    aliases = {
+        entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]
+        for entity, forms in surface_forms(texts, knowledge).items()
+    }
+    return KnowledgeGraph.build(
+        chain(
+            (triple for text in texts for triple in text.triples),
+            knowledge.triples if knowledge else (),
+        ),
+        aliases,
+        nodes=sorted({m.entity for text in texts for m in text.mentions}),
+        max_aliases=max_aliases,
+        max_alias_words=max_alias_words,
+    )
+
+
+class Annotator:
+    """Turns annotated texts into word ids and the walk that is annotated."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, tokenizer: WordTokenizer, cutoff: int
+    ) -> None:
+        self.graph, self.tokenizer, self.cutoff = graph, tokenizer, cutoff
+        self.node = {name: i for i, name in enumerate(graph.node_names)}
+
+    def __call__(self, text: AnnotatedText) -> tuple[list[int], list[int], list[int]]:
+        """Return word ids (the end included), mention types and nodes, T each.
+
+        A mention is derived if an edge leads to it from an entity of the last
+        ``cutoff`` words, and new otherwise. Entities that the graph lacks are not
+        mentioned.
+        """
+        words = self.tokenizer(text.text)
+        mention, node = [int(Mention.NONE)], [NO_ENTITY]
+        mention *= len(words.ids) + 1
+        node *= len(words.ids) + 1
+        spans = iter(text.mentions)
+        span = next(spans, None)
+        begun: Span | None = None
+        for t, start in enumerate(words.starts):
+            while span is not None and start >= span.end:
+                span = next(spans, None)
+            if span is None or start < span.start or span.entity not in self.node:
+                continue
+            node[t] = self.node[span.entity]
+            if span is begun:
+                mention[t] = int(Mention.CONTINUE)
+                continue
+            begun = span
+            recent = node[max(0, t - self.cutoff) : t]
+            derived = self._leads_to(recent, node[t])
+            mention[t] = int(Mention.DERIVED if derived else Mention.NEW)
+        return [*words.ids, END], mention, node
+
+    def _leads_to(self, recent: list[int], node: int) -> bool:
+        heads = torch.tensor(recent, dtype=torch.long).unique()
+        start, end = self.graph.edges_between(heads, torch.full_like(heads, node))
+        return bool((end > start).any())
+
+
+def collate_walks(mention: Sequence[list[int]], node: Sequence[list[int]]) -> Walks:
+    """Pad annotations of B texts, (B, 1, T)."""
+    return Walks(_pad(mention)[:, None], _pad(node)[:, None])
+
+
+def _pad(rows: Sequence[list[int]]) -> Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

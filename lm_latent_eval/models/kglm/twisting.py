@@ -15,10 +15,10 @@ In the last sum n runs over the candidates alone: an edge to any other node lead
 nowhere. The words' probabilities are p's own, and so are the mention types', but that
 DERIVED keeps its share where p has nobody to derive from, as before any mention. The
 entity that a DERIVED mention names, which depends on the walk so far, follows from the
-last node alone and from what the text says of others (``parents.py``): first, to find
-out who they are, from a chain in which it is any of the C candidates alike. So the sums
-are exact for these chains, and for p a guess: it is a proposal's to be corrected by
-weights.
+last node alone and from what the text says of others (``ExpectedParents``): first, to
+find out who they are, from a chain in which it is any of the C candidates alike. So the
+sums are exact for these chains, and for p a guess: it is a proposal's to be corrected
+by weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
 words to come. Nothing is learned, and no gradient goes through the twist. Source: the
@@ -36,19 +36,201 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
-from lm_latent_eval.inference.ragged import ranked_within
+from lm_latent_eval.inference.ragged import (
+    distinct_pairs,
+    expand_ranges,
+    ranked_within,
+    segment_logsumexp,
+)
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Twist
-from lm_latent_eval.models.kglm.parents import ExpectedParents, parents_of
-from lm_latent_eval.models.kglm.steps import Mention
-from lm_latent_eval.models.kglm.walk import NextStep
+from lm_latent_eval.models.kglm.latents import Mention, NextStep
+from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.text.batch import TokenBatch
+
+MOST_EDGES = 1 << 20
+"""Words times edges of a text's candidates. Where there would be more, those of the
+nodes with the fewest come first, and others lead to all candidates alike."""
+
+
+@dataclass(frozen=True)
+class ExpectedParents:
+    r"""What is known of the S states of each text as parents, in float64.
+
+    A DERIVED mention of node n is reached by an edge from an entity that was mentioned
+    in the ``cutoff`` tokens before it. Of a walk that is not yet read on, only the node
+    c that it mentioned last is known; of the others how probable it is that they were
+    mentioned:
+
+    .. math::
+        d_t(n \mid c) = \frac{\sum_{c'} r_t(c' \mid c) \, e^{s_t(c')} \, p(c' \to n)}
+            {\sum_{c'} r_t(c' \mid c) \, e^{s_t(c')}}, \qquad
+        r_t(c \mid c) = 1, \quad r_t(c' \mid c) = r_t(c')
+
+    with p's own scores s of parents and probabilities of edges. n and c' are
+    candidates: of edges to other nodes the mass is left out, so the d_t(n | c) may
+    total less than 1, and edges from other nodes are not looked at. r_t(c') comes from
+    a chain in which mentions are derived from anybody, given the whole text. This is a
+    mean field: mentions of two parents are taken to be independent.
+    """
+
+    weight: Tensor
+    """e^s, up to a number a position, (B, T, S); 0 of what is no parent."""
+    recent: Tensor
+    """r, (B, T, S)."""
+    unknown: Tensor
+    """What the parents from before the piece weigh, of whom nothing is known, (T,)."""
+    known: Tensor
+    """Whether the edges of a state are listed, (B, S)."""
+    head: Tensor
+    """Of the listed edges between states, b S + state, (M,)."""
+    tail: Tensor
+    """(M,), likewise."""
+    kind: Tensor
+    """Which row of ``log_edge`` each has, (M,)."""
+    log_edge: Tensor
+    """log p(edge | head) of heads and relations, (pairs, T)."""
+
+    def log_derived(self, t: int, ahead: Tensor, uniform: Tensor) -> Tensor:
+        r"""Return the logarithm of what DERIVED mentions at t lead to, (B, S).
+
+        .. math:: \log \sum_n d_t(n \mid c) \, \psi_t(n)
+
+        Args:
+            t: A token.
+            ahead: log psi of the states, (B, S).
+            uniform: The same sum for an edge to all candidates alike, (B, 1).
+        """
+        peak = ahead.amax(-1, True)
+        peak = peak.masked_fill(peak.isneginf(), 0.0)
+        psi, alike = (ahead - peak).exp().flatten(), (uniform - peak).exp()
+        paid = self.log_edge[self.kind, t].exp() * psi[self.tail]
+        listed = torch.zeros_like(psi).index_add(0, self.head, paid)
+        paid = torch.where(self.known, listed.view_as(ahead), alike)
+        weight, recent = self.weight[:, t], self.recent[:, t]
+        others, alone = weight * recent, weight * (1 - recent)
+        total = (others * paid).sum(-1, True) + self.unknown[t] * alike + alone * paid
+        parents = others.sum(-1, True) + self.unknown[t] + alone
+        return (total / parents.clamp_min(torch.finfo(total.dtype).tiny)).log() + peak
+
+
+def parents_of(
+    walk: NextStep, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
+) -> ExpectedParents:
+    """Look up what p says of parents and edges among the states of each text.
+
+    Args:
+        walk: The distribution of p's next step.
+        nodes: Of the states, on the host, (B, S); 0 of those that are no node.
+        recent: r, (B, T, S).
+        cutoff: Tokens that an entity stays a parent after its mention.
+        follows: Whether the piece follows another, whose mentions are not known here.
+    """
+    (batch, num_tokens, num_states), graph = recent.shape, walk.graph
+    owner, state = (nodes != NO_ENTITY).nonzero(as_tuple=True)
+    entity = graph.entity(nodes[owner, state])
+    able = graph.has_edges[entity]
+    able &= graph.node_of_entity[entity] == nodes[owner, state]
+    owner, state, entity = owner[able], state[able], entity[able]
+    place, device = torch.arange(num_tokens), recent.device
+    position = owner[:, None] * num_tokens + place
+    found = walk.scores.parent.at(
+        position.flatten(), entity.repeat_interleave(num_tokens)
+    )
+    score = recent.new_full((batch, num_states, num_tokens), -torch.inf)
+    score[sent(owner, device), sent(state, device)] = found.view(position.shape).to(
+        score
+    )
+    peak = score.amax(1, True)
+    weight = (score - peak.masked_fill(peak.isneginf(), 0.0)).exp()
+
+    start, end = graph.edge_range(nodes[owner, state])
+    few = _fewest(end - start, owner, MOST_EDGES // max(1, num_tokens))
+    known = torch.zeros_like(nodes, dtype=torch.bool)
+    known[owner[few], state[few]] = True
+    edge, which = expand_ranges(start[few], end[few])
+    kind, log_edge = _log_edges(walk, graph.relation(edge), which, position[few])
+    tail, listed = _states(owner[few][which], graph.tail(edge), nodes, graph.num_nodes)
+    before = (place < (cutoff if follows else 0)).to(recent.dtype)
+    head = (owner * num_states + state)[few][which][listed]
+    before, known, head, tail, kind = (
+        sent(x, device) for x in (before, known, head, tail, kind[listed])
+    )
+    return ExpectedParents(
+        weight.transpose(1, 2),
+        recent,
+        before,
+        known,
+        head,
+        tail,
+        kind,
+        log_edge.to(recent),
+    )
+
+
+def _log_edges(
+    walk: NextStep, relation: Tensor, head: Tensor, position: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Score the edges of heads, each relation of a head once.
+
+    Args:
+        walk: The distribution of p's next step.
+        relation: Of every edge, (M,).
+        head: Of every edge, (M,).
+        position: Of the tokens of every head, (H, T).
+
+    Returns:
+        Which row each edge has, on the host, (M,), and log p(edge | head), (rows, T).
+    """
+    scores = walk.scores.relation
+    head, relation, kind = distinct_pairs(head, relation, scores.shape[1])
+    number = torch.bincount(kind, minlength=len(head))
+    num_tokens = position.shape[1]
+    cell = torch.arange(num_tokens) + head[:, None] * num_tokens
+    here, relation, there, number = (
+        sent(x, scores.device)
+        for x in (position[head], relation[:, None], head, number)
+    )
+    score, number = scores[here, relation], number.to(scores)
+    log_z = segment_logsumexp(
+        (score + number.log()[:, None]).flatten(), cell.flatten(), position.numel()
+    )
+    return kind, score - log_z.view(position.shape)[there]
+
+
+def _fewest(number: Tensor, owner: Tensor, most: int) -> Tensor:
+    """Return the rows of each owner, from the smallest numbers up, that fit, sorted."""
+    order = number.argsort(stable=True)
+    order = order[owner[order].argsort(stable=True)]
+    total = F.pad(number[order].cumsum(0), (1, 0))
+    first = torch.searchsorted(owner[order], owner[order])
+    return order[total[1:] - total[first] <= most].sort().values
+
+
+def _states(
+    owner: Tensor, node: Tensor, nodes: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor]:
+    """Find nodes among the states of texts: which have one, and b S + state of those.
+
+    Returns:
+        States of the nodes that have one, (M,), and which nodes these are, (M,).
+    """
+    text = torch.arange(len(nodes))[:, None]
+    key, state = (text * num_nodes + nodes).flatten().sort(stable=True)
+    wanted = owner * num_nodes + node
+    place = torch.searchsorted(key, wanted).clamp_max(len(key) - 1)
+    (listed,) = (key[place] == wanted).nonzero(as_tuple=True)
+    return state[place[listed]], listed
+
+
+# -- the hidden Markov model --------------------------------------------------------
 
 MOST_PAIRS = 1 << 18
 """Words times candidates of a text. Where there would be more, the candidates with an
 alias that stands in it in whole come first, and long ones before short ones."""
+
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
+
 FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
 """Nats. A choice that will cost more than this over the best one is twisted as if it
 cost just this, so q is never far below p's own conditional. What is searched is told
@@ -56,6 +238,7 @@ apart further: names that stand where nobody expects them cost that much."""
 
 BEGUN = slice(Mention.NONE, Mention.CONTINUE)
 """Types of tokens that go on with nothing."""
+
 LEAST = 1e-12
 """Probability that something was not mentioned is taken to be no less."""
 

@@ -1,15 +1,55 @@
-"""LRLM with its proposals; ``joint.py`` has p(x, z)."""
+"""LRLM's joint distribution p(x, z): text and its segmentation into words and names.
+
+    p(x, z) = prod over segments of  p(word) p(x_t)  or  p(relation) p(r) p(alias of r)
+
+A text is cut into words and names of facts' objects; everything that a segment costs is
+paid at its first word. Only the text is read, never z, so that the sum over all z is a
+semi-Markov sum (``lattice.py``) and p(x) is exact.
+
+Symbols: h -> ``value``; the source variable -> ``selector``; a segment's relation and
+surface form are one *naming* (``topics.py``).
+Departures: what a text is about is latent too. The original is given each text's
+relations. Here the topic has a prior, is decided with the first name, and is summed out
+with the rest, so that p(x) is of the string alone and compares with that of models that
+are told nothing; ``about`` conditions on a topic, and then p is the original's. New
+models exclude padding and start, and encode names by their letters (``Facts``).
+Source: Hayashi et al. (2020), section 3.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.ragged import expand_ranges
+from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
-from lm_latent_eval.models.lrlm.joint import LRLMJoint
+from lm_latent_eval.models.lrlm.latents import (
+    Encoded,
+    Everything,
+    Readings,
+    RelationState,
+    after_readings,
+    log_readings,
+)
+from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
+from lm_latent_eval.models.lrlm.network import Facts, TransformerXL, Words, log_choice
 from lm_latent_eval.models.lrlm.proposals import Adapted, Posterior, Summation
-from lm_latent_eval.models.lrlm.topics import Topics
+from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.recurrent import RecurrentStack
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+
+TABLE = 1 << 24
+"""Scores (tokens x words, or places x facts) held at a time."""
 
 
-class LRLM(LRLMJoint):
+class LRLM(RelationModel):
     """A latent relation language model with its proposals and its topics.
 
     Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``Summable`` for p;
@@ -23,11 +63,220 @@ class LRLM(LRLMJoint):
     """What estimates its likelihoods, the default first."""
     proposal_names = ("posterior", "adapted")
     """What ``proposal`` can return, the default first."""
+    config: LRLMConfig
 
     def __init__(self, config: LRLMConfig, topics: Topics | None = None) -> None:
         """Build p; ``topics`` come from the checkpoint if None."""
-        super().__init__(config, topics)
+        super().__init__(config)
+        inner = [config.hidden_size] * config.num_layers
+        self.trunk = (
+            RecurrentStack([config.embedding_dim, *inner], config.dropout)
+            if config.trunk == "lstm"
+            else TransformerXL(config)
+        )
+        size = config.hidden_size
+        if config.knowledge_vector:
+            size += config.full_fact_dim
+        self.words = Words(config, size)
+        self.facts = Facts(config)
+        self.selector = nn.Linear(size, 2)
+        self.to_fact = to_facts(size, config.fact_hidden, config.full_fact_dim)
+        if not config.oracle:
+            self.to_alias = nn.Linear(size, config.alias_dim)
+        self.topics = topics
         self.post_init()  # type: ignore[no-untyped-call]
+
+    @property
+    def normalization(self) -> Normalization:
+        """What its probabilities of all texts total."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        if self.config.oracle:  # every alias of a fact has all of its probability
+            return Normalization.UNNORMALISED
+        return Normalization.ONE if excluded else Normalization.BELOW_ONE
+
+    # -- p(x, z) --------------------------------------------------------------------
+
+    def about(self, names: Sequence[str]) -> RelationState:
+        """Return the state of texts whose topics are given, to ``encode`` after."""
+        numbers = [self.knowledge.number(name) for name in names]
+        return RelationState.begin(torch.tensor(numbers))
+
+    def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
+        """Read the tokens before each target and score all that a reading can do."""
+        nothing = torch.zeros(len(batch.length), dtype=torch.long)
+        state = after or RelationState.begin(nothing)
+        embedded = self.words.embed(batch.inputs)
+        hidden, carry = self.trunk(embedded, batch.length, state.carry)
+        return self._scored(batch, self._informed(hidden, state), state, carry)
+
+    def encode_again(
+        self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
+    ) -> Encoded:
+        """Score what was read, with the targets and the readings that it now has."""
+        return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
+
+    def _scored(
+        self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
+    ) -> Encoded:
+        """Score all that a reading can do."""
+        # By place: the first word of every text, then the second, ...
+        by_place = value.transpose(0, 1).flatten(0, 1)
+        log_source = widened(self.selector(by_place).log_softmax(-1))
+        word = log_source[:, 0].view(value.shape[1], -1).t()
+        word = word + self._log_words(value, batch)
+        word = word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR)
+        arcs = self._arcs(batch, state)
+        score = log_source[sent(arcs.place, value.device), 1]
+        score = score + self._log_namings(by_place, arcs)
+        costs = Lattice(
+            batch.on_host[1],
+            word,
+            arcs,
+            score,
+            self.knowledge.log_prior[arcs.topic - 1].double(),
+            _keys(state, self.knowledge.num_topics),
+            self.knowledge.num_topics,
+        )
+        return Encoded(batch, value, costs, state, carry, self.knowledge)
+
+    def log_joint(self, encoded: Encoded, latents: Readings | Everything) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64; of everything, log p(x)."""
+        if isinstance(latents, Everything):
+            log_p, _ = encoded.summed
+            return log_p[:, None].expand(-1, latents.choice.shape[1])
+        return log_readings(encoded, latents)
+
+    def advance(
+        self, encoded: Encoded, latents: Readings | Everything
+    ) -> RelationState:
+        """Return the state after the encoded piece."""
+        if isinstance(latents, Everything):
+            _, state = encoded.summed
+            size = len(state.topic), latents.choice.shape[1]
+            return state.resample(torch.zeros(size, dtype=torch.long))
+        return after_readings(encoded, latents)
+
+    def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
+        """Predict the first token of an encoded piece, (B, num_words) nats."""
+        state, value = encoded.state, encoded.value[:, 0]
+        coming = self.knowledge.word(state.naming.clamp_min(0), state.offset)
+        columns = state.topic, state.naming, state.log_share, coming
+        topics, namings, log_share, coming = (sent(x, value.device) for x in columns)
+        log_w = log_w.log_softmax(-1)[..., None] + log_share
+        log_source = widened(self.selector(value).log_softmax(-1))
+        log_words = widened(self.words.log_probs(value))
+        rows = []
+        for b, weight in enumerate(log_w.exp()):
+            topic, naming = topics[b].flatten(), namings[b].flatten()
+            share = weight.flatten()
+            between = naming < 0
+            free = share.masked_fill(~between, 0.0)
+            by_topic = free.new_zeros(self.config.num_topics + 1)
+            by_topic = by_topic.index_add(0, topic, free)
+            named = self._first_words(value[b], by_topic) * log_source[b, 1].exp()
+            mixed = named.new_zeros(self.config.num_words)
+            going, inner = coming[b].flatten(), share.masked_fill(between, 0.0)
+            mixed = mixed.index_add(0, going, inner)
+            uttered = log_words[b].exp() * free.sum() * log_source[b, 0].exp()
+            mixed[: len(uttered)] += uttered
+            rows.append((mixed + named).log())
+        return torch.stack(rows)
+
+    def _first_words(self, value: Tensor, by_topic: Tensor) -> Tensor:
+        """Return what a name begins with, given how probable topics are.
+
+        Args:
+            value: What it is predicted from, (inner,).
+            by_topic: Probability of no topic yet, and of each, (num_topics + 1,).
+        """
+        topics = self.knowledge
+        prior = sent(topics.log_prior, value.device).exp()
+        prob = by_topic[1:] + by_topic[0] * prior
+        (some,) = fetched(prob)[0].nonzero(as_tuple=True)
+        naming = expand_ranges(*topics.facts_of(some + 1))[0]
+        naming, _ = expand_ranges(*topics.namings_of(naming))
+        nothing = torch.zeros_like(naming)
+        arcs = Arcs(
+            nothing, nothing, nothing, nothing, naming, topics.naming_topic[naming]
+        )
+        log_p = self._log_namings(value[None], arcs)
+        mass = prob[sent(arcs.topic - 1, prob.device)] * log_p.exp()
+        first = sent(topics.word(naming, nothing), prob.device)
+        return mass.new_zeros(self.config.num_words).index_add(0, first, mass)
+
+    # -- what a reading is made of ----------------------------------------------------
+
+    def _informed(self, hidden: Tensor, state: RelationState) -> Tensor:
+        """Add the knowledge vector, if the model predicts from it."""
+        if not self.config.knowledge_vector:
+            return hidden
+        topic = state.topic[:, 0, 0]
+        if self.config.num_topics == 1:
+            topic = torch.ones_like(topic)
+        if bool((topic == 0).any()):
+            raise ValueError(
+                "this model predicts every word from what the text is about "
+                "(knowledge_vector), so it cannot be left open: encode the text after "
+                "about([topic])"
+            )
+        fact, row = expand_ranges(*self.knowledge.facts_of(topic))
+        vectors = self.facts.vectors(self.knowledge, fact)
+        total = hidden.new_zeros(len(topic), vectors.shape[-1])
+        row, count = (sent(x, total.device) for x in (row, row.bincount()[:, None]))
+        mean = total.index_add(0, row, vectors) / count
+        return torch.cat([hidden, mean[:, None].expand(*hidden.shape[:2], -1)], -1)
+
+    def _log_words(self, value: Tensor, batch: TokenBatch) -> Tensor:
+        """Return log p(x_t | a word), its spelling included, (B, T) float64."""
+        targets, length = batch.on_host
+        inside = torch.arange(targets.shape[1]) < length[:, None]
+        place = sent(inside.flatten().nonzero()[:, 0], value.device)
+        at_once = max(1, TABLE // self.config.vocab_size)
+        known, value = self.words.known(batch.targets), value.flatten(0, 1)
+        parts = [
+            widened(self.words.log_prob(value[some], known.flatten()[some]))
+            for some in place.split(at_once)
+        ]
+        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
+        log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
+        return log_p.view_as(cost) + cost
+
+    def _arcs(self, batch: TokenBatch, state: RelationState) -> Arcs:
+        """Find the names in texts, of topics that they may be about."""
+        arcs, num_topics = find_arcs(self.knowledge, batch), self.knowledge.num_topics
+        open_still = ((state.topic == 0) & state.used).any(-1).any(-1)
+        key = arcs.text * (num_topics + 1) + arcs.topic
+        return arcs.select(
+            open_still[arcs.text] | torch.isin(key, _keys(state, num_topics))
+        )
+
+    def _log_namings(self, by_place: Tensor, arcs: Arcs) -> Tensor:
+        """Return log p(fact, alias | a name, the topic) of arcs, (N,) float64."""
+        topics = self.knowledge
+        fact = topics.naming_fact[arcs.naming]
+        log_p = widened(
+            log_choice(
+                self.to_fact(by_place),
+                arcs.place,
+                arcs.topic,
+                fact,
+                topics.facts_of,
+                lambda some: self.facts.vectors(topics, some),
+            )
+        )
+        if self.config.oracle:
+            return log_p
+        log_alias = log_choice(
+            self.to_alias(by_place),
+            arcs.place,
+            fact,
+            arcs.naming,
+            topics.namings_of,
+            lambda some: self.facts.aliases(topics, topics.naming_alias[some]),
+        )
+        return log_p + widened(log_alias)
+
+    # -- q(z | x) -------------------------------------------------------------------
 
     @property
     def summation(self) -> Summation:
@@ -52,3 +301,11 @@ class LRLM(LRLMJoint):
         name = chosen(name, self.proposal_names)
         adapted = Adapted(self, temperature)
         return Posterior(adapted) if name == "posterior" else adapted
+
+
+def _keys(state: RelationState, num_topics: int) -> Tensor:
+    """Return the texts and topics that readings have got to, as lattices need them."""
+    known = state.used & (state.topic != 0)
+    text, _, _ = known.nonzero(as_tuple=True)
+    keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
+    return keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,23 +13,27 @@ from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.lrlm.encoding import (
+from lm_latent_eval.models.lrlm.latents import (
     Encoded,
+    Everything,
+    Readings,
+    RelationState,
     after_readings,
     goes_on,
     tempered,
 )
-from lm_latent_eval.models.lrlm.joint import LRLMJoint
 from lm_latent_eval.models.lrlm.lattice import Lattice
-from lm_latent_eval.models.lrlm.reading import (
+from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
     Route,
     Standing,
     log_prob_readings,
 )
-from lm_latent_eval.models.lrlm.state import Everything, Readings, RelationState
 from lm_latent_eval.models.no_latents import Unmoved
 from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.lrlm.modeling import LRLM
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
 class Adapted(RouteProposal):
     """q(z | x) from left to right: p's costs, and what follows as if it were words."""
 
-    model: LRLMJoint
+    model: LRLM
     temperature: float
     name = "adapted"
 

@@ -1,23 +1,31 @@
-"""Training of an LRLM on annotated text by the exact log p(x | topic)."""
+"""Training of an LRLM on annotated text by the exact log p(x | topic).
+
+Annotated texts are KGLM's (``kglm/data.py``): one file trains both. Every subject of a
+fact is a topic; its facts are its own names, and the objects of its triples that have a
+name. A text is about the subject of most of its triples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
+from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
+from lm_latent_eval.models.kglm.training import build_vocabulary, surface_forms
 from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
-from lm_latent_eval.models.lrlm.data import Annotator, Item, build_topics
+from lm_latent_eval.models.lrlm.latents import Everything, RelationState
 from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.lrlm.state import Everything, RelationState
-from lm_latent_eval.models.lrlm.topics import Topics
+from lm_latent_eval.models.lrlm.network import pieces
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START, WordTokenizer
+from lm_latent_eval.text.words import END, START, WordTokenizer
 from lm_latent_eval.training.options import LRLMSize, Options
 from lm_latent_eval.training.supervised import Part
 
@@ -118,3 +126,108 @@ def prepared(
         **sizes,
     )
     return tokenizer, topics, config
+
+
+# -- topics and names of annotated texts --------------------------------------------
+
+TITLE = 0
+"""The relation between a topic and its own names."""
+
+Item = tuple[list[int], int]
+"""Word ids of a text, its end included, and the number of its topic; 0 for none."""
+
+
+def build_topics(
+    texts: Sequence[AnnotatedText],
+    knowledge: Knowledge | None,
+    tokenizer: WordTokenizer,
+    *,
+    max_aliases: int,
+    max_alias_words: int,
+    num_pieces: int,
+) -> tuple[Topics, list[str]]:
+    """Collect what texts may be about.
+
+    Returns:
+        The topics, and the names of their relations in order.
+
+    Raises:
+        ValueError: If no subject of a fact, and no object, has a name.
+    """
+    triples = chain(
+        (triple for text in texts for triple in text.triples),
+        knowledge.triples if knowledge else (),
+    )
+    distinct = sorted(set(triples))
+    relations = ["", *sorted({relation for _, relation, _ in distinct})]
+    number = {name: n for n, name in enumerate(relations)}
+    names = _Names(
+        surface_forms(texts, knowledge), tokenizer, max_aliases, max_alias_words
+    )
+    topics: dict[str, list[Fact]] = {}
+    for subject in sorted({subject for subject, _, _ in distinct}):
+        topics[subject] = names.fact(TITLE, subject)
+    for subject, relation, tail in distinct:
+        topics[subject] += names.fact(number[relation], tail)
+    topics = {name: facts for name, facts in topics.items() if facts}
+    if not topics:
+        raise ValueError(
+            "no text has triples whose subjects or objects have a name: there is "
+            "nothing that texts could be about"
+        )
+    counts = Counter(topic for t in texts if (topic := topic_of(t, topics)) is not None)
+    spelled = [pieces(alias, num_pieces) for alias in names.strings]
+    return Topics.build(topics, names.words, counts=counts, pieces=spelled), relations
+
+
+def topic_of(text: AnnotatedText, topics: Mapping[str, object]) -> str | None:
+    """Return what a text is about: the subject of most triples, the first of such."""
+    subjects = Counter(s for s, _, _ in text.triples if s in topics)
+    return subjects.most_common(1)[0][0] if subjects else None
+
+
+class Annotator:
+    """Turns annotated texts into word ids and the number of their topic."""
+
+    def __init__(self, topics: Topics, tokenizer: WordTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.number = {name: n for n, name in enumerate(topics.names, start=1)}
+
+    def __call__(self, text: AnnotatedText) -> Item:
+        """Return the ids of a text and its topic."""
+        topic = topic_of(text, self.number)
+        number = 0 if topic is None else self.number[topic]
+        return [*self.tokenizer(text.text).ids, END], number
+
+
+class _Names:
+    """Numbers aliases as facts ask for them."""
+
+    def __init__(
+        self,
+        forms: Mapping[str, Sequence[str]],
+        tokenizer: WordTokenizer,
+        max_aliases: int,
+        max_words: int,
+    ) -> None:
+        self.forms, self.tokenizer = forms, tokenizer
+        self.max_aliases, self.max_words = max_aliases, max_words
+        self.row: dict[tuple[int, ...], int] = {}
+        self.strings: list[str] = []
+
+    @property
+    def words(self) -> list[tuple[int, ...]]:
+        """The words of each alias."""
+        return list(self.row)
+
+    def fact(self, relation: int, entity: str) -> list[Fact]:
+        """Return a fact about an entity, if that has a name."""
+        rows = []
+        for form in self.forms.get(entity, ())[: self.max_aliases]:
+            words = tuple(self.tokenizer(form).ids[: self.max_words])
+            if words and words not in self.row:
+                self.row[words] = len(self.row)
+                self.strings.append(form)
+            if words and self.row[words] not in rows:
+                rows.append(self.row[words])
+        return [Fact(relation, 0, tuple(rows))] if rows else []

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lm_latent_eval.convert.originals.entitynlm import rename_weights
-from lm_latent_eval.models.entitynlm.chain import Chains
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
 from lm_latent_eval.text.batch import TokenBatch
 

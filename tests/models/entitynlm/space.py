@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.batch import TokenBatch
 
 Chain = tuple[tuple[int, int], ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.models.entitynlm.conll import CoreferenceText, Mention, read_conll
-from lm_latent_eval.models.entitynlm.data import Annotator, collate_chains
+from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention, read_conll
+from lm_latent_eval.models.entitynlm.training import Annotator, collate_chains
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
 from tests.models.entitynlm import tiny
 

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.models.entitynlm.latents import Chains
 from tests.models.entitynlm import reference
 from tests.models.entitynlm.space import best_chains, every_chain
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.entitynlm.following import Factors
-from lm_latent_eval.models.entitynlm.unfolding import Unfolding, mentions
+from lm_latent_eval.models.entitynlm.steps import Unfolding, mentions
 from tests.models.entitynlm import reference
 from tests.models.entitynlm.space import best_chains, every_chain
 

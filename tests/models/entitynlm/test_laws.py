@@ -14,8 +14,8 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.latent import LeftToRight
-from lm_latent_eval.models.entitynlm import following, words
-from lm_latent_eval.models.entitynlm.chain import Chains
+from lm_latent_eval.models.entitynlm import following, network
+from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
@@ -304,7 +304,7 @@ def test_memory_limits_move_no_number(model, monkeypatch):
     q, batch = model.proposal("peeking"), tiny.batch(RAGGED)
     method = ImportanceSampling(7)
     plain = method.log_weights(model, q, batch, keys(len(RAGGED)))
-    monkeypatch.setattr(words, "NUMBERS", 13)
+    monkeypatch.setattr(network, "NUMBERS", 13)
     monkeypatch.setattr(following, "NUMBERS", 40)
     torch.testing.assert_close(
         method.log_weights(model, q, batch, keys(len(RAGGED))), plain, **EXACTLY
@@ -321,7 +321,7 @@ def test_samples_continue_as_many_histories(model):
 
 def rows_of_words(monkeypatch) -> list[int]:
     """Collect how many rows of scores of all words are asked for."""
-    rows, alone, factored = [], words.Words.log_words, words.log_softmax_at
+    rows, alone, factored = [], network.Words.log_words, network.log_softmax_at
 
     def log_words(self, hidden, context):
         rows.append(len(hidden))
@@ -331,8 +331,8 @@ def rows_of_words(monkeypatch) -> list[int]:
         rows.append(len(p) + len(q))
         return factored(column, p, q)
 
-    monkeypatch.setattr(words.Words, "log_words", log_words)
-    monkeypatch.setattr(words, "log_softmax_at", log_softmax_at)
+    monkeypatch.setattr(network.Words, "log_words", log_words)
+    monkeypatch.setattr(network, "log_softmax_at", log_softmax_at)
     return rows
 
 

@@ -10,9 +10,8 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import documents as demo_documents
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.entitynlm.conll import read_conll
-from lm_latent_eval.models.entitynlm.data import Annotator
-from lm_latent_eval.models.entitynlm.training import parts
+from lm_latent_eval.models.entitynlm.data import read_conll
+from lm_latent_eval.models.entitynlm.training import Annotator, parts
 from lm_latent_eval.text.words import WordTokenizer
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.test_laws import EXACTLY

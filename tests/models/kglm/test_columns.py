@@ -14,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lm_latent_eval.models.kglm.columns import (
+from lm_latent_eval.models.kglm.graph import FILE_NAME, GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.graph_file import (
     BLOCK,
     ChangedError,
     Column,
@@ -23,7 +24,6 @@ from lm_latent_eval.models.kglm.columns import (
     search,
     seek_and_read,
 )
-from lm_latent_eval.models.kglm.graph import FILE_NAME, GraphError, KnowledgeGraph
 from tests import large_graph
 from tests.memory_limit import at_most
 

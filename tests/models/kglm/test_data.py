@@ -9,16 +9,18 @@ import torch
 
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
-    Annotator,
     Knowledge,
     Span,
+    read_annotated,
+)
+from lm_latent_eval.models.kglm.training import (
+    Annotator,
     build_graph,
     build_vocabulary,
     collate_walks,
-    read_annotated,
+    new_model,
     surface_forms,
 )
-from lm_latent_eval.models.kglm.training import new_model
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from lm_latent_eval.training.options import KGLMSize

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.encoding import Encoded
+from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.steps import Mention, Rows
-from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference
 
 CASES = reference.numbers()["cases"]

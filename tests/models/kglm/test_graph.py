@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.models.kglm.columns import everything
 from lm_latent_eval.models.kglm.graph import (
     FILE_NAME,
     REFLEXIVE,
@@ -24,6 +23,7 @@ from lm_latent_eval.models.kglm.graph_file import (
     FORMATS,
     WIDTH,
     WINDOWS,
+    everything,
     sampled,
 )
 from tests import large_graph

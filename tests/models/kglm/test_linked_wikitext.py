@@ -11,18 +11,14 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.data import (
-    Annotator,
-    Span,
-    build_graph,
-    build_vocabulary,
-    read_annotated,
-)
-from lm_latent_eval.models.kglm.linked_wikitext import (
     LinkedAnnotator,
     LinkedText,
+    Span,
     over_shortlist,
+    read_annotated,
     read_linked,
 )
+from lm_latent_eval.models.kglm.training import Annotator, build_graph, build_vocabulary
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import kglm_reference as reference

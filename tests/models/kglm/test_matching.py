@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import AliasMatching, Twist
-from lm_latent_eval.models.kglm.unfolding import log_prob_walks
+from lm_latent_eval.models.kglm.network import AliasMatching
+from lm_latent_eval.models.kglm.scores import Twist
+from lm_latent_eval.models.kglm.steps import log_prob_walks
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
 

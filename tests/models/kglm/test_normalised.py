@@ -14,8 +14,8 @@ from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.kglm import joint
-from lm_latent_eval.models.kglm.steps import Walks
+from lm_latent_eval.models.kglm import modeling
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.text.words import START
 from tests import tiny_models
 from tests.kglm_space import every_walk
@@ -270,8 +270,8 @@ def test_next_token_is_the_enumerated_marginal(kglm, monkeypatch, prefix):
     log_w = kglm.log_joint(p, walks)
     ahead = kglm.encode(batch.piece(length, length + 1), kglm.advance(p, walks))
     approximate = kglm.next_token(ahead, log_w, Streams([0], 1))
-    assert 1 - joint.NEGLIGIBLE <= approximate.exp().sum().item() <= 1 + 1e-12
-    monkeypatch.setattr(joint, "NEGLIGIBLE", 0.0)
+    assert 1 - modeling.NEGLIGIBLE <= approximate.exp().sum().item() <= 1 + 1e-12
+    monkeypatch.setattr(modeling, "NEGLIGIBLE", 0.0)
     predicted = kglm.next_token(ahead, log_w, Streams([0], 1))
     assert predicted.shape == (1, kglm.config.num_words)
     torch.testing.assert_close(predicted[0].exp(), wanted.exp(), **EXACTLY)

@@ -12,15 +12,10 @@ from torch import Tensor
 
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.models.kglm.data import collate_walks
-from lm_latent_eval.models.kglm.encoding import Encoded
-from lm_latent_eval.models.kglm.linked_wikitext import (
-    LinkedAnnotator,
-    LinkedText,
-    over_shortlist,
-)
-from lm_latent_eval.models.kglm.steps import Mention, Rows
-from lm_latent_eval.models.kglm.unfolding import windows
+from lm_latent_eval.models.kglm.data import LinkedAnnotator, LinkedText, over_shortlist
+from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
+from lm_latent_eval.models.kglm.steps import windows
+from lm_latent_eval.models.kglm.training import collate_walks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START

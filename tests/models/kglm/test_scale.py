@@ -11,11 +11,9 @@ import torch
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.kglm import edges, joint, scores, unfolding, words
-from lm_latent_eval.models.kglm.matching import Twist
-from lm_latent_eval.models.kglm.new_entities import NewEntities
-from lm_latent_eval.models.kglm.scores import EntityScores
-from lm_latent_eval.models.kglm.steps import Walks
+from lm_latent_eval.models.kglm import modeling, network, scores, steps
+from lm_latent_eval.models.kglm.latents import Walks
+from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
 from tests import large_graph, tiny_models
 from tests.large_graph import NUM_WORDS
 from tests.memory import measured, on_linux
@@ -25,10 +23,10 @@ EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 def in_small_groups(monkeypatch, size: int) -> None:
     """Let everything that is computed in groups be computed in groups this large."""
-    for module in (scores, edges, unfolding):
+    for module in (scores, steps):
         monkeypatch.setattr(module, "AT_ONCE", size)
-    monkeypatch.setattr(joint, "TABLE", 40 * size)
-    monkeypatch.setattr(words, "NUMBERS", size)
+    monkeypatch.setattr(modeling, "TABLE", 40 * size)
+    monkeypatch.setattr(network, "NUMBERS", size)
 
 
 # -- the distribution of new entities -------------------------------------------------
@@ -202,7 +200,7 @@ def test_a_search_lists_few_new_entities_at_once(monkeypatch):
         return top(self, position, number)
 
     monkeypatch.setattr(NewEntities, "top", watching)
-    monkeypatch.setattr(unfolding, "AT_ONCE", 2 * 2 * 6)
+    monkeypatch.setattr(steps, "AT_ONCE", 2 * 2 * 6)
     proposal.beam(encoding, 6)
     assert listed == [[0, 5, 1, 6], [2, 7, 3, 8], [4, 9]]
 
@@ -211,7 +209,7 @@ def test_a_search_lists_few_new_entities_at_once(monkeypatch):
 
 LOAD = """
 from pathlib import Path
-from lm_latent_eval.models.kglm.columns import everything
+from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.models.kglm.graph import COLUMNS, KnowledgeGraph
 before = memory("VmRSS")
 graph = KnowledgeGraph.load(Path(sys.argv[1]))
@@ -238,10 +236,10 @@ SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import twisting, joint, scores, words
+from lm_latent_eval.models.kglm import modeling, network, scores, twisting
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
-scores.AT_ONCE = words.NUMBERS = joint.TABLE = 1 << 20
+scores.AT_ONCE = network.NUMBERS = modeling.TABLE = 1 << 20
 twisting.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
@@ -283,14 +281,14 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     whole, largest = kglm.log_words(encoded, walks), []
 
     def watched(name: str) -> None:
-        found = getattr(words.Words, name)
+        found = getattr(network.Words, name)
 
         def watching(self, *arguments):
             result = found(self, *arguments)
             largest.append(result.numel())
             return result
 
-        monkeypatch.setattr(words.Words, name, watching)
+        monkeypatch.setattr(network.Words, name, watching)
 
     for name in ("position_scores", "entity_scores", "encode_aliases"):
         watched(name)
@@ -298,8 +296,8 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     table = 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
-    monkeypatch.setattr(joint, "TABLE", table)
-    monkeypatch.setattr(words, "NUMBERS", table)
+    monkeypatch.setattr(modeling, "TABLE", table)
+    monkeypatch.setattr(network, "NUMBERS", table)
     torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
     assert 0 < max(largest) <= table
 

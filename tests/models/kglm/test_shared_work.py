@@ -10,12 +10,11 @@ import torch
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.kglm import choices, unfolding, words
+from lm_latent_eval.models.kglm import network, steps
+from lm_latent_eval.models.kglm.latents import Mention, NextStep
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.new_entities import NewEntities
-from lm_latent_eval.models.kglm.steps import Mention
-from lm_latent_eval.models.kglm.unfolding import windows
-from lm_latent_eval.models.kglm.walk import NextStep
+from lm_latent_eval.models.kglm.scores import NewEntities
+from lm_latent_eval.models.kglm.steps import windows
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -116,20 +115,21 @@ def test_the_words_of_names_are_encoded_and_no_places_without_one(kglm, monkeypa
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     proposal, batch = kglm.proposal("adapted"), tiny_models.batch(TEXTS)
     encoded, numbers = proposal.encode(batch), []
+    listed_steps = steps.listed_steps
 
     def watching(*arguments):
-        result = choices.listed_steps(*arguments)
+        result = listed_steps(*arguments)
         numbers.append(len(result.row))
         return result
 
-    monkeypatch.setattr(unfolding, "listed_steps", watching)
+    monkeypatch.setattr(steps, "listed_steps", watching)
     beam, few = proposal.beam(encoded, WIDTH), sum(numbers)
     numbers.clear()
 
     def nothing_known(group, value, number):
         return value.new_full((int(group[-1]) + 1,), -torch.inf)
 
-    monkeypatch.setattr(choices, "least_of_best", nothing_known)
+    monkeypatch.setattr(steps, "least_of_best", nothing_known)
     everything = proposal.beam(encoded, WIDTH)
     assert 2 * few < sum(numbers), "premise: most choices are hopeless"
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
@@ -142,13 +142,13 @@ def test_copies_are_scored_where_an_alias_has_a_word(kglm, monkeypatch):
     kglm.graph.aliases[::2, 0, 1] = 0
     kglm.graph.aliases[::2, 1] = 0
     batch, scored = tiny_models.batch(TEXTS), []
-    products = words.products
+    products = network.products
 
     def watching(a, b, row, column):
         scored.append(len(row))
         return products(a, b, row, column)
 
-    monkeypatch.setattr(words, "products", watching)
+    monkeypatch.setattr(network, "products", watching)
     position = torch.arange(9).repeat_interleave(4)
     node = torch.tensor([0, 1, 2, 3]).repeat(9)
     encoded = kglm.encode(batch)

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import parents, twisting
-from lm_latent_eval.models.kglm.encoding import KGLMState
+from lm_latent_eval.models.kglm import twisting
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.steps import Mention, Walks
+from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Walks
 from lm_latent_eval.models.kglm.twisting import Candidates
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
@@ -199,7 +198,7 @@ def of_every_node(kglm, twist, positions):
 @pytest.mark.parametrize("derived", ["by edges", "unlisted"])
 def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
     if derived == "unlisted":
-        monkeypatch.setattr(parents, "MOST_EDGES", 0)
+        monkeypatch.setattr(twisting, "MOST_EDGES", 0)
     walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived)
     for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.models.kglm.words import log_add, log_sum_product, logsumexp
+from lm_latent_eval.models.kglm.network import log_add, log_sum_product, logsumexp
 from lm_latent_eval.text.words import UNKNOWN
 from tests import tiny_models
 from tests.tiny_models import COPIED, SYMBOLS

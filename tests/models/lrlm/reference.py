@@ -18,8 +18,8 @@ from lm_latent_eval.convert.originals.lrlm import (
     weights_of,
 )
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
+from lm_latent_eval.models.lrlm.latents import Readings
 from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.lrlm.state import Readings
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START

@@ -10,7 +10,7 @@ import torch
 from lm_latent_eval.inference import BeamMarginalization, Exact, ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import Normalization, Summable
-from lm_latent_eval.models.lrlm.state import Everything
+from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.models.lrlm.tiny import every_reading, lrlm
 from tests.tiny_models import COPIED, KNOWN, SYMBOLS, batch

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.models.lrlm.lattice import FLOOR
 from lm_latent_eval.models.lrlm.proposals import Planned
-from lm_latent_eval.models.lrlm.reading import Route
-from lm_latent_eval.models.lrlm.state import Everything
+from lm_latent_eval.models.lrlm.steps import Route
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.lrlm import reference
 from tests.models.lrlm.reference import NAMES, batch, close, lrlm, numbers, whole

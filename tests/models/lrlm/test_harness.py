@@ -13,8 +13,8 @@ from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
 from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
-from lm_latent_eval.models.lrlm.facts import pieces
 from lm_latent_eval.models.lrlm.modeling import LRLM
+from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM

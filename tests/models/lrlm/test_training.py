@@ -7,10 +7,15 @@ import torch
 
 from lm_latent_eval.inference import Exact
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge, build_vocabulary
-from lm_latent_eval.models.lrlm.data import Annotator, build_topics, topic_of
-from lm_latent_eval.models.lrlm.state import Everything
-from lm_latent_eval.models.lrlm.training import train_lrlm
+from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
+from lm_latent_eval.models.kglm.training import build_vocabulary
+from lm_latent_eval.models.lrlm.latents import Everything
+from lm_latent_eval.models.lrlm.training import (
+    Annotator,
+    build_topics,
+    topic_of,
+    train_lrlm,
+)
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from lm_latent_eval.training.options import LRLMSize, Options

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
-from lm_latent_eval.models.lrlm.facts import pieces
+from lm_latent_eval.models.lrlm.latents import WORD, Readings
 from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.lrlm.state import WORD, Readings
+from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from tests.tiny_models import COPIED, KNOWN, randomised
 

@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
-from lm_latent_eval.models.nklm.state import Copies
+from lm_latent_eval.models.nklm.latents import Copies
 from lm_latent_eval.text.words import END
 from tests.models.nklm.tiny import every_copy, nklm
 from tests.tiny_models import COPIED, KNOWN, batch

@@ -10,8 +10,8 @@ import torch
 from lm_latent_eval.convert.originals.nklm import nklm_config_of, weights_of
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.latents import WORD, Copies
 from lm_latent_eval.models.nklm.modeling import NKLM
-from lm_latent_eval.models.nklm.state import WORD, Copies
 from lm_latent_eval.text.words import END
 from tests.models.lrlm.reference import (
     NAMES,

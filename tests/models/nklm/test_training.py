@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.nklm.data import Annotator, copied
-from lm_latent_eval.models.nklm.training import _loss, train_nklm
+from lm_latent_eval.models.nklm.training import Annotator, _loss, copied, train_nklm
 from lm_latent_eval.training.options import NKLMSize, Options
 from tests.models.lrlm.reference import NAMES, document, numbers, original, topics
 from tests.tiny_models import annotated

@@ -9,8 +9,8 @@ import torch
 
 from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.latents import WORD, Copies
 from lm_latent_eval.models.nklm.modeling import NKLM
-from lm_latent_eval.models.nklm.state import WORD, Copies
 from tests.models.lrlm.tiny import config, topics
 from tests.tiny_models import randomised
 

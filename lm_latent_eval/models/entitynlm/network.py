@@ -1,9 +1,9 @@
-r"""Word distribution p(x_t | h, g), g the slot of the latest mention's entity.
+r"""The networks of p and q: LSTM states, scores of chain steps, and words.
 
 .. math:: p(x_t = v \mid h, g) \propto e^{(W_v (h + W_o g) + b)_v}
 
-A word outside the vocabulary is the unknown word, at the price (``unknown_log_prob``)
-that the caller puts on it.
+g is the slot of the latest mention's entity. A word outside the vocabulary is the
+unknown word, at the price (``unknown_log_prob``) that the caller puts on it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
-from lm_latent_eval.models.entitynlm.factored import log_softmax_at
-from lm_latent_eval.models.entitynlm.memory import marked
-from lm_latent_eval.models.entitynlm.versions import Versions
+from lm_latent_eval.models.entitynlm.latents import Steps, Versions, marked
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
 
 NUMBERS = 1 << 23
 """Scores (tokens x V), numbers of vectors, held at a time."""
+
 BAND = 32
 """Places that share the scores of their contexts."""
 
@@ -282,3 +282,104 @@ class Words(nn.Module):
             )
 
         return summed
+
+
+def log_softmax_at(column: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    r"""Return one log-probability a place under each context.
+
+    .. math::
+        \log p_{tg}(v) = P_{tv} + Q_{gv} - \log \sum_u e^{P_{tu}} \, e^{Q_{gu}}
+
+    The sums of N places under M contexts are a product of two matrices: N + M rows of
+    exponentials instead of N M.
+
+    Exponentials are taken of scores less the largest of their row. Those that become
+    too small for their type are lost: V of them, each less than its least normal
+    number. A sum that they could change by more than its last digit is not taken.
+
+    Args:
+        column: v of each place, (N,).
+        p: Scores of the places, (N, V), nats; ``-inf`` where nothing is possible.
+        q: Scores of the contexts, (M, V), nats.
+
+    Returns:
+        Nats, (N, M); NaN where the sum is not taken.
+
+    Example:
+        >>> p = torch.tensor([[60.0, -60.0]])
+        >>> q = torch.tensor([[0.0, 1.0], [-60.0, 60.0]])
+        >>> log_softmax_at(torch.tensor([0]), p, q)
+        tensor([[0., nan]])
+    """
+    shift_p, shift_q = p.amax(1, keepdim=True), q.amax(1, keepdim=True)
+    sums = (p - shift_p).exp_() @ (q - shift_q).exp_().T
+    number = torch.finfo(p.dtype)
+    sums = sums.masked_fill(sums < p.shape[1] * number.tiny / number.eps, torch.nan)
+    at = p.gather(1, column[:, None]) + q.T[column]
+    return at - (sums.log() + shift_p + shift_q.T)
+
+
+class Trunk(nn.Module):
+    """Embeddings, recurrent layers and the heads of a chain's steps."""
+
+    def __init__(self, config: EntityNLMConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.embedding_dim
+        inner = [config.hidden_size] * (config.num_layers - 1)
+        self.token_embeddings = nn.Embedding(config.vocab_size, dim)
+        self.rnn = RecurrentStack([dim, *inner, dim], config.dropout)
+        self.mention = nn.Linear(dim, 2, bias=False)  # R
+        self.slot = nn.Linear(dim, dim, bias=False)  # W_e
+        self.gate = nn.Linear(dim, dim, bias=False)  # W_d
+        self.distance = nn.Parameter(torch.zeros(()))  # lambda
+        self.length = nn.Linear(2 * dim, config.max_mention_length)
+
+    def read(
+        self, tokens: Tensor, length: Tensor, carry: Carry | None
+    ) -> tuple[Tensor, Carry]:
+        """Run over tokens; return hidden states (B, T, D) and the new state."""
+        known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        hidden, carry = self.rnn(self.token_embeddings(known), length, carry)
+        return hidden, carry
+
+    @property
+    def first_slot(self) -> Tensor:
+        """How every slot begins, (D,); without the originals' noise of 1e-4."""
+        return F.normalize(self.mention.weight[1], dim=-1)
+
+    def steps(
+        self,
+        hidden: Tensor,
+        update: Tensor,
+        begin: Tensor,
+        *,
+        lag: int,
+        twist: Tangents | None = None,
+    ) -> Steps:
+        """Score the steps of every place.
+
+        Args:
+            hidden: What each decision is taken from, (B, T, D).
+            update: What the entity of the token before it moves towards, (B, T, D).
+            begin: When each text's first decision falls, on the host, (B,).
+            lag: How much earlier than the decision ``update`` was read.
+            twist: What p says of each token under a context.
+        """
+        dim, num_tokens = hidden.shape[-1], hidden.shape[1]
+        text_weight, slot_weight = self.length.weight.split(dim, -1)
+        time = begin[:, None] + torch.arange(num_tokens)
+        hidden, update = hidden.flatten(0, 1), update.flatten(0, 1)
+        return Steps(
+            mention=self.mention(hidden).log_softmax(-1),
+            query=hidden @ self.slot.weight,
+            length=F.linear(hidden, text_weight, self.length.bias),
+            length_weight=slot_weight,
+            distance=self.distance,
+            update=update,
+            update_query=update @ self.gate.weight,
+            time=sent(time.flatten(), hidden.device),
+            lag=lag,
+            num_tokens=num_tokens,
+            twist=twist,
+        )

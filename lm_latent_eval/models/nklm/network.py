@@ -11,19 +11,16 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
-from lm_latent_eval.models.lrlm.base import RelationModel, to_facts
-from lm_latent_eval.models.lrlm.choices import log_choice
-from lm_latent_eval.models.lrlm.facts import Facts
-from lm_latent_eval.models.lrlm.topics import Topics
-from lm_latent_eval.models.lrlm.words import Words
+from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice
+from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
-from lm_latent_eval.models.nklm.state import WORD, flat, folded
-from lm_latent_eval.models.nklm.tables import Tables
+from lm_latent_eval.models.nklm.latents import WORD, Tables, flat, folded
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.words import START, UNKNOWN
 
 TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
+
 LEAST = -100.0
 """What the original's logarithm of a probability is at least."""
 

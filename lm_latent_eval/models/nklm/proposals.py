@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,9 +39,11 @@ from lm_latent_eval.inference.steps import (
 )
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.nklm.joint import Encoded, NKLMJoint
-from lm_latent_eval.models.nklm.state import WORD, Copies, NKLMState
+from lm_latent_eval.models.nklm.latents import WORD, Copies, Encoded, NKLMState
 from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.nklm.modeling import NKLM
 
 TOPIC_LANE = 1
 """Which of the first random numbers draws the topic."""
@@ -51,7 +53,7 @@ TOPIC_LANE = 1
 class Reading:
     """Latents that have decided where their last word comes from, not read it yet."""
 
-    joint: NKLMJoint
+    joint: NKLM
     encoded: Encoded
     before: NKLMState
     """Where they stood before that word."""
@@ -190,7 +192,7 @@ class CopySteps:
 class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
     """q(z | x), from left to right; ``adapted`` reads the piece for its topic."""
 
-    model: NKLMJoint
+    model: NKLM
     name: str
     temperature: float
 

@@ -1,14 +1,13 @@
-r"""Word distribution p(x_t | h_t, node): generated, or copied from an alias.
+r"""The networks of p and q: LSTM states, scores of decisions, and words.
 
 .. math::
     p(x_t = y \mid h, n) = \frac{e^{g_y(h, n)} + \sum_{j : a_{nj} = y} e^{c_j(h, n)}}
         {\sum_{v} e^{g_v(h, n)} + \sum_j e^{c_j(h, n)}}
 
 over V words to generate and the words a_{n1}, a_{n2}, ... of the node's aliases to
-copy.
-The generation scores are a sum of a term of the position and a term of the entity,
-g_v(h, n) = P_v(h) + Q_v(n), so the sums over the vocabulary for all positions and
-entities of a text are *one* product of two matrices of exponentials.
+copy. The generation scores are a sum of a term of the position and a term of the
+entity, g_v(h, n) = P_v(h) + Q_v(n), so the sums over the vocabulary for all positions
+and entities of a text are *one* product of two matrices of exponentials.
 
 A word outside the vocabulary is the unknown word, at the price (``unknown_log_prob``)
 that the caller puts on it. Where an alias of the node has it, it is copied instead, or,
@@ -24,12 +23,23 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Mention
+from lm_latent_eval.models.kglm.scores import EntityScores, StepScores, Twist
+from lm_latent_eval.models.recurrent import Carry, RecurrentStack
+
+HIDDEN_WORDS, HIDDEN_ENTITIES = 0.15, 0.5
+"""Shares of words and of entity scores hidden from a smoothing proposal in training: it
+must find entities by their names where words and entities are ones it never saw."""
 
 UNKNOWN = 1
+
 NUMBERS = 1 << 22
 """Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
+
 SPARSE = 16
 """Of so many products of a matrix one takes as long alone."""
+
 TABLE = 1 << 24
 """Scores (tokens x words, nodes x words) held at a time."""
 
@@ -317,3 +327,118 @@ def _summed(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
     at_once = max(1, NUMBERS // a.shape[-1])
     pairs = zip(row.split(at_once), column.split(at_once), strict=True)
     return torch.cat([widened((a[t] + b[n]).logsumexp(-1)) for t, n in pairs])
+
+
+class AliasMatching(nn.Module):
+    r"""b_t(n): what speaks for a mention of node n that begins at token t.
+
+    .. math:: b_t(n) = \max_{a \in \mathrm{aliases}(n),\ a_1 = x_t}
+        \bigl( w_1 + [a \text{ stands at } t] \, (w_2 + w_3 (|a| - 1)) \bigr)
+
+    and 0 for nodes without an alias that begins like that. The three weights are
+    learned from annotation, and may then be fitted to what p says of texts.
+    """
+
+    def __init__(self) -> None:
+        """Start from weights that favour whole names, the longer the more."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
+
+    def forward(self, targets: Tensor, length: Tensor, graph: KnowledgeGraph) -> Twist:
+        """Match every position with the aliases that begin with its word.
+
+        Args:
+            targets: Extended word ids, on the host, (B, T).
+            length: Words of each text, on the host, (B,).
+            graph: The nodes and their aliases.
+
+        Returns:
+            b at the B * T positions, at least 0.
+        """
+        batch, num_tokens = targets.shape
+        inside = torch.arange(num_tokens) < length[:, None]
+        text = targets.masked_fill(~inside, -1)
+        words, node, position = graph.aliases_that_begin(text.flatten())
+        beyond = text.new_full((batch, words.shape[1]), -1)
+        ahead = torch.cat([text, beyond], 1).unfold(1, words.shape[1], 1)
+        ahead = ahead[:, :num_tokens].flatten(0, 1)[position]
+        used = words != 0
+        there = self.weight.device
+        stands = sent(((words == ahead) | ~used).all(-1), there).to(self.weight.dtype)
+        size = sent(used.sum(-1), there).to(self.weight.dtype)
+        start, whole, longer = self.weight
+        return Twist.largest(
+            position,
+            node,
+            start + stands * (whole + longer * (size - 1)),
+            num_positions=targets.numel(),
+            num_nodes=graph.num_nodes,
+        )
+
+
+class Trunk(nn.Module):
+    """Reads tokens and scores every decision of a walk; p and each q have their own."""
+
+    def __init__(self, config: KGLMConfig, *, both_ways: bool = False) -> None:
+        """Build the layers; ``both_ways`` reads what follows a token as well."""
+        super().__init__()
+        self.config = config
+        dt, de = config.token_embedding_dim, config.entity_embedding_dim
+        inner = [config.hidden_size] * (config.num_layers - 1)
+        sizes = [dt, *inner, dt + 2 * de]
+        self.token_embeddings = nn.Embedding(config.vocab_size, dt)
+        self.entity_embeddings = nn.Embedding(config.num_entities, de)
+        self.relation_embeddings = nn.Embedding(config.num_relations, de)
+        self.rnn = RecurrentStack(sizes, config.dropout)
+        self.backward_rnn = RecurrentStack(sizes, config.dropout) if both_ways else None
+        self.matching = AliasMatching() if both_ways else None
+        self.mention = nn.Linear(dt, len(Mention))
+        if not config.entity_shortlist:
+            self.new_bias = nn.Parameter(torch.zeros(config.num_entities))
+            if not config.tie_weights:
+                self.new_weight = nn.Parameter(torch.empty(config.num_entities, de))
+
+    def read(
+        self, tokens: Tensor, length: Tensor, carry: Carry | None
+    ) -> tuple[Tensor, Tensor, Tensor, Carry]:
+        """Run over tokens; return h^t, h^h, h^r, each (B, T, .), and the new state."""
+        known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        if self.matching is not None and self.training:
+            known = known.masked_fill(
+                torch.rand(known.shape, device=known.device) < HIDDEN_WORDS, UNKNOWN
+            )
+        embedded = self.token_embeddings(known)
+        hidden, carry = self.rnn(embedded, length, carry)
+        if self.backward_rnn is not None:
+            # From the end of this piece: what comes after it is not read.
+            after, _ = self.backward_rnn(_reversed(embedded, length), length)
+            hidden = hidden + _reversed(after, length)
+        dt, de = self.config.token_embedding_dim, self.config.entity_embedding_dim
+        text, head, relation = hidden.split([dt, de, de], -1)
+        return text, head, relation, carry
+
+    def scores(self, text: Tensor, head: Tensor, relation: Tensor) -> StepScores:
+        """Score mention types, new entities, parents and relations, P = B * T rows."""
+        text, head, relation = (x.flatten(0, -2) for x in (text, head, relation))
+        entities = self.entity_embeddings.weight
+        if self.config.entity_shortlist:
+            new = EntityScores(head + relation, entities)
+        else:
+            weight = entities if self.config.tie_weights else self.new_weight
+            new = EntityScores(head + relation, weight, self.new_bias)
+        if self.matching is not None and self.training:
+            new = new.scaled(torch.rand_like(head[:, 0]) > HIDDEN_ENTITIES)
+        return StepScores(
+            self.mention(text),
+            new,
+            EntityScores(head, entities),
+            F.linear(relation, self.relation_embeddings.weight),
+        )
+
+
+def _reversed(value: Tensor, length: Tensor) -> Tensor:
+    """Reverse the real places of each sequence, (B, T, .)."""
+    place = torch.arange(value.shape[1], device=value.device)
+    mirrored = length[:, None] - 1 - place
+    index = torch.where(mirrored >= 0, mirrored, place)
+    return value.gather(1, index[..., None].expand_as(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,20 +12,20 @@ from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Uniforms
-from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
-from lm_latent_eval.models.kglm.joint import KGLMJoint
-from lm_latent_eval.models.kglm.moves import moved
-from lm_latent_eval.models.kglm.steps import Walks
-from lm_latent_eval.models.kglm.trunk import Trunk
-from lm_latent_eval.models.kglm.twisting import twisted_walks
-from lm_latent_eval.models.kglm.unfolding import (
+from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Walks
+from lm_latent_eval.models.kglm.network import Trunk
+from lm_latent_eval.models.kglm.steps import (
     WalkSteps,
     log_nodes,
     log_prob_walks,
+    moved,
     resampled,
 )
-from lm_latent_eval.models.kglm.walk import NextStep
+from lm_latent_eval.models.kglm.twisting import twisted_walks
 from lm_latent_eval.text.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from lm_latent_eval.models.kglm.modeling import KGLM
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     token more than p; a smoothing one reads to the end of the piece of text at hand.
     """
 
-    model: KGLMJoint
+    model: KGLM
     name: str
     trunk: Trunk
     reads_target: bool

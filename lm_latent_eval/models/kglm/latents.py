@@ -40,25 +40,102 @@ fetched. Where the scores are on the host, a walk draws what it has chosen alone
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent, sent_uniforms
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     invert_cdf,
     segment_logsumexp,
 )
 from lm_latent_eval.inference.streams import invert_cdf as invert_dense_cdf
-from lm_latent_eval.models.kglm.edges import ParentEdges
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.matching import Twist
-from lm_latent_eval.models.kglm.new_entities import NewEntities
-from lm_latent_eval.models.kglm.scores import StepScores
-from lm_latent_eval.models.kglm.steps import Mention, Parents, Rows
+from lm_latent_eval.models.kglm.scores import (
+    NewEntities,
+    ParentEdges,
+    StepScores,
+    Twist,
+)
+from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.text.batch import TokenBatch
+
+
+class Mention(IntEnum):
+    """What a token does, in the numbering of the original checkpoints."""
+
+    NONE = 0
+    NEW = 1
+    DERIVED = 2
+    CONTINUE = 3
+
+
+class Walks(NamedTuple):
+    """Latents of a batch: B texts, K walks each, T tokens."""
+
+    mention: Tensor
+    """Mention types, (B, K, T)."""
+    node: Tensor
+    """Nodes of the graph, (B, K, T); 0 where nothing is mentioned."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R independent decisions, each with the place and the past it is taken from.
+
+    On the host.
+    """
+
+    position: Tensor
+    """Index into the flattened (B * T) positions, (R,)."""
+    window: Tensor
+    """Nodes of the last ``cutoff`` tokens, the latest last, (R, W)."""
+
+    def pick(self, index: Tensor) -> Rows:
+        """Return the rows of an index."""
+        return Rows(self.position[index], self.window[index])
+
+    def distinct(self) -> tuple[Rows, Tensor]:
+        """Return every place and past once, and which of them each row has, (R,)."""
+        code = fingerprint((self.position[None], self.window[None]))[0]
+        different, which = torch.unique(code, return_inverse=True)
+        every = torch.arange(len(which), device=which.device)
+        one = torch.zeros_like(different).scatter(0, which, every)
+        return self.pick(one), which
+
+    @property
+    def previous(self) -> Tensor:
+        """The node of the token before, (R,)."""
+        return self.window[:, -1]
+
+
+class ListedSteps(NamedTuple):
+    """Choices of several rows, flat, on the host."""
+
+    row: Tensor
+    mention: Tensor
+    node: Tensor
+    log_p: Tensor
+    """What they add to the rank of a walk, nats."""
+
+
+class Parents(NamedTuple):
+    """What a DERIVED mention may be derived from, for every row, flat."""
+
+    row: Tensor
+    """Non-decreasing, on the host, (N,)."""
+    entity: Tensor
+    """Recent entities, each once a row, on the host, (N,)."""
+    log_prob: Tensor
+    """Nats, (N,)."""
+    lift: Tensor
+    """Log of what the twist multiplies the mass of DERIVED mentions by, (R,)."""
 
 
 @dataclass(frozen=True)
@@ -332,3 +409,79 @@ class NextStep:
             edge, tail = drawn.edges.sample(place, parent, u[derived, 2])
             node[derived] = tail[edge]
         return node
+
+
+@dataclass(frozen=True)
+class KGLMState:
+    """Where B texts with K walks each stand."""
+
+    carry: Carry
+    history: Tensor
+    """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
+
+    def select(self, index: Tensor) -> KGLMState:
+        return KGLMState(self.carry.select(index), self.history[index])
+
+    def resample(self, index: Tensor) -> KGLMState:
+        """Pick walks of each text, (B, K')."""
+        texts = torch.arange(len(index))[:, None]
+        return KGLMState(self.carry, self.history[texts, index])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces with everything that no walk changes."""
+
+    batch: TokenBatch
+    text: Tensor
+    """h^t, (B, T, token_embedding_dim)."""
+    walk: NextStep
+    """The distribution of the next step at every position."""
+    history: Tensor
+    """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
+    carry: Carry
+    search: NextStep | None = None
+    """What beams go by, where that is not ``walk``."""
+
+    def token(self, t: int, after: KGLMState | None) -> Encoded:
+        """Cut out token t, after given walks; where the text stands is of its end."""
+        return replace(
+            self,
+            batch=self.batch.piece(t, t + 1),
+            text=self.text[:, t : t + 1],
+            walk=self.walk.select(self._positions(t)),
+            search=None,
+            history=after.history if after else self.history,
+        )
+
+    def log_twist(self, t: int, after: KGLMState) -> Tensor:
+        """Return what is expected of tokens t and on, (B, K) float64 nats."""
+        window = after.history
+        if self.walk.expected is None or t == self.text.shape[1]:
+            return wide_zeros(window.shape[:2], self.text.device)
+        position = self._positions(t)[:, None].expand(window.shape[:2])
+        return widened(self.walk.expected_after(position, window))
+
+    def _positions(self, t: int) -> Tensor:
+        """Return where token t of each text is in the flattened (B * T), (B,).
+
+        On the host.
+        """
+        batch, num_tokens = self.text.shape[:2]
+        return torch.arange(batch) * num_tokens + t
+
+    def after(self, walks: Walks) -> KGLMState:
+        """Return the state after the piece under the given walks."""
+        history, (_, node) = self.on_host(walks)
+        _, length = self.batch.on_host
+        last = torch.arange(history.shape[-1]) + length[:, None]
+        path = torch.cat([history, node], -1)
+        return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
+
+    def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
+        """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.
+
+        Walks that a device has are waited for once.
+        """
+        walks = Walks(*fetched(*walks))
+        return self.history.expand(*walks.node.shape[:2], -1), walks

@@ -1,21 +1,29 @@
-"""EntityNLM's chains as steps for the engine."""
+"""Steps of EntityNLM's chains for the engine: draws, prediction, moves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
 from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.gibbs import draw_choice
 from lm_latent_eval.inference.steps import Choices, Dense, Drawn, Taken
 from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.entitynlm.chain import NOBODY, Steps
-from lm_latent_eval.models.entitynlm.memory import EntityState, Memory
+from lm_latent_eval.models.entitynlm.latents import (
+    NOBODY,
+    Chains,
+    EntityState,
+    Memory,
+    Steps,
+)
 
 
 @dataclass(frozen=True)
@@ -267,3 +275,135 @@ def _choose(walk: Unfolding, which: Tensor, num_lengths: int) -> None:
 
 def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
     return widened(log_prob.gather(1, column[:, None])[:, 0])
+
+
+# -- next-word distribution ---------------------------------------------------------
+
+NEGLIGIBLE = 1e-6
+"""Probability of contexts that a next-token distribution may leave out."""
+
+
+def weighted_contexts(
+    steps: Steps, state: EntityState, log_w: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the contexts of each text's next token.
+
+    The next token mentions nobody, and keeps the context; or goes on with a mention; or
+    begins one, of a known entity or of a new one. How long does not matter yet.
+
+    Args:
+        steps: Of the text; its first token is the one to predict.
+        state: K histories of B texts.
+        log_w: Their log-weights in nats, (B, K).
+
+    Yields:
+        Probabilities (N,) and contexts (N, D) of one text.
+    """
+    batch, histories = log_w.shape
+    place = torch.arange(batch, device=log_w.device) * steps.num_tokens
+    walk = Unfolding.after(state, histories)
+    mentioned, most = mentions(state.entity.expand(batch, histories).flatten())
+    walk = walk.roomy(most)
+    walk.settle(steps, sent(mentioned, place.device), place)
+    memory = walk.memory
+    log_slot = steps.log_slot(place, memory.slots, memory.last, walk.count)
+    log_mention = steps.log_mention(place, batch * histories)
+    log_prob = torch.cat([log_mention[:, :1], log_mention[:, 1:] + log_slot], 1)
+    inside = (walk.remaining > 0)[:, None]
+    same = torch.full_like(log_prob, -torch.inf)
+    same = same.scatter(1, 1 + walk.entity[:, None], 0.0)
+    log_prob = torch.where(inside, same, log_prob)
+    old = state.context.expand(batch, histories, -1).flatten(0, 1)[:, None]
+    contexts = torch.cat([old, memory.slots], 1)
+
+    log_weight = log_w.log_softmax(-1).to(log_prob.dtype).flatten()
+    prob = (log_prob + log_weight[:, None]).exp()
+    for weight, context in zip(prob.chunk(batch), contexts.chunk(batch), strict=True):
+        keep = not_negligible(weight.flatten())
+        yield weight.flatten()[keep], context.flatten(0, 1)[keep]
+
+
+def not_negligible(mass: Tensor) -> Tensor:
+    """Return the places of all but the smallest numbers of negligible sum, (N,)."""
+    sorted_mass, order = mass.sort(descending=True)
+    rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
+    return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
+
+
+# -- Metropolis-Hastings moves ------------------------------------------------------
+
+
+def moved(
+    chains: Chains, length: Tensor, longest: int, uniforms: Uniforms
+) -> tuple[Chains, Tensor]:
+    """Take one decision of each chain anew.
+
+    A token outside mentions, or the first of one, gets another decision: nobody, or an
+    entity among the others of the text or a new one, for some tokens. A mention may
+    grow over tokens that mention nobody, and leaves such tokens where it shrinks. How
+    the new decision is drawn does not depend on the old one.
+
+    All is on the host.
+
+    Args:
+        chains: K a text, (B, K, T).
+        length: Tokens of each text, (B,).
+        longest: M, the most tokens of a mention.
+        uniforms: As ``Moves`` has them.
+
+    Returns:
+        Chains, and log R(z | z') - log R(z' | z) in nats, (B, K) float64. A chain stays
+        as it is where the token has nothing to decide, or a mention has no room.
+    """
+    entity, remaining = chains
+    places = torch.arange(entity.shape[-1], device=entity.device)
+    which, what = uniforms(0), uniforms(1)
+    t = (which[..., 0] * length[:, None]).long()[..., None]
+    free = F.pad(remaining, (1, 0)).gather(2, t)[..., 0] == 0
+
+    # What there is without this decision.
+    old = entity.gather(2, t)[..., 0]
+    old_more = remaining.gather(2, t)[..., 0]
+    mine = (places >= t) & (places <= t + old_more[..., None])
+    others = _by_first_mention(entity.masked_fill(mine, NOBODY))
+    left = remaining.masked_fill(mine, 0)
+    count = others.amax(-1)
+
+    # What there is instead: tokens of a mention halve in probability.
+    log_more = torch.arange(longest, device=entity.device) * -math.log(2)
+    log_more = widened(log_more).log_softmax(-1)
+    some = what[..., 0] < 0.5
+    drawn = (what[..., 1] * (count + 1)).long() + 1
+    more = draw_choice(log_more.expand(*count.shape, -1), what[..., 2])
+    more = more.masked_fill(~some, 0)
+    here = (places >= t) & (places <= t + more[..., None])
+    inside = places < length[:, None, None]
+    room = ~((here & inside) & (others != NOBODY)).any(-1)
+    going_on = (here & inside & some[..., None]).long()
+    entity = torch.where(going_on > 0, drawn[..., None], others)
+    countdown = more[..., None] + t - places
+    remaining = torch.where(going_on > 0, countdown, left)
+
+    log_some = log_more[more] - widened(count + 1).log()
+    log_old = log_more[old_more] - widened(count + 1).log()
+    log_ratio = log_old.masked_fill(old == NOBODY, 0.0) - log_some.masked_fill(
+        ~some, 0.0
+    )
+    moves = free & room
+    chosen = Chains(_by_first_mention(entity), remaining)
+    kept = [
+        torch.where(moves[..., None], new, before)
+        for new, before in zip(chosen, chains, strict=True)
+    ]
+    return Chains(*kept), log_ratio.masked_fill(~moves, 0.0)
+
+
+def _by_first_mention(entity: Tensor) -> Tensor:
+    """Number entities by their first mention from 1, (B, K, T)."""
+    size = entity.shape[-1]
+    places = torch.arange(size, device=entity.device).expand_as(entity)
+    first = entity.new_full((*entity.shape[:2], size + 2), size)
+    first = first.scatter_reduce(2, entity, places, "amin")
+    first[..., NOBODY] = -1
+    number = first.argsort(stable=True).argsort(stable=True)
+    return number.gather(2, entity)

@@ -1,16 +1,53 @@
-"""Copy latents of words, and the state of a text between pieces."""
+"""Copy latents of words, tables of facts and names, and the state of a text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.nklm.tables import Tables
+from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.recurrent import Carry
+from lm_latent_eval.text.batch import TokenBatch
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What facts and names look like to the model; their numbers are on the host."""
+
+    topics: Topics
+    fact: Tensor
+    """No fact, and every fact, (F + 1, 2 * fact_dim)."""
+    alias: Tensor
+    """(A, alias_dim)."""
+    knowledge: Tensor | None
+    """What predictions are informed by, of no topic and of each, (N + 1, ...)."""
+
+    @cached_property
+    def cells(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every word of every naming: word and topic as one key, naming, offset.
+
+        Sorted by the key, which is word * (num_topics + 1) + topic.
+        """
+        topics = self.topics
+        words = topics.alias_words[topics.naming_alias]
+        naming, offset = (words != PAD).nonzero(as_tuple=True)
+        key = words[naming, offset] * (topics.num_topics + 1)
+        key = key + topics.naming_topic[naming]
+        order = key.argsort(stable=True)
+        return key[order], naming[order], offset[order]
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Every word with every topic that has it in a name, keyed and sorted alike."""
+        key, _, _ = self.cells
+        pairs: Tensor = key.unique_consecutive()
+        return pairs
+
 
 WORD = 0
 """The source of a word that is not copied."""
@@ -85,3 +122,17 @@ def folded(carry: Carry, batch: int) -> Carry:
             tuple(s.unflatten(0, (batch, -1)) for s in layer) for layer in carry.layers
         )
     )
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of pieces; whatever is computed from them depends on z."""
+
+    batch: TokenBatch
+    state: NKLMState
+    """Where the latents before the pieces stand."""
+    tables: Tables
+
+    @property
+    def device(self) -> torch.device:
+        return self.batch.targets.device

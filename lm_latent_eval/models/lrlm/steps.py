@@ -24,8 +24,8 @@ from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
 from lm_latent_eval.inference.steps import Choices, Columns, Drawn, Ragged, Taken
 from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.lrlm.latents import WORD, Readings, RelationState
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
-from lm_latent_eval.models.lrlm.state import WORD, Readings, RelationState
 from lm_latent_eval.models.lrlm.topics import Topics
 
 
