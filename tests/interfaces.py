@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lm_latent_eval.latent import LatentLM, Latents, LeftToRight, Proposal, State
-from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.entitynlm.proposals import EntityNLMProposal
-from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.proposals import KGLMProposal
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM, EntityNLMProposal
+from lm_latent_eval.models.kglm.modeling import KGLM, KGLMProposal
 from lm_latent_eval.models.lda.modeling import LDA
 from lm_latent_eval.models.lda.proposals import FittedTopics, LeftToRightTopics
-from lm_latent_eval.models.lrlm import proposals as lrlm
+from lm_latent_eval.models.lrlm import modeling as lrlm
 from lm_latent_eval.models.lrlm.modeling import LRLM
-from lm_latent_eval.models.nklm.modeling import NKLM
-from lm_latent_eval.models.nklm.proposals import NKLMProposal
+from lm_latent_eval.models.nklm.modeling import NKLM, NKLMProposal
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.left_to_right import WordByWord

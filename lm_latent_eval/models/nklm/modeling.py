@@ -18,20 +18,33 @@ Source: Ahn et al. (2016); the code of Hayashi et al. (2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.ragged import expand_ranges
+from lm_latent_eval.inference.steps import (
+    Choices,
+    Drawn,
+    Found,
+    Ragged,
+    Sampled,
+    Taken,
+    draw_listed,
+)
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies, Encoded, NKLMState, Tables
 from lm_latent_eval.models.nklm.network import TABLE, NKLMLayers
-from lm_latent_eval.models.nklm.proposals import NKLMProposal
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START
@@ -225,3 +238,282 @@ class NKLM(NKLMLayers):
         """
         check_temperature(temperature)
         return NKLMProposal(self, chosen(name, self.proposal_names), temperature)
+
+
+# -- proposals ----------------------------------------------------------------------
+
+TOPIC_LANE = 1
+"""Which of the first random numbers draws the topic."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Latents that have decided where their last word comes from, not read it yet."""
+
+    joint: NKLM
+    encoded: Encoded
+    before: NKLMState
+    """Where they stood before that word."""
+    last: tuple[int, Tensor, Tensor] | None = None
+    """Which word it is, its source and its offset, (B, K) each; None: there is none."""
+
+    @cached_property
+    def state(self) -> NKLMState:
+        """Where they stand after it."""
+        if self.last is None:
+            return self.before
+        t, source, offset = self.last
+        words = self.encoded.batch.targets[:, t : t + 1]
+        _, carry = self.joint.read(
+            self.encoded.tables,
+            self.before.carry,
+            words,
+            torch.ones_like(words[:, 0]),
+            source[..., None],
+            offset[..., None],
+        )
+        return replace(self.before, carry=carry)
+
+
+@dataclass(frozen=True)
+class CopySteps:
+    """The steps of a piece: the topic, if it is not known yet, and then each word.
+
+    What can be chosen is told on the host; ``score`` divides by the temperature.
+    """
+
+    proposal: NKLMProposal
+    encoded: Encoded
+    num_columns: ClassVar[int] = 2
+    """Source and offset of a word; the topic and 0 before the first one."""
+
+    @property
+    def topics(self) -> int:
+        """How many steps decide on a topic: one, or none."""
+        return int(bool((self.encoded.state.topic == 0).any()))
+
+    @cached_property
+    def length(self) -> Tensor:
+        """Steps of each text, on the host, (B,)."""
+        return self.encoded.batch.on_host[1] + self.topics
+
+    @property
+    def num_steps(self) -> int:
+        """T, and the topic's."""
+        return self.encoded.batch.targets.shape[1] + self.topics
+
+    def begin(self, num_histories: int | None) -> Reading:
+        """Return the latents before the piece: K, or those there are."""
+        state = self.encoded.state
+        if num_histories is not None:
+            state = state.expanded(num_histories)
+        return Reading(self.proposal.model, self.encoded, state)
+
+    def num_histories(self, state: Reading) -> int:
+        """Return K."""
+        return state.before.topic.shape[1]
+
+    @cached_property
+    def _ahead(self) -> list[Tensor]:
+        """What the words after each step speak for each topic, (B, N) nats each."""
+        words = self.encoded.batch.targets.shape[1]
+        spoken = [
+            self.proposal.speak(self.encoded, t, t + 1) for t in reversed(range(words))
+        ]
+        nothing = self.proposal.speak(self.encoded, 0, 0)
+        sums = [nothing]
+        for more in spoken:
+            sums.append(sums[-1] + more)
+        return sums[::-1]
+
+    def choices(self, state: Reading, t: int, score: Tensor, cut: Cut | None) -> Ragged:
+        """List the topics, or where a word can come from."""
+        word = t - self.topics
+        if word < 0:
+            return self._topic_choices(state.before.topic)
+        hidden, topic = state.state.hidden, state.state.topic
+        listed = self.proposal.options(self.encoded, hidden, topic, word)
+        log_p = listed.log_p
+        if cut is None:
+            return replace(listed, score=log_p / self.proposal.temperature)
+        (log_p,) = fetched(log_p)
+        ahead = self._ahead[word + 1].gather(1, topic - 1).flatten()[listed.history]
+        return replace(listed, log_p=log_p, ahead=ahead)
+
+    def _topic_choices(self, topic: Tensor) -> Ragged:
+        """List the topics of latents (B, K): all, or the one that is known."""
+        topics, ahead = self.encoded.tables.topics, self._ahead[0]
+        known = topic.flatten()
+        number, history = expand_ranges(
+            torch.where(known > 0, known, 1),
+            torch.where(known > 0, known + 1, topics.num_topics + 1),
+        )
+        unknown = known[history] == 0
+        hope = ahead[history // topic.shape[1], number - 1]
+        log_p = topics.log_prior[number - 1].double().masked_fill(~unknown, 0.0)
+        score = (log_p + hope) / self.proposal.temperature
+        nothing = torch.zeros_like(number)
+        shape = topic.shape[0], topic.shape[1]
+        return Ragged(shape, history, (number, nothing), log_p, score, hope)
+
+    def take(
+        self,
+        state: Reading,
+        t: int,
+        choices: Choices,
+        origin: Tensor,
+        choice: Tensor,
+        uniforms: Callable[[], Tensor],
+    ) -> Taken[Reading]:
+        """Go on with some choices of some latents."""
+        assert isinstance(choices, Ragged)
+        first, second = choices.decided(choice)
+        before, word = state.state.resample(origin), t - self.topics
+        if word < 0:
+            return Taken(
+                replace(state, before=replace(before, topic=first)), (first, second)
+            )
+        last = word, first, second
+        return Taken(replace(state, before=before, last=last), (first, second))
+
+    def draw(
+        self, state: Reading, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn[Reading]:
+        """Draw the topic, or where a word comes from."""
+        word = t - self.topics
+        u = uniforms(0)[..., TOPIC_LANE] if word < 0 else uniforms(word)[..., 0]
+        return draw_listed(self, state, t, u, origin, 1.0)
+
+
+@dataclass(frozen=True)
+class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
+    r"""q(z | x): a topic, then the source of each word.
+
+    .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
+
+    which is known exactly, since few names have any one word. ``peeking`` draws the
+    topic from p's prior. ``adapted`` reads the piece at hand for it,
+
+    .. math::
+        q(k) \propto p(k) \prod_{t:\, x_t \text{ in a name of } k} \frac{N}{n(x_t)}
+
+    where n(x) of the N topics have the word x in a name: so "of" says next to nothing
+    of what a text is about, and a surname much. A search ranks by p so far, and by what
+    the words to come say of the topic.
+
+    Source: Pitt and Shephard (1999), the fully adapted auxiliary particle filter.
+    """
+
+    model: NKLM
+    name: str
+    temperature: float
+
+    def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
+        """Take up a piece of text."""
+        return self.model.encode(batch, after)
+
+    def drawn_steps(self, encoded: Encoded) -> CopySteps:
+        """Return the steps, which are drawn and searched alike."""
+        return CopySteps(self, encoded)
+
+    searched_steps = drawn_steps
+
+    def histories(self, encoded: Encoded) -> int:
+        """Return how many latents of a text a piece follows."""
+        return encoded.state.topic.shape[1]
+
+    def latents(
+        self, encoded: Encoded, found: Sampled[Reading] | Found[Reading]
+    ) -> Copies:
+        source, offset = found.columns
+        if CopySteps(self, encoded).topics:
+            return Copies(source[..., 0], source[..., 1:], offset[..., 1:])
+        return Copies(encoded.state.topic.gather(1, found.origin), source, offset)
+
+    def log_prob(self, encoded: Encoded, copies: Copies) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        batch, copies = encoded.batch, Copies(*fetched(*copies))
+        state = encoded.state.expanded(copies.topic.shape[1])
+        log_topic = self._log_topics(encoded).gather(1, copies.topic - 1)
+        log_topic = log_topic.masked_fill(state.topic != 0, 0.0)
+        total = sent(log_topic, batch.targets.device)
+        hidden = self.model.predicted_from(encoded, state, copies)
+        for t in range(batch.targets.shape[1]):
+            inside = batch.length > t
+            listed = self.options(encoded, hidden[:, :, t], copies.topic, t)
+            decided = copies.source[..., t], copies.offset[..., t]
+            choice, there = listed.find(decided)
+            log_q = listed.at(listed.log_q(self.temperature), choice)
+            log_q = log_q.masked_fill(~sent(there, log_q.device), -torch.inf)
+            total = total + log_q.masked_fill(~inside[:, None], 0.0)
+        return total
+
+    def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
+        """Return the state after the encoded piece."""
+        return self.model.advance(encoded, copies)
+
+    # -- topics -----------------------------------------------------------------------
+
+    def _log_topics(self, encoded: Encoded) -> Tensor:
+        """Return log q of each topic, (B, N) float64, on the host."""
+        spoken = self.speak(encoded, 0, encoded.batch.targets.shape[1])
+        fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
+        log_q: Tensor = fitting.log_softmax(-1)
+        return log_q
+
+    def speak(self, encoded: Encoded, first: int, last: int) -> Tensor:
+        """Return what some words of B texts speak for each topic, (B, N) nats.
+
+        On the host.
+        """
+        tables, (targets, length) = encoded.tables, encoded.batch.on_host
+        many = tables.topics.num_topics + 1
+        spoken = torch.zeros(len(length), many, dtype=torch.float64)
+        if self.name != "adapted":
+            return spoken[:, 1:]
+        inside = torch.arange(first, last) < length[:, None]
+        text = inside.nonzero()[:, 0]
+        word = targets[:, first:last][inside] * many
+        start = torch.searchsorted(tables.pairs, word)
+        end = torch.searchsorted(tables.pairs, word + many)
+        found, row = expand_ranges(start, end)
+        gain = math.log(many - 1) - widened(end - start).log()
+        place = (text[row], tables.pairs[found] % many)
+        return spoken.index_put(place, gain[row], accumulate=True)[:, 1:]
+
+    # -- words ------------------------------------------------------------------------
+
+    def options(
+        self, encoded: Encoded, hidden: Tensor, topic: Tensor, t: int
+    ) -> Ragged:
+        """Return where word t of latents (B, K) can come from, by log p of both.
+
+        That it is a plain word is the first choice of each.
+        """
+        batch, tables, hidden = encoded.batch, encoded.tables, hidden.flatten(0, 1)
+        many, flat = tables.topics.num_topics + 1, topic.flatten()
+        words = batch.targets[:, t, None].expand(topic.shape).flatten()
+        cost = batch.unknown_log_prob[:, t, None].expand(topic.shape).flatten()
+        key, naming, offset = tables.cells
+        known = batch.on_host[0][:, t, None].expand_as(topic).flatten()
+        wanted = known * many + flat
+        cell, row = expand_ranges(
+            torch.searchsorted(key, wanted),
+            torch.searchsorted(key, wanted, right=True),
+        )
+        fits = offset[cell] < self.model.config.num_positions
+        cell, row = cell[fits], row[fits]
+        every = torch.arange(len(flat))
+        nothing = torch.zeros_like(every)
+        rows = torch.cat([every, row])
+        order = rows.argsort(stable=True)
+        source = torch.cat([nothing + WORD, naming[cell] + 1])[order]
+        offsets = torch.cat([nothing, offset[cell]])[order]
+        rows = rows[order]
+        there, plain = (
+            sent(x, hidden.device) for x in (rows, (source == WORD).nonzero()[:, 0])
+        )
+        log_p = self.model.log_step(tables, hidden[there], flat[rows], source, offsets)
+        uttered = self.model.log_words(tables, hidden, words, cost)
+        log_p = log_p.index_add(0, plain, uttered)
+        return Ragged((topic.shape[0], topic.shape[1]), rows, (source, offsets), log_p)

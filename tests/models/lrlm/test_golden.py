@@ -11,7 +11,7 @@ import torch
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.models.lrlm.lattice import FLOOR
-from lm_latent_eval.models.lrlm.proposals import Planned
+from lm_latent_eval.models.lrlm.modeling import Planned
 from lm_latent_eval.models.lrlm.steps import Route
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.lrlm import reference
