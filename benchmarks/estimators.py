@@ -32,7 +32,7 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.estimators.standard_errors import widened
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lm_latent_eval.ledger.row_digests import DIGEST, RowDigests
+from lm_latent_eval.ledger.settings import DIGEST, RowDigests
 
 
 def sealed(head: str, row: dict[str, Any]) -> str:

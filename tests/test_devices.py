@@ -28,7 +28,7 @@ from lm_latent_eval.latent import WholeText, WholeTextsOnly
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.testing.case import PREDICTED, keys
-from lm_latent_eval.testing.laws_of_proposals import numbers_of
+from lm_latent_eval.testing.model_laws import numbers_of
 from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM

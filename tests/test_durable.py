@@ -14,7 +14,7 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.durable import NoRoomError, no_room, replacing, write_text
-from lm_latent_eval.ledger.one_writer import only_writer
+from lm_latent_eval.ledger.files import only_writer
 
 # -- whole or not at all -------------------------------------------------------------
 

@@ -18,12 +18,16 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_latent_eval.ledger import database, folder
+from lm_latent_eval.ledger import database, files
 from lm_latent_eval.ledger.database import Ledger, remove
-from lm_latent_eval.ledger.lines import LinesFile
-from lm_latent_eval.ledger.one_writer import LOCK_FILE, BusyError, only_writer
+from lm_latent_eval.ledger.files import (
+    LOCK_FILE,
+    BusyError,
+    LinesFile,
+    StateFile,
+    only_writer,
+)
 from lm_latent_eval.ledger.settings import FormatError, plain
-from lm_latent_eval.ledger.state import StateFile
 from tests.journals import sealed
 from tests.killing import KILLS
 from tests.memory_limit import at_most
@@ -39,7 +43,7 @@ def test_two_do_not_write_at_once(tmp_path):
             pytest.fail("two writers")
         other = (
             "import sys\nfrom pathlib import Path\n"
-            "from lm_latent_eval.ledger.one_writer import only_writer\n"
+            "from lm_latent_eval.ledger.files import only_writer\n"
             "with only_writer(Path(sys.argv[1]), 'all'): pass"
         )
         command = [sys.executable, "-c", other, tmp_path]
@@ -62,11 +66,11 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
 def test_a_folder_goes_on_with_the_same_settings(tmp_path):
     asked = {"seed": 0, "sizes": (1, 2)}
     for _ in range(2):
-        with folder.going_on(tmp_path, asked, "study", "all"):
-            assert folder.read(tmp_path, "study") == {"seed": 0, "sizes": [1, 2]}
+        with files.going_on(tmp_path, asked, "study", "all"):
+            assert files.read(tmp_path, "study") == {"seed": 0, "sizes": [1, 2]}
     message = r"is of another study \(seed is 0 there and 1 here\)"
     with pytest.raises(ValueError, match=message):  # noqa: SIM117
-        with folder.going_on(tmp_path, {**asked, "seed": 1}, "study", "all"):
+        with files.going_on(tmp_path, {**asked, "seed": 1}, "study", "all"):
             pytest.fail("two studies")
 
 
@@ -302,7 +306,7 @@ def test_settings_may_be_infinite(tmp_path, value):
         with ledger(tmp_path).going_on(asked, None) as rows:
             assert len([*rows]) == number
             rows.add("part", (number,), {})
-        with folder.going_on(tmp_path, asked, "study", "all"):
+        with files.going_on(tmp_path, asked, "study", "all"):
             pass
     message = "stderr.target is .* there and 1.0 here"
     with pytest.raises(ValueError, match=message):  # noqa: SIM117

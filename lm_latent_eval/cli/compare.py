@@ -179,10 +179,10 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     from dataclasses import replace
 
     from lm_latent_eval.models.checkpoint import Checkpoint
-    from lm_latent_eval.scoring.attribution import of_words
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.interface import open_model, scorer_of
     from lm_latent_eval.scoring.records import Document
+    from lm_latent_eval.scoring.spans import of_words
     from lm_latent_eval.scoring.string_scorers import is_latent
     from lm_latent_eval.text.corpora import read_texts
 

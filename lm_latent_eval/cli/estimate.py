@@ -78,9 +78,9 @@ def _estimate(args: argparse.Namespace) -> None:
         _by_workers(args)
         return
     from lm_latent_eval.report.estimates import table
+    from lm_latent_eval.scoring.answer import MissedTextsError
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
-    from lm_latent_eval.scoring.missed import MissedTextsError
     from lm_latent_eval.text.corpora import read_texts
 
     options = scoring(args)
@@ -112,7 +112,7 @@ def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
     from lm_latent_eval.report.estimates import table
-    from lm_latent_eval.scoring.workers import Opening, missing, score_corpus
+    from lm_latent_eval.scoring.files import Opening, missing, score_corpus
 
     opening = Opening(
         args.checkpoint,

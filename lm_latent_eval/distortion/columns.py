@@ -25,7 +25,7 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.distortion.shards import Shard, Shards
-from lm_latent_eval.ledger.folder import SETTINGS_FILE, claim, going_on, read
+from lm_latent_eval.ledger.files import SETTINGS_FILE, claim, going_on, read
 from lm_latent_eval.ledger.settings import Settings
 
 KIND = "scores"

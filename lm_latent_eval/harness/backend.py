@@ -41,10 +41,10 @@ from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
+from lm_latent_eval.scoring.metrics import Summary
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
-from lm_latent_eval.scoring.summary import Summary
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)

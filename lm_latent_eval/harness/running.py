@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ParamSpec
 
-from lm_latent_eval.ledger.one_writer import BusyError
+from lm_latent_eval.ledger.files import BusyError
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.text.digests import digest
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.records import Keep
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.missed import MissedTextsError
+from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 
 

@@ -16,7 +16,7 @@ from lm_eval.utils import make_table
 
 from lm_latent_eval.harness.answers import MissedFloat
 from lm_latent_eval.harness.running import evaluation, running_tasks
-from lm_latent_eval.scoring.missed import MissedTextsError
+from lm_latent_eval.scoring.answer import MissedTextsError
 
 SAID = ("model", "model_args", "batch_size", "device", "use_cache", "limit")
 """What results say of a run, as lm-eval's function names it."""

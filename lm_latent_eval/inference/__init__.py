@@ -1,4 +1,13 @@
-"""Inference: a model and a proposal in, an estimate out; a module an estimator."""
+"""Inference: a model and a proposal in, an estimate out.
+
+- ``interface``: what an estimator is; an estimator a module: ``importance``, ``beam``
+  (and exact sums), ``mixed``, ``discrete``, ``smc``, ``annealing``, ``gibbs``;
+- ``steps``, ``unfolding``, ``cuts``: draws and searches of left-to-right latents;
+- ``particles``: weighted latents of a text that is read piece by piece; ``streams``:
+  random numbers; ``ragged``: arrays;
+- ``simulation``: texts that a model writes, with bounds from above; ``consistency``:
+  checks of models and proposals that other packages bring.
+"""
 
 from __future__ import annotations
 

@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from lm_latent_eval.durable import no_room, replacing
 from lm_latent_eval.file_names import regular
-from lm_latent_eval.ledger.one_writer import BusyError, lock_of, only_writer
-from lm_latent_eval.ledger.row_digests import DIGEST, RowDigests
+from lm_latent_eval.ledger.files import BusyError, lock_of, only_writer
 from lm_latent_eval.ledger.settings import (
+    DIGEST,
     FormatError,
+    RowDigests,
     Settings,
     check_format,
     parsed,

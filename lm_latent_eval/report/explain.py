@@ -17,7 +17,7 @@ from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read
 from lm_latent_eval.report.tabular import one_line
 from lm_latent_eval.report.thoughts import how_thought
-from lm_latent_eval.scoring.missed import NAMED
+from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lm_latent_eval.file_names import beside, safe_name
 from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
-from lm_latent_eval.ledger.folder import SETTINGS_FILE
+from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
 from lm_latent_eval.plain_json import parse
 from lm_latent_eval.report import sample_logs

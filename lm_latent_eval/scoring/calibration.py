@@ -21,7 +21,7 @@ from lm_latent_eval.inference.interface import searching
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.simulation import Simulated, simulate, upper_bound
 from lm_latent_eval.latent import LeftToRight
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text, naming
 

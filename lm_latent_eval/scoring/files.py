@@ -1,28 +1,40 @@
-"""Resumable scoring of a corpus into a file of estimates.
+"""Resumable scoring of a corpus into a file of estimates, here or by Ray workers.
 
 The output is JSON lines: first what the numbers depend on, then the row of each text's
 record. Until the last text is scored they are in a ledger beside it. The same command
 goes on where an interrupted one stopped; with other settings it refuses.
+
+With workers, Ray Data reads blocks of texts while others are scored, hands them out,
+and gives those of a worker that died to another one. What they find comes back to the
+process that started them, which alone writes. A text has the same name and so the same
+random numbers as in one process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, Row, remove
-from lm_latent_eval.ledger.folder import SETTINGS_FILE
-from lm_latent_eval.ledger.lines import LinesFile
-from lm_latent_eval.ledger.settings import FormatError, Settings, refuse_others
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.interface import TextScorer
-from lm_latent_eval.scoring.missed import MissedTextsError
-from lm_latent_eval.scoring.records import FORMAT, Record, answer_of, row_of
+import pyarrow as pa
+
+from lm_latent_eval.arguments import whole
+from lm_latent_eval.extras import require
+from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, remove
+from lm_latent_eval.ledger.files import SETTINGS_FILE, LinesFile
+from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_others
+from lm_latent_eval.scoring.answer import Answer, MissedTextsError
+from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.text.digests import digest
 from lm_latent_eval.version import __version__
 
@@ -253,3 +265,238 @@ def _answers(
             raise file.edited(place, twice)
         places[answer.index], found[answer.index] = place, answer
     return found
+
+
+WORDS = 1 << 14
+"""The most words of a block: what a worker does at a time, and again if it dies."""
+AT_ONCE = 1 << 24
+"""Bytes of blocks that are read before any of them can be scored."""
+SHARES = 8
+"""Blocks that each worker gets, if not more: then all end at about the same time."""
+DEATHS = 3
+"""How often a worker is started again, and its block given out again, before the run
+ends: what kills each worker that gets it would go round for ever."""
+ROW = pa.schema({"row": pa.string()})
+"""What workers send back: a row of a record, in JSON."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a worker opens its scorer, wherever it runs."""
+
+    checkpoint: str
+    """A path or repository that every machine has."""
+    options: dict[str, Any]
+    model: str | None = None
+    revision: str | None = None
+    batch_size: int | str | None = None
+    max_batch_size: int | str | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether each worker is to have one for itself."""
+        device = self.device or parse_device(None).type
+        return device.startswith("cuda")
+
+    def scorer(self) -> TextScorer:
+        """Load the model.
+
+        Raises:
+            ValueError: If there is none, or a setting is impossible.
+        """
+        opened = open_model(
+            self.checkpoint,
+            model=self.model,
+            revision=self.revision,
+            options=self.options,
+            dtype=parse_dtype(self.dtype),
+            device=parse_device(self.device),
+        )
+        return scorer_of(
+            opened,
+            self.options,
+            batch_size=self.batch_size,
+            max_batch_size=self.max_batch_size,
+            quiet=True,
+        )
+
+
+def score_corpus(
+    opening: Opening,
+    data: Path,
+    output: Path,
+    *,
+    workers: int,
+    words: int | None = None,
+) -> Record:
+    """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
+
+    Args:
+        opening: How each worker opens the model.
+        data: Texts, as ``estimate`` reads them; only this machine reads the file.
+        output: A file of estimates, new or of an interrupted run.
+        workers: How many; each has a processor, or with a device of CUDA a GPU.
+        words: Of a block; None is what gives every worker several.
+
+    Returns:
+        The answers of all texts, in their order; unfinished where some have no number
+        (``missing``).
+
+    Raises:
+        ModuleNotFoundError: If Ray is not installed.
+        ValueError: If a text cannot be scored, or the file is of something else.
+        RuntimeError: If workers die again and again at the same texts.
+    """
+    whole("--workers", workers, 1)
+    require("ray", extra="ray")
+    settings = settings_of(opening.scorer(), stream_texts(data))
+
+    def find(left: Left) -> Iterator[Row]:
+        size = words
+        if size is None:
+            total = sum(len(text.split()) for text in stream_texts(data))
+            size = max(1, min(WORDS, total // (SHARES * workers)))
+        texts = settings["num_texts"], settings["texts"]
+        reader = _Reader(data.resolve(), texts, left, size)
+        return _found(opening, reader, output, workers)
+
+    return keep(output, settings, find)
+
+
+def missing(record: Record) -> MissedTextsError:
+    """Return the error of a run that has ended and is not finished."""
+    number = record.settings["num_texts"]
+    found = {answer.index: answer for answer in record.answers}
+    names = {n: f"text/{n}" for n in range(number) if n not in found}
+    why = (
+        f"text/{min(names)}: the estimator found no latent that the model gives a "
+        "probability. Draw more samples, or use a proposal that covers its latents"
+    )
+    return MissedTextsError(names, why, number).leaving(found, number)
+
+
+def blocks(
+    texts: Iterable[str], left: Sequence[int], words: int
+) -> Iterator[dict[int, str]]:
+    """Cut the texts that are left into blocks of about so many words.
+
+    Args:
+        texts: N of them, read as the blocks are.
+        left: N truth values: which ones.
+        words: After how many a block ends.
+
+    Example:
+        >>> list(blocks(["a b", "c", "d", "e f"], [1, 0, 1, 1], words=3))
+        [{0: 'a b', 2: 'd'}, {3: 'e f'}]
+    """
+    block: dict[int, str] = {}
+    size = 0
+    for n, text in compress(enumerate(texts), left):
+        block[n] = text
+        size += len(text.split())
+        if size >= words:
+            yield block
+            block, size = {}, 0
+    if block:
+        yield block
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a file into blocks, a row each: rows are what Ray Data can cut at."""
+
+    data: Path
+    texts: tuple[int, str]
+    """How many there are, and their digest."""
+    left: Sequence[int]
+    words: int
+
+    def __call__(self, _: pa.Table) -> Iterator[pa.Table]:
+        seen = SeenTexts(stream_texts(self.data))
+        for block in blocks(seen, self.left, self.words):
+            yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
+        if (seen.number, seen.digest) != self.texts:
+            raise ValueError(
+                f"{self.data} changed while it was read: what was found may be of old "
+                "and of new texts; begin again, with another --output"
+            )
+
+
+class _Worker:
+    """Scores blocks of texts with a model that it keeps."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.scorer = opening.scorer()
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        documents, texts = (
+            column.combine_chunks().flatten().to_pylist() for column in rows.columns
+        )
+        found: list[str] = []
+        # A text without a number is told of at the end, by what lacks it.
+        with suppress(MissedTextsError):
+            for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
+                found.append(json.dumps(plain(row_of(answer))))
+        return pa.table({"row": found}, schema=ROW)
+
+
+def _found(
+    opening: Opening, reader: _Reader, output: Path, workers: int
+) -> Iterator[Row]:
+    """Yield rows in the order in which workers find them."""
+    ray = require("ray", extra="ray")
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        raise ValueError(
+            "RAY_ADDRESS=ray://...: the file of texts would be looked for on another "
+            "machine: log in to one of the cluster, and run this there, with "
+            "RAY_ADDRESS=auto"
+        )
+    # One processor more than there are workers: what cuts blocks needs one.
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
+    # Ray hides from a worker all GPUs but its own, which is the first that it sees.
+    opening = replace(opening, device="cuda") if opening.needs_gpu else opening
+    try:
+        context = ray.data.DataContext.get_current()
+        context.raise_original_map_exception = True
+        context.target_max_block_size = AT_ONCE
+        # One task reads the file, here, and waits while there is enough to score.
+        file = ray.data.from_arrow(pa.table({"path": [str(reader.data)]}))
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        read = file.map_batches(
+            reader, batch_format="pyarrow", num_cpus=0, label_selector=here
+        )
+        rows = read.repartition(target_num_rows_per_block=1).map_batches(
+            _Worker,
+            fn_constructor_args=(opening,),
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            num_gpus=1 if opening.needs_gpu else 0,
+            max_restarts=DEATHS,
+            max_task_retries=DEATHS,
+        )
+        for block in rows.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield from map(json.loads, block["row"].to_pylist())
+    except ray.exceptions.RayTaskError as err:
+        raise _own(err.cause) from err  # the worker's error, which names the text
+    except ray.exceptions.ActorDiedError as err:
+        raise RuntimeError(
+            f"workers died {DEATHS + 1} times at the same texts; what others found is "
+            f"kept beside {output}. Is memory enough? A smaller --batch-size needs "
+            f"less ({err})"
+        ) from err
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _own(error: BaseException) -> BaseException:
+    """Take back what Ray appends to errors: how to try again what would fail again."""
+    if error.args and isinstance(error.args[0], str):
+        error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
+    return error

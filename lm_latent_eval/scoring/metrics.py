@@ -1,4 +1,4 @@
-"""Corpus metrics from the estimates of documents.
+"""Corpus metrics from the estimates of documents, and the summary of a run.
 
 Numbers named ``<metric>_stderr`` fill the harness's Stderr column. As for any model,
 it is the error over texts: that of the draws is in it, and has rows of its own.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,6 +24,8 @@ from lm_latent_eval.estimators import (
     corpus_perplexity,
     instance_perplexity,
 )
+from lm_latent_eval.estimators.choices import is_undecided, tied
+from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.scoring.answer import Answer
 
 logger = logging.getLogger(__name__)
@@ -331,3 +333,86 @@ def _over_samples(
 ) -> float | str:
     values = [v for a in answers if (v := read(a.estimate)) is not None]
     return combine(values) if values else UNKNOWN
+
+
+class Summary:
+    """Collects the diagnostics of every answer of a run."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+
+    def add(self, answers: list[Answer]) -> None:
+        """Take in some more answers."""
+        self.answers += answers
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return counts, bounds, effective sample sizes and Pareto k, as JSON."""
+        if not self.answers:
+            return {"requests": 0, "note": "every answer came from a cache"}
+        estimates = [answer.estimate for answer in self.answers]
+        unspelled = sum(answer.unspelled for answer in self.answers)
+        respaced = sum(answer.respaced for answer in self.answers)
+        left_out = sum(answer.left_out for answer in self.answers)
+        sizes = [
+            e.effective_sample_size
+            for e in estimates
+            if e.effective_sample_size is not None
+        ]
+        shapes = [e.pareto_k for e in estimates if e.pareto_k is not None]
+        drawn = [e.num_samples for e in estimates]
+        summary: dict[str, Any] = {
+            "requests": len(estimates),
+            "sentences": sum(answer.sentences for answer in self.answers),
+            "predicted_tokens": sum(e.num_tokens for e in estimates),
+            "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
+            "samples_per_request": [min(drawn), max(drawn)],
+            "bytes_are_scored": not (unspelled or respaced or left_out),
+            "unknown_words_not_spelled": unspelled,
+            "gaps_of_white_space_not_charged": respaced,
+            "unknown_words_left_out": left_out,
+        }
+        if sizes:
+            summary["effective_sample_size_median"] = statistics.median(sizes)
+            summary["effective_sample_size_minimum"] = min(sizes)
+        if shapes:
+            bad = sum(k > RELIABLE_PARETO_K for k in shapes)
+            summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
+        if asked := self._options():
+            summary["questions"] = len(asked)
+            summary["questions_tied"] = sum(map(_is_tied, asked))
+            known = [[o.estimate.replicates for o in options] for options in asked]
+            if any(any(rows) for rows in known):
+                unsure = sum(not all(rows) or is_undecided(rows) for rows in known)
+                summary["questions_within_monte_carlo_error"] = unsure
+        if summed := [a for a in self.answers if a.canonical is not None]:
+            summary["tokenizations"] = _tokenizations(summed)
+        return summary
+
+    def _options(self) -> list[list[Answer]]:
+        """Collect the options of each question, of those that have several."""
+        asked = defaultdict(list)
+        for answer in self.answers:
+            if answer.is_greedy is not None and answer.stream:
+                asked[answer.stream].append(answer)
+        return [some for some in asked.values() if len(some) > 1]
+
+
+def _is_tied(options: Sequence[Answer]) -> bool:
+    """Whether a question's best options are told apart by rounding alone."""
+    scores = [option.estimate.log_evidence for option in options]
+    return len(tied(scores, [option.tokens for option in options])) > 1
+
+
+def _tokenizations(answers: list[Answer]) -> dict[str, Any]:
+    """Compare strings with their canonical tokens: nats, and per cent of the latter."""
+    canonical = math.fsum(answer.canonical or 0.0 for answer in answers)
+    estimate = Estimate.product([answer.estimate for answer in answers])
+    gaps = [a.estimate.log_evidence - (a.canonical or 0.0) for a in answers]
+    gap = math.fsum(gaps)
+    return {
+        "log_likelihood_of_canonical_tokens": canonical,
+        "gap": gap,
+        "gap_stderr": estimate.stderr,
+        "gap_percent": -100 * gap / canonical if canonical else None,
+        "median_share_on_canonical_tokens": math.exp(-statistics.median(gaps)),
+    }

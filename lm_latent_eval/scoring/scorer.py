@@ -22,16 +22,13 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
-from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
-from lm_latent_eval.scoring.continuations import Continuations
-from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.evaluation import Evaluation, Model
-from lm_latent_eval.scoring.generation import generate
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.generation import GenerationOptions, generate
+from lm_latent_eval.scoring.likelihoods import Continuations, WholeTexts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
-from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.text.digests import digest
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """Parts of a text with what a model takes for each, and two models' parts aligned.
 
-Models cut texts into other parts: tokens of their own, or words. Where both end at the
-same byte, what they have taken so far compares.
+Parts are a causal network's tokens, or words as any scorer scores them. Models cut
+texts into other parts: where both end at the same byte, what they have taken so far
+compares.
 """
 
 from __future__ import annotations
@@ -10,6 +11,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.scoring.texts import Query
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lm_latent_eval.networks.causal import TokenScores
+    from lm_latent_eval.scoring.interface import TextScorer
 
 NO_END = "pieces of its own tokenizer; no end of a text is charged"
 """What the tokens of a causal network of transformers are."""
@@ -75,3 +86,38 @@ def words(text: str) -> Iterator[tuple[int, int]]:
     within = enumerate(pairwise(text.rstrip()), start=1)
     ends = [n for n, (c, d) in within if not c.isspace() and d.isspace()]
     yield from pairwise([0, *ends, len(text)])
+
+
+def of_tokens(
+    text: str, tokenizer: PreTrainedTokenizerBase, scores: TokenScores
+) -> Spans:
+    """Return the tokens of a causal network as parts; those within a character join."""
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    sizes = [0, *accumulate(len(c.encode("utf-8", "replace")) for c in text)]
+    taken: dict[int, float] = {}
+    for (_, end), log_p in zip(coded["offset_mapping"], scores.log_p, strict=True):
+        taken[sizes[end]] = taken.get(sizes[end], 0.0) - log_p
+    ends = sorted(taken)
+    return Spans(ends, [taken[end] for end in ends], [0.0] * len(ends))
+
+
+def of_words(scorer: TextScorer, texts: Sequence[str]) -> list[Spans]:
+    """Score each word of texts after what stands before it.
+
+    It takes a query a word, each as long as what is read so far.
+    """
+    places = [
+        (n, start, end) for n, text in enumerate(texts) for start, end in words(text)
+    ]
+    queries = [
+        Query(place, f"text/{n}", texts[n][start:end], texts[n][:start])
+        for place, (n, start, end) in enumerate(places)
+    ]
+    answers = {answer.index: answer for answer in scorer.score_continuations(queries)}
+    parts: list[list[tuple[int, float, float]]] = [[] for _ in texts]
+    for place, (n, _, end) in enumerate(places):
+        estimate = answers[place].estimate
+        error = 0.0 if estimate.bound is Bound.EXACT else estimate.draws_stderr
+        size = len(texts[n][:end].encode("utf-8", "replace"))
+        parts[n].append((size, -estimate.log_evidence, error))
+    return [Spans(*zip(*some, strict=True)) for some in parts]

@@ -24,12 +24,11 @@ from lm_latent_eval.models import name_of
 from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
 from lm_latent_eval.networks.network import load_causal, positions_of, start_token
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.attribution import of_tokens
 from lm_latent_eval.scoring.files import TASK
-from lm_latent_eval.scoring.likelihood import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.records import Document, Record
-from lm_latent_eval.scoring.spans import NO_END
+from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
+from lm_latent_eval.scoring.spans import NO_END, of_tokens
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
 """Strings -> a log-score of each, nats, or an estimate that knows its error."""

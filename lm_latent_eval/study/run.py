@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 import lm_latent_eval
 from lm_latent_eval.ledger.database import Rows
-from lm_latent_eval.ledger.folder import going_on, read
+from lm_latent_eval.ledger.files import going_on, read
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.options import ScoringOptions

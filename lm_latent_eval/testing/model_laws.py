@@ -1,44 +1,50 @@
-"""Laws of every latent language model.
+"""Laws of every latent language model, of its proposals, and of reading piece by piece.
 
 A law takes a ``Case``: a model that is small enough to list every latent of a short
 text. Sums over that list are the truth, and share nothing with what is tested but
-``log_joint``, which the first law holds to a total of one.
+``log_joint``, which the first law holds to a total of one. Proposals are held to be
+normalised, to cover the model and to weigh without bias; models that stop after a piece
+of text and go on, to give what they give of the whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import wide_zeros
-from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import LeftToRight, Normalization, Searches
-from lm_latent_eval.testing.case import PREDICTED, Case, equal, hold, keys
-from lm_latent_eval.testing.laws_of_left_to_right import (
-    beams_go_on_where_they_were_cut,
-    drawing_from_is_resampling_first,
-    draws_from,
-    filters_are_unbiased,
-    pieces_are_scored_as_the_whole,
-    reading_once_is_reading_again,
-    reads_once,
-    says_steps,
-    thinned_searches_are_unbiased,
+from lm_latent_eval.devices import wide_zeros, widened
+from lm_latent_eval.estimators import Bound, log_evidence
+from lm_latent_eval.inference import (
+    BeamMarginalization,
+    ImportanceSampling,
+    ParticleFilter,
+    beam,
+    importance,
+    particles,
 )
-from lm_latent_eval.testing.laws_of_proposals import (
-    beams_are_bounds_and_become_exact,
-    company_moves_no_weight,
-    device_moves_no_number,
-    first_samples_are_those_of_fewer,
-    importance_sampling_is_unbiased,
-    latents_are_told_apart,
-    total_is_one_and_covers_the_model,
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import (
+    DrawsFrom,
+    LeftToRight,
+    Normalization,
+    ReadsOnce,
+    Searches,
+    WholeText,
 )
+from lm_latent_eval.testing.case import PREDICTED, Case, close, equal, hold, keys
+from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 
 
@@ -147,6 +153,359 @@ def _predicted(case: Case, text: list[int], key: int) -> Tensor:
     last = torch.tensor([[START, *text][-1]], device=case.device)
     ahead = here.ahead(case.model, last, case.batch([text]).given)
     return ahead.next_token(case.model, [key], [len(text)])[0]
+
+
+PRECISE = 0.05
+"""Relative standard error below which a bias of five of them is noticed."""
+DRAWS = 1 << 18
+"""The most that are drawn to get there."""
+
+
+def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
+    """Sum of q = 1, and q > 0 wherever p > 0, at every temperature."""
+    extreme = () if case.log_cell else (0.001, 1000.0)  # cells have one size
+    for temperature in (0.5, 1.0, 2.0, *extreme):
+        proposal = case.proposal(name, temperature)
+        for text in case.readable(proposal)[::7]:
+            latents, log_p = case.every_latent(text), case.log_joint(text)
+            encoded = proposal.encode(case.batch([text]))
+            log_q = proposal.log_prob(encoded, latents)[0] + case.cell(text)
+            what = f"{name} at temperature {temperature:g}, of {text}"
+            within, total = case.exact(temperature), log_q.logsumexp(-1).item()
+            equal(total, 0.0, within, f"log of the total of {what}")
+            missed = (log_p > -torch.inf) & log_q.isneginf()
+            hold(not missed.any(), f"{what}: a latent that p has is never drawn")
+
+
+def importance_sampling_is_unbiased(case: Case, name: str) -> None:
+    """The mean weight is p(x), by five standard errors of its own."""
+    proposal = case.proposal(name)
+    text = case.readable(proposal)[5]
+
+    def ratios(copies: int) -> Tensor:
+        log_w = case.log_weights(ImportanceSampling(100), proposal, [text] * copies)
+        return (log_w - case.log_p(text)).exp().flatten()
+
+    mean_is_one(ratios, case.exact(), f"weights of {name}")
+
+
+def mean_is_one(ratios: Callable[[int], Tensor], rounding: float, what: str) -> None:
+    """Draw until a bias would be noticed; raise a ``LawError`` if there is one."""
+    copies = 50
+    while True:
+        ratio = ratios(copies)
+        error = ratio.std().item() / math.sqrt(ratio.numel())
+        if error < PRECISE:
+            break
+        hold(
+            ratio.numel() < DRAWS,
+            f"{what} vary too much to notice a bias: error {error:.3g} of the mean "
+            f"after {ratio.numel()} draws. Give a model of flatter latents",
+        )
+        copies *= 4
+    mean = ratio.mean().item()
+    equal(mean, 1.0, 5 * error + rounding, f"mean of {what}, relative to p(x)")
+
+
+def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
+    """A beam never exceeds p(x), and is p(x) once it holds every latent."""
+    proposal = case.proposal(name)
+    for text in case.readable(proposal)[::9]:
+        every = case.log_joint(text)
+        exact = every.logsumexp(-1).item()
+        for width in (1, 3, len(every)):
+            found = case.log_weights(BeamMarginalization(width), proposal, [text])
+            sum_of_beam = found.logsumexp(-1).item()
+            what = f"a beam of {width} by {name}, of {text}"
+            hold(sum_of_beam <= exact + case.exact(), f"{what} exceeds log p(x)")
+        equal(sum_of_beam, exact, case.exact(), what)
+
+
+def latents_are_told_apart(case: Case, name: str) -> None:
+    """A latent is the same numbers, whoever draws or finds it, and no other latent's.
+
+    ``estimator=mixed`` leaves out draws that were found, so latents have to be equal to
+    the last number, those past the end of a text included. The search may go by another
+    proposal of the model, and asks the one that is drawn from how probable they are.
+    """
+    proposal = case.proposal(name)
+    whole = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
+    texts = _of_several_lengths(case, (whole or [name])[0])
+    batch, ids = case.batch(texts), keys(len(texts))
+    p, q = case.model.encode(batch), proposal.encode(batch)
+    draws = proposal.sample(q, Streams(ids, 50), 50)
+    drawn = particles.fingerprint(draws.latents)
+    log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
+    every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
+    for other in case.proposals:
+        searcher = case.proposal(other)
+        found, latents = every.search(case.model, searcher, p, searcher.encode(batch))
+        log_q = proposal.log_prob(q, latents)
+        for b, text in enumerate(texts):
+            what = f"{name}, of {text}: a latent that {other} finds"
+            known = found.log_q[b] > -torch.inf
+            paths = found.path[b, known].tolist()
+            hold(len({*paths}) == len(paths), f"{what} is equal to another")
+            possible = {*drawn[b, log_w[b] > -torch.inf].tolist()}
+            hold(
+                possible <= {*paths},
+                f"{what} is not the one that is drawn: are the places past the end of "
+                "a text 0?",
+            )
+            of_found = dict(zip(paths, log_q[b, known].tolist(), strict=True))
+            for path, of_drawn in zip(drawn[b], draws.log_q[b], strict=True):
+                if (path := int(path)) in possible:
+                    log_q_of_both = of_found[path], of_drawn.item()
+                    equal(*log_q_of_both, case.exact(), f"{what}: its log q")
+
+
+def company_moves_no_weight(case: Case, name: str) -> None:
+    """A text is scored in a batch as it is alone."""
+    proposal, method = case.proposal(name), ImportanceSampling(7)
+    texts = _of_several_lengths(case, name)
+    given, ids = _given(case, len(texts)), keys(len(texts))
+
+    def weigh(n: slice) -> Tensor:
+        batch = case.batch(texts[n], given and given[n])
+        log_w: Tensor = method.log_weights(case.model, proposal, batch, ids[n])
+        return log_w
+
+    together = weigh(slice(None))
+    for n, text in enumerate(texts):
+        alone = weigh(slice(n, n + 1))
+        close(together[n], alone[0], f"{name}: {text} in company and alone")
+
+
+def _given(case: Case, number: int) -> list[tuple[int, ...]] | None:
+    """Return what texts are given, some of them more, if the model is conditional."""
+    if case.given is None:
+        return None
+    return [case.given if n % 3 else case.given[:-1] for n in range(number)]
+
+
+def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
+    """Texts of which the shorter ones are padded."""
+    texts = case.readable(case.proposal(name))[::4]
+    if case.goes_on:
+        texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]
+    return texts
+
+
+def first_samples_are_those_of_fewer(case: Case, name: str) -> None:
+    """K is nested, however many rounds the samples are drawn in."""
+    proposal = case.proposal(name)
+    texts = case.readable(proposal)[:3]
+    few = case.log_weights(ImportanceSampling(5), proposal, texts)
+    many = case.log_weights(ImportanceSampling(20), proposal, texts)
+    close(many[:, :5], few, f"{name}: the first 5 of 20 samples")
+    with mock.patch.object(importance, "DECISIONS", 16):
+        rounds = case.log_weights(ImportanceSampling(20), proposal, texts)
+    close(rounds, many, f"{name}: samples drawn in rounds and at once")
+
+
+def device_moves_no_number(case: Case, name: str, device: str) -> None:
+    """Whole texts, contexts and predictions on a device are the CPU's."""
+    on_cpu = numbers_of(case, name)
+    on_device = numbers_of(case.on(device), name)
+    for what, ours in on_device.items():
+        close(ours, on_cpu[what], f"{name}: {what} on {device} and on the CPU")
+
+
+def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
+    """Return weights, beams, prefixes and predictions of some texts, on the host.
+
+    Of proposals that stop there are weights of prefixes, of what is read on after the
+    next word was predicted, and the predictions.
+    """
+    model, proposal = case.model, case.proposal(name)
+    texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
+    listed = isinstance(proposal, Searches)
+    batch, ids = case.batch(texts), keys(len(texts))
+    draw = ImportanceSampling(4)
+    found = {"weights": draw.log_weights(model, proposal, batch, ids)}
+    if listed:
+        beam = BeamMarginalization(3)
+        found["beams"] = beam.log_weights(model, proposal, batch, ids)
+    if stops:
+        begin = Particles.begin(len(texts), case.device)
+        end = case.length - 1
+        piece, last = batch.piece(0, end), batch.piece(end, case.length)
+        read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
+        ahead = read.ahead(model, piece.targets[:, -1], piece.given)
+        on = draw.extend(model, proposal, last, ids, [end] * len(texts), ahead)
+        found |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
+        if model.normalization is not Normalization.UNNORMALISED:
+            starts = [end] * len(texts)
+            found["predictions"] = ahead.next_token(model, ids, starts)
+    return {what: tensor.cpu() for what, tensor in found.items()}
+
+
+def filters_are_unbiased(case: Case, name: str) -> None:
+    """And so is what particle filters make of them."""
+    proposal, text = case.proposal(name), case.some_words(case.length)
+
+    def ratios(copies: int) -> Tensor:
+        log_w = case.log_weights(ParticleFilter(4), proposal, [text] * copies)
+        return (log_evidence(log_w) - case.log_p(text)).exp()
+
+    mean_is_one(ratios, case.exact(), f"filters of {name}")
+
+
+def says_steps(case: Case, name: str) -> bool:
+    """Return whether a proposal says what its steps are."""
+    return isinstance(case.proposal(name), StepProposal)
+
+
+def thinned_searches_are_unbiased(case: Case, name: str) -> None:
+    """Passes of three latents beside a beam of one; where all fit they are exact."""
+    proposal, text = case.proposal(name), case.some_words(case.length)
+    method = DiscreteFilter(1, thinned=3 * PASSES)
+
+    def ratios(copies: int) -> Tensor:
+        log_w = case.log_weights(method, proposal, [text] * copies)
+        return (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
+
+    mean_is_one(ratios, case.exact(), f"passes of {name}")
+    wide = DiscreteFilter(1, thinned=PASSES * len(case.log_joint(text)))
+    [row] = case.log_weights(wide, proposal, [text])
+    found, exact = wide.estimate(row, len(text)), case.log_p(text).item()
+    hold(found.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")
+    equal(found.log_evidence, exact, case.exact(), f"{name}: log p of all latents")
+
+
+def pieces_are_scored_as_the_whole(case: Case, name: str) -> None:
+    """Reading a token at a time draws and weighs what reading at once does."""
+    proposal, method = case.proposal(name), ImportanceSampling(6)
+    texts = [case.some_words(length) for length in (4, 1, 2)]
+    whole = case.log_weights(method, proposal, texts)
+    with _pieces_of(1):
+        pieces = case.log_weights(method, proposal, texts)
+    close(pieces, whole, f"{name}: texts read in pieces and at once")
+
+
+@contextmanager
+def _pieces_of(tokens: int) -> Iterator[None]:
+    with (
+        mock.patch.object(importance, "PIECE", tokens),
+        mock.patch.object(particles, "PIECE", tokens),
+    ):
+        yield
+
+
+def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
+    """A beam that stopped and went on is the beam of the whole text."""
+    proposal = case.proposal(name)
+    texts = case.readable(proposal)[::3]
+    whole, ids = case.batch(texts), keys(len(texts))
+    every = [case.log_joint(text).sort(descending=True).values for text in texts]
+    for width in (1, 3, max(map(len, every))):
+        method = BeamMarginalization(width)
+        at_once = method.log_weights(case.model, proposal, whole, ids)
+        at_once = at_once.sort(descending=True).values
+        for at in range(1, case.length):
+            begun = Particles.begin(len(texts), case.device)
+            for start, end in pairwise((0, at, case.length)):
+                begun = method.extend(
+                    case.model,
+                    proposal,
+                    whole.piece(start, end),
+                    ids,
+                    [start] * len(texts),
+                    begun,
+                )
+            found = begun.log_w.sort(descending=True).values
+            close(found, at_once, f"{name}: beams of {width} cut at {at} and whole")
+    for row, listed in zip(found, every, strict=True):
+        possible = listed[listed > -torch.inf]
+        close(row[: len(possible)], possible, f"{name}: a beam of all and the list")
+        hold(
+            bool(row[len(possible) :].isneginf().all()),
+            f"{name}: a beam finds latents that are not on the list",
+        )
+
+
+def reads_once(case: Case, name: str) -> bool:
+    """Return whether the model or a proposal says that it need not read again."""
+    offers = case.model, case.proposal(name)
+    return any(isinstance(who, ReadsOnce) for who in offers)
+
+
+def reading_once_is_reading_again(case: Case, name: str) -> None:
+    """``encode_again`` makes of what was read what ``encode`` makes of the tokens.
+
+    Of tokens that were read ahead to predict them, and after a search has chosen
+    other latents than it began with: one that is wide, so that they do differ.
+    """
+    for method in (ImportanceSampling(6), BeamMarginalization(12)):
+        once = _token_by_token(case, method, name)
+        with _reading_again():
+            again = _token_by_token(case, method, name)
+        kind = f"{name}, {type(method).__name__}"
+        for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
+            close(ours, theirs, f"{kind}: token {t} after encode_again and encode")
+
+
+def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
+    """Read each token ahead and then on; return log w and log q after every one."""
+    model, proposal = case.model, case.proposal(name)
+    text = [case.words[t % len(case.words)] for t in range(4)]
+    whole, ids, found = case.batch([text, text[::-1]]), keys(2), []
+    read = Particles.begin(2, case.device)
+    for t in range(len(text)):
+        piece = whole.piece(t, t + 1)
+        read = read.ahead(model, piece.inputs[:, 0], piece.given)
+        read = method.extend(model, proposal, piece, ids, [t, t], read)
+        found.append(torch.stack([read.log_w, read.log_q]))
+    return found
+
+
+@contextmanager
+def _reading_again() -> Iterator[None]:
+    def encode(who: Any, encoded: Any, batch: TokenBatch, after: Any) -> Any:
+        return who.encode(batch, after)
+
+    with (
+        mock.patch.object(particles, "encode_again", encode),
+        mock.patch.object(beam, "encode_again", encode),
+    ):
+        yield
+
+
+def draws_from(case: Case, name: str) -> bool:
+    """Return whether a proposal says that it can be told late which histories go on."""
+    return isinstance(case.proposal(name), DrawsFrom)
+
+
+def drawing_from_is_resampling_first(case: Case, name: str) -> None:
+    """``sample_from`` draws what ``sample`` does after the histories it is told of.
+
+    What was read before they were chosen goes on as they do. Trees have a choice once
+    there are three words.
+    """
+    proposal, method = case.proposal(name), ImportanceSampling(20)
+    text = case.some_words(6)
+    batch, ids = case.batch([text, text[::-1], text[:3]]), keys(3)
+    first, second, third = (batch.piece(*ends) for ends in ((0, 3), (3, 5), (5, 6)))
+    begun = Particles.begin(3, case.device)
+    begun = method.extend(case.model, proposal, first, ids, [0] * 3, begun)
+    every = torch.arange(20)
+    origin = torch.stack([every // 2, every.flip(0), every % 7])
+    before: Any = begun.proposal_state
+    after = before.resample(origin)
+    streams = Streams(ids, 20, starts=[3] * 3)
+    late, known = proposal.encode(second, before), proposal.encode(second, after)
+    ours, histories = proposal.sample_from(late, streams, origin.to(case.device))
+    theirs = proposal.sample(known, streams, 20)
+    late = encode_again(proposal, late, second, after)
+    hold(histories.is_cpu and torch.equal(histories, origin), f"{name}: another origin")
+    streams, numbers = replace(streams, starts=[5] * 3), []
+    for q, draws in ((late, ours), (known, theirs)):
+        state = proposal.advance(q, draws.latents)
+        then = proposal.sample(proposal.encode(third, state), streams, 20)
+        paths = fingerprint(draws.latents), fingerprint(then.latents)
+        numbers.append([*paths, draws.log_q, then.log_q])
+    for found, expected in zip(*numbers, strict=True):
+        close(found, expected, f"{name}: draws from an origin and after resampling")
 
 
 OF_MODELS = (total_is_that_of_its_normalization,)

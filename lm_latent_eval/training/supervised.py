@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lm_latent_eval.ledger.one_writer import only_writer
+from lm_latent_eval.ledger.files import StateFile, only_writer
 from lm_latent_eval.ledger.settings import Settings, differences
-from lm_latent_eval.ledger.state import StateFile
 from lm_latent_eval.training.options import Options
 
 ItemT = TypeVar("ItemT")

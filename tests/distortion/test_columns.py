@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
-from lm_latent_eval.ledger.one_writer import only_writer
+from lm_latent_eval.ledger.files import only_writer
 
 ABOUT = {"first": 5, "num_sequences": 7, "rows_each": 2, "shard_size": 3}
 

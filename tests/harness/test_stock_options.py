@@ -15,7 +15,7 @@ from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.cache import CacheMismatchError
 from lm_latent_eval.harness.offline import write_dataset
 from lm_latent_eval.inference import DiscreteFilter
-from lm_latent_eval.scoring import continuations
+from lm_latent_eval.scoring import likelihoods
 from lm_latent_eval.scoring.texts import Query
 from tests.conftest import PROJECT
 from tests.stock_tasks import TASKS, approximately, log_likelihoods, tasks
@@ -92,8 +92,8 @@ def test_num_fewshot_puts_examples_before_the_question(
 
 def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monkeypatch):
     read, predicted = [], []
-    read_contexts = continuations.read_contexts
-    most_probable = continuations.Continuations._most_probable
+    read_contexts = likelihoods.read_contexts
+    most_probable = likelihoods.Continuations._most_probable
 
     def counting_contexts(setting, method, texts):
         read.append(len(texts))
@@ -105,9 +105,9 @@ def test_a_context_is_read_once_for_all_options(evaluate_stock, questions, monke
 
     # Where none asks for more than the others.
     monkeypatch.setattr(DiscreteFilter, "pays", lambda *_: False)
-    monkeypatch.setattr(continuations, "read_contexts", counting_contexts)
+    monkeypatch.setattr(likelihoods, "read_contexts", counting_contexts)
     monkeypatch.setattr(
-        continuations.Continuations, "_most_probable", counting_predictions
+        likelihoods.Continuations, "_most_probable", counting_predictions
     )
     evaluate_stock(names=["who_saw"], include_path=questions)
     assert (read, predicted[0]) == ([len(QUESTIONS)], len(QUESTIONS))

@@ -23,7 +23,7 @@ import lm_latent_eval
 from lm_latent_eval import cli
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.__main__ import Gap, find, main
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM

@@ -8,8 +8,8 @@ import torch
 from lm_latent_eval.inference import particles
 from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
 from lm_latent_eval.scoring import evaluation
-from lm_latent_eval.scoring.decoding import GenerationOptions
 from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer

@@ -45,24 +45,24 @@ def test_it_widens_while_that_pays(number, levels):
     assert method == auto.method
     for beam, passes in levels:
         assert method == DiscreteFilter(beam, passes)
-        assert auto.instead(method, row(-7.0, -7.0 - GROWN / 2)) is None
-        assert auto.instead(method, row(-math.inf, -math.inf)) is None
+        assert auto.replacement(method, row(-7.0, -7.0 - GROWN / 2)) is None
+        assert auto.replacement(method, row(-math.inf, -math.inf)) is None
         much = [-7.0 - math.log(GROWN / 2)] * PASSES
-        assert auto.instead(method, row(-7.0, -8.0, much)) is None, (
+        assert auto.replacement(method, row(-7.0, -8.0, much)) is None, (
             "half of what counts"
         )
         assert auto.pilot == 0
-        last, method = method, auto.instead(method, row(-7.0, -7.0 - 2 * GROWN))
+        last, method = method, auto.replacement(method, row(-7.0, -7.0 - 2 * GROWN))
     assert method is None, "the widest"
-    assert auto.instead(last, row(-7.0, -9.0)) is None
+    assert auto.replacement(last, row(-7.0, -9.0)) is None
 
 
 def test_passes_are_widened_where_a_pilot_is_uneven():
     auto, uneven = Auto.of(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
-    wider = auto.instead(method, uneven)
+    wider = auto.replacement(method, uneven)
     assert wider == DiscreteFilter(1600, 1600)
-    assert auto.instead(wider, uneven) is None, "the passes are as wide as they get"
+    assert auto.replacement(wider, uneven) is None, "the passes are as wide as they get"
 
 
 def test_what_passes_find_decides_nothing():
@@ -73,7 +73,7 @@ def test_what_passes_find_decides_nothing():
         for found in (-math.inf, -7.0, 3.0):
             weights = row(*beams)
             weights[:PASSES] = found
-            decided.add(auto.instead(method, weights))
+            decided.add(auto.replacement(method, weights))
         assert len(decided) == 1
 
 

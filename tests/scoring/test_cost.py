@@ -15,10 +15,10 @@ from tqdm import tqdm
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.scoring import budget, cost
+from lm_latent_eval.scoring import budget
 from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import load
-from lm_latent_eval.scoring.whole_texts import WholeTexts
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 TEXTS = ["Ada saw the fox .", "the fox"]
@@ -68,7 +68,7 @@ def test_a_large_run_states_its_cost_first(
     score = ways(model, checkpoint, text_file)[way]
     score(30)
     assert "evaluations" not in caplog.text, "nothing to wait for"
-    monkeypatch.setattr(cost, "MUCH", 30 * WORDS)
+    monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
     said_before = []
     weigh = WholeTexts.draw
 
@@ -85,7 +85,7 @@ def test_a_large_run_states_its_cost_first(
 
 
 def test_continuations_and_generations_state_theirs(checkpoint, monkeypatch, caplog):
-    monkeypatch.setattr(cost, "MUCH", 1)
+    monkeypatch.setattr(budget, "MUCH", 1)
     lm = LatentKGLM(pretrained=str(checkpoint), num_samples=10, device="cpu")
     lm.loglikelihood(conditional(("the fox", " saw Ada")))
     assert "1 text: 515 evaluations of p(x, z), of 2,060 words" in caplog.text
@@ -94,7 +94,7 @@ def test_continuations_and_generations_state_theirs(checkpoint, monkeypatch, cap
 
 
 def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
-    monkeypatch.setattr(cost, "MUCH", 1)
+    monkeypatch.setattr(budget, "MUCH", 1)
     estimates = model.log_likelihood(
         TEXTS, num_samples=10, target_stderr=0.1, max_samples=200
     )
@@ -132,7 +132,7 @@ def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog
     how = {"estimator": "is", "num_samples": 300}
     plain = model.log_likelihood(texts, **how)
     assert "texts say" not in caplog.text, "not for a short one"
-    monkeypatch.setattr(cost, "MUCH", 1)
+    monkeypatch.setattr(budget, "MUCH", 1)
     found = model.log_likelihood(texts, **how)
     assert [e.log_evidence for e in found] == pytest.approx(
         [e.log_evidence for e in plain], abs=1e-9
@@ -148,7 +148,7 @@ def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog
 
 
 def test_an_exact_model_draws_nothing(lstm_directory, monkeypatch, caplog):
-    monkeypatch.setattr(cost, "MUCH", 1)
+    monkeypatch.setattr(budget, "MUCH", 1)
     exact = load(lstm_directory, device="cpu")
     exact.log_likelihood(TEXTS, num_samples=10**12)
     assert f"2 texts: 2 evaluations of p(x, z), of {WORDS} words" in caplog.text
@@ -188,7 +188,7 @@ def test_the_command_refuses_in_one_line(model, checkpoint, text_file, capsys):
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
     monkeypatch.setattr(budget, "GROWN", math.inf)  # once is enough
     need = 625 * 88 + 625 * 16 * 6 + 5 * 8 * 2
-    monkeypatch.setattr(cost, "machine_memory", lambda: need)
+    monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):
         model.log_likelihood([*TEXTS, "Ada"], num_samples=100)
@@ -196,12 +196,12 @@ def test_all_estimates_have_to_fit_together(model, monkeypatch):
 
 def test_a_container_may_have_less(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(cost, "CONTAINER", limit)
-    whole = cost.machine_memory()
+    monkeypatch.setattr(budget, "CONTAINER", limit)
+    whole = budget.machine_memory()
     assert whole > 1 << 28
     for content, expected in (("max\n", whole), ("12345\n", 12345)):
         limit.write_text(content)
-        assert cost.machine_memory() == expected
+        assert budget.machine_memory() == expected
 
 
 # -- interruptions ---------------------------------------------------------------------

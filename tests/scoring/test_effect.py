@@ -9,7 +9,7 @@ import pytest
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.scoring import effect
+from lm_latent_eval.scoring import interface
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -23,7 +23,7 @@ def told(caplog):
     """What opening a scorer says; every time, not once a process."""
 
     def tell(checkpoint, options, **how):
-        effect._warn.cache_clear()
+        interface._warn.cache_clear()
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             scorer_of(checkpoint, options, quiet=True, **how)
@@ -60,7 +60,7 @@ def test_beams_and_bounds(told):
 
 
 def test_a_warning_comes_once(caplog):
-    effect._warn.cache_clear()
+    interface._warn.cache_clear()
     model = lm_latent_eval.load(CHECKPOINT)
     for _ in range(2):
         model.log_likelihood([TEXT], estimator="beam", num_samples=2, seed=3)
@@ -90,4 +90,4 @@ def test_beams_that_are_told_to_ignore_the_temperature_do():
         trees = proposal.beam(proposal.encode(batch), 3).latents
         found.append(rnng.log_joint(rnng.encode(batch), trees))
     assert found[0].allclose(found[1], rtol=1e-12)
-    assert {("kglm", "adapted"), ("rnng", "crf")} == effect._UNTEMPERED
+    assert {("kglm", "adapted"), ("rnng", "crf")} == interface._UNTEMPERED

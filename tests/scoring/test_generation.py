@@ -10,7 +10,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import ReadsOnce, WholeText
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import RecurrentStack
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query

@@ -11,11 +11,11 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.report import results
-from lm_latent_eval.scoring import workers
-from lm_latent_eval.scoring.missed import MissedTextsError
+from lm_latent_eval.scoring import files
+from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.scoring.files import Opening
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.records import Record, answer_of
-from lm_latent_eval.scoring.workers import Opening
 from tests.missing_support import miss
 from tests.rounding import agree
 
@@ -88,11 +88,11 @@ def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys
 @pytest.mark.usefixtures("missing")
 def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
     options = {"estimator": "is", "num_samples": 9}
-    worker = workers._Worker(Opening(str(kglm_directory), options, device="cpu"))
+    worker = files._Worker(Opening(str(kglm_directory), options, device="cpu"))
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
     answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
     assert sorted(answer.index for answer in answers) == OTHERS
-    err = workers.missing(Record("estimate", {"num_texts": 5}, answers, False))
+    err = files.missing(Record("estimate", {"num_texts": 5}, answers, False))
     assert err.names == {1: "text/1", 3: "text/3"}
     assert [answer.index for answer in err.answers] == OTHERS
 

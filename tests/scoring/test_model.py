@@ -8,7 +8,7 @@ import pytest
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.scoring import continuations
+from lm_latent_eval.scoring import likelihoods
 from lm_latent_eval.text.words import UNKNOWN
 from tests import tiny_checkpoint
 
@@ -67,13 +67,13 @@ def test_a_continuation_after_a_context(model, truth):
 
 def test_equal_contexts_are_read_once(model, monkeypatch):
     """Their draws are those of the first, whatever follows."""
-    read, read_contexts = [], continuations.read_contexts
+    read, read_contexts = [], likelihoods.read_contexts
 
     def reading(setting, method, texts):
         read.extend(tuple(text.context) for text in texts)
         return read_contexts(setting, method, texts)
 
-    monkeypatch.setattr(continuations, "read_contexts", reading)
+    monkeypatch.setattr(likelihoods, "read_contexts", reading)
     contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
     texts = [" fox .", " saw", " fox", " fox ."]
     how = {"num_samples": 20, "estimator": "dpf"}

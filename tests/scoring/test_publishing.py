@@ -11,7 +11,7 @@ from huggingface_hub import HfApi, ModelCard
 import lm_latent_eval
 from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.report.export import hub
-from lm_latent_eval.scoring.publishing import CARD
+from lm_latent_eval.scoring.model import CARD
 from tests.report.test_export import result
 
 TEXTS = ["Ada saw the fox .", "a zebra"]

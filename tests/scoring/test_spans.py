@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.compare import compare, gap
-from lm_latent_eval.scoring.attribution import of_words
 from lm_latent_eval.scoring.files import score
 from lm_latent_eval.scoring.interface import open_model, scorer_of
-from lm_latent_eval.scoring.spans import Spans, align, words
+from lm_latent_eval.scoring.spans import Spans, align, of_words, words
 from lm_latent_eval.scoring.string_scorers import causal_record
 from tests import tiny_checkpoint
 from tests.tiny_causal import of_bytes

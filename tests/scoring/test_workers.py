@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.ledger.lines import LinesFile
+from lm_latent_eval.ledger.files import LinesFile
 from lm_latent_eval.report.results import read
-from lm_latent_eval.scoring import files, workers
+from lm_latent_eval.scoring import files
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import SeenTexts
+from lm_latent_eval.scoring.files import Opening, SeenTexts, blocks, score_corpus
 from lm_latent_eval.scoring.records import FORMAT, row_of
-from lm_latent_eval.scoring.workers import Opening, blocks, score_corpus
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
@@ -31,13 +30,13 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
-from lm_latent_eval.ledger.lines import LinesFile
-from lm_latent_eval.scoring import files, workers
-from lm_latent_eval.scoring.workers import Opening, score_corpus
+from lm_latent_eval.ledger.files import LinesFile
+from lm_latent_eval.scoring import files
+from lm_latent_eval.scoring.files import Opening, score_corpus
 
 checkpoint, data, output, killed, times = sys.argv[1:]
 once = times == "once"
-workers.AT_ONCE = 200  # so that blocks are read while others are scored
+files.AT_ONCE = 200  # so that blocks are read while others are scored
 
 class Dying(Opening):
     def scorer(self):
@@ -131,7 +130,7 @@ def test_texts_that_two_workers_scored_count_once(
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     found = [row_of(answer) for answer in [*answers[:12], *answers[9:]]]
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
+    monkeypatch.setattr(files, "_found", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
     record = score_corpus(opening, data, tmp_path / "scores", workers=2)
     assert record.finished
@@ -158,8 +157,8 @@ def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
 
 def test_a_worker_opens_the_revision_that_was_asked_for(monkeypatch):
     asked = {}
-    monkeypatch.setattr(workers, "open_model", lambda *_, **given: asked.update(given))
-    monkeypatch.setattr(workers, "scorer_of", lambda *_, **__: None)
+    monkeypatch.setattr(files, "open_model", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(files, "scorer_of", lambda *_, **__: None)
     Opening("someone/model", {}, revision="abc", device="cpu").scorer()
     assert asked["revision"] == "abc"
 
@@ -194,7 +193,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(data, tmp_path, after):
     path.write_bytes(data.read_bytes())
     seen = SeenTexts(stream_texts(path))
     assert [*seen] == TEXTS
-    read = workers._Reader(
+    read = files._Reader(
         path, (seen.number, seen.digest), [True] * len(TEXTS), words=12
     )
     assert sum(len(block["texts"][0]) for block in read(pa.table({}))) == len(TEXTS)

@@ -12,11 +12,11 @@ import torch
 from filelock import FileLock
 
 from lm_latent_eval.estimators import corpus_perplexity, instance_perplexity
-from lm_latent_eval.ledger.one_writer import LOCK_FILE
+from lm_latent_eval.ledger.files import LOCK_FILE
 from lm_latent_eval.models.checkpoint import load_checkpoint, save
+from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.texts import Query, Text
-from lm_latent_eval.scoring.whole_texts import WholeTexts
 from lm_latent_eval.study.draws import FILE, Draws, ledger
 from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.rows import read

@@ -50,7 +50,9 @@ def test_a_total_that_is_not_one(change, monkeypatch):
     law = laws()["total_is_that_of_its_normalization"]
     with pytest.raises(LawError, match=r"that is normalised totals 1\.01"):
         law()
-    monkeypatch.setattr(type(tiny.entitynlm()), "mass", Normalization.BELOW_ONE)
+    monkeypatch.setattr(
+        type(tiny.entitynlm()), "normalization", Normalization.BELOW_ONE
+    )
     with pytest.raises(LawError, match=r"that is sub-normalised totals 1\.01"):
         law()
 

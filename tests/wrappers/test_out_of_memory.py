@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion

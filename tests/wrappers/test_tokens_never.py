@@ -12,7 +12,7 @@ import torch
 from tokenizers import processors
 
 from lm_latent_eval.estimators import Bound, MissedSupportError
-from lm_latent_eval.scoring.missed import MissedTextsError
+from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal

@@ -119,7 +119,7 @@ def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.learners.data import open_data
     from lm_latent_eval.distortion.learners.options import TrainingOptions
     from lm_latent_eval.distortion.learners.training import train_learner
-    from lm_latent_eval.ledger.folder import SETTINGS_FILE
+    from lm_latent_eval.ledger.files import SETTINGS_FILE
 
     start, learning_rate = _start(args)
     options = TrainingOptions(

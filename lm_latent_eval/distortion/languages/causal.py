@@ -35,7 +35,7 @@ from lm_latent_eval.distortion.languages.words import (
 )
 from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions, load_causal
-from lm_latent_eval.scoring.likelihood import ExactModel
+from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 
 @dataclass(frozen=True)

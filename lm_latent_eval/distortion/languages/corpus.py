@@ -30,7 +30,7 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
 from lm_latent_eval.distortion.shards import SHARDS, Shards
-from lm_latent_eval.ledger.folder import SETTINGS_FILE, going_on, read
+from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
 from lm_latent_eval.ledger.settings import Settings
 
 KIND = "corpus"

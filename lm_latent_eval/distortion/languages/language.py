@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm_latent_eval.scoring.likelihood import SequenceModel
+from lm_latent_eval.scoring.sequence_scorer import SequenceModel
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms
 
 _BLOCKS = 8

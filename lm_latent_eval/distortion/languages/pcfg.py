@@ -50,7 +50,7 @@ from lm_latent_eval.distortion.languages.words import (
     word_tokenizer,
     write_description,
 )
-from lm_latent_eval.scoring.likelihood import ExactModel
+from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 _CELLS = 1 << 23
 """Products of parts held at a time."""

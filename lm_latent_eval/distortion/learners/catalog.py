@@ -15,7 +15,7 @@ from lm_latent_eval.distortion.learners import (
 from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.networks.network import check_positions
-from lm_latent_eval.scoring.likelihood import TokenIdModel
+from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 from lm_latent_eval.scoring.string_scorers import is_latent
 
 

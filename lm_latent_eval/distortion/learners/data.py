@@ -13,7 +13,7 @@ from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
-from lm_latent_eval.ledger.folder import SETTINGS_FILE
+from lm_latent_eval.ledger.files import SETTINGS_FILE
 
 
 class TrainingData(Protocol):

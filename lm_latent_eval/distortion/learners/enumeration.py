@@ -22,8 +22,8 @@ from lm_latent_eval.distortion.learners.lexicon import check_whole, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.latent import Enumerable
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.scoring.likelihood import LogLikelihoods
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 
 
 class EveryTree:

@@ -12,7 +12,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.scores import scored_columns
 from lm_latent_eval.distortion.learners.sequences import TokenSequences
 from lm_latent_eval.distortion.sources import Unchanged
-from lm_latent_eval.scoring.likelihood import TokenIdModel
+from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
 

@@ -24,10 +24,10 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.scoring.likelihood import LogLikelihoods
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END

@@ -44,8 +44,8 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Enumerable, Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.scoring.likelihood import ExactModel
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.sequence_scorer import ExactModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START
 

@@ -8,7 +8,7 @@ import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder
 from lm_latent_eval.distortion.sources import SequenceSource
-from lm_latent_eval.scoring.likelihood import TokenIdModel
+from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
 _SHARD_ROWS = 100_000

@@ -36,7 +36,7 @@ from lm_latent_eval.distortion.study.layout import (
 )
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
-from lm_latent_eval.ledger.folder import read
+from lm_latent_eval.ledger.files import read
 from lm_latent_eval.report.tabular import Cell, Table, rendered, write_page
 from lm_latent_eval.text.corpora import stream_texts
 

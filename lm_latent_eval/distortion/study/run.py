@@ -28,7 +28,7 @@ from lm_latent_eval.distortion.study.layout import (
 )
 from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan
 from lm_latent_eval.distortion.study.steps import FIRST, StudySteps
-from lm_latent_eval.ledger.folder import going_on
+from lm_latent_eval.ledger.files import going_on
 
 KIND = "study of distortion"
 

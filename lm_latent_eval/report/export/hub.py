@@ -25,7 +25,7 @@ from lm_latent_eval.report.export.origin import section
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
 from lm_latent_eval.report.numbers import Number
 from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
-from lm_latent_eval.scoring.publishing import put_section, read_card
+from lm_latent_eval.scoring.model import put_section, read_card
 from lm_latent_eval.scoring.records import Record
 
 HEAD = (

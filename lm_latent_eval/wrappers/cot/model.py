@@ -38,9 +38,8 @@ from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.plain_json import parse
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Answer, Missed
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.cot.drawing import FIRST, WEIGHTS_AT_MOST, looks

@@ -25,7 +25,7 @@ from torch import Tensor
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.streams import LANES, stream_key
 from lm_latent_eval.networks.masked import MaskedReader
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.mdm.options import BLOCK_WRITTEN, MDMOptions

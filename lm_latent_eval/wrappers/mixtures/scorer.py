@@ -30,9 +30,8 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shares
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Answer, Missed
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.digests import digest
 from lm_latent_eval.uniforms import stream_key, uniforms

@@ -20,9 +20,8 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.decoding import GenerationOptions
-from lm_latent_eval.scoring.missed import Missed
+from lm_latent_eval.scoring.answer import Answer, Missed
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer

@@ -17,7 +17,7 @@ from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.random_sequences import random_sequence
 from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.scoring.likelihood import LogLikelihoods
+from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from tests.distortion.languages.tiny import pcfg, regular
 
 LENGTH = 6

@@ -30,7 +30,7 @@ from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.training import train_learner
-from lm_latent_eval.ledger.one_writer import only_writer
+from lm_latent_eval.ledger.files import only_writer
 from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
 

@@ -16,8 +16,7 @@ from lm_latent_eval.distortion.report.study import write_report
 from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import DistortionStudy
-from lm_latent_eval.ledger.folder import read
-from lm_latent_eval.ledger.one_writer import LOCK_FILE
+from lm_latent_eval.ledger.files import LOCK_FILE, read
 from lm_latent_eval.text.corpora import read_texts
 
 pytestmark = pytest.mark.nightly

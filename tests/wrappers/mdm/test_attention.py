@@ -13,7 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.networks.block_causal import BlockCausal
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from tests.tiny_checkpoint import rolling

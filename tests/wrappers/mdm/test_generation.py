@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm_latent_eval.scoring.decoding import GenerationOptions
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import MDMOptions

@@ -1,0 +1,285 @@
+"""Files of resumable runs: locks, folders with their settings, JSON lines, checkpoints.
+
+Each file is written whole, by one run at a time, beside the settings that it depends
+on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from lm_latent_eval.durable import replacing, write_text
+from lm_latent_eval.file_names import regular
+from lm_latent_eval.ledger.settings import (
+    FormatError,
+    NoDigestError,
+    RowDigests,
+    Settings,
+    check_format,
+    parsed,
+    plain,
+    refuse_others,
+)
+from lm_latent_eval.messages import naming
+from lm_latent_eval.plain_json import parse
+
+LOCK_FILE = ".lock"
+
+logger = logging.getLogger(__name__)
+
+
+class BusyError(ValueError):
+    """An output that another run is writing."""
+
+
+@contextmanager
+def only_writer(
+    output: Path, kept: str | None, *, lock: Path | None = None, passing: bool = False
+) -> Iterator[None]:
+    """Let no other run write into an output; say what is kept if this one is stopped.
+
+    Args:
+        output: A folder, made if it is not there, or a file.
+        kept: What an interrupted run leaves behind: "the finished epochs", say. None
+            is nothing that the same command would go on from.
+        lock: The file that is locked; None is one in the folder. It stays, empty
+            (``filelock`` may remove it on Windows): if runs removed it, two could each
+            hold one of that name.
+        passing: Remove it, held as it is, when all has ended well. Who has opened it
+            before finds it without a name and asks again (``filelock``), but for
+            releases of that library before 2026.
+
+    Raises:
+        BusyError: If another run is writing there.
+    """
+    lock = lock or output / LOCK_FILE
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock, timeout=0)
+    try:
+        held.acquire()
+    except Timeout as err:
+        raise BusyError(
+            f"another run is writing into {output}: wait for it, or write to another "
+            "path"
+        ) from err
+    except NotImplementedError:
+        logger.warning(
+            "%s is on a file system that locks nothing: see to it that no other run "
+            "writes there",
+            output,
+        )
+    try:
+        yield
+        if passing:
+            with suppress(OSError):  # Windows removes nothing that is open
+                lock.unlink()
+    except KeyboardInterrupt as stop:
+        if kept:
+            stop.add_note(
+                f"{kept} are kept in {output}, and the same command goes on from there"
+            )
+        raise
+    finally:
+        held.release()
+
+
+def lock_of(path: Path) -> Path:
+    """Return the lock of a file."""
+    return path.with_name(f".{path.name}.lock")
+
+
+SETTINGS_FILE = "settings.json"
+
+
+@contextmanager
+def going_on(
+    directory: Path, settings: Settings, kind: str, kept: str
+) -> Iterator[None]:
+    """Begin a folder or go on with one, and let no other run write there.
+
+    Args:
+        directory: New, or of an interrupted run.
+        settings: What its files depend on.
+        kind: What the folder holds, for messages: "study", say.
+        kept: What an interrupted run leaves behind: "whole shards", say.
+
+    Raises:
+        BusyError: If another run is writing there.
+        ValueError: If the folder has other settings, or a file that is none.
+    """
+    with only_writer(directory, kept):
+        claim(directory, settings, kind)
+        yield
+
+
+def claim(directory: Path, settings: Settings, kind: str) -> None:
+    """Put settings into a folder, or see that it already has the same ones.
+
+    Args:
+        directory: New, or of an interrupted run.
+        settings: What its results depend on.
+        kind: What the folder holds, for messages: "study", say.
+
+    Raises:
+        ValueError: If the folder has other settings, or a file that is none.
+    """
+    path = directory / SETTINGS_FILE
+    if path.exists():
+        refuse_others(directory, read(directory, kind), settings, kind)
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(settings, indent=2) + "\n")
+
+
+def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:
+    """Read the settings of a folder.
+
+    Args:
+        directory: The folder.
+        kind: What it holds, for messages.
+        having: A name without which they are of something else.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    path = directory / SETTINGS_FILE
+    try:
+        return parsed(regular(path).read_bytes(), having)
+    except (OSError, ValueError) as err:
+        raise ValueError(f"{path} is not the settings of a {kind} ({err})") from err
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LinesFile:
+    """A file of JSON lines, written whole or not at all.
+
+    Each result has a digest, which only the values that were written have, below the
+    settings that they were written below.
+    """
+
+    path: Path
+    kind: str
+    """What it is, for messages: "file of estimates", say."""
+    format: int
+    """Of its lines: those of another version are refused."""
+
+    def write(self, settings: Settings, rows: Iterable[Row]) -> None:
+        """Write settings and results, in the place of those before.
+
+        Raises:
+            NoRoomError: If the disk is full.
+        """
+        settings = {"format": self.format, **settings}
+        digests = RowDigests(settings)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path) as partial, partial.open("wb") as file:
+            for line in chain([settings], map(digests.added, rows)):
+                written = json.dumps(plain(line), allow_nan=False)
+                file.write(f"{written}\n".encode())
+
+    def read(self) -> tuple[Settings, dict[int, Row]]:
+        """Return the settings, and the results by line.
+
+        Raises:
+            FormatError: If another version wrote it.
+            ValueError: If the file is something else, or a line was edited.
+        """
+        with naming(self.path):
+            lines = regular(self.path).read_bytes().splitlines()
+        try:
+            settings = parsed(lines[0] if lines else b"", "format")
+        except ValueError as err:
+            raise self.not_one(f"its first line says no settings: {err}") from err
+        check_format(self.path, settings, self.format)
+        digests = RowDigests(settings)
+        numbered = enumerate(lines[1:], start=2)
+        return settings, {n: self._row(n, line, digests) for n, line in numbered}
+
+    def not_one(self, why: str) -> ValueError:
+        """Return the error that the file is something else."""
+        return ValueError(
+            f"{self.path} is not a {self.kind} ({why}): give the output another path"
+        )
+
+    def edited(self, place: int, what: str) -> ValueError:
+        """Return the error that a line is not as it was written."""
+        return ValueError(
+            f"{self.path}, line {place} is not as it was written ({what}): remove the "
+            "line, and its result is found again"
+        )
+
+    def _row(self, place: int, line: bytes, digests: RowDigests) -> Row:
+        try:
+            row = parse(line.decode())
+            if not isinstance(row, dict):
+                raise ValueError("no record")
+            return digests.checked(row)
+        except NoDigestError as err:
+            raise FormatError(
+                f"{self.path}, line {place}: {err}: finish it with the version that "
+                "began it, or run the command again, with another path for its output"
+            ) from err
+        except ValueError as err:
+            raise self.edited(place, str(err)) from err
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A file of tensors and plain data that each step of a run replaces."""
+
+    path: Path
+
+    def write(self, settings: Settings, state: dict[str, Any]) -> None:
+        """Put the state in the place of the one before.
+
+        Raises:
+            NoRoomError: If the disk is full.
+        """
+        import torch  # a second, which those who keep no tensors need not wait
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # torch hides what the system says of its own files.
+        with replacing(self.path) as partial, partial.open("wb") as file:
+            torch.save({"settings": json.dumps(settings), **state}, file)
+
+    def read(self) -> tuple[Settings, dict[str, Any]] | None:
+        """Return what it depends on and is; None if there is none.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        if not self.path.exists():
+            return None
+        import torch
+
+        try:
+            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            return json.loads(state.pop("settings")), state
+        except (
+            OSError,
+            RuntimeError,
+            EOFError,
+            KeyError,
+            pickle.UnpicklingError,
+        ) as err:
+            raise ValueError(
+                f"{self.path} is damaged ({type(err).__name__}): remove the file to "
+                "start anew"
+            ) from None  # torch advises to run what is in the file
+
+    def set_aside(self) -> Path:
+        """Give the file another name, and return that."""
+        return self.path.replace(self.path.with_name(f"{self.path.name}.before"))
