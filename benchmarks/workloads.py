@@ -20,8 +20,8 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START

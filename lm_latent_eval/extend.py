@@ -22,13 +22,13 @@ from lm_latent_eval.latent import (
 from lm_latent_eval.manifest import verify as verify_manifest
 from lm_latent_eval.manifest import write as write_manifest
 from lm_latent_eval.models.checkpoint import save as save_checkpoint
-from lm_latent_eval.models.no_latents import NoLatents
 from lm_latent_eval.models.pretrained import (
     CheckedConfig,
     Pretrained,
     WordsConfig,
     value,
 )
+from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.real_latents import NormalProposal, RealStep, RealStepLM
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.scoring.interface import (

@@ -25,7 +25,7 @@ from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
-from lm_latent_eval.models.srnn import training as srnn
+from lm_latent_eval.models import srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer

@@ -11,8 +11,7 @@ from typing import TypeVar
 from lm_latent_eval.latent import LatentLM, Latents, LeftToRight, Proposal, State
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM, EntityNLMProposal
 from lm_latent_eval.models.kglm.modeling import KGLM, KGLMProposal
-from lm_latent_eval.models.lda.modeling import LDA
-from lm_latent_eval.models.lda.proposals import FittedTopics, LeftToRightTopics
+from lm_latent_eval.models.lda.modeling import LDA, FittedTopics, LeftToRightTopics
 from lm_latent_eval.models.lrlm import modeling as lrlm
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.nklm.modeling import NKLM, NKLMProposal

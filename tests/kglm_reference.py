@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lm_latent_eval.convert.originals.kglm import LITERALS, build_graph, rename_weights
+from lm_latent_eval.convert.kglm import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Walks

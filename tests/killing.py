@@ -25,7 +25,7 @@ PRELOADED = [
     "lm_latent_eval.harness.backends",
     "lm_latent_eval.harness.wrappers.cot",
     "lm_latent_eval.distortion.learners.languages",
-    "lm_latent_eval.models.lstm.training",
+    "lm_latent_eval.models.recurrent_training",
     "lm_latent_eval.distortion.report.study",
     "lm_latent_eval.study.report.tables",
     "lm_latent_eval.distortion.study.run",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.files.unpickling import load_pickle
+from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.text.spacing import Spacing
 from tests import kglm_archives, tiny_checkpoint

@@ -21,7 +21,7 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.spacing import Spacing

@@ -12,9 +12,13 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import AnnotatedText
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
-from lm_latent_eval.models.rnn.modeling import RNNConfig, RNNLanguageModel
-from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from lm_latent_eval.models.recurrent_lm import (
+    LSTMConfig,
+    LSTMLanguageModel,
+    RNNConfig,
+    RNNLanguageModel,
+)
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 

@@ -130,6 +130,7 @@ TRAINABLE = {
         "jsonl",
         {"size": LSTMSize, "options": Options},
         _WITH_WORDS,
+        where="models.recurrent_training",
     ),
     "rnn": Trainable(
         "a simple recurrent (Elman) LM",
@@ -138,6 +139,7 @@ TRAINABLE = {
         "txt",
         {"size": RNNSize, "options": Options},
         _WITH_WORDS,
+        where="models.recurrent_training",
     ),
     "srnn": Trainable(
         "a sentence-level RNN, unnormalised",
@@ -150,6 +152,7 @@ TRAINABLE = {
             "options": Options(batch_size=64, epochs=10),
         },
         _WITH_WORDS,
+        where="models.srnn",
     ),
     "rnng": Trainable(
         "a recurrent neural network grammar",
@@ -266,8 +269,8 @@ def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
 
 def _spelling(args: argparse.Namespace) -> None:
     from lm_latent_eval.models.checkpoint import load_tokenizer, rewrite_manifest
+    from lm_latent_eval.models.learning import learn_orthography
     from lm_latent_eval.text.corpora import read_texts
-    from lm_latent_eval.training.orthography import learn_orthography
 
     tokenizer = load_tokenizer(args.checkpoint)
     learn_orthography(read_texts(args.data), tokenizer).save(args.checkpoint)

@@ -14,13 +14,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.convert.files.archive import (
+from lm_latent_eval.convert.archive import (
     PADDING,
     UNKNOWN,
     Archive,
     ArchiveError,
 )
-from lm_latent_eval.convert.renaming import misfits
+from lm_latent_eval.convert.originals import misfits
 from lm_latent_eval.text.corpora import END_MARK, START_MARK
 
 SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)

@@ -3,6 +3,11 @@
 Their file is a pickled dictionary of tensors, without what the program read beside it:
 the vectors of entities, relations and aliases, the vocabulary and the facts of each
 text. All are given by name; nothing of them is run (``unpickling.py``).
+
+In our layout words 0 and 1 change places (unknown and padding), relations with a number
+below 0 follow the others, and the vector of unknown objects follows those of the known
+ones.
+Source: the code of Hayashi et al. (2020).
 """
 
 from __future__ import annotations
@@ -16,11 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.convert.files.torch_files import Stored, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle
-from lm_latent_eval.convert.originals import lrlm, nklm
-from lm_latent_eval.convert.originals.refused import OriginalError
-from lm_latent_eval.convert.renaming import misfits
+from lm_latent_eval.convert.originals import OriginalError, misfits
+from lm_latent_eval.convert.torch_files import Stored, read_torch
+from lm_latent_eval.convert.unpickling import PickleError, load_pickle
 from lm_latent_eval.file_names import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
@@ -31,6 +34,203 @@ from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.strict_json import checked, strings
 from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
+
+ROWS = (
+    ("word_embed.weight", "words.embedding.weight"),
+    ("word_embed.embed_layers.0.weight", "words.embedding.weight"),
+    ("word_predictor.layer2.weight", "words.weight"),
+    ("word_predictor.layer2.bias", "words.bias"),
+    ("word_predictor.out_layers.0.weight", "words.weight"),
+    ("word_predictor.out_layers.0.bias", "words.bias"),
+)
+"""Tensors with a row a word."""
+PREFIXES = (
+    ("word_predictor.layer1.", "words.inner."),
+    ("word_predictor.out_projs.", "words.projections."),
+    ("word_predictor.cluster_", "words.cluster_"),
+    ("hid_to_fact.layer1.", "to_fact.0."),
+    ("hid_to_fact.layer2.", "to_fact.2."),
+    ("hid_to_fact.", "to_fact."),
+    ("hid_to_alias.", "to_alias."),
+    ("rnn.proj_input.", "trunk.project."),
+)
+COPY_PREFIXES = (
+    ("fact_key_mlp.layer1.", "to_fact.0."),
+    ("fact_key_mlp.layer2.", "to_fact.2."),
+    ("copy_predictor.layer1.", "copy.0."),
+    ("copy_predictor.layer2.", "copy.2."),
+    ("pos_predictor.layer1.", "to_position.0."),
+    ("pos_predictor.layer2.", "to_position.2."),
+    ("position_embed.", "position."),
+    ("naf_vec", "no_fact"),
+)
+"""What an NKLM has besides."""
+LAYER = (
+    ("dec_attn.qkv_net.", "attending."),
+    ("dec_attn.r_net.", "relative."),
+    ("dec_attn.o_net.", "attended."),
+    ("dec_attn.layer_norm.", "attention_norm."),
+    ("pos_ff.core_net.0.", "inner."),
+    ("pos_ff.core_net.3.", "outer."),
+    ("pos_ff.layer_norm.", "feed_norm."),
+)
+"""Parts of a layer of the original's Transformer-XL."""
+
+
+def words_in_order(column: Tensor) -> Tensor:
+    """Put padding before unknown."""
+    return torch.cat([column[[1, 0]], column[2:]])
+
+
+def relation_number(rel_typ: int, num_relations: int, num_special: int) -> int:
+    """Return the row of a relation; those below 0 are counted from the last one on."""
+    if rel_typ >= 0:
+        return rel_typ
+    return num_relations + num_special + rel_typ + 1
+
+
+def object_number(obj_id: int, num_objects: int) -> int:
+    """Return the row of an object; the one after the last is unknown."""
+    return num_objects if obj_id < 0 else obj_id
+
+
+def weights_of(
+    original: Mapping[str, Tensor], *, tied: bool, copies: bool = False
+) -> dict[str, Tensor]:
+    """Rename an original's tensors, constants among them.
+
+    Args:
+        original: Name -> tensor.
+        tied: Whether the output layer shares the embeddings (its copy is left out).
+        copies: Whether it is an NKLM.
+    """
+    renamed = {
+        new + name.removeprefix(old): tensor
+        for name, tensor in original.items()
+        for old, new in PREFIXES + COPY_PREFIXES * copies
+        if name.startswith(old) and not _shadowed(name, old)
+    }
+    for old, new in ROWS:
+        if old in original and not (tied and new == "words.weight"):
+            renamed[new] = words_in_order(original[old])
+    renamed |= {n: original[n] for n in original if n.startswith("selector.")}
+    for name, tensor in original.items():
+        if name.startswith("rnn.lstm."):
+            kind, _, layer = name.removeprefix("rnn.lstm.").rpartition("_l")
+            renamed[f"trunk.layers.{layer}.{kind}_l0"] = tensor
+        if name.startswith("rnn.layers."):
+            layer, _, part = name.removeprefix("rnn.layers.").partition(".")
+            for old, new in LAYER:
+                if part.startswith(old):
+                    end = part.removeprefix(old)
+                    renamed[f"trunk.layers.{layer}.{new}{end}"] = tensor
+    if "rnn.r_w_bias" in original:
+        biases = [original["rnn.r_w_bias"], original["rnn.r_r_bias"]]
+        renamed["trunk.biases"] = torch.stack(biases)
+        renamed["trunk.frequencies"] = original["rnn.pos_embed.inv_freq"]
+    return renamed | _fact_tables(original)
+
+
+def _shadowed(name: str, prefix: str) -> bool:
+    """Whether an earlier prefix takes a name."""
+    return prefix == "hid_to_fact." and ".layer" in name
+
+
+def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    special = [
+        original[f"special_rel_vecs.{n}"]
+        for n in range(sum(name.startswith("special_rel_vecs.") for name in original))
+    ]
+    relations = original.get("relation_embed.weight", original["relation_vec"])
+    tables = {
+        "facts.relation.weight": torch.cat([relations, torch.stack(special)]),
+        "facts.object.weight": torch.cat(
+            [original["entity_vec"], original["unk_entity_vec"][None]]
+        ),
+        "facts.alias.weight": original["alias_vec"],
+    }
+    return tables
+
+
+def config_of(
+    options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
+) -> dict[str, Any]:
+    """Return what the original's options say of any of its models.
+
+    Args:
+        options: Named as the original's command names them.
+        original: The weights, for the sizes of the tables.
+        vocab_size: V.
+    """
+    cutoffs: Sequence[int] = options["adaptive_cutoffs"] or []
+    special = sum(name.startswith("special_rel_vecs.") for name in original)
+    return {
+        "vocab_size": vocab_size,
+        "num_relations": len(original["relation_vec"]) + special,
+        "num_objects": len(original["entity_vec"]) + 1,
+        "num_pieces": 0,
+        "embedding_dim": options["embed_size"],
+        "hidden_size": options["hidden_size"],
+        "num_layers": options["num_layers"],
+        "predictor_dim": options["vocab_mlp_hidden_dim"],
+        "activation": options["vocab_mlp_activation"],
+        "cutoffs": [c for c in cutoffs if c < vocab_size]
+        if options["adaptive_embed"]
+        else [],
+        "tie_weights": options["tie_embed_weights"],
+        "fact_dim": options["kb_embed_dim"],
+        "alias_dim": original["alias_vec"].shape[1],
+        "knowledge_vector": options["use_knowledge_embed"],
+        "oracle": options["alias_disamb"] == "oracle",
+        "never_uttered": [],
+    }
+
+
+def lrlm_config_of(
+    options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
+) -> dict[str, Any]:
+    """Return what the original's options say of an LRLM; see ``config_of``."""
+    config = config_of(options, original, vocab_size)
+    config["fact_hidden"] = inner_size(options) if options["use_rel_mlp"] else 0
+    if "rnn.r_w_bias" not in original:
+        return config
+    return config | {
+        "trunk": "transformer_xl",
+        "num_heads": options["num_heads"],
+        "head_dim": options["head_dim"],
+        "inner_dim": options["ffn_inner_dim"],
+        "chunk_size": options.get("bptt", 150),
+        "memory_size": options["memory_size"],
+        "pre_norm": options["pre_lnorm"],
+        "memory_rule": "published",
+    }
+
+
+def inner_size(options: Mapping[str, Any]) -> int:
+    """Return the inner size of the original's map to facts."""
+    size: int = options["fact_key_mlp_hidden_dim"]
+    return 4 * int(options["kb_embed_dim"]) if size == -1 else size
+
+
+def nklm_config_of(
+    options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
+) -> dict[str, Any]:
+    """Return what the original's options say of an NKLM; see ``config_of``."""
+
+    def size(name: str, default: int) -> int:
+        given: int = options[name]
+        return default if given == -1 else given
+
+    return {
+        **config_of(options, original, vocab_size),
+        "fact_hidden": inner_size(options),
+        "num_positions": options["pos_embed_count"],
+        "position_dim": options["pos_embed_dim"],
+        "copy_hidden": size("copy_mlp_hidden_dim", options["hidden_size"]),
+        "position_hidden": size("pos_mlp_hidden_dim", 2 * options["pos_embed_dim"]),
+        "only_possible": False,
+    }
+
 
 MARKS = ("<unk>", "<pad>", "<s>", "</s>")
 """The first words of the original's vocabularies."""
@@ -101,10 +301,10 @@ def _model(
     topics: Topics,
 ) -> LRLM | NKLM:
     copies = "naf_vec" in weights
-    read = nklm.nklm_config_of if copies else lrlm.lrlm_config_of
+    read = nklm_config_of if copies else lrlm_config_of
     fields = read(options, weights, tokenizer.vocab_size)
     fields |= {"num_words": tokenizer.num_words, **topics.sizes()}
-    renamed = (nklm if copies else lrlm).weights_of(weights, tied=fields["tie_weights"])
+    renamed = weights_of(weights, tied=fields["tie_weights"], copies=copies)
     with torch.device("meta"):  # sizes that no weights have must take no memory
         model: LRLM | NKLM = (
             NKLM(NKLMConfig(**fields)) if copies else LRLM(LRLMConfig(**fields))
@@ -136,10 +336,8 @@ def _topics(
         for topic, relations in _texts(path):
             facts = tuple(
                 Fact(
-                    lrlm.relation_number(
-                        relation, len(weights["relation_vec"]), special
-                    ),
-                    lrlm.object_number(entity, len(weights["entity_vec"])),
+                    relation_number(relation, len(weights["relation_vec"]), special),
+                    object_number(entity, len(weights["entity_vec"])),
                     tuple(row[alias] for alias in names),
                 )
                 for relation, entity, names in relations

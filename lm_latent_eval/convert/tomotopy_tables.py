@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lm_latent_eval.extras import require
-from lm_latent_eval.models.lda.topic_tables import TopicTables
-from lm_latent_eval.models.lda.training import tables_of
+from lm_latent_eval.models.lda.training import TopicTables, tables_of
 
 SECONDS, PACE = 10, 1 << 20
 """Seconds that reading may take, and bytes that it reads in each of those besides."""

@@ -1,4 +1,4 @@
-"""The table of latent language models; a folder a paper."""
+"""The table of latent language models; a folder or module a paper."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MODELS = {
     "kglm": "lm_latent_eval.models.kglm.modeling:KGLM",
     "lda": "lm_latent_eval.models.lda.modeling:LDA",
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
-    "lstm": "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel",
+    "lstm": "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel",
     "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
-    "rnn": "lm_latent_eval.models.rnn.modeling:RNNLanguageModel",
+    "rnn": "lm_latent_eval.models.recurrent_lm:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
-    "srnn": "lm_latent_eval.models.srnn.modeling:SentenceRNN",
+    "srnn": "lm_latent_eval.models.srnn:SentenceRNN",
 }
 """Name -> class. Models of other packages join by an entry point."""
 

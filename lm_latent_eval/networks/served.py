@@ -1,17 +1,320 @@
-"""A network that a server has loaded: its tokenizer is here, its weights are not."""
+"""A network that a server of completions has loaded, as vLLM does.
+
+Its tokenizer is here, its weights are not: token ids go in and log-probabilities come
+out, so no string is cut into tokens twice. Everything that a sampler could do to the
+model's own distribution is sent as undone, and what came of it is checked: see
+``Honesty``.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
+from lm_latent_eval.estimators.intervals import Wager
 from lm_latent_eval.messages import one_line
-from lm_latent_eval.networks.completions import Honesty, Server
 from lm_latent_eval.networks.network import text_ends, tokenizer_digest
+
+NEUTRAL = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+}
+"""Draw from the model's own distribution, whatever its ``generation_config`` says."""
+PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
+"""States of HTTP that another try may not meet."""
+WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before each further try."""
+IMPOSSIBLE = -9999.0
+"""What vLLM writes for minus infinity, which JSON has not."""
+UNFAIR = math.log(1e6)
+"""Log of the capital at which draws are refused, see ``Honesty``."""
+
+
+class ServerError(ValueError):
+    """A server that does not answer, or not with what is needed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a server says of one token."""
+
+    log_p: float
+    """Nats."""
+    best: int
+    """The most probable token there."""
+    log_best: float
+    """Its log p, nats."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Tokens that a server has drawn."""
+
+    tokens: tuple[int, ...]
+    log_p: tuple[float, ...]
+    """Of each, nats."""
+    log_best: tuple[float, ...]
+    """Of the most probable token in the place of each, nats."""
+    reason: str
+    """Why it ends there."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A model that a server has loaded.
+
+    Attributes:
+        url: Up to and with ``/v1``.
+        model: What requests call it.
+        root: What the server has loaded it from, as it says.
+        max_length: Tokens that it reads at once; None if it does not say.
+        timeout: Seconds that one request may take.
+    """
+
+    url: str
+    model: str
+    root: str
+    max_length: int | None
+    timeout: float
+
+    @classmethod
+    def find(cls, base_url: str, name: str, timeout: float) -> Server:
+        """Ask what models there are, and take the only one or that of a name.
+
+        Raises:
+            ServerError: If nobody answers, or there are several of other names.
+        """
+        url = base_url.rstrip("/").removesuffix("/completions")
+        said = _asked(f"{url}/models", None, timeout)
+        models = [m for m in said.get("data") or () if isinstance(m, dict)]
+        named = [m for m in models if name in (m.get("id"), m.get("root"))]
+        found = named or models
+        if len(found) != 1 or not isinstance(found[0].get("id"), str):
+            names = ", ".join(str(model.get("id")) for model in models) or "none"
+            raise ServerError(
+                f"{url} serves {names}: give the one that is meant as pretrained=..."
+            )
+        [model] = found
+        length = model.get("max_model_len")
+        return cls(
+            url,
+            model["id"],
+            str(model.get("root") or model["id"]),
+            length if isinstance(length, int) else None,
+            timeout,
+        )
+
+    def draw(
+        self,
+        prompt: Sequence[int],
+        number: int,
+        *,
+        seed: int,
+        most_tokens: int,
+        stops: Sequence[int],
+    ) -> list[Completion]:
+        """Draw continuations of a prompt, independently.
+
+        Args:
+            prompt: Token ids.
+            number: How many.
+            seed: Of the first; the n-th has seed + n.
+            most_tokens: Of each.
+            stops: Tokens that end one, and nothing else does.
+
+        Raises:
+            ServerError: If what comes back lacks something, which is named.
+        """
+        answer = self._complete(
+            {
+                **NEUTRAL,
+                "prompt": list(prompt),
+                "n": number,
+                "seed": seed,
+                "max_tokens": most_tokens,
+                "logprobs": 1,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,  # strings may be equal
+                "ignore_eos": True,
+                "stop_token_ids": list(stops),
+            },
+            number,
+        )
+        return [self._drawn(choice) for choice in answer]
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[Place]]:
+        """Return what the model says of every token of sequences but the first.
+
+        Raises:
+            ServerError: If what comes back lacks something, which is named.
+        """
+        answer = self._complete(
+            {
+                **NEUTRAL,
+                "prompt": [list(sequence) for sequence in sequences],
+                "max_tokens": 1,
+                "prompt_logprobs": 1,
+            },
+            len(sequences),
+        )
+        return [
+            self._places(choice, sequence)
+            for choice, sequence in zip(answer, sequences, strict=True)
+        ]
+
+    def _complete(self, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
+        url = f"{self.url}/completions"
+        said = _asked(url, {"model": self.model, **body}, self.timeout)
+        choices = said.get("choices")
+        if not isinstance(choices, list) or len(choices) != number:
+            raise ServerError(f"{url} returned no {number} choices")
+        return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
+
+    def _drawn(self, choice: dict[str, Any]) -> Completion:
+        tokens = choice.get("token_ids")
+        if not isinstance(tokens, list) or not tokens:
+            raise self._lacks("token_ids of what it draws (return_token_ids=true)")
+        said = choice.get("logprobs") or {}
+        log_p, best = said.get("token_logprobs"), said.get("top_logprobs")
+        if not log_p or not best or not len(log_p) == len(best) == len(tokens):
+            raise self._lacks("log-probabilities of what it draws (logprobs=1)")
+        return Completion(
+            tuple(tokens),
+            tuple(map(_nats, log_p)),
+            tuple(_nats(max(each.values())) for each in best),
+            str(choice.get("finish_reason")),
+        )
+
+    def _places(self, choice: dict[str, Any], sequence: Sequence[int]) -> list[Place]:
+        rows = choice.get("prompt_logprobs")
+        if not isinstance(rows, list) or len(rows) != len(sequence):
+            raise self._lacks("log-probabilities of prompts (prompt_logprobs=1)")
+        places = []
+        for token, row in zip(sequence[1:], rows[1:], strict=True):
+            found = {int(t): _nats(each["logprob"]) for t, each in (row or {}).items()}
+            if token not in found:
+                raise self._lacks(f"the log-probability of token {token} of a prompt")
+            best = max(found, key=lambda t: found[t])
+            places.append(Place(found[token], best, found[best]))
+        return places
+
+    def _lacks(self, what: str) -> ServerError:
+        return ServerError(
+            f"{self.url} does not return {what}: latent_cot needs it. Servers of vLLM "
+            "do (0.10.2 and later)"
+        )
+
+
+class Honesty:
+    r"""Whether drawn tokens are of the model's own distribution: a bet that they are.
+
+    The most probable token of a place is drawn with its probability. A temperature,
+    top-p, top-k or a penalty that the server applies all the same draws it more often
+    or less, and a bet on that wins: by chance one of the two reaches a million in two
+    runs of a million, however long they are (Ville's inequality).
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._more, self._less = Wager(), Wager()
+        self._drawn, self._expected, self._number = 0, 0.0, 0
+
+    def add(self, completion: Completion) -> None:
+        """Take in what was drawn.
+
+        Raises:
+            ServerError: If it is of another distribution.
+        """
+        best = torch.tensor(completion.log_best, dtype=torch.float64)
+        log_p = torch.tensor(completion.log_p, dtype=torch.float64)
+        is_best = (log_p >= best - 1e-9).double()
+        chance = best.exp().clamp(max=1.0)
+        self._more.add(is_best - chance)
+        self._less.add(chance - is_best)
+        self._drawn += int(is_best.sum())
+        self._expected += chance.sum().item()
+        self._number += len(best)
+        if max(self._more.log_capital, self._less.log_capital) >= UNFAIR:
+            raise ServerError(
+                "what the server draws is not of the model's own distribution: of "
+                f"{self._number:,} tokens {self._drawn / self._number:.1%} are the "
+                f"most probable one, expected are {self._expected / self._number:.1%}. "
+                "Temperature 1, no top-p, no top-k and no penalties were asked for: "
+                "start the server without any of its own"
+            )
+
+
+def _nats(value: Any) -> float:
+    if not isinstance(value, int | float) or math.isnan(value) or value > 1e-3:
+        raise ServerError(f"the server returned a log-probability of {value!a:.40}")
+    return -math.inf if value <= IMPOSSIBLE else min(float(value), 0.0)
+
+
+def _asked(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+    """Ask until there is an answer, or another try would not help.
+
+    Raises:
+        ServerError: If there is none.
+    """
+    for wait in (*WAITS, None):
+        try:
+            return _once(url, body, timeout)
+        except urllib.error.HTTPError as err:
+            with err:
+                why = f"{err.code}: {_message(err.read())}"
+            if err.code not in PASSING:
+                raise ServerError(f"{url} refused ({why})") from err
+        except (OSError, HTTPException, ValueError) as err:
+            why = one_line(err)
+        if wait is None:
+            raise ServerError(
+                f"{url} gave no answer in {len(WAITS) + 1} tries ({why}). When the "
+                "server is there again, the same command goes on with the next question"
+            )
+        time.sleep(wait)
+    raise AssertionError
+
+
+def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers)
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        said = json.loads(response.read())
+    if not isinstance(said, dict):
+        raise ValueError("the answer is no JSON object")
+    return said
+
+
+def _message(content: bytes) -> str:
+    """Return what an error says of itself."""
+    try:
+        said = json.loads(content)
+        error = said.get("error", said)
+        text = str(error.get("message", error))
+    except (ValueError, AttributeError):
+        text = content.decode("utf-8", "replace")
+    return one_line(ValueError(text))
 
 
 @dataclass(frozen=True)

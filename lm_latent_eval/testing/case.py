@@ -35,8 +35,7 @@ class Case:
     """A model, in float64, with few enough latents to list.
 
     Example:
-        >>> from lm_latent_eval.models.lstm.modeling import LSTMConfig
-        >>> from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
+        >>> from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
         >>> torch.manual_seed(0) and None
         >>> config = LSTMConfig(vocab_size=6, embedding_dim=3, hidden_size=4)
         >>> model = LSTMLanguageModel(config).double().eval()

@@ -19,7 +19,7 @@ from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
 from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.harness.tasks import request
-from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from tests import tiny_checkpoint
 from tests.stock_tasks import tasks
 from tests.tiny_models import randomised

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.kglm import convert
-from lm_latent_eval.convert.originals.kglm import read_aliases, split_alias
+from lm_latent_eval.convert.kglm import convert, read_aliases, split_alias
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.text.batch import TokenBatch

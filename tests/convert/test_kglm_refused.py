@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.files.tar import read_tar
-from lm_latent_eval.convert.kglm import convert
-from lm_latent_eval.convert.originals.kglm import read_aliases, read_edges
+from lm_latent_eval.convert.archive import read_tar
+from lm_latent_eval.convert.kglm import convert, read_aliases, read_edges
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
@@ -293,7 +292,7 @@ def test_headers_without_end(tmp_path, kind):
     code = (
         "import resource\n"
         "from pathlib import Path\n"
-        "from lm_latent_eval.convert.files.archive import read_archive\n"
+        "from lm_latent_eval.convert.archive import read_archive\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
         "try:\n"
         "    read_archive(Path('a.tar.gz'))\n"

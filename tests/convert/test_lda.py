@@ -12,14 +12,13 @@ import sys
 import numpy as np
 import pytest
 
-from lm_latent_eval.convert.files.arrays import array, read_npy
-from lm_latent_eval.convert.files.unpickling import (
+from lm_latent_eval.convert.lda import array, convert, read_npy
+from lm_latent_eval.convert.unpickling import (
     CONTAINERS,
     PickleError,
     StandIn,
     load_pickle,
 )
-from lm_latent_eval.convert.lda import convert
 from tests.memory_limit import at_most
 
 TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]

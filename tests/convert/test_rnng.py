@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.originals.refused import OriginalError
+from lm_latent_eval.convert.originals import OriginalError
 from lm_latent_eval.convert.rnng import convert, read
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load_checkpoint

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from lm_latent_eval.convert.files.torch_files import parameters, read_torch
-from lm_latent_eval.convert.files.unpickling import PickleError, StandIn
+from lm_latent_eval.convert.torch_files import parameters, read_torch
+from lm_latent_eval.convert.unpickling import PickleError, StandIn
 from tests.memory_limit import at_most
 
 MODULES = ("container.Sequential", "linear.Linear", "activation.ReLU")

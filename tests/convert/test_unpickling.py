@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.convert.files.unpickling import (
+from lm_latent_eval.convert.unpickling import (
     INSTRUCTIONS,
     PickleError,
     load_pickle,
@@ -215,7 +215,7 @@ def test_nothing_is_imported(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "sys.path.insert(0, '.')\n"
-        "from lm_latent_eval.convert.files.unpickling import load_pickle\n"
+        "from lm_latent_eval.convert.unpickling import load_pickle\n"
         "try:\n"
         "    load_pickle(Path('data.pkl'))\n"
         "except ValueError as err:\n"
@@ -374,7 +374,7 @@ def test_labours_without_end_are_not_begun(tmp_path, kind):
     code = (
         "import resource\n"
         "from pathlib import Path\n"
-        "from lm_latent_eval.convert.files.unpickling import PickleError, load_pickle\n"
+        "from lm_latent_eval.convert.unpickling import PickleError, load_pickle\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (30, 30))\n"
         "try:\n"
@@ -407,14 +407,14 @@ MOST = {
 @pytest.mark.parametrize("kind", MOST)
 def test_memory_is_a_bounded_multiple_of_the_file(tmp_path, kind):
     """Those bytes that make most, and a floor for what the interpreter takes."""
-    from lm_latent_eval.convert.files.unpickling import MULTIPLE
+    from lm_latent_eval.convert.unpickling import MULTIPLE
 
     (tmp_path / "data.pkl").write_bytes(content := MOST[kind] + b".")
     most = (1 << 27) + 3 * MULTIPLE // 2 * len(content)
     code = (
         "import io, resource\n"
         "from pathlib import Path\n"
-        "from lm_latent_eval.convert.files.unpickling import PickleError, Reader\n"
+        "from lm_latent_eval.convert.unpickling import PickleError, Reader\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({most}, {most}))\n"
         "content = Path('data.pkl').read_bytes()\n"
         "try:\n"
@@ -441,7 +441,7 @@ def test_what_is_only_declared_to_be_large_costs_nothing(tmp_path, kind):
     code = (
         "import resource\n"
         "from pathlib import Path\n"
-        "from lm_latent_eval.convert.files.unpickling import load_pickle\n"
+        "from lm_latent_eval.convert.unpickling import load_pickle\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
         "try:\n"
         "    print(load_pickle(Path('data.pkl')))\n"

@@ -9,10 +9,10 @@ from typing import Any
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.rnn.modeling import RNNConfig, RNNLanguageModel
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel
 from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from lm_latent_eval.models.rnng.networks import RNNGConfig
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from tests import tiny_checkpoint
 from tests.models.lrlm.test_harness import model as relation_model
 from tests.tiny_models import randomised

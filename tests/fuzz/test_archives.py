@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.convert.files.archive import read_archive
-from lm_latent_eval.convert.files.unpickling import load_pickle
+from lm_latent_eval.convert.archive import read_archive
 from lm_latent_eval.convert.rnng import read
+from lm_latent_eval.convert.unpickling import load_pickle
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_tar
 from tests.fuzz import pickles

@@ -17,8 +17,8 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests import tiny_checkpoint

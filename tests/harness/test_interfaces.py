@@ -89,7 +89,7 @@ def test_a_name_of_ours_takes_no_other(tiny, tiny_lstm):
 
 
 def test_a_class_that_is_not_the_directory_s_is_refused(tiny):
-    place = "lm_latent_eval.models.lstm.modeling:LSTMLanguageModel"
+    place = "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel"
     with pytest.raises(ValueError, match=f"is of a 'kglm' model, not of {place}"):
         Latent(pretrained=tiny, model=place)
 

@@ -11,7 +11,7 @@ import pytest
 
 import lm_latent_eval
 from lm_latent_eval.harness.completion import halves
-from lm_latent_eval.models.lda.topic_tables import TopicTables
+from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.records import row_of
 from lm_latent_eval.scoring.texts import Query

@@ -31,9 +31,9 @@ from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import CHECKED, everything
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.pretrained import local as checkpoint_local
+from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
 from lm_latent_eval.text.words import WordTokenizer
 from tests import large_graph, tiny_checkpoint, tiny_models

@@ -8,7 +8,7 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.pretrained import CheckedConfig, value
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.values import Whole
 
 

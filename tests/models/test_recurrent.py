@@ -7,8 +7,8 @@ import torch
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import recurrent_lm
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
+from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
 from tests import tiny_models
 
 LENGTHS = [[7, 3, 0, 7, 1], [4, 4, 4], [0, 0], [5]]

@@ -7,7 +7,7 @@ import copy
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from lm_latent_eval.networks.growing import GrowingLayer, grow_in_place
+from lm_latent_eval.networks.causal import GrowingLayer, grow_in_place
 from tests import tiny_causal
 
 

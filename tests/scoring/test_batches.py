@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import particles
-from lm_latent_eval.models.lstm.modeling import LSTMLanguageModel
+from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 import lm_latent_eval
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import checkpoint
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import ByteEncoder, SubwordEncoder
 from tests.tiny_models import randomised

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 
+from lm_latent_eval.models.learning import learn_orthography
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import Options
-from lm_latent_eval.training.orthography import learn_orthography
 
 TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.training import train_kglm
-from lm_latent_eval.models.lstm.training import train_lstm
+from lm_latent_eval.models.recurrent_training import train_lstm
 from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models

@@ -1,13 +1,17 @@
-r"""LDA's joint distribution p(x, z): words and their topics.
+r"""LDA's configuration and joint distribution p(x, z): words and their topics.
 
 .. math::
     p(x, z) = p(z) \prod_t \phi_{z_t, x_t}, \qquad
     p(z) = \frac{\Gamma(A)}{\Gamma(A + T)}
            \prod_n \frac{\Gamma(\alpha_n + c_n)}{\Gamma(\alpha_n)}
 
-The proportions of a text, of a Dirichlet distribution, are integrated out; phi and
-alpha are those of the checkpoint. Symbols: log phi -> ``log_topics``; alpha ->
-``alpha``; c_n, the words of topic n so far -> ``counts``; A is the sum of alpha.
+The proportions of a text, of a Dirichlet distribution, are integrated out, which makes
+topics a Polya urn, redrawn one at a time by a Gibbs sampler:
+
+.. math:: p(z_t = n \mid z_{-t}) = \frac{c_n + \alpha_n}{C + A}
+
+phi and alpha are those of the checkpoint. Symbols: log phi -> ``log_topics``; alpha ->
+``alpha``; c_n, the words of topic n, C in all -> ``counts``; A is the sum of alpha.
 A text of T words has no end, so p is a distribution over texts of one length. The order
 of words moves no probability.
 Departures: none; collapsed topics are those of Griffiths and Steyvers (2004).
@@ -17,6 +21,7 @@ for held-out likelihoods.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,17 +30,129 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models.lda.configuration import LDAConfig
-from lm_latent_eval.models.lda.topics import (
-    TopicConditionals,
-    count,
-    gathered,
-    log_urn,
-)
 from lm_latent_eval.models.lda.words import KnownWords
+from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.values import Each, Flag, Whole
+
+
+class LDAConfig(CheckedConfig):
+    """Configuration of a topic model.
+
+    Args:
+        vocab_size: V, words that topics can utter and the reserved ones.
+        num_words: As ``vocab_size``: no word is copied.
+        num_topics: N.
+        lowercase: Whether words are looked up in lower case.
+        never_uttered: Words that have probability zero; the reserved ones.
+        num_unknown_types: Distinct unknown words of the training text; 0: not known.
+    """
+
+    model_type = "latent_eval_lda"
+    vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
+    num_words: int = value(None, Whole("vocab_size", "vocab_size"))
+    num_topics: int = value(1, Whole(1))
+    lowercase: bool = value(False, Flag())
+    never_uttered: list[int] = value([0, 1, 2, 3], Each(Whole(0, below="vocab_size")))
+    num_unknown_types: int = value(0, Whole(0))
+
+
+def count(topics: Tensor, inside: Tensor, num_topics: int) -> Tensor:
+    """Count the topics of each latent: (B, K, T), (B, T) -> (B, K, N) float64."""
+    shape = (*topics.shape[:2], num_topics)
+    ones = widened(inside[:, None]).expand(topics.shape)
+    return ones.new_zeros(shape).scatter_add(2, topics, ones)
+
+
+def log_urn(before: Tensor, drawn: Tensor, alpha: Tensor) -> Tensor:
+    """Return log p(z) of topics drawn after others, nats, (B, K).
+
+    Args:
+        before: How often each topic was drawn before, (B, K, N).
+        drawn: How often each is drawn now.
+        alpha: Parameters of the Dirichlet distribution, (N,).
+    """
+    begun = before + alpha
+    each = torch.lgamma(begun + drawn) - torch.lgamma(begun)
+    total = torch.lgamma(begun.sum(-1) + drawn.sum(-1)) - torch.lgamma(begun.sum(-1))
+    return each.sum(-1) - total
+
+
+@dataclass
+class TopicConditionals:
+    """K latents a text, and what the others say of each decision.
+
+    With ``alpha`` the others are an urn; without it decisions are independent.
+    """
+
+    scores: Tensor
+    """What a decision is worth by itself, nats, (B, T, N) float64."""
+    inside: Tensor
+    """Which places hold a token, (B, T)."""
+    alpha: Tensor | None
+    topics: Tensor
+    """(B, K, T)."""
+    counts: Tensor
+    """Of the decided ones, (B, K, N)."""
+    decided: set[int] = field(default_factory=set)
+    """Tokens that have a topic."""
+
+    @classmethod
+    def begin(
+        cls, scores: Tensor, inside: Tensor, alpha: Tensor | None, latents: Tensor | int
+    ) -> TopicConditionals:
+        """Take K latents a text, or K undecided ones."""
+        (batch, tokens, num_topics) = scores.shape
+        if isinstance(latents, int):
+            topics = scores.new_zeros(batch, latents, tokens, dtype=torch.long)
+            counts = scores.new_zeros(batch, latents, num_topics)
+            return cls(scores, inside, alpha, topics, counts)
+        counts = count(latents, inside, num_topics)
+        decided = set(range(tokens))
+        return cls(scores, inside, alpha, latents.clone(), counts, decided)
+
+    @property
+    def latents(self) -> Tensor:
+        """What has been decided, (B, K, T)."""
+        return self.topics.clone()
+
+    def choices(self, t: int) -> Tensor:
+        """Return the topics of token t, (B, K)."""
+        return self.topics[..., t]
+
+    def log_p(self, t: int) -> Tensor:
+        """Return what the other decisions and the word say of each topic, (B, K, N)."""
+        inside = self.inside[:, t, None, None]
+        score = self.scores[:, None, t]
+        if self.alpha is not None:
+            others = self.counts + self.alpha
+            if t in self.decided:
+                one = -widened(inside).expand(*self.topics.shape[:2], 1)
+                others = others.scatter_add(2, self.topics[..., t, None], one)
+            score = score + others.log() - others.sum(-1, keepdim=True).log()
+        past = torch.full_like(score, -torch.inf)
+        past[..., 0] = 0.0
+        return torch.where(inside, score, past).expand_as(self.counts)
+
+    def decide(self, t: int, choice: Tensor) -> None:
+        """Give token t its topics, (B, K)."""
+        inside = self.inside[:, t, None].expand(choice.shape)
+        one = widened(inside)[..., None]
+        if t in self.decided:
+            self.counts.scatter_add_(2, self.topics[..., t, None], -one)
+        choice = choice.masked_fill(~inside, 0)
+        self.counts.scatter_add_(2, choice[..., None], one)
+        self.topics[..., t] = choice
+        self.decided.add(t)
+
+
+def gathered(scores: Tensor, topics: Tensor, inside: Tensor) -> Tensor:
+    """Sum the scores of the chosen topics: (B, T, N), (B, K, T) -> (B, K)."""
+    each = scores[:, None].expand(-1, topics.shape[1], -1, -1)
+    chosen = each.gather(3, topics[..., None])[..., 0]
+    return chosen.masked_fill(~inside[:, None], 0.0).sum(-1)
 
 
 class LDAJoint(StepLM):

@@ -51,8 +51,7 @@ from lm_latent_eval.models.lrlm.steps import (
     log_prob_readings,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
-from lm_latent_eval.models.no_latents import Unmoved
-from lm_latent_eval.models.proposals import check_temperature, chosen
+from lm_latent_eval.models.proposals import Unmoved, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN

@@ -3,9 +3,13 @@ r"""The proposal q(z | x): a conditional random field over binary trees.
 .. math:: q(z \mid x) = \exp\Big(\frac{1}{\tau} \sum_{(i,j) \in z} s_{ij}
     - \log Z_\tau\Big)
 
-where s_ij are the scores of spans (``spans.py``). A device computes those; over trees
-the host sums, draws and searches, for which a device would be asked for hundreds of
-small operations.
+where s_ij is the score of the span from word i to word j, both included, single words
+too (``networks.py``). A device computes those; over trees the host sums, draws and
+searches, for which a device would be asked for hundreds of small operations.
+
+A chart is a list by width: ``chart[w][:, i]`` belongs to the constituent of the
+w + 1 words i .. i + w, so one tensor operation serves a batch and all of its
+constituents of one width. Sentences shorter than N read their own corner of it.
 
 Departures: the paper's proposal shares the word embeddings of p, ours has its own.
 Source: Kim et al. (2019).
@@ -13,6 +17,7 @@ Source: Kim et al. (2019).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,18 +26,200 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.joint import RNNGJoint
+from lm_latent_eval.models.rnng.joint import RNNGJoint, known_words, num_words
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
-from lm_latent_eval.models.rnng.rotation import rotated
-from lm_latent_eval.models.rnng.sentences import known_words, num_words
 from lm_latent_eval.models.rnng.trees import (
     Trees,
     count_ends,
     from_ends,
+    num_trees,
+    rotated,
     score_constituents,
+    unfold,
 )
 from lm_latent_eval.text.batch import TokenBatch
+
+Chart = list[Tensor]
+
+
+def splits(chart: Chart, width: int) -> Tensor:
+    """Add up both parts of every division, (B, N - w, w): left part first to last."""
+    count = chart[0].shape[1] - width
+    return torch.stack(
+        [
+            chart[u][:, :count] + chart[width - 1 - u][:, u + 1 : u + 1 + count]
+            for u in range(width)
+        ],
+        -1,
+    )
+
+
+def inside(scores: Tensor) -> Chart:
+    r"""Sum over the trees of every constituent.
+
+    .. math:: a_{st} = \log \sum_{u=s}^{t-1} e^{a_{su} + a_{u+1,t}} + s_{st}
+
+    Args:
+        scores: Nats, (B, N, N).
+    """
+    chart = [scores.diagonal(0, 1, 2)]
+    for w in range(1, scores.shape[1]):
+        chart.append(splits(chart, w).logsumexp(-1) + scores.diagonal(w, 1, 2))
+    return chart
+
+
+def entropy(chart: Chart) -> Chart:
+    r"""Return the entropy of the trees of every constituent, in nats.
+
+    .. math:: H_{st} = \sum_u q_u (H_{su} + H_{u+1,t} - \log q_u)
+    """
+    result = [torch.zeros_like(chart[0])]
+    for w in range(1, len(chart)):
+        log_q = splits(chart, w).log_softmax(-1)
+        result.append((log_q.exp() * (splits(result, w) - log_q)).sum(-1))
+    return result
+
+
+def at_root(chart: Chart, words: Tensor) -> Tensor:
+    """Return the entry of each whole sentence, (B,); 0 where it has no word."""
+    roots = torch.stack([row[:, 0] for row in chart], -1)
+    root = roots.gather(1, (words - 1).clamp_min(0)[:, None])[:, 0]
+    return root.masked_fill(words == 0, 0.0)
+
+
+def sample(
+    chart: Chart, words: Tensor, uniforms: Sequence[Tensor], num_samples: int
+) -> tuple[Tensor, Tensor]:
+    """Draw trees from the root down, one uniform number a division.
+
+    Args:
+        chart: ``inside``.
+        words: n of each text, (B,).
+        uniforms: Random numbers, (B, K) for the m-th division of each tree, parents
+            first and left before right.
+        num_samples: K.
+
+    Returns:
+        ``count_ends`` of the trees, (B, K, N + 1), and log q in nats, (B, K).
+    """
+    batch, size = chart[0].shape
+    left = chart[0].new_full((batch, size, size), -torch.inf)
+    for w, row in enumerate(chart):
+        left.diagonal(w, 1, 2).copy_(row)
+    # right[:, t, u] is the part from word u + 1 to word t.
+    right = left.transpose(1, 2).roll(-1, 2)
+    text = torch.arange(batch, device=words.device)[:, None]
+    place = torch.arange(size, device=words.device)
+    log_q = chart[0].new_zeros(batch, num_samples)
+
+    def split(
+        step: int, i: Tensor, j: Tensor, label: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        nonlocal log_q
+        active = (step < words - 1)[:, None].expand_as(i)
+        between = (place >= i[..., None]) & (place < j[..., None])
+        value = (left[text, i] + right[text, j]).masked_fill(~between, -torch.inf)
+        # A text that is complete has nothing to divide.
+        log_prob = value.masked_fill(~active[..., None], 0.0).log_softmax(-1)
+        mass = log_prob.exp().cumsum(-1)
+        u = (mass < uniforms[step][..., None] * mass[..., -1:]).sum(-1)
+        drawn = log_prob.gather(2, u[..., None])[..., 0]
+        log_q = log_q + drawn.masked_fill(~active, 0.0)
+        return u, label, label
+
+    root = torch.zeros(batch, num_samples, dtype=torch.long, device=words.device)
+    ends = unfold(words, root, split)
+    return ends, log_q
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best trees of every constituent: their scores, and how each is divided."""
+
+    width: int
+    """k."""
+    score: Chart
+    """Nats, (B, N - w, k_w), the best first."""
+    division: list[Tensor]
+    """Where, and into which trees of its parts, (B, N - w, k_w): with u the length of
+    the left part less one and a, b the ranks of both, the number (u k + a) k + b."""
+
+
+def k_best(scores: Tensor, width: int) -> Best:
+    """Find the ``width`` best distinct trees of every constituent; all if they fit.
+
+    Exact. Of two sorted lists, the pair of ranks (a, b), from 0, is no better than
+    (a + 1)(b + 1) - 1 others, so only pairs with (a + 1)(b + 1) <= width can be among
+    the best. Ties go to the shorter left part, then to its better tree.
+
+    Args:
+        scores: Nats, (B, N, N).
+        width: Trees to keep, k.
+    """
+    batch, size, _ = scores.shape
+    chart = [scores.diagonal(0, 1, 2)[..., None]]
+    division = [torch.zeros_like(chart[0], dtype=torch.long)]
+    for w in range(1, size):
+        count, keep = size - w, min(width, num_trees(w + 1))
+        best = scores.new_empty(batch, count, 0)
+        best_code = torch.empty_like(best, dtype=torch.long)
+        for u in range(w):
+            left = chart[u][:, :count]
+            right = chart[w - 1 - u][:, u + 1 : u + 1 + count]
+            a, b = _pairs(left.shape[-1], right.shape[-1], width, scores.device)
+            value = torch.cat([best, left[..., a] + right[..., b]], -1)
+            code = ((u * width + a) * width + b).expand(batch, count, -1)
+            # A stable sort keeps those of shorter left parts before their equals.
+            best, index = value.sort(dim=-1, descending=True, stable=True)
+            best, index = best[..., :keep], index[..., :keep]
+            best_code = torch.cat([best_code, code], -1).gather(-1, index)
+        chart.append(best + scores.diagonal(w, 1, 2)[..., None])
+        division.append(best_code)
+    return Best(width, chart, division)
+
+
+def _pairs(
+    lefts: int, rights: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """List the pairs of ranks (a, b) with (a + 1)(b + 1) <= width."""
+    rank = torch.arange(lefts, device=device)
+    count = (width // (rank + 1)).clamp_max(rights)
+    a = rank.repeat_interleave(count)
+    b = torch.arange(len(a), device=device) - (count.cumsum(0) - count)[a]
+    return a, b
+
+
+def trees_of(best: Best, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best trees of the whole sentences.
+
+    Returns:
+        ``count_ends`` of the trees, (B, K, N + 1), and their scores in nats, (B, K),
+        best first. A place that has no tree repeats the best one, with score ``-inf``.
+    """
+    batch, size = best.score[0].shape[:2]
+    width, device = best.width, words.device
+    score = best.score[0].new_full((batch, width), -torch.inf)
+    for w, row in enumerate(best.score):
+        (here,) = ((words - 1).clamp_min(0) == w).nonzero(as_tuple=True)
+        score[here, : row.shape[-1]] = row[here, 0]
+    score[words == 0, 0] = 0.0
+    # One flat table: the chart's rows end to end.
+    flat = torch.cat([d.flatten() for d in best.division])
+    kept = torch.tensor([d.shape[-1] for d in best.division], device=device)
+    sizes = torch.tensor([d.numel() for d in best.division], device=device)
+    offset = sizes.cumsum(0) - sizes
+    text = torch.arange(batch, device=device)[:, None]
+
+    def split(
+        step: int, i: Tensor, j: Tensor, rank: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        w = j - i
+        row = (text * (size - w) + i) * kept[w] + rank
+        code = flat[offset[w] + row]
+        return i + code // width**2, code // width % width, code % width
+
+    rank = torch.arange(width, device=device).expand(batch, width)
+    return unfold(words, rank.masked_fill(score.isneginf(), 0), split), score
 
 
 @dataclass(frozen=True)
@@ -46,19 +233,19 @@ class EncodedSpans:
     """As the proposal weighs them, on the host, (B, N, N) float64."""
 
     @cached_property
-    def inside(self) -> chart.Chart:
+    def inside(self) -> Chart:
         """Sums over the trees of every constituent."""
-        return chart.inside(self.scores)
+        return inside(self.scores)
 
     @property
     def log_z(self) -> Tensor:
         """Log of the sum over all trees, on the host, (B,)."""
-        return chart.at_root(self.inside, self.words)
+        return at_root(self.inside, self.words)
 
     @property
     def entropy(self) -> Tensor:
         """Of q, in nats, (B,)."""
-        found = chart.at_root(chart.entropy(self.inside), self.words)
+        found = at_root(entropy(self.inside), self.words)
         return sent(found, self.batch.length.device)
 
 
@@ -94,7 +281,7 @@ class CRFProposal:
     ) -> Draws[Trees]:
         steps = range(max(int(encoded.words.max()) - 1, 0))
         numbers = [uniforms(m)[..., 0] for m in steps]
-        ends, log_q = chart.sample(encoded.inside, encoded.words, numbers, num_samples)
+        ends, log_q = sample(encoded.inside, encoded.words, numbers, num_samples)
         return Draws(self._trees(encoded, ends), self._sent(log_q))
 
     def log_prob(self, encoded: EncodedSpans, trees: Trees) -> Tensor:
@@ -110,8 +297,8 @@ class CRFProposal:
 
         ``log_q`` is not looked at: whole sentences have nothing before them.
         """
-        best = chart.k_best(encoded.scores, width)
-        ends, score = chart.trees_of(best, encoded.words)
+        best = k_best(encoded.scores, width)
+        ends, score = trees_of(best, encoded.words)
         score = self._sent(score - encoded.log_z[:, None])
         trees = self._trees(encoded, ends)
         return Beam(trees, score, torch.zeros_like(score, dtype=torch.long))

@@ -2,10 +2,16 @@
 
     p(x, z) = prod over actions a of P(a | stack), and P(x_t | stack) at every SHIFT
 
-Symbols: u, E, w -> ``generative.py``; s_ij, log Z -> ``crf.py`` and ``chart.py``; z is
-written as REDUCEs before each word (``trees.py``), which makes it a latent a word.
+Symbols: u, E, w, s_ij -> ``networks.py``; log Z -> ``crf.py``; z is written as REDUCEs
+before each word (``trees.py``), which makes it a latent a word.
 Two families of proposals: the CRF reads a whole sentence and draws whole trees; the
 left-to-right ones (``left_to_right.py``) draw the REDUCEs before each word.
+
+Sequences of actions that begin alike have the same stacks, so those of a batch form a
+tree of prefixes. It is walked move by move: one tensor operation serves every distinct
+prefix of one length, of all samples and all texts. The factors of a sequence are those
+along its path. Which stacks that makes is known beforehand (``stacks.py``).
+
 Departures: the CRF has word embeddings of its own; newly trained models exclude an end
 before one tree stands and charge nothing after it (``only_possible``), so that p is
 normalised.
@@ -18,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
@@ -25,15 +32,111 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.models.rnng.choices import Choices
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
-from lm_latent_eval.models.rnng.generative import GenerativeModel
-from lm_latent_eval.models.rnng.sentences import ended, known_words
-from lm_latent_eval.models.rnng.sequences import walk
-from lm_latent_eval.models.rnng.spans import SpanScores
-from lm_latent_eval.models.rnng.stacks import Integers, Stacks, StackState
+from lm_latent_eval.models.rnng.networks import GenerativeModel, RNNGConfig, SpanScores
+from lm_latent_eval.models.rnng.stacks import (
+    Derivations,
+    Integers,
+    Stacks,
+    StackState,
+    derivations,
+)
 from lm_latent_eval.models.rnng.trees import Trees, moves
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
+
+
+def known_words(config: RNNGConfig, ids: Tensor) -> Tensor:
+    """Replace words that the model cannot utter by the unknown word."""
+    return ids.masked_fill(ids >= config.vocab_size, UNKNOWN)
+
+
+def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
+    """Say on the host which texts have their end word, (B,) bool.
+
+    Raises:
+        ValueError: If words follow an end.
+    """
+    if not config.sentence_ends:
+        return torch.zeros(len(batch.length), dtype=torch.bool)
+    targets, length = batch.on_host
+    inside = torch.arange(targets.shape[1]) < length[:, None]
+    is_end = (targets == END) & inside
+    last = (length - 1).clamp_min(0)[:, None]
+    at_last = is_end.gather(1, last)[:, 0]
+    if bool((is_end.sum(-1) > at_last.long()).any()):
+        raise ValueError(
+            "words follow the end of a sentence: this model reads one sentence at a "
+            "time, so split the text"
+        )
+    return at_last
+
+
+def num_words(config: RNNGConfig, batch: TokenBatch) -> Tensor:
+    """Count on the host the words of whole sentences, their end word aside, (B,).
+
+    Raises:
+        ValueError: If the model has sentence ends and a text lacks its own.
+    """
+    end = ended(config, batch)
+    if config.sentence_ends and not bool(end.all()):
+        raise ValueError(
+            "a text without a sentence end has no whole trees: end it with the end "
+            "word, or use a proposal that reads from left to right"
+        )
+    return batch.on_host[1] - end.long()
+
+
+STACKS_AT_ONCE = 1 << 14
+"""Stacks of one walk, at most (but for one sequence, which is never cut)."""
+
+
+def walk(
+    model: GenerativeModel,
+    stacks: Stacks,
+    row: Integers,
+    moves: Integers,
+    over: NDArray[np.bool_],
+) -> tuple[Tensor, Stacks, Integers]:
+    """Make sequences of moves.
+
+    Args:
+        model: p(x, z).
+        stacks: Where the sequences begin.
+        row: The stack each begins on, (R,).
+        moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
+        over: Which end a sentence: nothing is kept of their stacks, (R,).
+
+    Returns:
+        log p of each in nats, (R,) float64; the stacks after them, and the row of each,
+        (R,), the empty one after an end.
+    """
+    parts, which = derivations(stacks, row, moves, STACKS_AT_ONCE)
+    ends = np.zeros(which.max(initial=-1) + 1, bool)
+    ends[which] = over
+    borders = np.cumsum([len(part.last) for part in parts])[:-1]
+    log_p, tables, rows = [], [], []
+    for part, end in zip(parts, np.split(ends, borders), strict=True):
+        table = model.grown(stacks, part.growth)
+        log_p.append(_log_p(model, table, part))
+        table, last = table.compact(np.where(end, 0, part.last))
+        tables.append(table)
+        rows.append(last)
+    joined, moved = Stacks.join(tables)
+    last = np.concatenate([r + m for r, m in zip(rows, moved, strict=True)])
+    there = sent(torch.from_numpy(which), stacks.state.device)
+    return torch.cat(log_p)[there], joined, last[which]
+
+
+def _log_p(model: GenerativeModel, stacks: Stacks, walked: Derivations) -> Tensor:
+    """Return log p of sequences, (R,)."""
+    top = stacks.top(walked.shift_parent)
+    log_shift, _ = model.log_actions(top, walked.shift_size)
+    log_word = model.log_word(top, walked.shift_size, walked.growth.word)
+    top = stacks.top(walked.reduce_parent)
+    _, log_reduce = model.log_actions(top, walked.reduce_size)
+    nothing = log_shift.new_zeros(1)
+    factor = torch.cat([log_shift + log_word, log_reduce, nothing])
+    return factor[walked.path].sum(-1)
 
 
 @dataclass(frozen=True)

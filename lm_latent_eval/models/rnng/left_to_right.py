@@ -45,12 +45,15 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.rnng.choices import Choices as EveryReduce
 from lm_latent_eval.models.rnng.choices import Listed
-from lm_latent_eval.models.rnng.growth import sent_all, shifts
-from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
-from lm_latent_eval.models.rnng.rotation import rotated
-from lm_latent_eval.models.rnng.sentences import num_words
-from lm_latent_eval.models.rnng.stacks import Integers, Stacks, StackState
-from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint, num_words
+from lm_latent_eval.models.rnng.stacks import (
+    Integers,
+    Stacks,
+    StackState,
+    sent_all,
+    shifts,
+)
+from lm_latent_eval.models.rnng.trees import Trees, rotated
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
 

@@ -8,13 +8,11 @@ from torch.nn import functional as F
 
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.rnng.chart import num_trees
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
-from lm_latent_eval.models.rnng.crf import CRFProposal
+from lm_latent_eval.models.rnng.choices import log_marginal, next_word
+from lm_latent_eval.models.rnng.crf import CRFProposal, num_trees
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
-from lm_latent_eval.models.rnng.prediction import next_word
-from lm_latent_eval.models.rnng.summation import log_marginal
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.sentences import sentence_starts
 
 
@@ -48,7 +46,9 @@ class RNNG(RNNGJoint):
 
         Every number of REDUCEs before it is summed over.
         """
-        first = next_word(self, encoded, log_w)
+        first = next_word(
+            self.generative, self.choices(encoded), encoded.state.row, log_w
+        )
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 

@@ -1,16 +1,19 @@
-"""Persistent stacks: a stack is an item on top of another stack.
+"""Persistent stacks, and the host's bookkeeping of those that moves make.
 
-One row is one stack: its topmost item, the LSTM's state after reading it, and the row
-of the stack below. Stacks that begin alike share rows, nothing is ever copied, and a
-history of actions is the number of one row. Numbers of rows stay on the host: which
-stacks there are depends on no number that the model computes, so that a device is
-asked for nothing but states and items.
+A stack is an item on top of another stack. One row is one stack: its topmost item, the
+LSTM's state after reading it, and the row of the stack below. Stacks that begin alike
+share rows, nothing is ever copied, and a history of actions is the number of one row.
+
+Numbers of rows and sizes stay on the host: which stacks a move makes depends on no
+number that the model computes, so they are all known before the first is made, and a
+device is asked for nothing but states and items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
+from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
 
 Integers = NDArray[np.int64]
 
@@ -108,3 +112,186 @@ class StackState:
         """Pick histories of each text, (B, K')."""
         row = np.take_along_axis(self.row, index.numpy(), 1)
         return StackState(self.stacks, row)
+
+
+@dataclass(frozen=True)
+class MovesAtOnce:
+    """Moves that are made at once, words first and then REDUCEs."""
+
+    new: slice
+    """The stacks that they make."""
+    reduced: slice
+    """Those of them that REDUCEs make."""
+    base: Tensor
+    """What their topmost items stand on."""
+    left: Tensor
+    """Of REDUCEs: the stacks whose topmost items are composed."""
+    right: Tensor
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Stacks that are added to a table, each after those that it is made of."""
+
+    transitions: list[MovesAtOnce]
+    below: Integers
+    """Of every new stack."""
+    size: Integers
+    shift: Tensor
+    """The stacks that words make."""
+    word: Tensor
+    """Which word makes each."""
+
+
+@dataclass(frozen=True)
+class Derivations:
+    """Sequences of moves, R distinct ones, as the stacks that they lead to."""
+
+    growth: Growth
+    last: Integers
+    """Where each sequence ends, (R,)."""
+    shift_parent: Tensor
+    """What each word is put on."""
+    shift_size: Tensor
+    """Items on it."""
+    reduce_parent: Tensor
+    """What each REDUCE is done to."""
+    reduce_size: Tensor
+    path: Tensor
+    """Moves of each sequence, words before REDUCEs and then nothing, (R, A)."""
+
+
+def shifts(stacks: Stacks, row: Integers, word: Integers) -> Growth:
+    """Put a word on each of some stacks, (R,); new rows are in their order."""
+    none = np.zeros_like(row)
+    size = stacks.size[row] + 1
+    return _growth(stacks, row, none, none, size, word, [0, len(row)])
+
+
+def reductions(stacks: Stacks, row: Integers) -> tuple[Growth, Integers]:
+    """Do every number of REDUCEs, 0 .. M - 1, to distinct stacks, (R,).
+
+    Returns:
+        What that makes, and the stack after each number, (R, M); 0 where there are
+        fewer items.
+    """
+    items = stacks.size[row]
+    count = max(1, int(items.max(initial=0)))
+    rows = np.zeros((len(row), count), np.int64)
+    rows[:, 0] = row
+    parts, borders = [np.zeros((4, 0), np.int64)], [0]
+    base = stacks.below[row]
+    for r in range(1, count):
+        (more,) = (items > r).nonzero()
+        right, left = rows[more, r - 1], base[more]
+        base[more] = stacks.below[left]
+        parts.append(np.stack([base[more], left, right, items[more] - r]))
+        rows[more, r] = len(stacks) + borders[-1] + np.arange(len(more))
+        borders.append(borders[-1] + len(more))
+    base, left, right, size = np.concatenate(parts, 1)
+    word = np.full_like(base, REDUCE)
+    return _growth(stacks, base, left, right, size, word, borders), rows
+
+
+def derivations(
+    stacks: Stacks, row: Integers, moves: Integers, at_once: int
+) -> tuple[list[Derivations], Integers]:
+    """Follow sequences of moves, each distinct one once.
+
+    Args:
+        stacks: Where they begin.
+        row: The stack each begins on, (R,).
+        moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
+        at_once: Stacks of one part, at most.
+
+    Returns:
+        Parts, and which of their sequences each is, (R,).
+    """
+    if not moves.shape[1]:  # a text without words is followed, too
+        moves = np.full((len(moves), 1), NOTHING)
+    sequences = torch.from_numpy(np.concatenate([row[:, None], moves], 1))
+    distinct, which = torch.unique(sequences, dim=0, return_inverse=True)
+    # Sequences are sorted, so those of one part share most of their beginnings.
+    parts = distinct.split(max(1, at_once // max(1, moves.shape[1])))
+    return [_derivations(stacks, part.numpy()) for part in parts], which.numpy()
+
+
+def _derivations(stacks: Stacks, sequences: Integers) -> Derivations:
+    """Follow sorted distinct sequences, whose first column is where they begin."""
+    begin, moves = sequences[:, 0], sequences[:, 1:]
+    differs = np.logical_or.accumulate(sequences[1:] != sequences[:-1], 1)
+    going = moves != NOTHING
+    made = going.copy()  # by the first sequence with this beginning
+    made[1:] &= differs[:, 1:]
+
+    level, first = made.T.nonzero()
+    order = np.lexsort((moves[first, level] < 0, level))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    level, first = level[order], first[order]
+    word = moves[first, level]
+    borders = [0, *made.sum(0).cumsum().tolist()]
+    edge = np.where(going, made.cumsum(0) - 1 + borders[:-1], -1)
+    edge = np.append(place, len(place))[edge]  # (R, A)
+
+    used = len(stacks)
+    parent = np.where(level == 0, begin[first], used + edge[first, level - 1])
+    below = np.append(stacks.below, np.zeros_like(parent))
+    size = np.append(stacks.size, np.zeros_like(parent))
+    reducing = word < 0
+    left, base = np.zeros_like(parent), parent.copy()
+    for start, stop in pairwise(borders):
+        here, words = slice(start, stop), stop - int(reducing[start:stop].sum())
+        left[words:stop] = below[parent[words:stop]]
+        base[words:stop] = below[left[words:stop]]
+        below[used + start : used + stop] = base[here]
+        size[used + start : used + stop] = size[base[here]] + 1
+
+    # Factors are those of all words, then those of all REDUCEs, then none.
+    factor = np.append(np.argsort(np.argsort(reducing, kind="stable")), len(word))
+    length = going.sum(1)
+    last = np.where(length == 0, begin, used + edge[np.arange(len(edge)), length - 1])
+    shifted, reduced = parent[~reducing], parent[reducing]
+    factors = (shifted, size[shifted], reduced, size[reduced], factor[edge])
+    return Derivations(
+        _growth(stacks, base, left, parent, size[used:], word, borders),
+        last,
+        *sent_all(stacks.state.device, *factors),
+    )
+
+
+def _growth(
+    stacks: Stacks,
+    base: Integers,
+    left: Integers,
+    right: Integers,
+    size: Integers,
+    word: Integers,
+    borders: list[int],
+) -> Growth:
+    """Send moves to the device, those between two borders at once."""
+    used, reducing = len(stacks), word < 0
+    (shift,) = (~reducing).nonzero()
+    there = sent_all(stacks.state.device, base, left, right, used + shift, word[shift])
+    base_there, left_there, right_there = (next(there) for _ in range(3))
+    transitions = []
+    for start, stop in pairwise(borders):
+        words = stop - int(reducing[start:stop].sum())
+        transitions.append(
+            MovesAtOnce(
+                slice(used + start, used + stop),
+                slice(used + words, used + stop),
+                base_there[start:stop],
+                left_there[words:stop],
+                right_there[words:stop],
+            )
+        )
+    return Growth(transitions, base, size, *there)
+
+
+def sent_all(device: torch.device, *arrays: Integers) -> Iterator[Tensor]:
+    """Send arrays to a device in one copy."""
+    flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    parts = sent(flat, device).split([array.size for array in arrays])
+    for part, array in zip(parts, arrays, strict=True):
+        yield part.view(array.shape)

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from lm_latent_eval.networks.completions import Completion, Place, ServerError
-from lm_latent_eval.networks.served import ServedNetwork
+from lm_latent_eval.networks.served import Completion, Place, ServedNetwork, ServerError
 from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
 from lm_latent_eval.wrappers.cot.drawing import components, key_of

@@ -20,8 +20,7 @@ from transformers import (
 )
 
 from lm_latent_eval.durable import write_text
-from lm_latent_eval.networks.block_causal import BlockCausal
-from lm_latent_eval.networks.masked import Logits, scores_of
+from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text import strict_json

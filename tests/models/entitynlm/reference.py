@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lm_latent_eval.convert.originals.entitynlm import rename_weights
+from lm_latent_eval.convert.entitynlm import rename_weights
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM

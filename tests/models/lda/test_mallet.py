@@ -15,7 +15,7 @@ import torch
 
 from lm_latent_eval.inference import LeftToRightEstimator
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.models.lda.topic_tables import TopicTables
+from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import SPECIAL_WORDS, START
 from tests.conftest import PROJECT

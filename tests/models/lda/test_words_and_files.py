@@ -13,8 +13,7 @@ import torch
 
 import lm_latent_eval
 from lm_latent_eval.convert.lda import convert
-from lm_latent_eval.models.lda.topic_tables import TopicTables
-from lm_latent_eval.models.lda.training import train_lda
+from lm_latent_eval.models.lda.training import TopicTables, train_lda
 from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.training.options import LDAFit
 

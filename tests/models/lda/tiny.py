@@ -6,7 +6,7 @@ from itertools import product
 
 import torch
 
-from lm_latent_eval.models.lda.configuration import LDAConfig
+from lm_latent_eval.models.lda.joint import LDAConfig
 from lm_latent_eval.models.lda.modeling import LDA
 
 TOPICS, WORDS = 3, 6

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lm_latent_eval.convert.originals.lrlm import (
+from lm_latent_eval.convert.relation_models import (
     lrlm_config_of,
     object_number,
     relation_number,

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.convert.originals.nklm import nklm_config_of, weights_of
+from lm_latent_eval.convert.relation_models import nklm_config_of, weights_of
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies
@@ -37,7 +37,7 @@ def nklm(name: str) -> NKLM:
         **known.sizes(),
     )
     model = NKLM(config, known).double()
-    model.load_state_dict(weights_of(weights, tied=config.tie_weights))
+    model.load_state_dict(weights_of(weights, tied=config.tie_weights, copies=True))
     return model.eval().requires_grad_(False)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import Elman
-from lm_latent_eval.models.rnn.modeling import (
+from lm_latent_eval.models.recurrent_lm import (
     RNNConfig,
     RNNLanguageModel,
     class_starts,
 )
-from lm_latent_eval.models.rnn.training import train_rnn
+from lm_latent_eval.models.recurrent_training import train_rnn
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.training.options import Options, RNNSize
 from tests import tiny_models

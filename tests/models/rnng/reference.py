@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lm_latent_eval.convert.originals.rnng import configuration, rename_weights
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
+from lm_latent_eval.convert.rnng import configuration, rename_weights
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from tests.models.rnng import reference
 
 SET_BY_THE_LIBRARY = ("architectures", "dtype", "transformers_version")

@@ -9,9 +9,8 @@ import torch
 from scipy.stats import chisquare
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.generative import GenerativeModel, StackCell
-from lm_latent_eval.models.rnng.spans import SpanScores
+from lm_latent_eval.models.rnng import crf
+from lm_latent_eval.models.rnng.networks import GenerativeModel, SpanScores, StackCell
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
 
@@ -39,7 +38,7 @@ def model(ends):
 @pytest.mark.parametrize("words", LENGTHS)
 def test_importance_weights_are_exact(words, ends, temperature):
     encoded, _, log_p, log_q = everything(model(ends), words, ends, temperature)
-    assert len(log_q) == chart.num_trees(words)
+    assert len(log_q) == crf.num_trees(words)
     assert abs(log_q.logsumexp(0).item()) < 1e-12, "q is a distribution"
     assert (log_q > -torch.inf).all(), "q covers p"
     assert (log_p > -torch.inf).all(), "premise"
@@ -183,13 +182,13 @@ def test_ties_go_to_the_shorter_left_part():
     """With equal scores everywhere: every tree once, right-branching ones first."""
     scores = torch.zeros(1, 5, 5, dtype=torch.float64)
     words = torch.tensor([5])
-    ends, score = chart.trees_of(chart.k_best(scores, 14), words)
+    ends, score = crf.trees_of(crf.k_best(scores, 14), words)
     assert torch.equal(score, torch.zeros_like(score))
     assert len(ends[0].unique(dim=0)) == 14
     assert ends[0, 0].tolist() == [0, 0, 0, 0, 0, 4], "(a (b (c (d e))))"
     assert ends[0, -1].tolist() == [0, 0, 1, 1, 1, 1], "((((a b) c) d) e)"
     for width in range(1, 14):
-        fewer, _ = chart.trees_of(chart.k_best(scores, width), words)
+        fewer, _ = crf.trees_of(crf.k_best(scores, width), words)
         assert torch.equal(fewer[0, 0], ends[0, 0])
         assert len(fewer[0].unique(dim=0)) == width
 
@@ -238,9 +237,9 @@ def test_cutting_the_work_changes_nothing(monkeypatch):
     assert largest["log_words"] > 50, "premise: there is something to cut"
     assert largest["_score"] > 3, "premise"
     largest.clear()
-    monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.generative.TABLE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.spans.SPANS_AT_ONCE", 3)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.joint.STACKS_AT_ONCE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.TABLE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.SPANS_AT_ONCE", 3)
     _, _, parts, _ = everything(rnng, 7, "eos")
     same(parts, whole)
     assert largest["log_words"] <= 50

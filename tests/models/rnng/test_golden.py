@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.models.rnng import chart
-from lm_latent_eval.models.rnng.growth import reductions, shifts
+from lm_latent_eval.models.rnng import crf
+from lm_latent_eval.models.rnng.stacks import reductions, shifts
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -162,7 +162,7 @@ def test_sums_over_every_tree(name, ends):
             near(ours.logsumexp(0), s["exact"][ends]["log_p_x"], name)
         if "exact_logp_only" in s:
             listed = reference.every_tree(s["n"])
-            assert len(listed) == chart.num_trees(s["n"])
+            assert len(listed) == crf.num_trees(s["n"])
             ours = rnng.log_joint(encoded, reference.trees([listed], ends))[0]
             golden = s["exact_logp_only"][ends]
             near(ours.logsumexp(0), golden["log_p_x"], name)

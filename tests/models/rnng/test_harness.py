@@ -12,8 +12,8 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentRNNG
-from lm_latent_eval.models.rnng.configuration import RNNGConfig
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint

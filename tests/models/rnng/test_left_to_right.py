@@ -11,8 +11,8 @@ from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mi
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import LeftToRight
-from lm_latent_eval.models.rnng.generative import StackCell
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.models.rnng.networks import StackCell
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -412,7 +412,7 @@ def test_cutting_the_work_changes_no_state(monkeypatch):
         return state.stacks.state[state.row], rnng.log_joint(after, rest)
 
     whole = go_on()
-    monkeypatch.setattr("lm_latent_eval.models.rnng.sequences.STACKS_AT_ONCE", 14)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.joint.STACKS_AT_ONCE", 14)
     for part, at_once in zip(go_on(), whole, strict=True):
         torch.testing.assert_close(part, at_once, rtol=0, atol=1e-12)
 

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.models.rnng.chart import num_trees
-from lm_latent_eval.models.rnng.summation import log_marginal
+from lm_latent_eval.models.rnng.choices import log_marginal
+from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng.reference import tiny

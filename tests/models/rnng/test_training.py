@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.rnng import chart
+from lm_latent_eval.models.rnng import crf
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q, parts
 from lm_latent_eval.text.words import END, WordTokenizer
@@ -171,7 +171,7 @@ def test_train_on_trees_then_on_sentences(folder, monkeypatch, capsys):
 def evidence(model, batch):
     words = batch.targets.shape[1] - 1
     trees = reference.trees([reference.every_tree(words)], "eos")
-    assert trees.before.shape[1] == chart.num_trees(words)
+    assert trees.before.shape[1] == crf.num_trees(words)
     return model.log_joint(model.encode(batch), trees).logsumexp(-1).item()
 
 

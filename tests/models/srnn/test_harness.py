@@ -13,7 +13,7 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS, token_perplexity
 from lm_latent_eval.text.batch import TokenBatch

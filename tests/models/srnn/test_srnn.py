@@ -8,8 +8,7 @@ import pytest
 
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.srnn.modeling import SentenceRNN, SRNNConfig
-from lm_latent_eval.models.srnn.training import hinges, train_srnn
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig, hinges, train_srnn
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import START

@@ -9,9 +9,7 @@ import torch
 from lm_eval.__main__ import cli_evaluate
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.networks import completions
-from lm_latent_eval.networks.completions import NEUTRAL, ServerError
-from lm_latent_eval.networks.served import ServedNetwork
+from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
 from lm_latent_eval.report.thoughts import text, thought_files
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
@@ -30,7 +28,7 @@ def network(tmp_path_factory):
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(completions, "WAITS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("lm_latent_eval.networks.served.WAITS", (0.01, 0.01, 0.01))
 
 
 def served(url, folder, *, timeout=30.0, **options):

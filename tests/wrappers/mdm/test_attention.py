@@ -11,7 +11,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
-from lm_latent_eval.networks.block_causal import BlockCausal
+from lm_latent_eval.networks.masked import BlockCausal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
@@ -144,7 +144,7 @@ def test_what_is_written_is_greedy(decoder):
 
 
 def test_a_cache_that_forgets_gives_the_same(decoder, monkeypatch):
-    monkeypatch.setattr("lm_latent_eval.networks.block_causal.KEPT", 1)
+    monkeypatch.setattr("lm_latent_eval.networks.masked.KEPT", 1)
     reader = BlockCausal(decoder, BLOCK)
     for length in (7, 4, 7):
         tokens = torch.tensor([TOKENS[:length]])

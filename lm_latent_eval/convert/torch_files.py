@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.convert.files.unpickling import (
+from lm_latent_eval.convert.unpickling import (
     CONTAINERS,
     PickleError,
     Reader,

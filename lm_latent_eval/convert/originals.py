@@ -1,4 +1,4 @@
-"""Renaming of tensors from other code to the names of a model of ours."""
+"""What conversions of original checkpoints share: names of tensors, and the error."""
 
 from __future__ import annotations
 
@@ -53,3 +53,7 @@ def _kind(tensor: Tensor | None) -> str:
         return "nothing"
     of = "" if tensor.is_floating_point() else f" of {tensor.dtype}"
     return f"{tuple(tensor.shape)}{of}"
+
+
+class OriginalError(ValueError):
+    """A file that is none of the original program's, or is damaged."""

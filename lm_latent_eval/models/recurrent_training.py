@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -11,11 +12,17 @@ from torch import Tensor
 
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.learning import train_checkpoint
-from lm_latent_eval.models.lstm.modeling import LSTMConfig, LSTMLanguageModel
-from lm_latent_eval.models.recurrent_lm import RecurrentLM
+from lm_latent_eval.models.recurrent_lm import (
+    LSTMConfig,
+    LSTMLanguageModel,
+    RecurrentLM,
+    RNNConfig,
+    RNNLanguageModel,
+    class_starts,
+)
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer
-from lm_latent_eval.training.options import LSTMSize, Options
+from lm_latent_eval.training.options import LSTMSize, Options, RNNSize
 from lm_latent_eval.training.supervised import Part
 
 ModelT = TypeVar("ModelT", bound=RecurrentLM)
@@ -120,3 +127,32 @@ def train_recurrent(
         spelled=() if already_cut else texts,
     )
     return model
+
+
+def train_rnn(
+    texts: Sequence[str],
+    dev: Sequence[str],
+    directory: Path,
+    *,
+    size: RNNSize | None = None,
+    **how: Unpack[How],
+) -> RNNLanguageModel:
+    """Train p and write the checkpoint.
+
+    Args:
+        texts: Training text.
+        dev: Development text, for the learning rate and for stopping.
+        directory: Where the checkpoint goes. An interrupted run there is resumed.
+        size: How large the model is.
+        **how: See ``How``.
+    """
+    about = vars(size or RNNSize())
+
+    def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> RNNLanguageModel:
+        of_model = {**sizes, **about}
+        counts = Counter(i for ids in items for i in ids)
+        frequencies = [counts[i] for i in range(sizes["vocab_size"])]
+        starts = class_starts(frequencies, of_model.pop("num_classes"))
+        return RNNLanguageModel(RNNConfig(class_starts=starts, **of_model))
+
+    return train_recurrent(new, texts, dev, directory, about, **how)

@@ -1,1 +1,0 @@
-"""Readers of other programs' files, which execute nothing in them."""

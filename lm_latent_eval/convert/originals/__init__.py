@@ -1,1 +1,0 @@
-"""Names of tensors and settings in published models, a file a paper."""

@@ -1,1 +1,0 @@
-"""An LSTM language model without latents, for comparison."""

@@ -1,1 +1,0 @@
-"""The simple recurrent language model of the RNNLM toolkit."""

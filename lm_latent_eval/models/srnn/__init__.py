@@ -1,1 +1,0 @@
-"""The sentence-level RNN of the contrastive entropy paper: unnormalised scores."""
