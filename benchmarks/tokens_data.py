@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.text.corpora import read_texts
 
 PAGES, PASSAGES, PAIRS = slice(0, 30), slice(30, 80), slice(80, 130)

@@ -9,7 +9,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.answers import score_of
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 
 STOCK = Path(lm_eval.__file__).parent / "tasks"
 

@@ -22,7 +22,7 @@ from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.layout import Layout, Learners
 from lm_latent_eval.distortion.study.plan import DistortionPlan
-from lm_latent_eval.harness.thoughts import UNFINISHED, read_unfinished
+from lm_latent_eval.harness.wrappers.cot import UNFINISHED, read_unfinished
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import read_record

@@ -21,23 +21,24 @@ from lm_eval.utils import simple_parse_args_string
 
 import lm_latent_eval
 from lm_latent_eval.arguments import truth
-from lm_latent_eval.harness import unscored
 from lm_latent_eval.harness.answers import (
+    GuardedHook,
     MissedFloat,
     Scored,
     ScoredFloat,
     of_whole_text,
 )
-from lm_latent_eval.harness.cache import GuardedHook
 from lm_latent_eval.harness.contrastive import DISTORTION
-from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.processes import Processes, Request, Score, shared
 from lm_latent_eval.harness.records import Recorder
 from lm_latent_eval.harness.running import (
+    end,
+    error_of,
     is_component,
+    missed,
     running_tasks,
     stock_rates,
 )
-from lm_latent_eval.harness.shares import Request, Score, shared
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
@@ -256,7 +257,7 @@ class Backend(LM):
             self._report()
         lost = [scored for scored in ordered if isinstance(scored, MissedFloat)]
         if lost and not running_tasks() and not is_component():
-            raise unscored.error_of(lost, len(ordered))
+            raise error_of(lost, len(ordered))
         return ordered
 
     def _warn_of_bytes(self, answers: dict[int, Scored]) -> None:
@@ -289,14 +290,14 @@ class Backend(LM):
             self._collect()
         info = self._about_run()
         if self._missed:
-            unscored.end(info, self._missed)
+            end(info, self._missed)
         return info
 
     def _collect(self) -> None:
         """Take in what every process has found; all of them call."""
         self._recorder.collect()
         self._missed = {}  # instances keep their answers: all are found each time
-        for task, score in self._processes.gather([*unscored.missed()]):
+        for task, score in self._processes.gather([*missed()]):
             self._missed.setdefault(task, []).append(score)
 
     def _about_run(self) -> dict[str, Any]:

@@ -30,8 +30,7 @@ from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
 from lm_latent_eval.extras import require
-from lm_latent_eval.harness.answers import of_whole_text
-from lm_latent_eval.harness.cache import GuardedHook
+from lm_latent_eval.harness.answers import GuardedHook, of_whole_text
 from lm_latent_eval.messages import one_line
 
 logger = logging.getLogger(__name__)

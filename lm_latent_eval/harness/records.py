@@ -52,9 +52,6 @@ class Placed(Protocol):
         ...
 
 
-Keep = Callable[[Placed, ScoredFloat], None]
-
-
 class Recorder:
     """Collects the answers of a run, and writes them a task a file."""
 
@@ -70,7 +67,9 @@ class Recorder:
         self._rows: dict[str, dict[tuple[int, int], Row]] = {}
 
     @contextmanager
-    def following(self, settings: Settings, kind: str) -> Iterator[Keep]:
+    def following(
+        self, settings: Settings, kind: str
+    ) -> Iterator[Callable[[Placed, ScoredFloat], None]]:
         """Yield what keeps an answer as soon as it is found.
 
         Args:

@@ -13,6 +13,6 @@ a time, and is not gone on with under other settings.
   beside their settings: shards of Arrow, which are memory-mapped where they lie, and
   checkpoints of transformers' Trainer.
 
-``lm_eval --use_cache`` is a database of lm-eval's, which ``harness/cache.py`` holds to
-the same settings.
+``lm_eval --use_cache`` is a database of lm-eval's, which ``harness/answers.py`` holds
+to the same settings.
 """

@@ -4,13 +4,11 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from lm_latent_eval.harness.completion import (
+from lm_latent_eval.harness.perplexity import (
     COMPLETION_METRICS,
+    METRICS,
     halves,
     process_half,
-)
-from lm_latent_eval.harness.metrics import (
-    METRICS,
     process_known_words,
     process_text,
 )

@@ -11,9 +11,8 @@ import pytest
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
 
-from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
-from lm_latent_eval.harness.cache import CacheMismatchError
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
 from tests.tiny_checkpoint import conditional, generation, rolling

@@ -19,9 +19,8 @@ from transformers import (
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.harness.offline import write_dataset
-from lm_latent_eval.harness.thoughts import UNFINISHED
-from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.harness.tasks import write_dataset
+from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files

@@ -15,8 +15,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.harness.thoughts import UNFINISHED
-from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from tests.environment import HANGS, of_worker
@@ -42,7 +41,7 @@ def questions(**_):
 WORKER = """
 import json, os, pathlib, signal, sys
 import torch
-from lm_latent_eval.harness.cache import GuardedHook
+from lm_latent_eval.harness.answers import GuardedHook
 from tests.harness.test_cot_processes import run
 
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from lm_eval.api.registry import get_model
 
-from lm_latent_eval.harness.cache import CacheMismatchError
+from lm_latent_eval.harness.answers import CacheMismatchError
 from lm_latent_eval.harness.tasks import request
 from tests.tiny_checkpoint import conditional, generation, rolling
 

@@ -19,8 +19,12 @@ from scipy import stats
 
 from lm_latent_eval.harness import running, tasks
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
-from lm_latent_eval.harness.completion import COMPLETION_METRICS, process_half
-from lm_latent_eval.harness.metrics import METRICS, process_text
+from lm_latent_eval.harness.perplexity import (
+    COMPLETION_METRICS,
+    METRICS,
+    process_half,
+    process_text,
+)
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
 from tests.tiny_checkpoint import COPIED, UTTERED, Truth, generation, ids, rolling
 

@@ -14,10 +14,13 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.harness import metrics
+from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
-from lm_latent_eval.harness.completion import process_half
-from lm_latent_eval.harness.metrics import process_known_words, process_text
+from lm_latent_eval.harness.perplexity import (
+    process_half,
+    process_known_words,
+    process_text,
+)
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
@@ -99,8 +102,8 @@ def test_numbers_of_many_digits_are_powers_of_ten():
     """A text of one word: lm-eval's table has a place for no more than a few digits."""
     for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
         sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
-        term = metrics.Term.of("word_perplexity", answer("Ada", sure))
-        assert metrics.METRICS["word_perplexity"]([term]) == expected
+        term = perplexity.Term.of("word_perplexity", answer("Ada", sure))
+        assert perplexity.METRICS["word_perplexity"]([term]) == expected
 
 
 @pytest.mark.parametrize("name", ["word_perplexity", "token_perplexity"])
@@ -219,7 +222,7 @@ def test_a_share_of_documents_is_unreliable():
 
 def test_process_text_gives_every_metric_the_document():
     answers = process_text({"text": "a bc"}, [SCORED])
-    assert set(answers) == set(METRICS) == set(metrics.METRICS)
+    assert set(answers) == set(METRICS) == set(perplexity.METRICS)
     for term in answers.values():
         assert pickle.loads(pickle.dumps(term)).answer == Answer.exact(-3.0, "a bc")
 
@@ -270,7 +273,7 @@ def test_rates_per_word_and_byte_are_refused_where_words_were_left_out(caplog):
 
 def test_the_sample_log_is_plain_json_with_what_a_metric_sums():
     scored = sampled()[0]
-    terms = {name: metrics.Term.of(name, scored) for name in METRICS}
+    terms = {name: perplexity.Term.of(name, scored) for name in METRICS}
     read = json.loads(json.dumps(terms), parse_constant=pytest.fail)
     assert read["word_perplexity"] == [pytest.approx(math.log(1 / 2)), 3]
     assert read["bits_per_byte_stderr"] == [pytest.approx(math.log(1 / 2)), 10]
@@ -280,7 +283,7 @@ def test_the_sample_log_is_plain_json_with_what_a_metric_sums():
         [*map(math.log, WEIGHTS[0])]
     )
     assert read["share_pareto_k_above_0.7"] == ["inf"]
-    for name, metric in metrics.METRICS.items():
+    for name, metric in perplexity.METRICS.items():
         assert metric([terms[name]]) == METRICS[name]([scored])
 
 

@@ -13,7 +13,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.estimators.mixtures import log_mixture
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.report.explain import explain

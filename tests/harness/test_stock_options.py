@@ -11,9 +11,9 @@ import yaml
 from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import metric_registry
 
+from lm_latent_eval.harness.answers import CacheMismatchError
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.cache import CacheMismatchError
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.inference import DiscreteFilter
 from lm_latent_eval.scoring import likelihoods
 from lm_latent_eval.scoring.texts import Query

@@ -13,7 +13,7 @@ import lm_eval
 import pytest
 
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.scoring.texts import Query
 from tests.stock_tasks import (
     PAGES,

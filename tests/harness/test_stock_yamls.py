@@ -13,7 +13,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.offline import write_dataset
+from lm_latent_eval.harness.tasks import write_dataset
 from tests.stock_tasks import PAIRS, PASSAGES, STOCK, TASKS, log_likelihoods
 
 BLIMP = (

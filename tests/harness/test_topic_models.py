@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lm_latent_eval
-from lm_latent_eval.harness.completion import halves
+from lm_latent_eval.harness.perplexity import halves
 from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.records import row_of
