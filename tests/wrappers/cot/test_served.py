@@ -101,35 +101,23 @@ def test_draws_of_another_distribution_are_refused(network, heat, processed):
             list(scorer.score_continuations(asked()))
 
 
-def test_one_draw_returned_many_times_is_refused(network):
-    with serving(network[0], Tampering(repeats=True)) as (url, _):
-        scorer = served(url, network[1], num_samples=64)
-        with pytest.raises(ValueError, match="one thought 64 times"):
-            list(scorer.score_continuations(asked()))
-
-
 @pytest.mark.parametrize(
-    "lacks, said",
+    ("tampering", "said"),
     [
-        ("token_ids", "does not return token_ids"),
-        ("logprobs", "log-probabilities of what it draws"),
-        ("prompt_logprobs", "log-probabilities of prompts"),
-        ("max_model_len", "how long a prompt may be"),
+        ({"repeats": True}, "one thought 64 times"),
+        ({"longest": 1}, "stops by a rule of its own"),
+        ({"lacks": "token_ids"}, "does not return token_ids"),
+        ({"lacks": "logprobs"}, "log-probabilities of what it draws"),
+        ({"lacks": "prompt_logprobs"}, "log-probabilities of prompts"),
+        ({"lacks": "max_model_len"}, "how long a prompt may be"),
     ],
 )
-def test_what_a_server_does_not_return_is_named(network, lacks, said):
+def test_a_server_that_is_not_honest_is_refused(network, tampering, said):
     with (
-        serving(network[0], Tampering(lacks=lacks)) as (url, _),
+        serving(network[0], Tampering(**tampering)) as (url, _),
         pytest.raises(ValueError, match=said),
     ):
-        list(served(url, network[1]).score_continuations(asked()))
-
-
-def test_a_server_that_stops_by_its_own_rule_is_refused(network):
-    with serving(network[0], Tampering(longest=1)) as (url, _):
-        scorer = served(url, network[1], num_samples=64)
-        with pytest.raises(ValueError, match="stops by a rule of its own"):
-            list(scorer.score_continuations(asked()))
+        list(served(url, network[1], num_samples=64).score_continuations(asked()))
 
 
 def test_failures_that_pass_move_nothing(network, soon):
@@ -193,6 +181,7 @@ metric_list:
 """
 
 
+@pytest.mark.nightly
 def test_a_run_that_a_server_broke_goes_on(network, tmp_path, soon, monkeypatch):
     """By the ledger: what was thought is not asked again."""
     data = tmp_path / "questions.jsonl"

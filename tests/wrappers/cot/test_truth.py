@@ -1,4 +1,4 @@
-"""Sums over every thought of a tiny network, and what draws make of them."""
+"""Answers and their intervals against sums over every thought of a tiny network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 
 from lm_latent_eval.estimators import Bound, certified_log_likelihood
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.cot import model as scoring
+from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.cot.thoughts import Thought
 from tests.wrappers.cot import tiny
@@ -17,24 +19,26 @@ from tests.wrappers.cot.tiny import ANSWERS, QUESTION
 DRAWN = 4096
 
 
+TRIALS = 30
+OPTIONS = {"close": "forced"}
+
+
 @pytest.fixture(scope="module")
 def network():
     return tiny.network()
 
 
-def asked(question=QUESTION, answers=ANSWERS, name="task/0"):
-    return [Query(n, name, answer, question) for n, answer in enumerate(answers)]
+def asked(trials=1, answers=ANSWERS):
+    pairs = [(n, answer) for n in range(trials) for answer in answers]
+    return [Query(i, f"t/{n}", a, QUESTION) for i, (n, a) in enumerate(pairs)]
 
 
-def found(scorer, queries):
-    by_index = {a.index: a for a in scorer.score_continuations(queries)}
-    return [by_index[n] for n in range(len(queries))]
-
-
-def test_thoughts_that_are_listed_are_all_there_are(network):
-    prompt = [*network.tokenizer.encode(QUESTION), tiny.THINK]
-    total = sum(math.exp(tiny.log_p(network, prompt, z)) for z in tiny.every_thought())
-    assert total == pytest.approx(1, abs=1e-12)
+def run(network, queries, **options):
+    """Return answers in their order, and thoughts by question."""
+    scorer = tiny.scorer(network, 512, **options)
+    kept = tiny.keeping(scorer)
+    answers = sorted(scorer.score_continuations(queries), key=lambda a: a.index)
+    return answers, {thoughts.name: thoughts for thoughts in kept}
 
 
 @pytest.mark.parametrize("close", ["natural", "forced"])
@@ -42,10 +46,13 @@ def test_thoughts_that_are_listed_are_all_there_are(network):
 def test_all_thoughts_read_sum_to_the_truth(network, close, heat):
     """No draw is in it: what is read of a thought and of its answers is right."""
     scorer = tiny.scorer(network, close=close, model_temperature=heat)
+    prompt = [*network.tokenizer.encode(QUESTION), tiny.THINK]
     thoughts = [
         Thought(z, scorer.marks.ending(z) or Ending.TRUNCATED)
         for z in tiny.every_thought()
     ]
+    total = sum(math.exp(tiny.log_p(network, prompt, t.tokens, heat)) for t in thoughts)
+    assert total == pytest.approx(1, abs=1e-12), "premise: these are all"
     [question] = scorer._questions(asked())
     read = scorer._thinker.answer(question, thoughts)
     totals = (read.log_p + read.log_p_answers).exp().sum(-1).tolist()
@@ -56,10 +63,8 @@ def test_all_thoughts_read_sum_to_the_truth(network, close, heat):
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 @pytest.mark.parametrize("close", ["natural", "forced"])
 def test_draws_are_unbiased(network, proposal, close):
-    scorer = tiny.scorer(
-        network, 512, proposal=proposal, close=close, num_samples=DRAWN
-    )
-    answers = found(scorer, asked())
+    how = {"proposal": proposal, "close": close, "num_samples": DRAWN}
+    answers, _ = run(network, asked(), **how)
     for answer, text in zip(answers, ANSWERS, strict=True):
         estimate = answer.estimate
         exact = tiny.exact(network, QUESTION, text, close)
@@ -71,22 +76,10 @@ def test_draws_are_unbiased(network, proposal, close):
         assert estimate.stderr is None and estimate.num_samples == DRAWN
 
 
-def test_hints_bound_the_weights_and_are_shared(network):
-    scorer = tiny.scorer(network, 512, proposal="hinted", num_samples=256)
-    kept = tiny.keeping(scorer)
-    found(scorer, asked())
-    [thoughts] = kept
-    assert bool((thoughts.log_ratios <= math.log(2) + 1e-12).all())
-    assert bool((thoughts.log_ratios < 0).any())
-    assert bool((thoughts.log_weights <= math.log(2) + 1e-12).all())
-
-
 def test_hints_are_drawn_as_the_mixture_says(network):
     """Frequencies against q(z), summed over its prompts by another reading."""
-    scorer = tiny.scorer(network, 512, proposal="hinted", num_samples=DRAWN)
-    kept = tiny.keeping(scorer)
-    found(scorer, asked())
-    [thoughts] = kept
+    _, kept = run(network, asked(), proposal="hinted", num_samples=DRAWN)
+    [thoughts] = kept.values()
     cut = network.tokenizer.encode
     prompts = [[*cut(f"{a} {QUESTION}"), tiny.THINK] for a in ANSWERS]
     own = [*cut(QUESTION), tiny.THINK]
@@ -106,18 +99,15 @@ def test_hints_are_drawn_as_the_mixture_says(network):
     assert cells > 10, "premise: many thoughts are likely"
     # Five standard deviations above the mean of chi-square with as many degrees.
     assert chi2 < cells + 5 * math.sqrt(2 * cells)
+    assert bool((thoughts.log_ratios <= math.log(2) + 1e-12).all()), "bounded weights"
+    assert bool((thoughts.log_ratios < 0).any())
 
 
+@pytest.mark.nightly
 def test_certificates_hold(network):
     """Each fails with probability 5 % at most: so many trials, five deviations."""
     trials, at_most = 400, 0.05
-    queries = [
-        query
-        for n in range(trials)
-        for query in asked(answers=ANSWERS[1:2], name=f"task/{n}")
-    ]
-    queries = [Query(n, q.name, q.text, q.context) for n, q in enumerate(queries)]
-    answers = found(tiny.scorer(network, 800, num_samples=2, close="forced"), queries)
+    answers, _ = run(network, asked(trials, ANSWERS[1:2]), **OPTIONS, num_samples=2)
     truth = math.log(tiny.exact(network, QUESTION, ANSWERS[1], "forced"))
     one = torch.tensor([a.estimate.log_evidence for a in answers])
     above = sum(certified_log_likelihood(x[None], 1 - at_most) > truth for x in one)
@@ -129,12 +119,8 @@ def test_certificates_hold(network):
     assert len({a.stream for a in answers}) == trials
 
 
-@pytest.mark.parametrize("proposal", ["prior", "hinted"])
-def test_greedy_is_the_argmax_of_the_marginals(network, proposal):
+def test_greedy_is_the_argmax_of_the_marginals(network):
     """Against marginals of every continuation so far, all thoughts summed over."""
-    scorer = tiny.scorer(
-        network, 512, proposal=proposal, close="forced", num_samples=DRAWN
-    )
     words = [f" {word}" for word in tiny.WORDS]
     first = max(words, key=lambda w: tiny.exact(network, QUESTION, w, "forced"))
     pairs = [first + word for word in words]
@@ -142,5 +128,71 @@ def test_greedy_is_the_argmax_of_the_marginals(network, proposal):
     second = pairs[p.index(max(p))]
     other = next(word for word in words if word != first)
     texts = (first, second, other, other + words[0])
-    hits = [a.is_greedy for a in found(scorer, asked(answers=texts))]
-    assert hits == [True, True, False, False]
+    how = {"proposal": "hinted", "num_samples": DRAWN}
+    answers, _ = run(network, asked(answers=texts), **OPTIONS, **how)
+    assert [a.is_greedy for a in answers] == [True, True, False, False]
+
+
+# -- thoughts until a question is decided ---------------------------------------------
+
+
+@pytest.mark.parametrize("proposal", ["prior", "hinted"])
+def test_stopped_draws_have_intervals_and_choices_that_hold(network, proposal):
+    """Against sums over all thoughts, which are known."""
+    options = {"proposal": proposal, "close": "forced", "num_samples": 48}
+    answers, thoughts = run(network, asked(TRIALS), **options, until="decided")
+    truth = [math.log(tiny.exact(network, QUESTION, a, "forced")) for a in ANSWERS]
+    outside = [0] * len(ANSWERS)
+    for n, answer in enumerate(answers):
+        row = n % len(ANSWERS)
+        estimate = answer.estimate
+        assert estimate.bound is Bound.NONE, "stopped by looking"
+        assert estimate.at_least <= estimate.log_evidence <= estimate.at_most
+        outside[row] += not estimate.at_least <= truth[row] <= estimate.at_most
+    choices = [t.choice(WEIGHTS_AT_MOST[proposal]) for t in thoughts.values()]
+    best = truth.index(max(truth))
+    wrong = sum(c.decided is not None and c.best != best for c in choices)
+    allowed = TRIALS * 0.05 + 5 * math.sqrt(TRIALS * 0.05 * 0.95)
+    assert max(*outside, wrong) <= allowed
+    sizes = [len(t.drawn) for t in thoughts.values()]
+    assert {*sizes} <= {*looks(48)}
+    for choice, size in zip(choices, sizes, strict=True):
+        assert size == 48 or choice.decided <= size
+    assert any(c.decided for c in choices), "premise: something is decided"
+
+
+@pytest.mark.parametrize("proposal", ["prior", "hinted"])
+def test_a_decided_question_has_the_first_thoughts_of_a_longer_run(network, proposal):
+    options = {"proposal": proposal, "close": "forced"}
+    _, stopped = run(network, asked(3), **options, until="decided", num_samples=64)
+    for name, thoughts in stopped.items():
+        one = [q for q in asked(3) if q.name == name]
+        _, whole = run(network, one, **options, num_samples=len(thoughts.drawn))
+        assert whole[name].drawn == thoughts.drawn
+        assert whole[name].greedy == thoughts.greedy
+        for mine, other in (
+            (thoughts.log_q, whole[name].log_q),
+            (thoughts.log_p_answers[0], whole[name].log_p_answers[0]),
+        ):
+            assert mine.tolist() == pytest.approx(other.tolist(), abs=1e-9)
+
+
+def test_a_target_by_itself_has_all_its_thoughts(network):
+    how = {"until": "decided", "num_samples": 20}
+    [answer], kept = run(network, asked(answers=ANSWERS[:1]), **how)
+    assert [len(thoughts.drawn) for thoughts in kept.values()] == [20]
+    assert answer.estimate.bound is Bound.STOCHASTIC_LOWER
+
+
+def test_a_decision_is_among_all_options_whichever_are_asked(network):
+    scorer = tiny.scorer(network, close="forced", until="decided", num_samples=64)
+    scorer.shown = {("t/0", QUESTION): ANSWERS}
+    kept = tiny.keeping(scorer)
+    [answer] = scorer.score_continuations(asked(1, ANSWERS[1:2]))
+    assert {*kept[0].answers} == {*ANSWERS} and answer.estimate.bound is Bound.NONE
+
+
+def test_a_weight_above_its_bound_names_question_and_draw(network, monkeypatch):
+    monkeypatch.setitem(scoring.WEIGHTS_AT_MOST, "prior", 1e-3)
+    with pytest.raises(ValueError, match=r"t/0.*: draw \d+ of row 0 weighs .*0\.001"):
+        run(network, asked(), close="forced", num_samples=4)

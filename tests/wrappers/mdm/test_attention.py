@@ -20,6 +20,7 @@ from tests.tiny_checkpoint import rolling
 from tests.wrappers.mdm import own_code, tiny
 
 TEXT, TOKENS = "the fox saw Ada . a Bo", (5, 6, 7, 8, 10, 11, 9)
+
 BLOCK = 3
 
 
@@ -81,28 +82,21 @@ def opened(model, **options):
     return MaskedDiffusion(network).scorer({**how, **options}, quiet=True)
 
 
-def test_a_decoder_is_read_block_by_block(decoder):
-    [answer] = opened(decoder).score_texts([Query(0, "q", TEXT)])
-    assert answer.estimate.log_evidence == pytest.approx(
-        log_p(decoder, TOKENS), abs=1e-10
-    )
-    assert str(answer.estimate.bound) == "exact"
-    assert answer.evaluations == 2 * (2**BLOCK - 1) + 1
-
-
-def test_blocks_are_counted_from_the_beginning_of_the_text(decoder):
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("context", ["", "the fox saw Ada"])
+def test_a_decoder_is_read_block_by_block(decoder, context, shift):
     """Of a context's last block what is left is predicted, given the rest of it."""
-    query = Query(0, "q", " . a Bo", "the fox saw Ada")
-    [answer] = opened(decoder).score_continuations([query])
-    wanted = log_p(decoder, TOKENS, given=4)
+    query = Query(0, "q", TEXT.removeprefix(context), context)
+    scorer = opened(decoder, logit_shift=shift)
+    score = scorer.score_continuations if context else scorer.score_texts
+    [answer] = score([query])
+    # Shifted scores of a text's first token are those of the one that begins it.
+    tokens, given = (tiny.BEGIN,) * shift + TOKENS, shift + len(context.split())
+    wanted = log_p(decoder, tokens, given, shift)
     assert answer.estimate.log_evidence == pytest.approx(wanted, abs=1e-10)
-
-
-def test_shifted_scores_of_a_block_come_from_the_one_before(decoder):
-    scorer = opened(decoder, logit_shift=1)
-    [answer] = scorer.score_texts([Query(0, "q", TEXT)])
-    wanted = log_p(decoder, (tiny.BEGIN, *TOKENS), given=1, shift=1)
-    assert answer.estimate.log_evidence == pytest.approx(wanted, abs=1e-10)
+    assert str(answer.estimate.bound) == "exact"
+    if not (context or shift):
+        assert answer.evaluations == 2 * (2**BLOCK - 1) + 1
 
 
 def test_what_options_share_is_read_once(decoder):
@@ -207,26 +201,3 @@ def test_bd3lm_is_read_as_its_configuration_says(tmp_path):
     assert found == pytest.approx(log_p(bert, TOKENS), abs=1e-9)
     with pytest.raises(ValueError, match=r"block_length=2: .* over blocks of 3"):
         LatentMDM(**how, block_length=2)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"model_type": "diffusion_gemma"},
-        {"graph": {"type": "uniform"}},
-        {"diffusion": "uniform"},
-    ],
-    ids=str,
-)
-def test_uniform_state_models_are_refused_with_what_does_not_exist(said, tmp_path):
-    if "model_type" in said:
-        from transformers import DiffusionGemmaConfig
-
-        DiffusionGemmaConfig().save_pretrained(tmp_path)
-        tiny.tokenizer().save_pretrained(tmp_path)
-    else:
-        own_code.write(tmp_path, "unheard_of", **said)
-    with pytest.raises(
-        ValueError, match=r"uniform-state diffusion .* nor p\(x \| order\) exist"
-    ):
-        LatentMDM(pretrained=str(tmp_path), device="cpu", trust_remote_code=True)

@@ -32,6 +32,7 @@ def opened(logits):
     return model.scorer({"estimator": "is", "num_samples": 8}, quiet=True)
 
 
+@pytest.mark.nightly
 def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
     network = tiny.network("bert").model
     network.save_pretrained(tmp_path)

@@ -23,7 +23,9 @@ from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
 from tests.wrappers.mdm import tiny
 
 LINES = ["the fox saw Ada .", "Ada saw the fox .", "Bo saw a fox", "", "é\tthe  fox"]
+
 SMALL = ("--vocab-size", "270", "--hidden-size", "16", "--num-layers", "1")
+
 trains = pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.17"),
     reason="transformers refuses the configuration of the network",
@@ -122,19 +124,7 @@ def test_its_tokens_spell_every_string():
         assert tokenizer.mask_token_id not in ids
 
 
-def test_lengths_total_one():
-    for counts in ([0], [3, 3, 9], [1] * 50 + [200]):
-        lengths = Lengths.train(counts)
-        total = math.fsum(math.exp(lengths.log_p(n)) for n in range(20_000))
-        assert total == pytest.approx(1.0, abs=1e-9)
-        assert lengths.log_p(10**6) > -math.inf
-
-
-def test_damaged_lengths_and_sizes_that_cannot_be(tmp_path):
-    for damaged in ("[1]", "{}", '{"a": 1}', '{"3": -1}', "{"):
-        (tmp_path / "lengths.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"lengths.json holds no lengths of texts"):
-            Lengths.load(tmp_path)
+def test_sizes_that_cannot_be_are_named():
     with pytest.raises(ValueError, match="vocab_size=100: expected at least 260"):
         MDMSize(vocab_size=100)
     with pytest.raises(ValueError, match="hidden_size=10: expected a multiple of"):

@@ -1,22 +1,33 @@
-"""What is found and drawn of segmentations, against all of them."""
+"""What is found and drawn of segmentations, against all of them.
+
+Also of networks that give some tokens a probability of zero.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections import Counter
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from tokenizers import processors
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens import search
+from lm_latent_eval.estimators import Bound, MissedSupportError
+from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
+
 PROPOSALS = [("ahead", 1.0), ("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
+
+
+TEXT = TEXTS[0]
+TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4, tiny_causal.END: 5}
+ESTIMATORS = ["canonical", "exact", "beam", "is", "smc", "mixed"]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +51,38 @@ def answers(model, texts=TEXTS, contexts=None, batch_size=None, **options):
     return sorted(ask(queries), key=lambda answer: answer.index)
 
 
-def exact(model, end, texts=TEXTS):
-    return [
-        answer.estimate.log_evidence
-        for answer in answers(model, texts, end=end, estimator="exact")
-    ]
+@pytest.fixture
+def never():
+    """Return a model, and a function that takes tokens from its network."""
+    return without_tokens(tiny_causal.letters())
+
+
+def without_tokens(tokenizer):
+    model = SegmentedLM(tiny_causal.network(tokenizer))
+    banned, forward = [], model.network.model.forward
+
+    def masked(input_ids, **more):
+        found = forward(input_ids, **more)
+        found.logits[..., banned] = -torch.inf
+        return found
+
+    def without(*pieces):
+        banned[:] = [TOKENS[piece] for piece in pieces]
+        return model
+
+    model.network.model.forward = masked
+    return without
+
+
+def exact(model, end="none", texts=TEXTS, banned=()):
+    """Log p of texts by all sequences that have none of the tokens."""
+    listed = tiny_causal.Listed(model.network, max(map(len, texts)) + 1)
+    if not banned:
+        sums = {"none": listed.border, "prefix": listed.prefix, "eos": listed.end}
+        return [math.log(sums[end](text)) for text in texts]
+    ids = {TOKENS[piece] for piece in banned}
+    possible = [[z for z in listed.segmentations(t) if not ids & {*z}] for t in texts]
+    return [math.log(math.fsum(map(listed.p, some))) for some in possible]
 
 
 @pytest.mark.parametrize(("proposal", "temperature"), PROPOSALS)
@@ -67,15 +105,19 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
         assert total == pytest.approx(1, rel=1e-12)
 
 
-@pytest.mark.parametrize(("proposal", "temperature"), PROPOSALS)
+@pytest.mark.parametrize(
+    ("proposal", "temperature", "banned"),
+    [*((*proposal, ()) for proposal in PROPOSALS), ("ahead", 1.0, ("aab",))],
+)
 @pytest.mark.parametrize("estimator", ["is", "smc", "mixed"])
-def test_estimates_are_unbiased(model, estimator, proposal, temperature):
+def test_estimates_are_unbiased(never, estimator, proposal, temperature, banned):
     """Of filters and of draws beside a small beam, many runs of few."""
-    [text, end] = TEXTS[0], "prefix"
+    model = never(*banned)
     few = {"is": 10_000, "smc": 10, "mixed": 4}[estimator]
+    end = "none" if banned else "prefix"
     runs = answers(
         model,
-        [text] * (1 if estimator == "is" else 300),
+        [TEXT] * (1 if estimator == "is" else 300),
         end=end,
         estimator=estimator,
         proposal=proposal,
@@ -83,7 +125,7 @@ def test_estimates_are_unbiased(model, estimator, proposal, temperature):
         num_samples=few,
         batch_size=2000,
     )
-    [truth] = exact(model, end, [text])
+    [truth] = exact(model, end, [TEXT], banned)
     log_p = (
         runs[0].estimate.log_weights
         if estimator == "is"
@@ -176,35 +218,6 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
     assert sum(read) == 2 * once
 
 
-def test_a_step_is_as_many_calls_for_more_of_everything(model):
-    """One pass of the network a token, and no call a piece, a draw or a text."""
-    counted = {}
-    for number, samples in ((1, 4), (6, 40)):
-        scorer = model.scorer({"num_samples": samples}, batch_size=1000, quiet=True)
-        pieces = [scorer._whole_texts.cut("abaabbaab")[0]] * number
-        names = [str(n) for n in range(number)]
-        scores = scorer._walker.scores(pieces)
-        plan = scorer._estimator.plan
-        calls = Counter()
-
-        def note(frame, event, _, calls=calls):
-            if event == "call" and frame.f_code.co_filename == search.__file__:
-                calls[frame.f_code.co_name] += 1
-
-        sys.setprofile(note)
-        try:
-            found = scorer._walker.walk(pieces, names, scores, plan)
-        finally:
-            sys.setprofile(None)
-        assert all(len(one.draws) == samples // 2 for one in found)
-        steps = calls["step"]
-        assert steps == calls["_go_on"] + 1 <= len("abaabbaab")
-        counted[number] = {
-            name: calls[name] / steps for name in ("step", "_draw", "_picked", "_given")
-        }
-    assert counted[1] == counted[6], "a step"
-
-
 def test_a_unigram_tokenizer_proposes_by_its_own_model():
     model = SegmentedLM(tiny_causal.network(tiny_causal.unigram()))
     scores = dict(tiny_causal.UNIGRAM)
@@ -224,3 +237,87 @@ def test_a_unigram_tokenizer_proposes_by_its_own_model():
     assert len(found) > 3
     for log_q, score in found:
         assert log_q == pytest.approx(score - total, rel=1e-10)
+
+
+# -- tokens of probability zero -------------------------------------------------------
+
+
+@pytest.mark.parametrize("banned", [("ab",), ("aab", "ab"), ("aab",), ("ba", "a")])
+@pytest.mark.parametrize("estimator", ["exact", "beam", "mixed"])
+def test_all_that_is_possible_is_found(never, banned, estimator):
+    model = never(*banned)
+    [answer] = answers(model, [TEXT], estimator=estimator, num_samples=100)
+    assert answer.estimate.bound is Bound.EXACT
+    assert answer.estimate.log_evidence == pytest.approx(
+        *exact(model, texts=[TEXT], banned=banned)
+    )
+
+
+def test_a_beam_that_is_too_narrow_is_no_sum(never):
+    """The canonical segmentation, which a beam always keeps, is impossible here."""
+    model = never("aab")
+    [truth] = exact(model, texts=[TEXT], banned=("aab",))
+    for width in (1, 2):
+        options = {"estimator": "beam", "num_samples": width}
+        [answer] = answers(model, [TEXT], **options)
+        assert answer.canonical == -math.inf
+        assert answer.estimate.bound is Bound.STRICT_LOWER
+        assert answer.estimate.log_evidence < truth - 1e-6
+
+
+@pytest.mark.parametrize("context", ["", "bb"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_string_that_is_never_written_is_named(never, estimator, context):
+    """And the other one is scored."""
+    options = {"estimator": estimator, "num_samples": 10}
+    scorer = never("a", "ab", "ba", "aab").scorer(options, quiet=True)  # b is left
+    texts = enumerate(["bab", "bb"])
+    queries = [Query(n, f"text/{n}", text, context) for n, text in texts]
+    score = scorer.score_continuations if context else scorer.score_texts
+    found = []
+    told = r"text/0.*probability of zero.*1 of 2 texts are scored"
+    with pytest.raises(MissedTextsError, match=told):
+        for answer in score(queries):
+            found.append(answer.index)
+    assert found == [1]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_special_token_that_is_never_written_is_named(estimator):
+    """The tokenizer puts one before every text; it is scored, and not summed over."""
+    tokenizer, mark = tiny_causal.letters(), tiny_causal.END
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{mark} $A", special_tokens=[(mark, TOKENS[mark])]
+    )
+    without = without_tokens(tokenizer)
+    [answer] = answers(without(), [TEXT], estimator=estimator, num_samples=10)
+    assert math.isfinite(answer.estimate.log_evidence), "premise: it is scored"
+    with pytest.raises(MissedSupportError, match=r"text/0.*probability of zero"):
+        answers(without(mark), [TEXT], estimator=estimator, num_samples=10)
+
+
+def test_an_impossible_segmentation_leaves_no_room_in_a_beam(never):
+    """One pass says that the canonical one is impossible, steps, rounded, did not."""
+    options = {"estimator": "mixed", "num_samples": 4}
+    scorer = never().scorer(options, quiet=True)
+    inside = 0
+    for _, [walk] in scorer.explore([Query(n, f"text/{n}", TEXT) for n in range(20)]):
+        assert walk.pruned and any(spot.canonical for spot in walk.found)
+        size = len(walk.stretch.scores)
+        impossible = replace(walk.stretch, scores=(-math.inf,) * size)
+        other = copy(walk)
+        other.stretch = impossible
+        found = {spot.ending for spot in walk.found}
+        inside += all(spot.ending in found for spot in walk.draws)
+        estimate = scorer._estimator.estimate(other, size)
+        assert estimate.bound is not Bound.EXACT and estimate.stderr != 0
+    assert inside, "premise: the draws found no more than the beam"
+
+
+@pytest.mark.parametrize("estimator", ["canonical", "mixed"])
+def test_scores_that_are_no_probabilities_are_refused(estimator):
+    model = SegmentedLM(tiny_causal.network(tiny_causal.letters()))
+    with torch.no_grad():
+        model.network.model.transformer.ln_f.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="scores that are no probabilities"):
+        answers(model, [TEXT], estimator=estimator)

@@ -13,6 +13,7 @@ from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 
 LONGEST = 4
+
 KINDS = {
     "letters": (tiny_causal.letters, "ab"),
     "spaced": (tiny_causal.spaced, "ab "),
@@ -52,47 +53,20 @@ def strings(kind, longest):
     return found
 
 
+def truths(listed):
+    return {"none": listed.border, "eos": listed.end, "prefix": listed.prefix}
+
+
 def test_every_end_is_what_listing_says(kind):
     model, listed, _ = kind
     texts = strings(kind, 3)
     assert len(texts) > 5, "premise"
     several = 0
-    for end, truth in (
-        ("none", listed.border),
-        ("eos", listed.end),
-        ("prefix", listed.prefix),
-    ):
+    for end, truth in truths(listed).items():
         for text, found in zip(texts, log_p(model, *texts, end=end), strict=True):
             assert found == pytest.approx(math.log(truth(text)), rel=1e-10), (end, text)
             several += len(listed.segmentations(text)) > 1
     assert several > 5, "premise"
-
-
-def test_a_prefix_ends_or_goes_on_or_is_lost(kind):
-    """prefix(s) = end(s) + sum over bytes b of prefix(s b) + lost(s)."""
-    model, listed, letters = kind
-    whole = {"": 0.0}
-    texts = strings(kind, 3)
-    whole |= zip(texts, log_p(model, *texts, end="prefix"), strict=True)
-    ends = {"": math.log(listed.end(""))}
-    ends |= zip(texts, log_p(model, *texts, end="eos"), strict=True)
-    checked = 0
-    for text in whole:
-        following = [text + letter for letter in letters]
-        if all(more in whole for more in following):
-            total = math.fsum(math.exp(whole[more]) for more in following)
-            total += math.exp(ends[text]) + listed.lost(text)
-            assert math.exp(whole[text]) == pytest.approx(total, rel=1e-10), text
-            checked += 1
-    if letters != "ab# ":  # of words, some strings are not restored
-        assert checked == sum(len(letters) ** n for n in range(3))
-
-
-def test_ends_total_at_most_one(kind):
-    model, listed, _ = kind
-    texts = strings(kind, 3)
-    ends = math.fsum(map(math.exp, log_p(model, *texts, end="eos")))
-    assert 0.1 < ends + listed.end("") < 1
 
 
 def test_a_continuation_is_a_ratio_of_prefixes(kind):
@@ -106,11 +80,7 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
         if text[:n] in texts
     ]
     inside = 0
-    for end, truth in (
-        ("none", listed.border),
-        ("eos", listed.end),
-        ("prefix", listed.prefix),
-    ):
+    for end, truth in truths(listed).items():
         found = log_p(
             model,
             *[text for _, text in pairs],
@@ -134,8 +104,8 @@ CONTEXTS = {
 }
 
 
-@pytest.mark.parametrize("context_tokens", [0, 1, 2, 3, 8, "all"])
-@pytest.mark.parametrize("end", ["none", "prefix", "eos"])
+@pytest.mark.parametrize("context_tokens", [0, 2, "all"])
+@pytest.mark.parametrize("end", ["none", "eos"])
 @pytest.mark.parametrize("letters", KINDS)
 def test_continuations_of_a_context_have_one_condition(letters, end, context_tokens):
     """Over strings of which none begins another they total at most one."""
@@ -243,17 +213,8 @@ def test_a_context_that_the_tokenizer_shortens_is_refused():
 def test_canonical_tokens_that_write_another_string_bound_nothing():
     model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     scorer = model.scorer({"estimator": "canonical"}, quiet=True)
-    bounds = {"a a": "strict lower", "a  a": "none"}
+    bounds = {"": "exact", "a a": "strict lower", "a  a": "none", "\ud800": "none"}
     queries = [Query(n, text, text) for n, text in enumerate(bounds)]
-    found = {a.index: str(a.estimate.bound) for a in scorer.score_texts(queries)}
-    assert [found[n] for n in range(2)] == [*bounds.values()]
-
-
-def test_odd_strings_under_canonical_end_no_run():
-    model = SegmentedLM(tiny_causal.network(tiny_causal.spaced()))
-    scorer = model.scorer({"estimator": "canonical"}, quiet=True)
-    queries = [Query(n, str(n), text) for n, text in enumerate(["", "a b", "\ud800"])]
     found = {a.index: a.estimate for a in scorer.score_texts(queries)}
-    assert found.keys() == {0, 1, 2}
+    assert [str(found[n].bound) for n in range(4)] == [*bounds.values()]
     assert (found[0].log_evidence, found[0].num_tokens) == (0.0, 0)
-    assert str(found[0].bound) == "exact"

@@ -1,4 +1,4 @@
-"""Batch, order and company of a question move none of its numbers."""
+"""Thoughts are kept, read again and gone on with; what is beside them moves none."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import random
 
 import pytest
 
+from lm_latent_eval.ledger.database import UNFINISHED, Ledger
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.cot.model import read_answers
+from lm_latent_eval.wrappers.cot.thoughts import (
+    FORMAT,
+    Kept,
+    journal,
+    read_unfinished,
+    row_of,
+)
 from tests.wrappers.cot import tiny
 
 QUESTIONS = ("a b", "c", "b b c a", "a c", "", "c c c")
+
 OPTIONS = {"num_samples": 12, "close": "forced"}
 
 
@@ -38,38 +48,25 @@ def same(one, other):
 
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_batch_and_order_move_nothing(network, proposal):
-    def found(asked, *batch):
-        scorer = tiny.scorer(network, *batch, proposal=proposal, **OPTIONS)
-        return numbers(scorer, asked)
+    def found(asked, *batch, **more):
+        options = {"proposal": proposal, **OPTIONS, **more}
+        return numbers(tiny.scorer(network, *batch, **options), asked)
+
+    def renumbered(asked):
+        return [Query(n, q.name, q.text, q.context) for n, q in enumerate(asked)]
 
     wanted = found(queries(), 1000)
     same(found(queries(), 1), wanted)
     same(found(queries(), 7, 4), wanted)
+    few = found(queries(), num_samples=5)
+    same(few, {key: weights[:5] for key, weights in wanted.items()})
+    for n in range(len(QUESTIONS)):  # alone, as processes share documents
+        alone = found(renumbered([q for q in queries() if q.name == f"t/{n}"]))
+        same(alone, {key: wanted[key] for key in alone})
     if proposal == "prior":  # hints are in the order of the options
         shuffled = queries()
         random.Random(0).shuffle(shuffled)
-        renumbered = [
-            Query(n, q.name, q.text, q.context) for n, q in enumerate(shuffled)
-        ]
-        same(found(renumbered, 5), wanted)
-
-
-def test_a_question_s_share_is_what_it_is_alone(network):
-    """As processes share documents."""
-    together = numbers(tiny.scorer(network, **OPTIONS), queries())
-    for n, question in enumerate(QUESTIONS):
-        asked = [
-            Query(i, f"t/{n}", answer, question)
-            for i, answer in enumerate(tiny.ANSWERS)
-        ]
-        alone = numbers(tiny.scorer(network, **OPTIONS), asked)
-        same(alone, {key: together[key] for key in alone})
-
-
-def test_fewer_thoughts_are_the_first_of_more(network):
-    few = numbers(tiny.scorer(network, num_samples=5, close="forced"), queries())
-    many = numbers(tiny.scorer(network, **OPTIONS), queries())
-    same(few, {key: weights[:5] for key, weights in many.items()})
+        same(found(renumbered(shuffled), 5), wanted)
 
 
 def test_other_answers_need_no_new_thoughts(network):
@@ -134,3 +131,62 @@ def test_two_tokens_can_close_a_thought(network):
         assert bool(ends) == (thought.ending == "closed")
         assert not ends or ends == [len(thought.tokens)]
     assert {t.ending for t in thoughts.drawn} == {"closed", "truncated", "ended"}
+
+
+# -- files ----------------------------------------------------------------------------
+
+
+def test_two_runs_do_not_write_one_file(network, tmp_path):
+    scorer = tiny.scorer(network, num_samples=3, close="forced")
+    kept = tiny.keeping(scorer)
+    asked = [Query(n, f"t/{n}", " c", "a " * (n + 1)) for n in range(2)]
+    list(scorer.score_continuations(asked))
+    first, second = (Kept(n, thoughts, None) for n, thoughts in enumerate(kept))
+    path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
+    with journal(path, settings) as add:
+        add("t", first)
+        with (
+            pytest.raises(ValueError, match="another run is writing into"),
+            journal(path, settings),
+        ):
+            pytest.fail("two writers")
+        add("t", second)
+    with journal(path, settings):  # one that ended is gone on with
+        pass
+    [file] = read_unfinished([*tmp_path.glob(f"thoughts_*{UNFINISHED}")])
+    assert [question.document for question in file.questions] == [0, 1]
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{"])
+def test_answers_that_are_none_are_named(tmp_path, line):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(f'{{"document": 0, "answers": [" yes"]}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"answers\.jsonl, line 2: expected"):
+        read_answers(path)
+    path.write_text('{"document": true, "answers": [" yes"]}\n')
+    with pytest.raises(ValueError, match=r"answers\.jsonl, line 1: expected"):
+        read_answers(path)
+
+
+def test_a_row_that_is_no_question_is_named(network, tmp_path):
+    scorer = tiny.scorer(network, num_samples=3, close="forced")
+    kept = tiny.keeping(scorer)
+    list(scorer.score_continuations([Query(0, "t/0", " c", "a ")]))
+    path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
+    right = row_of(Kept(0, kept[0], None))
+    for name in right.keys() - {"right"}:
+        for odd in (None, 3.5, [[]], {}):
+            with Ledger(path, "", FORMAT).going_on(settings, None) as rows:
+                rows.add("t", (0, ""), right | {name: odd})
+            with pytest.raises(ValueError, match=rf"row \d+ is not .*\({name} "):
+                read_unfinished([path])
+
+
+def test_other_ends_of_texts_are_another_run(network, monkeypatch):
+    before = tiny.scorer(network).fingerprint
+    assert before["stops"] == [tiny.END]
+    more = [tiny.END, tiny.WORDS.index("a")]
+    monkeypatch.setattr(network.model.generation_config, "eos_token_id", more)
+    after = tiny.scorer(network).fingerprint
+    assert after["stops"] == more
+    assert {**after, "stops": before["stops"]} == before
