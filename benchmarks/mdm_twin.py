@@ -36,7 +36,7 @@ from transformers import (
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.report.estimates import table
+from lm_latent_eval.report.numbers import corpus_table
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import score_file
 from lm_latent_eval.scoring.texts import Query
@@ -138,7 +138,7 @@ def main() -> None:
     scorer = Causal(Network.of(train(args, tokenizer), tokenizer))
     beside = args.output.with_name(f"{args.output.name}.jsonl")
     items = score_file(scorer, read_texts(args.test), beside)  # type: ignore[arg-type]
-    print(table(items, scorer.fingerprint))
+    print(corpus_table(items, scorer.fingerprint))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def command(monkeypatch):
     """Replace what ``lm-latent-eval explain`` does."""
 
     def replace(run):
-        monkeypatch.setattr("lm_latent_eval.cli.explain._explain", run)
+        monkeypatch.setattr("lm_latent_eval.cli.results._explain", run)
         return main(["explain", "anything"])
 
     return replace

@@ -1,7 +1,7 @@
-"""The command line: ``lm-latent-eval``, a module a command.
+"""The command line: ``lm-latent-eval``.
 
-Only the command that runs is imported and has its parser built, without torch, so that
-``--help`` is quick.
+Only the module of the command that runs is imported, and only its parser is built,
+without torch, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -106,7 +106,14 @@ _SECTIONS = {
         "tasks": "print the folder of our task files, for lm_eval --include_path",
     },
 }
-"""What the list of commands says of each, which is a module of that name."""
+"""What the list of commands says of each."""
+_MODULES = {
+    **dict.fromkeys(("explain", "recompute", "export", "thoughts"), "results"),
+    **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),
+    "calibrate": "estimate",
+    "report": "compare",
+}
+"""Command -> the module of its ``add_COMMAND``, where that has another name."""
 _COMPLETION = """\
 completion by the tab key (pip install 'lm-latent-eval[completion]'), in the start-up \
 file of bash or zsh:
@@ -134,7 +141,8 @@ def _parser(words: Sequence[str] | None = None) -> Parser:
     )
     for name, said in (row for rows in _SECTIONS.values() for row in rows.items()):
         if words is None or name in words:
-            import_module(f"{__name__}.{name}").add_to(commands, said)
+            module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
+            getattr(module, f"add_{name}")(commands, said)
         else:
             commands.add_parser(name, help=said)
     parser.description = (

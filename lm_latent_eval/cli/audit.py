@@ -15,8 +15,8 @@ LIMIT = 8
 """Documents of a task that are asked about."""
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_audit(commands: Commands, said: str) -> None:
+    """Add ``audit``."""
     audit = commands.add_parser(
         "audit",
         help=said,

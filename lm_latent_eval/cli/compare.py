@@ -1,4 +1,4 @@
-"""``lm-latent-eval compare``: paired comparison of models on the same texts."""
+"""``compare`` and ``report``: paired comparison of runs, as text or on a page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 TABLE = ".csv"
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_compare(commands: Commands, said: str) -> None:
+    """Add ``compare``."""
     compare = commands.add_parser(
         "compare",
         help=said,
@@ -106,9 +106,9 @@ def read_sides(
         ValueError: If there are too many, one stands twice, or one cannot be read.
     """
     if len(paths) == 1 and paths[0].endswith(TABLE):
-        from lm_latent_eval.report import columns
+        from lm_latent_eval.report.runs import read_table
 
-        found = columns.read(Path(paths[0]), args.cluster)
+        found = read_table(Path(paths[0]), args.cluster)
         labels = {name: f"{paths[0]}, column {name}" for name in found}
         return labels, {name: [run] for name, run in found.items()}
     if len(paths) > len(ascii_uppercase):
@@ -138,7 +138,7 @@ def _compare(args: argparse.Namespace) -> None:
         say_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
     if args.page:
-        from lm_latent_eval.report.page import page
+        from lm_latent_eval.report import page
 
         page.write(
             sides, labels, args.page, options=page.Options(comparing(args), args.power)
@@ -215,3 +215,31 @@ def _causal(directory: Path, texts: Sequence[str]) -> Record:
     from lm_latent_eval.scoring.string_scorers import causal_record
 
     return causal_record(directory, texts)
+
+
+def add_report(commands: Commands, said: str) -> None:
+    """Add ``report``."""
+    report = commands.add_parser(
+        "report",
+        help=said,
+        description="The page needs nothing else, and no network.",
+        example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
+    )
+    report.add_argument("results", nargs="+", help="as `compare` takes them")
+    report.add_argument(
+        "--output", type=Path, default=Path("report.html"), help="default: report.html"
+    )
+    report.add_argument(
+        "--figures", type=Path, help="a folder for its charts as PNG, SVG and PDF"
+    )
+    add_comparing(report)
+    report.set_defaults(run=_report)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report import page
+
+    labels, sides = read_sides(args.results, args)
+    asked = page.Options(comparing(args), args.power)
+    page.write(sides, labels, args.output, args.figures, asked)
+    print(f"wrote {args.output}")

@@ -1,4 +1,4 @@
-"""``lm-latent-eval estimate``: score a file of texts without lm-eval."""
+"""``estimate`` and ``calibrate``: scores of texts without lm-eval, and their bias."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lm_latent_eval.scoring.options import (
 )
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_estimate(commands: Commands, said: str) -> None:
+    """Add ``estimate``."""
     estimate = commands.add_parser(
         "estimate",
         help=said,
@@ -77,7 +77,7 @@ def _estimate(args: argparse.Namespace) -> None:
     if args.workers is not None:
         _by_workers(args)
         return
-    from lm_latent_eval.report.estimates import table
+    from lm_latent_eval.report.numbers import corpus_table
     from lm_latent_eval.scoring.answer import MissedTextsError
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.scoring.interface import open_model, scorer_of
@@ -103,15 +103,15 @@ def _estimate(args: argparse.Namespace) -> None:
         items = score_file(scorer, texts, args.output)
     except MissedTextsError as err:
         if err.answers:
-            print(table(err.answers, scorer.fingerprint, of=len(texts)))
+            print(corpus_table(err.answers, scorer.fingerprint, of=len(texts)))
         raise
-    print(table(items, scorer.fingerprint))
+    print(corpus_table(items, scorer.fingerprint))
 
 
 def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
-    from lm_latent_eval.report.estimates import table
+    from lm_latent_eval.report.numbers import corpus_table
     from lm_latent_eval.scoring.files import Opening, missing, score_corpus
 
     opening = Opening(
@@ -127,6 +127,60 @@ def _by_workers(args: argparse.Namespace) -> None:
     record = score_corpus(opening, args.data, args.output, workers=args.workers)
     of = record.settings["num_texts"]
     if record.answers:
-        print(table(record.answers, record.settings, of=of))
+        print(corpus_table(record.answers, record.settings, of=of))
     if not record.finished:
         raise missing(record)
+
+
+def add_calibrate(commands: Commands, said: str) -> None:
+    """Add ``calibrate``."""
+    calibrate = commands.add_parser(
+        "calibrate",
+        help=said,
+        example="lm-latent-eval calibrate DIR --texts 100 --num-samples 100",
+    )
+    calibrate.add_argument("checkpoint", help="directory or hub repository")
+    calibrate.add_argument(
+        "--texts", type=int, default=100, help="to draw (default: 100)"
+    )
+    calibrate.add_argument(
+        "--max-words",
+        type=int,
+        default=64,
+        help="of a text, its end included; longer ones are left out (default: 64)",
+    )
+    add_scoring(calibrate, "revision")
+    calibrate.set_defaults(run=_calibrate)
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    from lm_latent_eval.arguments import whole
+    from lm_latent_eval.report.numbers import calibration_table
+    from lm_latent_eval.scoring.calibration import calibrate
+    from lm_latent_eval.scoring.interface import open_model, scorer_of
+    from lm_latent_eval.scoring.scorer import Scorer
+
+    number = whole("texts", args.texts, 2)
+    most = whole("max_words", args.max_words, 1)
+    options = scoring(args)
+    opened = open_model(
+        args.checkpoint,
+        model=args.model,
+        revision=args.revision,
+        options=options,
+        dtype=parse_dtype(args.dtype),
+        device=parse_device(args.device),
+    )
+    scorer = scorer_of(
+        opened,
+        options,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+    )
+    if not isinstance(scorer, Scorer):
+        raise ValueError(
+            f"{args.checkpoint}: its model scores strings its own way, without latents "
+            "that could be drawn with its texts"
+        )
+    found = calibrate(scorer, number, most=most)
+    print(calibration_table(found, scorer.fingerprint, number))

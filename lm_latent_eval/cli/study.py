@@ -16,8 +16,8 @@ from lm_latent_eval.cli.arguments import (
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_study(commands: Commands, said: str) -> None:
+    """Add ``study``."""
     study = commands.add_parser(
         "study",
         help=said,

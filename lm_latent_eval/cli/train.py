@@ -174,8 +174,8 @@ TRAINABLE = {
 }
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_train(commands: Commands, said: str) -> None:
+    """Add ``train``."""
     train = commands.add_parser("train", help=said)
     models = train.add_subparsers(required=True, metavar="MODEL")
     for name, model in TRAINABLE.items():

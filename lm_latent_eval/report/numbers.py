@@ -1,9 +1,10 @@
-"""The numbers of a record in every unit, each with its errors."""
+"""Numbers of records, scored corpora and calibrations, with their errors, as tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from lm_latent_eval.estimators import Bound, mean_stderr
 from lm_latent_eval.report.tabular import aligned, four_decimals
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.calibration import Calibration
 from lm_latent_eval.scoring.metrics import (
     METRICS,
     UNKNOWN,
@@ -145,3 +147,97 @@ def table(record: Record) -> str:
         *aligned(cells, right=True),
     ]
     return "\n".join(lines)
+
+
+WHICH = ("model", "checkpoint", "dtype")
+"""Settings that say what was scored with, not how."""
+
+
+def corpus_table(
+    answers: Sequence[Answer], settings: Mapping[str, Any], *, of: int | None = None
+) -> str:
+    """Return every metric of a corpus with its error over texts, and how it came.
+
+    Args:
+        answers: The corpus, scored.
+        settings: How it was scored: a scorer's ``fingerprint``.
+        of: How many texts there are, where some may have no number; None: no more.
+    """
+    tokens = sum(answer.tokens for answer in answers)
+    num_bytes = sum(answer.bytes for answer in answers)
+    how = (
+        f"{name}={value}"
+        for name, value in settings.items()
+        if value and name not in WHICH
+    )
+    cells = []
+    for name, metric in METRICS.items():
+        if name.endswith("_stderr"):
+            continue
+        error = METRICS.get(f"{name}_stderr")
+        spread = f"± {_shown(error(answers))}" if error else ""
+        value = metric(answers)
+        if isinstance(value, str):  # why there is none
+            cells.append([name, f"{value} {spread}"])
+        else:
+            cells.append([name, four_decimals(value), spread])
+    lines = [
+        f"{_texts(len(answers), of)}, {tokens:,} predicted tokens, {num_bytes:,} bytes",
+        " ".join(how),
+        *(line.strip() for line in aligned(cells, right=True)),
+    ]
+    return "\n".join(lines)
+
+
+def _texts(number: int, of: int | None) -> str:
+    if of in (None, number):
+        return f"{number:,} texts"
+    return f"only {number:,} of {of:,} texts"
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else four_decimals(value)
+
+
+MOST_SHOWN = 3
+
+
+def calibration_table(
+    found: Calibration, settings: Mapping[str, Any], asked: int
+) -> str:
+    """Return the numbers, and the sentence that they come to.
+
+    Args:
+        found: What was measured.
+        settings: How texts were scored: a scorer's ``fingerprint``.
+        asked: How many texts were drawn, of which some may not have ended.
+    """
+    texts = found.texts
+    left_out = asked - len(texts)
+    tokens = sum(text.num_tokens for text in texts)
+    lower = statistics.fmean(text.estimate.log_evidence for text in texts)
+    how = f"{settings['estimator']}, num_samples={settings['num_samples']}"
+    widest = sorted(texts, key=lambda text: -text.gap)[:MOST_SHOWN]
+    head = f"{len(texts):,} texts drawn from the model, {tokens:,} predicted tokens"
+    if left_out:
+        head += f"; {left_out:,} others did not end in time and are left out"
+    apart = f"{four_decimals(found.gap)} ± {four_decimals(found.half_width)}"
+    cells = [
+        [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
+        ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
+        ["apart (mean, 95 %)", apart, "nats a text"],
+        ["median of the printed errors", four_decimals(found.printed), "nats"],
+        ["texts without an error", f"{found.unknown}", ""],
+        [
+            "widest gaps",
+            ", ".join(four_decimals(text.gap) for text in widest),
+            "nats",
+        ],
+    ]
+    lines = [line.rstrip() for line in aligned(cells, right=True)]
+    most = max(found.gap + found.half_width, 0.0)
+    sentence = (
+        f"On texts of this model, estimates by {how} are on average at most "
+        f"{four_decimals(most)} nats a text too low (95 %)."
+    )
+    return "\n".join([head, *lines, sentence])

@@ -17,8 +17,13 @@ from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
 from lm_latent_eval.plain_json import parse
-from lm_latent_eval.report import sample_logs
-from lm_latent_eval.report.scores import Run, Scores
+from lm_latent_eval.report.scores import (
+    Run,
+    Scores,
+    read_answers,
+    read_documents,
+    read_scores,
+)
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record
 from lm_latent_eval.scoring.records import Document, Record
@@ -157,7 +162,7 @@ def _documents(results: Path, task: str) -> dict[int, Document]:
     """Return what is known of documents beside a record, which names its own file."""
     stamp = results.stem.removeprefix("results_")
     log = results.with_name(safe_name(f"samples_{task}_{stamp}.jsonl"))
-    return sample_logs.documents(log) if log.exists() else {}
+    return read_documents(log) if log.exists() else {}
 
 
 def _of_log(
@@ -177,13 +182,13 @@ def _of_log(
             each.get("metric") == wanted and each.get("higher_is_better") is False
             for each in listed
         )
-        rows = sample_logs.read_scores(log, wanted)
+        rows = read_scores(log, wanted)
         return Scores(name, wanted, settings, rows, lower)
-    answers = sample_logs.read(log)
+    answers = read_answers(log)
     if kind == WHOLE_TEXTS:
         # Neither greedy nor the contrary: lm-eval 0.5 writes False.
         answers = [replace(answer, is_greedy=None) for answer in answers]
-    more = sample_logs.documents(log) if documents else {}
+    more = read_documents(log) if documents else {}
     return Record(name, settings, answers, documents=more)
 
 

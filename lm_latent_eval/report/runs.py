@@ -1,17 +1,313 @@
 """Runs of any evaluation that is read here: what each found of single questions.
 
-A run is a folder or file of lm-eval (0.4 or 0.5), of ours, of inspect_ai (JSON) or of
-Every Eval Ever. Tables with a column a side are in ``columns``.
+A run is a folder or file of lm-eval (0.4 or 0.5), of ours, of inspect_ai, or of *Every
+Eval Ever*; a table of comma-separated values has a column a side.
+
+Logs of inspect_ai are read in their JSON: a score an epoch of each sample. The fields
+are those of its documentation ("Eval Logs"): ``eval``, ``samples`` with ``id``,
+``epoch``, ``input``, ``metadata`` and ``scores``. Letters are read as its
+``value_to_float`` reads them. A result of *Every Eval Ever* (schema 0.3) is an
+aggregate ``NAME.json`` with its ``NAME_samples.jsonl`` beside it.
 """
 
 from __future__ import annotations
 
+import csv
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from lm_latent_eval.file_names import beside
 from lm_latent_eval.plain_json import parse
-from lm_latent_eval.report import archives, inspect_logs, results
-from lm_latent_eval.report.scores import Run, Scores
-from lm_latent_eval.text.files import read_text
+from lm_latent_eval.report import results as lm_eval_results
+from lm_latent_eval.report.scores import Run, Score, Scores, as_fields, number
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Document, Record, checked_answer
+from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import numbered_lines, read_text
+
+# -- Every Eval Ever -------------------------------------------------------------------
+
+SAMPLES = "_samples.jsonl"
+
+
+def is_aggregate(content: Any) -> bool:
+    """Whether JSON is an aggregate of *Every Eval Ever*."""
+    names = {"schema_version", "evaluation_results"}
+    return isinstance(content, dict) and names <= content.keys()
+
+
+def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
+    """Read the scores of each sample of *Every Eval Ever*.
+
+    Args:
+        path: Of the aggregate.
+        content: Its JSON.
+        metric: Its name, or the identity of its result; None is the first of a task.
+
+    Raises:
+        ValueError: If there are no samples beside it, or none of this metric.
+    """
+    samples = beside(path, f"{path.stem}{SAMPLES}")
+    if not samples.exists():
+        raise ValueError(
+            f"{path} has no {samples.name} beside it: aggregates alone do not pair. "
+            "`every_eval_ever convert` writes both where the log it reads has samples"
+        )
+    try:
+        results = {
+            str(result.get("evaluation_result_id")): (
+                str(result["evaluation_name"]),
+                _metric(result),
+                bool(result["metric_config"].get("lower_is_better")),
+            )
+            for result in content["evaluation_results"]
+        }
+        model = content["model_info"]
+        settings = {"model": str(model.get("name")), "estimator": "exact"}
+    except (KeyError, TypeError, AttributeError) as err:
+        raise ValueError(f"{path} is no result of schema 0.3 ({err!r})") from err
+    rows = _rows(samples)
+    found: dict[str, Scores] = {}
+    for result, (task, name, lower) in results.items():
+        wanted = metric in (name, result) if metric else task not in found
+        if wanted and result in rows:
+            found[task] = Scores(task, name, settings, rows[result], lower)
+    if not found:
+        names = sorted({name for _, name, _ in results.values()})
+        raise ValueError(
+            f"{path}: no samples of {metric or 'any of its results'}; --metric is one "
+            f"of {', '.join(names)}"
+        )
+    return [*found.values()]
+
+
+def _metric(result: dict[str, Any]) -> str:
+    """Return the name of a metric: of results of inspect_ai that of the scorer."""
+    scorer, colon, _ = str(result.get("evaluation_result_id")).partition(":")
+    return scorer if colon else str(result["metric_config"].get("metric_name"))
+
+
+def _rows(path: Path) -> dict[str, list[Score]]:
+    """Return scores by the identity of their result."""
+    found: dict[str, list[Score]] = {}
+    repeats: dict[tuple[str, str], int] = {}
+    for place, line in numbered_lines(path):
+        try:
+            sample = parse(line, infinities=True)
+            result = str(sample.get("evaluation_result_id"))
+            question = str(sample["sample_id"])
+            asked = sample["input"].get("raw")
+            text = asked if isinstance(asked, str) else ""
+            value = number("evaluation: score", sample["evaluation"]["score"])
+        except (KeyError, TypeError, AttributeError, ValueError) as err:
+            why = f"there is no {err}" if isinstance(err, KeyError) else err
+            raise ValueError(f"{path}, line {place}: {why}") from err
+        repeat = repeats.get((result, question), 0)
+        repeats[result, question] = repeat + 1
+        found.setdefault(result, []).append(
+            Score(
+                question,
+                value,
+                repeat,
+                digest=digest(text) if text else "",
+                text=text,
+                fields=as_fields(sample.get("metadata")),
+            )
+        )
+    return found
+
+
+# -- inspect_ai ------------------------------------------------------------------------
+
+LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Correct, partly, incorrect, no answer."""
+ENDING = ".eval"
+"""Of inspect's own container, which is no JSON."""
+
+
+def is_log(content: Any) -> bool:
+    """Whether JSON is a log of inspect_ai."""
+    return isinstance(content, dict) and {"eval", "status"} <= content.keys()
+
+
+def refuse_container(path: Path) -> None:
+    """Raise a ``ValueError`` that says how a container becomes JSON."""
+    raise ValueError(
+        f"{path} is inspect's own container: `inspect log convert {path} --to json "
+        "--output-dir DIR` writes the log that is read here"
+    )
+
+
+def read_inspect(path: Path, content: Any, metric: str | None) -> list[Scores]:
+    """Read the scores of a log of inspect_ai.
+
+    Args:
+        path: For messages.
+        content: The JSON.
+        metric: Of which scorer, or ``SCORER/KEY`` where its values have names; None is
+            the first one.
+
+    Raises:
+        ValueError: If it has no samples, or not this scorer.
+    """
+    about, samples = content["eval"], content.get("samples")
+    if not isinstance(about, dict) or not isinstance(samples, list) or not samples:
+        raise ValueError(
+            f"{path} has no samples: run inspect without --no-log-samples, and do not "
+            "read the log with header_only"
+        )
+    rows, name = [], metric
+    for place, sample in enumerate(samples, start=1):
+        try:
+            scores = _scores(sample)
+            if not scores:  # it ended in an error
+                continue
+            name = next(iter(scores)) if name is None else name
+            if name not in scores:
+                raise ValueError(
+                    f"no score {name}; --metric is one of {', '.join(scores)}"
+                )
+            rows.append(_row(sample, number(f"scores: {name}", scores[name])))
+        except (KeyError, TypeError, AttributeError, ValueError) as err:
+            why = f"there is no {err}" if isinstance(err, KeyError) else err
+            raise ValueError(f"{path}, sample {place}: {why}") from err
+    if name is None:
+        raise ValueError(
+            f"{path}: no sample has a score: `inspect score {path}` adds it"
+        )
+    settings = {"model": str(about.get("model")), "estimator": "exact"}
+    finished = content.get("status") == "success" and len(rows) == len(samples)
+    return [Scores(str(about.get("task")), name, settings, rows, finished=finished)]
+
+
+def _scores(sample: Any) -> dict[str, Any]:
+    """Return the values of a sample's scores, those with names one by one."""
+    if not isinstance(sample, dict):
+        raise ValueError(f"expected an object, not {sample!a:.40}")
+    found = {}
+    for name, score in (sample.get("scores") or {}).items():
+        value = score["value"] if isinstance(score, dict) else score
+        several = value if isinstance(value, dict) else {None: value}
+        for key, each in several.items():
+            letter = LETTERS.get(each, each) if isinstance(each, str) else each
+            found[name if key is None else f"{name}/{key}"] = letter
+    return found
+
+
+def _row(sample: dict[str, Any], value: float) -> Score:
+    asked = sample.get("input")
+    text = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
+    if isinstance(asked, list):  # messages, whose identities differ from run to run
+        said = [m.get("content") for m in asked if isinstance(m, dict)]
+        text = "\n".join(s if isinstance(s, str) else json.dumps(s) for s in said)
+    return Score(
+        str(sample["id"]),
+        value,
+        int(sample.get("epoch", 1)) - 1,
+        digest=digest(text),
+        text=text,
+        fields=as_fields(sample.get("metadata")),
+    )
+
+
+# -- tables ----------------------------------------------------------------------------
+
+ABOUT = ("id", "task", "cluster", "repeat", "bytes", "words", "text")
+"""Columns that are no side."""
+TASK = "scores"
+
+
+def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
+    """Read the sides of a table of comma-separated values.
+
+    Where there is a column ``bytes`` scores are log-likelihoods in nats, else what a
+    question earned, the more the better.
+
+    Args:
+        path: The file, with a head.
+        cluster: A column that is no side, either.
+
+    Returns:
+        Name -> scores, a task each.
+
+    Raises:
+        ValueError: If there are fewer than two columns of numbers, or a cell is none.
+    """
+    lines = [line for _, line in numbered_lines(path)]
+    head, *rows = csv.reader(lines) if lines else [[]]
+    names = [name for name in head if name not in (*ABOUT, cluster)]
+    if len(names) < 2 or len({*head}) < len(head) or not rows:
+        raise ValueError(
+            f"{path}: expected a head of different names with a column for each of two "
+            f"sides or more, besides {', '.join(ABOUT)}; it has "
+            f"{', '.join(head) or 'none'}"
+        )
+    likelihoods = "bytes" in head
+    found: dict[str, dict[str, list[Score]]] = {name: {} for name in names}
+    answers: dict[str, dict[str, list[Answer]]] = {name: {} for name in names}
+    documents: dict[str, dict[int, Document]] = {}
+    for place, cells in enumerate(rows, start=2):
+        try:
+            if len(cells) != len(head):
+                raise ValueError(f"{len(cells)} cells below a head of {len(head)}")
+            row = dict(zip(head, cells, strict=True))
+            task, text = row.get("task", TASK), row.get("text", "")
+            fields = {k: v for k, v in row.items() if k not in names and v}
+            about = documents.setdefault(task, {})
+            about[place] = Document(text, fields)
+            for name in names:
+                value = number(name, row[name])
+                if likelihoods:
+                    answer = _likelihood(place, value, row)
+                    answers[name].setdefault(task, []).append(answer)
+                    continue
+                score = Score(
+                    row.get("id", str(place)),
+                    value,
+                    int(number("repeat", row.get("repeat", 0))),
+                    text=text,
+                    fields=fields,
+                )
+                found[name].setdefault(task, []).append(score)
+        except ValueError as err:
+            raise ValueError(f"{path}, row {place}: {err}") from err
+    if likelihoods:
+        strings = {"strings_scored": True, "unk": "spelled"}
+        return {
+            name: [
+                Record(task, _said(name) | strings, some, documents=documents[task])
+                for task, some in answers[name].items()
+            ]
+            for name in names
+        }
+    return {
+        name: [Scores(t, "score", _said(name), rows) for t, rows in found[name].items()]
+        for name in names
+    }
+
+
+def _said(name: str) -> dict[str, Any]:
+    return {"model": name, "estimator": "exact"}
+
+
+def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
+    bytes_ = int(number("bytes", row["bytes"]))
+    words = int(number("words", row.get("words") or max(bytes_ // 6, 1)))
+    answer = Answer.exact(log_p, row.get("text", ""))
+    return checked_answer(
+        replace(
+            answer,
+            index=place,
+            text=digest(row.get("id", str(place))),
+            bytes=bytes_,
+            words=words,
+        )
+    )
+
+
+# -- any -------------------------------------------------------------------------------
 
 
 def read(path: Path, metric: str | None = None) -> list[Run]:
@@ -30,23 +326,23 @@ def read(path: Path, metric: str | None = None) -> list[Run]:
     if path.is_dir():
         if others := _of_others(path, metric):
             return others
-        if any(path.rglob(f"*{inspect_logs.ENDING}")):
-            inspect_logs.refuse_container(next(iter(sorted(path.rglob("*.eval")))))
-    elif path.suffix == inspect_logs.ENDING and path.exists():
-        inspect_logs.refuse_container(path)
-    elif path.name.endswith(archives.SAMPLES):
-        stem = path.name.removesuffix(archives.SAMPLES)
+        if any(path.rglob(f"*{ENDING}")):
+            refuse_container(next(iter(sorted(path.rglob("*.eval")))))
+    elif path.suffix == ENDING and path.exists():
+        refuse_container(path)
+    elif path.name.endswith(SAMPLES):
+        stem = path.name.removesuffix(SAMPLES)
         return read(path.with_name(f"{stem}.json"), metric)
     elif path.suffix == ".json" and path.exists():
         found = _of_file(path, metric)
         if found is not None:
             return [*found]
-    return [*results.read_runs(path, metric=metric, documents=True)]
+    return [*lm_eval_results.read_runs(path, metric=metric, documents=True)]
 
 
 def _of_others(folder: Path, metric: str | None) -> list[Run]:
     """Read what inspect_ai or Every Eval Ever left in a folder, a task each."""
-    if any(folder.rglob(results.RESULTS)):
+    if any(folder.rglob(lm_eval_results.RESULTS)):
         return []
     found: dict[str, Scores] = {}
     for file in sorted(folder.rglob("*.json")):
@@ -63,8 +359,8 @@ def _of_others(folder: Path, metric: str | None) -> list[Run]:
 def _of_file(path: Path, metric: str | None) -> list[Scores] | None:
     """Read a file of theirs; None if it is lm-eval's, or nobody's."""
     content = parse(read_text(path), infinities=True)
-    if inspect_logs.is_log(content):
-        return inspect_logs.read(path, content, metric)
-    if archives.is_aggregate(content):
-        return archives.read(path, content, metric)
+    if is_log(content):
+        return read_inspect(path, content, metric)
+    if is_aggregate(content):
+        return read_archive(path, content, metric)
     return None

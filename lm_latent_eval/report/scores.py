@@ -1,17 +1,23 @@
-"""Scores of single questions, whoever wrote them: what comparisons of runs read.
+"""Scores of single questions, and the sample logs of lm-eval that hold them.
 
 Log-likelihoods of texts, with bounds and errors of draws, are a ``Record``; everything
-else that a run says of single questions is ``Scores``.
+else that a run says of single questions is ``Scores``. A sample log says what a model
+that is not ours gave each text or answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.file_names import regular
+from lm_latent_eval.plain_json import parse
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.records import Document, Record, checked_answer
+from lm_latent_eval.text.files import numbered_lines
 
 
 @dataclass(frozen=True)
@@ -70,3 +76,173 @@ def as_fields(values: object) -> dict[str, str]:
     """Return what of an object are words or whole numbers."""
     pairs = values.items() if isinstance(values, Mapping) else ()
     return {str(k): str(v) for k, v in pairs if isinstance(v, str | int)}
+
+
+Sample = dict[str, Any]
+
+
+def read_answers(path: Path) -> list[Answer]:
+    """Read the answers in a sample log.
+
+    Raises:
+        ValueError: If a line is no sample, or its answers are no log-likelihoods; it
+            names the line and the field.
+    """
+    found: dict[tuple[int, int], Answer] = {}
+
+    def add(sample: Sample) -> None:
+        for answer in _answers(sample):
+            place = answer.index, answer.option
+            if place in found:
+                raise ValueError(f"doc_id: {answer.index} stands twice")
+            found[place] = answer
+
+    _each(path, add)
+    return [*found.values()]
+
+
+def read_scores(path: Path, metric: str) -> list[Score]:
+    """Read what a metric gave each document, and each repeat of it.
+
+    Raises:
+        ValueError: If a line is no sample, or the metric is no number in it.
+    """
+    found: dict[int, list[Score]] = {}
+
+    def add(sample: Sample) -> None:
+        document = _document(sample)
+        if document in found:
+            raise ValueError(f"doc_id: {document} stands twice")
+        if metric not in sample:
+            there = sorted(
+                name
+                for name, value in sample.items()
+                if type(value) in (int, float, bool) and name != "doc_id"
+            )
+            raise ValueError(
+                f"{metric}: there is none; --metric NAME takes one of "
+                f"{', '.join(there) or 'those that the task computes a document'}"
+            )
+        repeats = sample.get("scores_per_repeat")
+        several = repeats.get(metric) if isinstance(repeats, dict) else None
+        values = several if isinstance(several, list) else [sample[metric]]
+        about, digest = _about(sample), sample.get("doc_hash")
+        found[document] = [
+            Score(
+                str(document),
+                number(metric, value),
+                repeat,
+                digest=f"lm_eval {digest}" if isinstance(digest, str) else "",
+                text=about.text,
+                fields=about.fields,
+            )
+            for repeat, value in enumerate(values)
+        ]
+
+    _each(path, add)
+    return [score for scores in found.values() for score in scores]
+
+
+def read_documents(path: Path) -> dict[int, Document]:
+    """Read what a sample log says of documents."""
+    found: dict[int, Document] = {}
+
+    def add(sample: Sample) -> None:
+        found[_document(sample)] = _about(sample)
+
+    _each(path, add)
+    return found
+
+
+def _each(path: Path, add: Callable[[Sample], None]) -> None:
+    """Hand over the samples of the first filter; errors name their line."""
+    first: Any = None
+    for place, line in numbered_lines(regular(path)):
+        try:
+            sample = parse(line, infinities=True)  # other programs write metrics
+            if not isinstance(sample, dict):
+                raise ValueError("it is no object")
+            first = sample if first is None else first
+            if sample.get("filter") == first.get("filter"):
+                add(sample)
+        except ValueError as err:
+            raise ValueError(f"{path}, line {place}: {err}") from err
+
+
+def _document(sample: Sample) -> int:
+    document = sample.get("doc_id")
+    if type(document) is not int:
+        raise ValueError(f"doc_id: expected a whole number, not {document!a:.40}")
+    return document
+
+
+def _about(sample: Sample) -> Document:
+    asked = sample.get("arguments")
+    requests = [*asked.values()] if isinstance(asked, dict) else asked
+    first = requests[0] if isinstance(requests, list) and requests else None
+    strings = [*first.values()] if isinstance(first, dict) else first
+    words = [each for each in strings or () if isinstance(each, str)]
+    if len(words) > 1 and len(requests or ()) > 1:  # a question, whose options differ
+        words = words[:1]
+    return Document("".join(words), as_fields(sample.get("doc")))
+
+
+def _answers(sample: Sample) -> Iterator[Answer]:
+    """Yield what a document's options were given."""
+    asked, given = sample.get("arguments"), sample.get("resps")
+    if not isinstance(asked, dict) or not asked:
+        raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
+    if not isinstance(given, list) or len(given) != len(asked):
+        raise ValueError(f"resps: expected a list of {len(asked)}, not {given!a:.40}")
+    document = _document(sample)
+    accuracy = sample.get("acc")
+    if accuracy is not None:
+        accuracy = number("acc", accuracy)
+    for option, (strings, answers) in enumerate(
+        zip(asked.values(), given, strict=True)
+    ):
+        context, text = _strings(strings)
+        log_p, greedy = _answer(answers)
+        answer = Answer.exact(log_p, text, context)
+        yield checked_answer(
+            replace(
+                answer,
+                index=document,
+                option=option,
+                words=_count(sample, "word_perplexity", answer.words),
+                bytes=_count(sample, "bits_per_byte", answer.bytes),
+                is_greedy=greedy,
+                accuracy=accuracy,
+            )
+        )
+
+
+def _strings(arguments: Any) -> tuple[str, str]:
+    """Return a context and what continues it."""
+    strings = [*arguments.values()] if isinstance(arguments, dict) else []
+    if strings and not isinstance(strings[-1], str):
+        raise ValueError("arguments: of generated texts, which have no likelihood")
+    if not strings or not all(isinstance(each, str) for each in strings):
+        raise ValueError(f"arguments: expected strings, not {arguments!a:.40}")
+    return "".join(strings[:-1]), strings[-1]
+
+
+def _answer(answers: Any) -> tuple[float, bool | None]:
+    """Return a log-likelihood in nats, and whether the text was the most probable."""
+    first = answers[0] if isinstance(answers, list) and answers else None
+    given = first if isinstance(first, list) else answers
+    if not isinstance(given, list) or not 1 <= len(given) <= 2:
+        raise ValueError(f"resps: expected a log-likelihood, not {answers!a:.40}")
+    greedy = {"True": True, "False": False, True: True, False: False}
+    said = given[1] if len(given) > 1 else None
+    if isinstance(said, str | bool | None) and (said is None or said in greedy):
+        return number("resps", given[0]), None if said is None else greedy[said]
+    raise ValueError(f"resps: expected True or False, not {said!a:.40}")
+
+
+def _count(sample: Sample, metric: str, otherwise: int) -> int:
+    """Return what a task divides by: the text's words, say."""
+    term = sample.get(metric)
+    if not isinstance(term, list) or len(term) != 2:
+        return otherwise
+    return int(number(metric, term[1]))

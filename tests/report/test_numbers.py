@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report import estimates
-from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
+from lm_latent_eval.report.numbers import NO_WEIGHTS, corpus_table, numbers, table
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
@@ -144,7 +143,7 @@ def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, capsys, command, 
 def test_the_perplexity_of_one_word_is_written_short():
     """Its spelling may cost a hundred nats."""
     one = replace(record(-3.0, texts=2), answers=[exact_of(n) for n in range(2)])
-    for shown in (table(one), estimates.table(one.answers, {})):
+    for shown in (table(one), corpus_table(one.answers, {})):
         [line] = [row for row in shown.splitlines() if "word_perplexity" in row]
         assert "1.9480e+46" in line
         assert max(map(len, line.split())) < 20

@@ -15,7 +15,7 @@ from matplotlib.legend import Legend
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.report.page import charts, page
+from lm_latent_eval.report import charts, page
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS

@@ -9,9 +9,8 @@ import statistics
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report import columns
 from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, rows
-from lm_latent_eval.report.runs import read
+from lm_latent_eval.report.runs import read, read_table
 from lm_latent_eval.report.scores import Score, Scores
 from tests.conftest import PROJECT
 from tests.report.test_compare import record
@@ -301,6 +300,6 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
     path.write_text("\n".join(["id,bytes,a,b", *lines]))
-    [found] = compare({name: [run] for name, run in columns.read(path).items()})
+    [found] = compare({name: [run] for name, run in read_table(path).items()})
     assert [*found.units] == ["bytes", "words"]
     assert found.difference.value == pytest.approx(-0.01)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report import sample_logs
+from lm_latent_eval.report import scores
 from tests.report.test_compare import SAMPLE, hf_folder
 
 ASKED = {
@@ -25,7 +25,7 @@ CHOICE = {
 
 def read(path, *samples):
     path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-    return sample_logs.read(path)
+    return scores.read_answers(path)
 
 
 def test_answers_to_questions_are_read(tmp_path):
@@ -92,7 +92,7 @@ def test_a_line_that_is_no_sample_is_named(tmp_path, kind):
     path = tmp_path / "log"
     path.write_text(f"{json.dumps(CHOICE)}\n{BROKEN[kind]}\n")
     with pytest.raises(ValueError, match=r"log, line 2: ") as caught:
-        sample_logs.read(path)
+        scores.read_answers(path)
     assert "\n" not in str(caught.value)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.compare import compare, gap
+from lm_latent_eval.report.compare import analysis, compare
 from lm_latent_eval.scoring.files import score
 from lm_latent_eval.scoring.interface import open_model, scorer_of
 from lm_latent_eval.scoring.spans import Spans, align, of_words, words
@@ -105,13 +105,13 @@ def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
     }
     other = type(other)(other.task, other.settings, other.answers, True, documents)
     [found] = compare({"A": [[one]], "B": [[other]]})
-    kinds = gap.kinds(found)
+    kinds = analysis.kinds(found)
     assert {kind.name for kind in kinds} >= {"names", "punctuation", "ends of texts"}
     total = sum(kind.difference.value for kind in kinds)
     assert total == pytest.approx(found.difference.value)
     for part in found.parts:
-        assert "".join(text for text, _ in gap.words_of(part)) == part.text
-        taken = sum(span.nats for _, span in gap.words_of(part) if span)
+        assert "".join(text for text, _ in analysis.words_of(part)) == part.text
+        taken = sum(span.nats for _, span in analysis.words_of(part) if span)
         assert taken == pytest.approx(sum(each.nats for each in part.spans))
 
 

@@ -1,13 +1,26 @@
-"""``lm-latent-eval distort``: models of languages with known probabilities."""
+"""``lm-latent-eval distort``: models of languages with known probabilities.
+
+The experiments of LeBrun et al. (2022), step by step or, by ``study``, all at once.
+"""
 
 from __future__ import annotations
 
-from lm_latent_eval.cli.arguments import Commands
-from lm_latent_eval.cli.distort import languages, measure, study, train, trees
+import argparse
+from pathlib import Path
+
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_format,
+    add_options,
+    read_format,
+    say_idle,
+)
+from lm_latent_eval.cli.distort import languages, measure, train
+from lm_latent_eval.scoring.options import OpeningOptions
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_distort(commands: Commands, said: str) -> None:
+    """Add ``distort``."""
     distort = commands.add_parser(
         "distort",
         help=said,
@@ -15,5 +28,84 @@ def add_to(commands: Commands, said: str) -> None:
         "once.",
     )
     steps = distort.add_subparsers(required=True, metavar="STEP")
-    for step in (languages, train, trees, measure, study):
-        step.add_to(steps)
+    languages.add_to(steps)
+    train.add_to(steps)
+    languages.add_trees(steps)
+    measure.add_to(steps)
+    _add_study(steps)
+
+
+def _add_study(steps: Commands) -> None:
+    """Add ``study``."""
+    study = steps.add_parser(
+        "study",
+        help="repeat the paper: figures 1 to 13, tables, claims",
+        description="Trains languages on natural text and models on what they say, "
+        "scores both, and writes tables (tables.md, and each as CSV and LaTeX) and "
+        "figures (PNG, SVG, PDF, and the numbers as JSON) into OUTPUT/report. An "
+        "interrupted study goes on where it was.",
+        example="lm-latent-eval distort study --output distortion",
+    )
+    study.add_argument("--output", type=Path, required=True, help="folder of results")
+    study.add_argument(
+        "--plan",
+        default="small",
+        help="small (minutes on two cores), gpt2 (the paper's sizes, for GPUs), or a "
+        "JSON file (default: small)",
+    )
+    study.add_argument(
+        "--text",
+        type=Path,
+        help="natural text, one text a line or JSON lines (default: the demonstration "
+        "corpus)",
+    )
+    study.add_argument(
+        "--jobs",
+        type=int,
+        help="steps at a time (default: as many as processors, or one on a GPU)",
+    )
+    add_options(study, OpeningOptions, ("device",))
+    study.add_argument(
+        "--report",
+        action="store_true",
+        help="run nothing: report on the study in --output",
+    )
+    add_format(study)
+    study.set_defaults(run=_study)
+
+
+def _study(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.report.study import write_report
+    from lm_latent_eval.report.tabular import TABLES_FILE
+
+    kind, folder = read_format(args), args.output / "report"
+    if args.report:
+        say_idle(args, None, "--report runs nothing")
+    else:
+        _run(args)
+    print(write_report(args.output, folder, kind))
+    print(f"wrote {folder / TABLES_FILE} and the figures beside it")
+
+
+def _run(args: argparse.Namespace) -> None:
+    import os
+
+    import torch
+
+    from lm_latent_eval.distortion.study.plan import DistortionPlan
+    from lm_latent_eval.distortion.study.run import DistortionStudy
+    from lm_latent_eval.extras import require
+
+    # What is missing is an error now, not after an hour of training.
+    require("accelerate", extra="distort")
+    require("matplotlib", extra="distort")
+    gpu = args.device != "cpu" and torch.cuda.is_available()
+    jobs = (1 if gpu else os.cpu_count() or 1) if args.jobs is None else args.jobs
+    study = DistortionStudy(
+        DistortionPlan.read(args.plan),
+        args.output,
+        args.text,
+        jobs=jobs,
+        device=args.device,
+    )
+    study.run()

@@ -1,4 +1,4 @@
-"""``distort sample`` and ``distort tokenizer``: samples of artificial languages."""
+"""``distort sample``, ``tokenizer`` and ``trees``: corpora of artificial languages."""
 
 from __future__ import annotations
 
@@ -124,3 +124,29 @@ def _tokenizer(args: argparse.Namespace) -> None:
     bpe = train_bpe(stream_texts(args.data), args.vocab_size)
     bpe.save_pretrained(args.output)
     print(f"wrote {args.output}")
+
+
+def add_trees(steps: Commands) -> None:
+    """Add ``trees``."""
+    trees = steps.add_parser(
+        "trees",
+        help="write the derivations of a corpus in brackets",
+        description="The trees that the sequences of a grammar were drawn by, for "
+        "`lm-latent-eval train rnng --data`.",
+        example="lm-latent-eval distort trees --corpus corpus --output trees.mrg",
+    )
+    trees.add_argument(
+        "--corpus", type=Path, required=True, help="folder that `sample` wrote"
+    )
+    trees.add_argument(
+        "--output", type=Path, required=True, help="file ending in .ptb or .mrg"
+    )
+    trees.set_defaults(run=_trees)
+
+
+def _trees(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.languages.corpus import Corpus
+    from lm_latent_eval.distortion.learners.treebank import write_trees
+
+    number = write_trees(Corpus.open(args.corpus), args.output)
+    print(f"wrote {args.output}: {number} trees")

@@ -1,14 +1,12 @@
 """Compares models on the same texts, and says no more than the numbers hold."""
 
-from lm_latent_eval.report.compare import gap
+from lm_latent_eval.report.compare.analysis import More, Ranking, more, rank
 from lm_latent_eval.report.compare.comparison import (
     Asked,
     Comparison,
     TextComparison,
     compare,
 )
-from lm_latent_eval.report.compare.more import More, more
 from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
-from lm_latent_eval.report.compare.ranking import Ranking, rank
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.text import as_text, described, rows

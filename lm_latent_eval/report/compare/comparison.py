@@ -25,7 +25,6 @@ from lm_latent_eval.estimators.paired import (
     holm_levels,
 )
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
-from lm_latent_eval.report.compare.clusters import SUBTASK, TEXT, Clusters, find
 from lm_latent_eval.report.compare.questions import (
     CHANCE,
     QuestionComparison,
@@ -34,8 +33,17 @@ from lm_latent_eval.report.compare.questions import (
     is_asked,
     scores_of,
 )
-from lm_latent_eval.report.compare.sides import DELTA, Key, Side, check_alike
-from lm_latent_eval.report.compare.writing import with_error
+from lm_latent_eval.report.compare.sides import (
+    DELTA,
+    SUBTASK,
+    TEXT,
+    Clusters,
+    Key,
+    Side,
+    check_alike,
+    find_clusters,
+    with_error,
+)
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import Aligned, align
@@ -124,7 +132,7 @@ class Asked:
 
     cluster: str | None = None
     """Which field says what texts are part of; ``none``: nothing; None: see
-    ``clusters``."""
+    ``find_clusters``."""
     passes: Sequence[int] = ()
     """For which k pass@k is compared, where questions have several answers."""
 
@@ -340,7 +348,7 @@ def _clusters(
         for key in keys
         for known in [a.documents[key].fields if key in a.documents else {}]
     ]
-    found = find(fields, cluster)
+    found = find_clusters(fields, cluster)
     if found is None and cluster is None and any(copy for _, copy in keys):
         return Clusters(TEXT, [digest for digest, _ in keys])
     return found

@@ -21,8 +21,7 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
-from lm_latent_eval.report.compare.clusters import Clusters, find
-from lm_latent_eval.report.compare.sides import DELTA
+from lm_latent_eval.report.compare.sides import DELTA, Clusters, find_clusters
 from lm_latent_eval.report.scores import Run, Score, Scores
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
@@ -227,7 +226,7 @@ def compare_questions(
         task: Its name.
         a: A model's scores.
         b: Another's.
-        cluster: As ``clusters.find`` takes it.
+        cluster: As ``find_clusters`` takes it.
         passes: For which k pass@k is compared.
 
     Raises:
@@ -247,7 +246,7 @@ def compare_questions(
         {**right.fields, **left.fields}
         for left, right in zip(firsts, others, strict=True)
     ]
-    clusters = find(fields, cluster)
+    clusters = find_clusters(fields, cluster)
     unsure = [not (a.is_sure(q) and b.is_sure(q)) for q in questions]
     runs = [_over_runs(mean) for mean in means]
     names = None if clusters is None else clusters.names

@@ -1,4 +1,8 @@
-"""A model's answers to one task, by one run or several, paired by text."""
+"""Sides of a comparison: a model's answers to one task, paired by text, and clusters.
+
+A side is one run or several. Texts and questions of one passage are not independent:
+they are of one cluster.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,79 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Document, Record
+
+
+def with_error(nats: float, stderr: float, sign: str = "") -> str:
+    """Write bits with two digits of their error."""
+    error = bits(stderr)
+    places = 4
+    if 0 < error < math.inf:
+        places = max(1 - math.floor(math.log10(error)), 0)
+    return f"{bits(nats):{sign}.{places}f} ± {error:.{places}f}"
+
+
+def bits(nats: float) -> float:
+    """Return nats in bits."""
+    return nats / math.log(2)
+
+
+PASSAGES = (
+    *("cluster", "passage_id", "section_id", "story_id", "article_id", "context_id"),
+    *("passage", "context", "article", "paragraph", "story", "background"),
+)
+"""Fields of data sets that say so by themselves, where several questions share one."""
+NONE = "none"
+"""As a field: every text stands for itself."""
+SUBTASK = "subtask"
+TEXT = "text"
+"""Texts that stand several times in a run: its copies are one."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Which cluster each unit is in."""
+
+    field: str
+    names: Sequence[str]
+
+    @property
+    def number(self) -> int:
+        """Of clusters."""
+        return len({*self.names})
+
+    def __str__(self) -> str:
+        """Say what errors allow for."""
+        return f"{self.number:,} clusters ({self.field})"
+
+
+def find_clusters(
+    fields: Sequence[Mapping[str, str]], field: str | None
+) -> Clusters | None:
+    """Return what units are part of, if it is known and several share one.
+
+    Args:
+        fields: What is known of each unit.
+        field: Which to take; ``none`` is none, None the first of ``PASSAGES``.
+
+    Raises:
+        ValueError: If a unit lacks the field that was asked for.
+    """
+    if field == NONE:
+        return None
+    known = [name for name in fields[0] if all(name in each for each in fields)]
+    if field is None:
+        for name in PASSAGES:
+            if name in known and len({each[name] for each in fields}) < len(fields):
+                return Clusters(name, [each[name] for each in fields])
+        return None
+    if field not in known:
+        raise ValueError(
+            f"--cluster {field}: not every text or question says its {field}; they say "
+            f"{', '.join(known) or 'nothing'}. Sample logs of lm_eval (--log_samples), "
+            "inspect's metadata and columns of a CSV have such fields"
+        )
+    return Clusters(field, [each[field] for each in fields])
+
 
 DELTA = 0.05
 """Risk that a stochastic bound is none."""

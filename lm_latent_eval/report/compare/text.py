@@ -8,17 +8,14 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference, wilson
-from lm_latent_eval.report.compare import gap
+from lm_latent_eval.report.compare.analysis import More, Ranking, lines_of_gap, rank
 from lm_latent_eval.report.compare.comparison import (
     Comparison,
     Rates,
     TextComparison,
 )
-from lm_latent_eval.report.compare.more import More
 from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
-from lm_latent_eval.report.compare.ranking import Ranking, rank
-from lm_latent_eval.report.compare.sides import Side
-from lm_latent_eval.report.compare.writing import bits, with_error
+from lm_latent_eval.report.compare.sides import Side, bits, with_error
 from lm_latent_eval.report.tabular import aligned, one_line
 
 
@@ -126,7 +123,7 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     lines.append(
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
     )
-    lines += gap.lines(each)
+    lines += lines_of_gap(each)
     lines += [f"  {note}" for note in each.notes]
     return [*lines, each.verdict]
 

@@ -19,8 +19,7 @@ from typing import Any
 import lm_latent_eval
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.report.export.origin import command
-from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement
+from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement, command
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record

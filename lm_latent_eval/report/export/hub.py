@@ -21,8 +21,7 @@ from huggingface_hub import (
 
 from lm_latent_eval.durable import write_text
 from lm_latent_eval.file_names import safe_name
-from lm_latent_eval.report.export.origin import section
-from lm_latent_eval.report.export.statement import OF_LOG_P, Statement
+from lm_latent_eval.report.export.statement import OF_LOG_P, Statement, section
 from lm_latent_eval.report.numbers import Number
 from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
 from lm_latent_eval.scoring.model import put_section, read_card

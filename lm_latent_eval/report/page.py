@@ -18,6 +18,7 @@ from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_cur
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.extras import require
+from lm_latent_eval.report import charts
 from lm_latent_eval.report.compare import (
     Asked,
     Comparison,
@@ -26,18 +27,17 @@ from lm_latent_eval.report.compare import (
     TextComparison,
     compare,
     described,
-    gap,
     more,
     rank,
     rows,
 )
+from lm_latent_eval.report.compare.analysis import kinds, texts_of, words_of
 from lm_latent_eval.report.compare.comparison import Part
 from lm_latent_eval.report.compare.questions import is_asked
+from lm_latent_eval.report.compare.sides import bits
 from lm_latent_eval.report.compare.text import BOUNDS, score
-from lm_latent_eval.report.compare.writing import bits
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.page import charts
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.report.tabular import Table, alike, rendered
 from lm_latent_eval.scoring.answer import Answer
@@ -249,7 +249,7 @@ def _band_note(compared: Sequence[Comparison]) -> str:
 def _gap(each: TextComparison) -> dict[str, Any]:
     """Return where a difference is: its texts, coloured, and its kinds of words."""
     a, b = (side.name for side in each.sides)
-    parts = gap.texts_of(each)
+    parts = texts_of(each)
     total = math.fsum(part.nats for part in each.parts)
     return {
         "pair": f"{a} - {b}",
@@ -272,7 +272,7 @@ def _gap(each: TextComparison) -> dict[str, Any]:
                 "± draws": bits(kind.difference.draws_stderr),
                 "share of the difference": kind.share,
             }
-            for kind in gap.kinds(each)
+            for kind in kinds(each)
         ],
         "shown": [
             {
@@ -289,7 +289,7 @@ def _gap(each: TextComparison) -> dict[str, Any]:
 def _coloured(part: Part) -> list[dict[str, str]]:
     """Return a text's words with the side that takes more, and how much more."""
     found, length = [], 0
-    for text, span in gap.words_of(part):
+    for text, span in words_of(part):
         room, length = LONGEST - length, length + len(text)
         shown = text if length <= LONGEST else f"{text[:room]} …"
         word = {"text": shown, "side": "", "strength": "0", "said": ""}

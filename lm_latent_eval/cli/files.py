@@ -1,16 +1,18 @@
-"""``lm-latent-eval convert``: checkpoints of other programs to checkpoints of ours."""
+"""Commands about files: convert, text, manifest and tasks."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.task import task_path
 
 
-def add_to(commands: Commands, said: str) -> None:
-    """Add the command."""
+def add_convert(commands: Commands, said: str) -> None:
+    """Add ``convert``."""
     convert = commands.add_parser("convert", help=said)
     originals = convert.add_subparsers(required=True, metavar="MODEL")
     kglm = originals.add_parser(
@@ -188,3 +190,60 @@ def _rnng(args: argparse.Namespace) -> None:
 
     model = convert(args.model, args.output, sentence_ends=not args.no_sentence_ends)
     print(f"wrote {args.output}: {model.config.vocab_size} words")
+
+
+def add_text(commands: Commands, said: str) -> None:
+    """Add ``text``."""
+    text = commands.add_parser(
+        "text",
+        help=said,
+        example="lm-latent-eval text trees.mrg --output texts.jsonl",
+    )
+    text.add_argument(
+        "data", type=Path, help="trees in brackets or CoNLL: a file or a folder"
+    )
+    text.add_argument("--output", type=Path, required=True, help="JSON lines with text")
+    text.set_defaults(run=_text)
+
+
+def _text(args: argparse.Namespace) -> None:
+    from lm_latent_eval.durable import write_text
+    from lm_latent_eval.models.texts import read_texts
+
+    texts = read_texts(args.data)
+    lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+    write_text(args.output, "".join(f"{line}\n" for line in lines))
+    print(f"wrote {len(texts):,} texts to {args.output}")
+
+
+def add_manifest(commands: Commands, said: str) -> None:
+    """Add ``manifest``."""
+    manifest = commands.add_parser(
+        "manifest", help=said, example="lm-latent-eval manifest DIR"
+    )
+    manifest.add_argument("checkpoint", type=Path, help="the directory")
+    manifest.set_defaults(run=_rewrite)
+
+
+def _rewrite(args: argparse.Namespace) -> None:
+    from lm_latent_eval.models.checkpoint import rewrite_manifest
+
+    loaded = rewrite_manifest(args.checkpoint)
+    print(
+        f"wrote the manifest of {args.checkpoint}: a {loaded.name} model, checkpoint "
+        f"{loaded.digest}"
+    )
+
+
+def add_tasks(commands: Commands, said: str) -> None:
+    """Add ``tasks``."""
+    tasks = commands.add_parser(
+        "tasks",
+        help=said,
+        example="lm-latent-eval tasks",
+    )
+    tasks.set_defaults(run=_tasks)
+
+
+def _tasks(args: argparse.Namespace) -> None:
+    print(task_path())

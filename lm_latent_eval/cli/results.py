@@ -1,0 +1,204 @@
+"""Commands that read results: explain, recompute, export and thoughts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+
+if TYPE_CHECKING:
+    from lm_latent_eval.report.tabular import Table
+    from lm_latent_eval.wrappers.cot.thoughts import ThoughtFile
+
+
+def add_explain(commands: Commands, said: str) -> None:
+    """Add ``explain``."""
+    explain = commands.add_parser(
+        "explain",
+        help=said,
+        example="lm-latent-eval explain results",
+    )
+    explain.add_argument(
+        "results", type=Path, help="the folder of --output_path, or a file of estimates"
+    )
+    explain.set_defaults(run=_explain)
+
+
+def _explain(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.explain import explain
+
+    print(explain(args.results))
+
+
+def add_recompute(commands: Commands, said: str) -> None:
+    """Add ``recompute``."""
+    recompute = commands.add_parser(
+        "recompute",
+        help=said,
+        example="lm-latent-eval recompute results --format csv",
+    )
+    recompute.add_argument(
+        "results", type=Path, help="the folder of --output_path, or a file in it"
+    )
+    add_format(recompute)
+    recompute.set_defaults(run=_recompute)
+
+
+def _recompute(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.numbers import rows, table
+    from lm_latent_eval.report.results import read
+    from lm_latent_eval.report.tabular import Table, rendered
+
+    kind = read_format(args)
+    records = read(args.results)
+    if kind == "text":
+        print("\n\n".join(map(table, records)))
+    else:
+        found = [row for record in records for row in rows(record)]
+        print(rendered(Table.of(found), kind))
+
+
+_EXPORTS = ("every-eval-ever", "hf-eval-results", "model-card")
+_OF = {
+    "every-eval-ever": (
+        "model_id",
+        "organization",
+        "relationship",
+        "availability",
+        "collection",
+    ),
+    "hf-eval-results": ("task_id",),
+    "model-card": ("model_id",),
+}
+"""Options of each format."""
+
+
+def add_export(commands: Commands, said: str) -> None:
+    """Add ``export``."""
+    export = commands.add_parser(
+        "export",
+        help=said,
+        description="A result that lacks what an export must state is refused.",
+        example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
+        "--output DIR/README.md",
+    )
+    export.add_argument("results", type=Path, help="as `compare` takes them")
+    export.add_argument("--to", choices=_EXPORTS, required=True)
+    export.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="the archive's folder, the model repository's, or its README.md",
+    )
+    export.add_argument("--model-id", help="developer/model, as on the hub")
+    export.add_argument("--organization", help="who evaluated (every-eval-ever)")
+    export.add_argument(
+        "--relationship",
+        help="of them to the model: first_party, third_party, collaborative or other",
+    )
+    export.add_argument(
+        "--availability", default="unknown", help="open_weights or closed_weights"
+    )
+    export.add_argument("--collection", default="lm_latent_eval", help="of the archive")
+    export.add_argument("--task-id", help="as the benchmark names it (hf-eval-results)")
+    export.set_defaults(run=_export)
+
+
+def _export(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.export import every_eval_ever, hub
+    from lm_latent_eval.report.results import read
+
+    others = {name for to, names in _OF.items() if to != args.to for name in names}
+    say_idle(args, others - {*_OF[args.to]}, f"--to {args.to} has no place for it")
+    records = read(args.results)
+    if args.to == "hf-eval-results":
+        written = hub.export_results(records, args.output, args.task_id)
+    elif args.to == "model-card":
+        name = _needed(args, "model_id")
+        written = [hub.export_card(records, args.output, name)]
+    else:
+        from lm_latent_eval.arguments import one_of
+
+        source = every_eval_ever.Evaluator(
+            model_id=_needed(args, "model_id"),
+            organization=_needed(args, "organization"),
+            relationship=one_of(
+                "--relationship",
+                _needed(args, "relationship"),
+                every_eval_ever.RELATIONSHIPS,
+            ),
+            availability=one_of(
+                "--availability", args.availability, every_eval_ever.AVAILABILITIES
+            ),
+            collection=args.collection,
+        )
+        written = every_eval_ever.export(records, source, args.output)
+    for path in written:
+        print(f"wrote {path}")
+
+
+def _needed(args: argparse.Namespace, name: str) -> str:
+    value = getattr(args, name)
+    if not value:
+        option = f"--{name.replace('_', '-')}"
+        raise ValueError(f"--to {args.to} needs {option}, which no result says")
+    return str(value)
+
+
+def add_thoughts(commands: Commands, said: str) -> None:
+    """Add ``thoughts``."""
+    thoughts = commands.add_parser(
+        "thoughts",
+        help=said,
+        example="lm-latent-eval thoughts results/cot",
+    )
+    thoughts.add_argument(
+        "results", type=Path, help="the folder of --output_path, or a thoughts_ file"
+    )
+    thoughts.add_argument(
+        "--answers",
+        type=Path,
+        help='score these instead: JSON lines, {"document": 0, "answers": [" yes"]}',
+    )
+    thoughts.add_argument("--model", help="directory of the model that drew them")
+    thoughts.add_argument("--device", help="cpu or cuda")
+    thoughts.add_argument("--dtype", help="float32 or float64")
+    add_format(thoughts)
+    thoughts.set_defaults(run=_thoughts)
+
+
+def _thoughts(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report.tabular import rendered, together
+    from lm_latent_eval.report.thoughts import curve_table, text, thought_files
+
+    kind = read_format(args)
+    if (args.answers is None) != (args.model is None):
+        raise ValueError("--answers and --model: give both, or neither")
+    files = thought_files(args.results)
+    if args.answers is not None:
+        print(rendered(_answered(args, files), kind))
+    elif kind == "text":
+        print("\n\n".join(map(text, files)))
+    else:
+        tables = {file.settings["task"]: curve_table(file) for file in files}
+        print(together(tables, kind))
+
+
+def _answered(args: argparse.Namespace, files: list[ThoughtFile]) -> Table:
+    """Score the answers of a file; nothing is drawn."""
+    from lm_latent_eval.report.thoughts import estimates, most_of
+    from lm_latent_eval.scoring.options import parse_device, parse_dtype
+    from lm_latent_eval.wrappers.cot.model import ThinkingLM, read_answers, rescore
+
+    if len(files) != 1:
+        tasks = ", ".join(file.settings["task"] for file in files)
+        raise ValueError(f"{args.results} has thoughts of {tasks}: name one file")
+    answers = read_answers(args.answers)
+    model = ThinkingLM.open_directory(
+        Path(args.model),
+        dtype=parse_dtype(args.dtype),
+        device=parse_device(args.device),
+    )
+    return estimates(rescore(model, files[0], answers), most_of(files[0]))

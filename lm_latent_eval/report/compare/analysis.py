@@ -1,0 +1,368 @@
+"""Analyses of comparisons: ranking, where a difference is, and how much decides it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from string import ascii_lowercase
+
+import torch
+
+from lm_latent_eval.estimators.paired import PairedDifference, groups
+from lm_latent_eval.estimators.power import POWER, Needed, needed, needed_questions
+from lm_latent_eval.report.compare.comparison import Comparison, Part, TextComparison
+from lm_latent_eval.report.compare.sides import bits
+from lm_latent_eval.scoring.spans import Aligned
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Models in the order of their numbers in one task, the best one first."""
+
+    task: str
+    metric: str
+    models: Sequence[tuple[str, float]]
+    """Name and number: bits a byte, or a mean score."""
+    groups: Sequence[tuple[str, ...]]
+    """The largest sets of which no two were told apart."""
+    pairs: Sequence[Comparison]
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """A letter a group: models that share one are not told apart."""
+        marks = {
+            ascii_lowercase[n % 26] * (n // 26 + 1): some
+            for n, some in enumerate(self.groups)
+        }
+        return {
+            name: "".join(mark for mark, some in marks.items() if name in some)
+            for name, _ in self.models
+        }
+
+    @property
+    def verdict(self) -> str:
+        """Say in a sentence what holds."""
+        decided = sum(pair.decided for pair in self.pairs)
+        ends = [pair for pair in self.pairs if pair.decided]
+        best = self.models[0][0]
+        beaten = {n for pair in ends for n in _names(pair) if best in _names(pair)}
+        behind = beaten - {best}
+        if len(behind) == len(self.models) - 1:
+            first = f"{best} is better than every other model"
+        elif behind:
+            rest = [n for n, _ in self.models[1:] if n not in behind]
+            first = f"{best} is first, and not told apart from {', '.join(rest)}"
+        else:
+            first = f"{best} is first, and not told apart from any other model"
+        return (
+            f"{first}; {decided} of {len(self.pairs)} pairs are told apart, all "
+            "together at 95 % (Holm)."
+        )
+
+
+def rank(comparisons: Sequence[Comparison]) -> list[Ranking]:
+    """Order the models of each task in which there are three and more."""
+    tasks: dict[str, list[Comparison]] = {}
+    for each in comparisons:
+        tasks.setdefault(each.task, []).append(each)
+    return [_ranking(task, pairs) for task, pairs in tasks.items() if len(pairs) > 1]
+
+
+def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking:
+    numbers: dict[str, float] = {}
+    metric, upwards = "", False
+    for pair in pairs:
+        if isinstance(pair, TextComparison):
+            unit, (a, b, _) = next(iter(pair.units.items()))
+            metric, values = f"bits a {unit[:-1]}", (bits(a.mean), bits(b.mean))
+        else:
+            metric, values = pair.metric, pair.scores
+            upwards = not pair.sides[0].lower_is_better
+        for name, value in zip(_names(pair), values, strict=True):
+            numbers.setdefault(name, value)
+    ordered = sorted(numbers.items(), key=lambda each: each[1], reverse=upwards)
+    apart = [frozenset(_names(pair)) for pair in pairs if pair.decided]
+    names = [name for name, _ in ordered]
+    return Ranking(task, metric, ordered, groups(names, apart), pairs)
+
+
+def _names(pair: Comparison) -> tuple[str, str]:
+    a, b = pair.sides
+    return a.name, b.name
+
+
+MOST = 5
+"""Texts that are shown on either side."""
+SEVERAL, ENDS = "several words", "ends of texts"
+ROUNDING = 1e-3
+"""Nats of a text that two ways to add up its words may differ by."""
+KINDS = ("numbers", "names", "punctuation", "rare words", "other words", SEVERAL, ENDS)
+_NUMBER, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
+_FULL_STOP = re.compile(r"[.!?][\"')\]]*\s*$")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What words of one kind have of a difference."""
+
+    name: str
+    words: int
+    difference: PairedDifference
+    """Of nats a byte of all text, so that kinds add up; with both errors."""
+    share: float
+    """Of the difference of all words."""
+
+
+def texts_of(found: TextComparison, most: int = MOST) -> list[Part]:
+    """Return the texts with most of the difference, on either side."""
+    ordered = sorted(found.parts, key=lambda part: part.nats)
+    ends = ordered[:most] + ordered[-most:] if len(ordered) > 2 * most else ordered
+    return sorted(ends, key=lambda part: -abs(part.nats))
+
+
+def words_of(part: Part) -> Iterator[tuple[str, Aligned | None]]:
+    """Yield a text word by word, with what each has of the difference, if known.
+
+    Words that no end of both models' parts tells apart stay together.
+    """
+    raw = part.text.encode("utf-8", "replace")
+    joined: list[Aligned] = []
+    for span in [*part.spans, None]:
+        text = raw[span.start : span.end].decode("utf-8", "replace") if span else " "
+        if joined and text[:1].isspace():
+            word = raw[joined[0].start : joined[-1].end].decode("utf-8", "replace")
+            error = math.hypot(*(each.draws_stderr for each in joined))
+            nats = math.fsum(each.nats for each in joined)
+            yield word, Aligned(joined[0].start, joined[-1].end, nats, error)
+            joined = []
+        if span:
+            joined.append(span)
+    done = part.spans[-1].end if part.spans else 0
+    if rest := raw[done:].decode("utf-8", "replace"):
+        yield rest, None
+
+
+def kinds(found: TextComparison) -> list[Kind]:
+    """Return what each kind of words has of the difference; none without spans."""
+    parts = [part for part in found.parts if part.spans]
+    if len(parts) < len(found.parts) or not parts:
+        return []
+    often = Counter(word for part in parts for word in _bare(part.text.split()))
+    units = torch.tensor([part.bytes for part in parts])
+    taken = {name: torch.zeros(len(parts), dtype=torch.float64) for name in KINDS}
+    squares = {name: torch.zeros(len(parts), dtype=torch.float64) for name in KINDS}
+    number: Counter[str] = Counter()
+    for place, part in enumerate(parts):
+        before = ""
+        for text, span in words_of(part):
+            if span is None:
+                continue
+            name = _kind(text, before, often)
+            taken[name][place] += span.nats
+            squares[name][place] += span.draws_stderr**2
+            number[name] += 1
+            before += text
+        # What no word has: the end of a text, which one model may be charged for.
+        left = part.nats - math.fsum(span.nats for span in part.spans)
+        if abs(left) > ROUNDING:
+            taken[ENDS][place] = left
+            squares[ENDS][place] = part.draws_stderr**2
+            number[ENDS] += 1
+    total = sum(float(each.sum()) for each in taken.values())
+    clusters = None if found.clusters is None else found.clusters.names
+    return [
+        Kind(
+            name,
+            number[name],
+            PairedDifference.of(
+                taken[name], units, draws_stderr=squares[name].sqrt(), clusters=clusters
+            ),
+            float(taken[name].sum()) / total if total else math.nan,
+        )
+        for name in KINDS
+        if number[name]
+    ]
+
+
+def _bare(words: Sequence[str]) -> Iterator[str]:
+    return (word.strip(".,;:!?\"'()[]") for word in words)
+
+
+def _kind(text: str, before: str, often: Counter[str]) -> str:
+    """Say what kind a part is; names are not told from words that begin a sentence."""
+    words = text.split()
+    if len(words) > 1:
+        return SEVERAL
+    [word] = words or [""]
+    if _NUMBER.search(word):
+        return "numbers"
+    if not _LETTER.search(word):
+        return "punctuation"
+    begins = not before.strip() or bool(_FULL_STOP.search(before))
+    if word[0].isupper() and word != "I" and not begins:
+        return "names"
+    [bare] = _bare([word])
+    return "rare words" if often[bare] == 1 else "other words"
+
+
+def lines_of_gap(found: TextComparison) -> list[str]:
+    """Say in a few lines where the difference is."""
+    a, b = (side.name for side in found.sides)
+    total = math.fsum(part.nats for part in found.parts)
+    same = [part for part in found.parts if part.nats * total > 0]
+    same.sort(key=lambda part: -abs(part.nats))
+    reached = accumulate(part.nats for part in same)
+    half = sum(abs(each) < abs(total) / 2 for each in reached) + 1
+    said = []
+    if same:
+        said.append(
+            f"  Half of {a} - {b} is in {half:,} of {len(found.parts):,} texts; most "
+            "in "
+            + ", ".join(
+                f"{part.document} ({bits(part.nats):+.1f} ± "
+                f"{bits(part.draws_stderr):.1g} bits)"
+                for part in same[:3]
+            )
+            + "."
+        )
+    for kind in kinds(found):
+        d = kind.difference
+        said.append(
+            f"  {kind.name} ({kind.words:,}): {bits(d.value):+.4f} ± "
+            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.4f})"
+        )
+    return said
+
+
+BITS_A_POINT = 0.01
+"""Bits a byte (or word) that count as a point."""
+NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class More:
+    """What decides a difference of so many points four times of five."""
+
+    task: str
+    pair: str
+    target: str
+    what: str
+    """Texts or questions."""
+    seen: int
+    needed: Needed | None
+    """None: no number does, for what ``remedy`` says."""
+    without_draws: Needed | None
+    """The same where draws, or answers to a question, had no error."""
+    parts: dict[str, float]
+    """Shares of the error's square, by what causes it."""
+    remedy: str
+
+    def __str__(self) -> str:
+        """Say it in a line or two."""
+        head = f"To decide {self.target} at {POWER:.0%} between {self.pair}: "
+        if self.needed is None:
+            return f"{head}no number of {self.what} is enough. {self.remedy}"
+        n = self.needed
+        many = "more than a billion" if n.number >= NEVER else f"{n.number:,}"
+        says = f"{head}{many} {self.what}"
+        if n.number < NEVER:
+            says += f" ({n.at_least:,} to {n.at_most:,})"
+        return f"{says}; there are {self.seen:,}. {self.remedy}".rstrip()
+
+
+def more(found: Comparison, points: float) -> More:
+    """Return how many texts or questions decide a difference of so many points.
+
+    Args:
+        found: A comparison, whose pairing tells the spread.
+        points: Of accuracy; of texts hundredths of bits a byte.
+
+    Raises:
+        ValueError: If points are not positive, or a single text tells no spread.
+    """
+    if not 0 < points < math.inf:
+        raise ValueError(f"--power {points:g}: expected a positive number of points")
+    d = found.difference
+    if d.num_independent < 2 or not math.isfinite(d.stderr):
+        raise ValueError(f"--power: {found.task} has one text, which tells no spread")
+    a, b = (side.name for side in found.sides)
+    if isinstance(found, TextComparison):
+        unit = next(iter(found.units)).removesuffix("s")
+        target, what = f"{points * BITS_A_POINT:g} bits a {unit}", "texts"
+        size = points * BITS_A_POINT * math.log(2)
+    else:
+        target = f"{points:g} point{'s' * (points != 1)} of {found.metric}"
+        what, size = "questions", points / 100
+    drawn = max(d.stderr**2 - d.texts_stderr**2 - d.runs_stderr**2, 0.0)
+    inner, cause = drawn, "draws of latents"
+    if not isinstance(found, TextComparison) and any(found.repeats):
+        inner, cause = (
+            min(math.hypot(*found.repeats) ** 2, d.texts_stderr**2),
+            "repeats",
+        )
+    every = d.texts_stderr**2 + drawn
+    parts = {what: every - inner, cause: inner, "runs": d.runs_stderr**2}
+    of = None if isinstance(found, TextComparison) else found.accuracy
+    if of is not None:
+        share = (of.only_a + of.only_b + 1) / (of.num_questions + 2)
+        now: Needed | None = needed_questions(size, share, of.num_questions)
+        ideal = now
+    else:
+        now, ideal = (_needed(d, size, part) for part in (every, every - inner))
+    total = sum(parts.values()) or 1.0
+    shares = {name: part / total for name, part in parts.items() if part > 0}
+    remedy = _remedy(d, shares, what, cause, now, ideal)
+    return More(
+        found.task,
+        f"{a} and {b}",
+        target,
+        what,
+        d.num_texts,
+        now,
+        ideal,
+        shares,
+        remedy,
+    )
+
+
+def _needed(d: PairedDifference, size: float, variance: float) -> Needed | None:
+    """Count texts, by clusters where they are in some."""
+    number = d.num_independent
+    spread = math.sqrt(max(variance, 0.0) * number)
+    found = needed(size, spread, number, others=d.runs_stderr)
+    return found and found.times(d.num_texts / number)
+
+
+def _remedy(
+    d: PairedDifference,
+    shares: dict[str, float],
+    what: str,
+    cause: str,
+    now: Needed | None,
+    ideal: Needed | None,
+) -> str:
+    """Say what would help most."""
+    inner, runs = shares.get(cause, 0.0), shares.get("runs", 0.0)
+    more_of = "latents a text" if cause.startswith("draws") else "answers a question"
+    if now is None:
+        return (
+            f"Runs of a model differ by {bits(d.runs_stderr):.2g} bits: more runs help."
+        )
+    said = []
+    if inner >= 0.5:
+        said.append(f"More {more_of} help most: {inner:.0%} of the variance is theirs")
+    elif inner >= 0.1:
+        said.append(f"{inner:.0%} of the variance is that of {cause}; {what} help more")
+    elif inner > 0:
+        said.append(
+            f"More {what} help, not more {more_of} ({inner:.1%} of the variance)"
+        )
+    if inner >= 0.1 and ideal is not None and ideal.number < now.number:
+        said.append(f"without that part {ideal.number:,} {what} would do")
+    if runs >= 0.5:
+        said.append(f"more runs help most: {runs:.0%} of the variance is theirs")
+    return f"{'; '.join(said)}." if said else ""

@@ -1,1 +1,0 @@
-"""Results on one page of HTML that needs nothing else."""
