@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention, read_conll
 from lm_latent_eval.models.entitynlm.training import Annotator, collate_chains
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import END, WordTokenizer
 from tests.models.entitynlm import tiny
 
 SHORT = """\
@@ -115,54 +114,57 @@ def annotated(text: str, *spans: tuple[str, int]) -> CoreferenceText:
     return CoreferenceText("", text, tuple(ordered))
 
 
-def test_chains_of_a_text(tokenizer):
-    text = annotated("Ada met her son in the house.", ("her son", 5), ("Ada", 9))
-    ids, entity, remaining = Annotator(tokenizer, 3)(text)
-    assert len(ids) == 9 and ids[-1] == END and UNKNOWN not in ids
-    assert entity == [1, 0, 2, 2, 0, 0, 0, 0, 0]
-    assert remaining == [0, 0, 1, 0, 0, 0, 0, 0, 0]
+HOUSE = "Ada met her son in the old house"
 
 
-def test_the_outermost_mention_remains(tokenizer):
-    text = annotated(
-        "Ada met her son", ("her son", 5), ("son", 8), ("her", 9), ("Ada", 9)
-    )
-    _, entity, remaining = Annotator(tokenizer, 3)(text)
-    assert entity == [1, 0, 2, 2, 0]
-    assert remaining == [0, 0, 1, 0, 0]
-
-
-def test_a_mention_that_is_too_long_leaves_those_within(tokenizer):
-    text = annotated(
-        "Ada met her son in the old house", ("her son in the old house", 5), ("her", 9)
-    )
-    _, entity, remaining = Annotator(tokenizer, 5)(text)
-    assert entity == [0, 0, 1, 0, 0, 0, 0, 0, 0]
-    assert not any(remaining)
-    _, entity, remaining = Annotator(tokenizer, 6)(text)
-    assert entity == [0, 0, 1, 1, 1, 1, 1, 1, 0]
-    assert remaining == [0, 0, 5, 4, 3, 2, 1, 0, 0]
-
-
-def test_of_crossing_mentions_the_first_remains(tokenizer):
-    text = annotated("Ada met her son", ("met her", 1), ("her son", 2))
-    assert Annotator(tokenizer, 5)(text)[1] == [0, 1, 1, 0, 0]
-
-
-def test_mentions_side_by_side_are_two(tokenizer):
-    text = annotated("Ada met her son", ("her", 4), ("son", 4))
-    _, entity, remaining = Annotator(tokenizer, 5)(text)
-    assert entity == [0, 0, 1, 1, 0]
-    assert remaining == [0] * 5
-
-
-def test_words_are_those_of_the_tokenizer(tokenizer):
-    """Annotated words may be cut otherwise: a mention covers what starts in it."""
-    text = annotated("old-house met(her son)", ("old-house", 1), ("met(her", 2))
-    ids, entity, remaining = Annotator(tokenizer, 5)(text)
-    assert len(ids) == 7
-    assert entity == [1, 2, 2, 2, 0, 0, 0]
-    assert remaining == [0, 2, 1, 0, 0, 0, 0]
+@pytest.mark.parametrize(
+    ("text", "spans", "longest", "entity", "remaining"),
+    [
+        (
+            "Ada met her son in the house.",
+            (("her son", 5), ("Ada", 9)),
+            *(3, [1, 0, 2, 2, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0]),
+        ),
+        # The outermost mention remains, and of those that cross the first one.
+        (
+            "Ada met her son",
+            (("her son", 5), ("son", 8), ("her", 9), ("Ada", 9)),
+            *(3, [1, 0, 2, 2, 0], [0, 0, 1, 0, 0]),
+        ),
+        (
+            "Ada met her son",
+            (("met her", 1), ("her son", 2)),
+            *(5, [0, 1, 1, 0, 0], [0, 1, 0, 0, 0]),
+        ),
+        # One that is too long leaves those within.
+        (
+            HOUSE,
+            (("her son in the old house", 5), ("her", 9)),
+            *(5, [0, 0, 1, 0, 0, 0, 0, 0, 0], [0] * 9),
+        ),
+        (
+            HOUSE,
+            (("her son in the old house", 5), ("her", 9)),
+            *(6, [0, 0, 1, 1, 1, 1, 1, 1, 0], [0, 0, 5, 4, 3, 2, 1, 0, 0]),
+        ),
+        # Side by side they are two.
+        (
+            "Ada met her son",
+            (("her", 4), ("son", 4)),
+            *(5, [0, 0, 1, 1, 0], [0] * 5),
+        ),
+        # Annotated words may be cut otherwise: a mention covers what starts in it.
+        (
+            "old-house met(her son)",
+            (("old-house", 1), ("met(her", 2)),
+            *(5, [1, 2, 2, 2, 0, 0, 0], [0, 2, 1, 0, 0, 0, 0]),
+        ),
+    ],
+)
+def test_chains_of_a_text(tokenizer, text, spans, longest, entity, remaining):
+    ids, *chain = Annotator(tokenizer, longest)(annotated(text, *spans))
+    assert len(ids) == len(entity) and ids[-1] == END
+    assert chain == [entity, remaining]
 
 
 def test_annotated_chains_are_possible(data_dir):
@@ -179,9 +181,3 @@ def test_annotated_chains_are_possible(data_dir):
     log_q = model.log_prob(model.encode(tiny.batch(beyond)), chains)
     assert log_q.isfinite().all()
     assert max(max(e) for _, e, _ in items) > 20, "premise: there are entities"
-
-
-def test_chains_are_padded():
-    chains = collate_chains([[1, 0], [2]], [[3, 0], [0]])
-    assert chains.entity.tolist() == [[[1, 0]], [[2, 0]]]
-    assert torch.equal(chains.remaining, torch.tensor([[[3, 0]], [[0, 0]]]))

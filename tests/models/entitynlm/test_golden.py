@@ -10,7 +10,7 @@ import torch
 from lm_latent_eval.models.entitynlm.following import Factors
 from lm_latent_eval.models.entitynlm.steps import Unfolding, mentions
 from tests.models.entitynlm import reference
-from tests.models.entitynlm.space import best_chains, every_chain
+from tests.models.entitynlm.space import every_chain
 
 REFERENCE = reference.numbers()
 CASES = REFERENCE["cases"]
@@ -162,76 +162,3 @@ def test_padding_has_what_is_missing_from_the_original_total():
     log_p = model.log_joint(encoded, type(chains)(*(x.expand(shape) for x in chains)))
     total = log_p.logsumexp((0, 1)).exp().item()
     assert abs(total - REFERENCE["total_without_padding"]) < TOLERANCE
-
-
-# -- what the original does otherwise ------------------------------------------------
-
-
-@pytest.mark.parametrize("case", REFERENCE["sampler_support"], ids=name)
-def test_what_the_original_sampler_estimates(case):
-    """It skips the token after every non-mention, and p then charges it no type.
-
-    So its weights add up to something else than p(x), which we find again by leaving
-    those factors out over the chains that it can draw.
-    """
-    model, chains = enumerated(case)
-    encoded = model.encode(reference.batch(case["tokens"]))
-    following = encoded.follow(chains)
-    log_mention, log_slot, log_length = following.factors()
-    charged = log_slot + log_length + model.log_words(encoded, chains)
-    drawn, free_types = [], []
-    for k in range(chains.entity.shape[1]):
-        entity, remaining = (
-            chains.entity[0, k].tolist(),
-            chains.remaining[0, k].tolist(),
-        )
-        skipped, skip = [], True  # the token after the first one is skipped
-        for e, more in zip(entity, remaining, strict=True):
-            skipped.append(skip)
-            inside = e != 0 and more > 0
-            skip = not inside and e == 0 and not skip
-        drawn.append(not any(s and e for s, e in zip(skipped, entity, strict=True)))
-        free_types.append(skipped)
-    keep = torch.tensor(drawn)
-    assert int(keep.sum()) == case["num_z"]
-    free = torch.tensor(free_types)
-    total = (charged + log_mention.masked_fill(free, 0.0)).sum(-1)[0]
-    support = total[keep].logsumexp(0).item()
-    assert abs(support - case["log_px_over_sampler_support"]) < TOLERANCE
-    # Another quantity: it misses chains, and charges those that it draws too little.
-    assert not keep.all()
-    log_p = model.log_joint(encoded, chains)[0]
-    assert (total[keep] > log_p[keep]).all()
-
-
-@pytest.mark.parametrize("case", REFERENCE["beam"], ids=lambda c: f"{name(c)}-{c['k']}")
-def test_beam_is_a_bound_where_the_original_is_none(case):
-    """Ours spends its width on chains that differ after the first token.
-
-    The original, whose first tokens differ, keeps fewer. That need not be worse, as
-    pruning is not nested; with one place both find the same.
-    """
-    model = reference.model(case["model"])
-    batch = reference.batch(case["tokens"])
-    proposal = model.proposal("peeking")
-    beam = proposal.beam(proposal.encode(batch), case["k"])
-    found = beam.score[0] > -torch.inf
-    listed = torch.stack(beam.latents, -1)[0, found].tolist()
-    chains = {tuple(map(tuple, chain)) for chain in listed}
-    assert chains == best_chains(proposal, batch, case["k"])
-    log_p = model.log_joint(model.encode(batch), beam.latents)[0, found]
-    total = log_p.logsumexp(-1).item()
-    if case["k"] == 1:
-        assert abs(total - case["beam_logsumexp"]) < TOLERANCE
-    if case["exact_log_px"] is not None:
-        assert total <= case["exact_log_px"] + TOLERANCE
-
-
-def test_the_original_beam_exceeds_p():
-    """Premise of the above: the numbers of the original are no bounds."""
-    over = [
-        case["beam_logsumexp"] - case["exact_log_px"]
-        for case in REFERENCE["beam"]
-        if case["exact_log_px"] is not None
-    ]
-    assert max(over) > TOLERANCE

@@ -7,10 +7,8 @@ import math
 import pytest
 
 from lm_latent_eval.harness.backends import LatentEntityNLM
-from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
@@ -75,48 +73,7 @@ def test_a_wide_beam_is_exact(model, pretrained):
     assert part == pytest.approx(log_p(model, whole) - log_p(model, prefix), abs=1e-9)
 
 
-@pytest.mark.parametrize("proposal", ["adapted", "peeking", "nonpeeking", "prior"])
-def test_importance_samples_agree(model, pretrained, proposal):
-    lm = LatentEntityNLM(
-        pretrained=pretrained, estimator="is", num_samples=4000, proposal=proposal
-    )
-    words = [*ids("the", "fox", "saw"), END]
-    (answer,) = lm.loglikelihood_rolling(rolling("the fox saw"))
-    exact = log_p(model, words)
-    stderr = answer.estimate.draws_stderr
-    assert 0 < stderr < 0.05, "premise: precise enough to notice an error"
-    assert abs(math.expm1(answer - exact)) < 5 * stderr
-
-
 def numbers(lm) -> list[float]:
     whole = lm.loglikelihood_rolling(rolling(*TEXTS))
     parts = [answer for answer, _ in lm.loglikelihood(conditional(*PAIRS))]
     return [w for a in whole for w in a.estimate.log_weights] + [*whole, *parts]
-
-
-@pytest.mark.parametrize("estimator", ["is", "beam"])
-@pytest.mark.parametrize("proposal", ["adapted", "peeking", "nonpeeking", "prior"])
-def test_batches_and_pieces_move_no_number(
-    pretrained, estimator, proposal, monkeypatch
-):
-    settings = {"estimator": estimator, "proposal": proposal, "num_samples": 5}
-    alone = numbers(LatentEntityNLM(pretrained=pretrained, batch_size=1, **settings))
-    again = pytest.approx(alone, rel=1e-9, abs=1e-9)
-    assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
-    for module in (particles, importance, evaluation):
-        monkeypatch.setattr(module, "PIECE", 3)
-    assert numbers(LatentEntityNLM(pretrained=pretrained, **settings)) == again
-
-
-def test_what_it_generates_is_what_it_finds_likely(model, pretrained):
-    lm = LatentEntityNLM(
-        pretrained=pretrained, estimator="beam", num_samples=EVERY_CHAIN
-    )
-    words = ids("the", "fox")
-    uttered = range(4, model.config.vocab_size)
-    scores = {w: log_p(model, [*words, w]) for w in uttered}
-    best = tiny_checkpoint.tokenizer().word(max(scores, key=lambda w: scores[w]))
-    for option in ("the", "fox", "saw", "."):
-        ((_, greedy),) = lm.loglikelihood(conditional(("the fox", f" {option}")))
-        first = max([*uttered, UNKNOWN, END], key=lambda w: log_p(model, [*words, w]))
-        assert greedy == (option == best and first in uttered)

@@ -8,18 +8,14 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.entitynlm import following, network
 from lm_latent_eval.models.entitynlm.latents import Chains
-from lm_latent_eval.text.words import START, UNKNOWN
-from tests.models.entitynlm import tiny
-from tests.models.entitynlm.space import every_chain
-from tests.models.entitynlm.tiny import BEYOND, MAX_LENGTH, SYMBOLS
+from lm_latent_eval.text.words import START
+from tests.models.entitynlm import reference, tiny
+from tests.models.entitynlm.space import best_chains, every_chain
+from tests.models.entitynlm.tiny import MAX_LENGTH, SYMBOLS
 
 LENGTH = 4
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
@@ -55,14 +51,6 @@ def test_every_text_under_every_chain_totals_one(model):
     assert abs(total.item() - 1) < 1e-10
 
 
-def test_a_text_is_as_likely_as_its_continuations(model):
-    log_p = log_p_of(model, every_text(3), every_chain(3, MAX_LENGTH)).logsumexp(1)
-    shorter = log_p_of(model, every_text(2), every_chain(2, MAX_LENGTH)).logsumexp(1)
-    torch.testing.assert_close(
-        log_p.view(-1, len(SYMBOLS)).logsumexp(1), shorter, **EXACTLY
-    )
-
-
 def test_a_chain_that_cannot_be_has_no_probability(model):
     """Of all pairs of numbers, exactly the listed chains are possible."""
     length, most = 3, 3
@@ -80,39 +68,6 @@ def test_a_chain_that_cannot_be_has_no_probability(model):
     for name in PROPOSALS:
         q = model.proposal(name)
         assert ((q.log_prob(q.encode(batch), chains)[0] > -torch.inf) == found).all()
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.1, 2.0])
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_proposals_total_one_and_weigh_right(model, which, temperature):
-    texts = every_text(LENGTH)[::5]
-    chains = every_chain(LENGTH, MAX_LENGTH)
-    q = model.proposal(which, temperature)
-    log_q = q.log_prob(q.encode(tiny.batch(texts)), expanded(chains, len(texts)))
-    log_p = log_p_of(model, texts, chains)
-    assert log_q.logsumexp(-1).abs().max() < 1e-10
-    weighed = (log_q + (log_p - log_q)).logsumexp(-1)
-    torch.testing.assert_close(weighed, log_p.logsumexp(-1), **EXACTLY)
-    assert (log_q > -torch.inf).all()
-
-
-def test_an_unknown_word_costs_its_price(model):
-    chains = every_chain(3, MAX_LENGTH)
-    price = -math.log(7)
-    free = log_p_of(model, [[4, UNKNOWN, 5]], chains)
-    for word in (UNKNOWN, BEYOND):
-        charged = log_p_of(model, [[4, word, 5]], chains, unknown=price)
-        torch.testing.assert_close(charged, free + price, **EXACTLY)
-
-
-def test_the_price_is_only_that_of_unknown_words(model):
-    batch = tiny.batch([[4, 5, 3]])
-    priced = type(batch)(
-        batch.inputs, batch.targets, batch.length, batch.unknown_log_prob - 5.0
-    )
-    chains = every_chain(3, MAX_LENGTH)
-    log_p = [model.log_joint(model.encode(b), chains) for b in (batch, priced)]
-    torch.testing.assert_close(*log_p, **EXACTLY)
 
 
 def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(model):
@@ -217,89 +172,6 @@ def keys(number: int) -> list[int]:
     return [stream_key(3, str(b)) for b in range(number)]
 
 
-@pytest.mark.parametrize("method", [ImportanceSampling(7), BeamMarginalization(9)])
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_a_batch_is_scored_as_its_texts(model, which, method):
-    q = model.proposal(which)
-    together = method.log_weights(model, q, tiny.batch(RAGGED, -2.0), keys(len(RAGGED)))
-    for b, text in enumerate(RAGGED):
-        alone = method.log_weights(
-            model, q, tiny.batch([text], -2.0), [keys(len(RAGGED))[b]]
-        )
-        # Of a short text alone a beam is no wider than what there is to find.
-        found, rest = together[b].split(
-            [alone.shape[1], len(together[b]) - alone.shape[1]]
-        )
-        torch.testing.assert_close(found, alone[0], **EXACTLY)
-        assert rest.isneginf().all()
-
-
-@pytest.mark.parametrize("piece", [1, 2, 3])
-@pytest.mark.parametrize("method", [ImportanceSampling(7), BeamMarginalization(9)])
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_pieces_are_scored_as_the_whole(model, which, method, piece, monkeypatch):
-    q, batch = model.proposal(which), tiny.batch(RAGGED, -2.0)
-    whole = method.log_weights(model, q, batch, keys(len(RAGGED)))
-    for module in (particles, importance):
-        monkeypatch.setattr(module, "PIECE", piece)
-    cut = method.log_weights(model, q, batch, keys(len(RAGGED)))
-    assert (whole > -torch.inf).any(1).all(), "premise"
-    torch.testing.assert_close(cut, whole, **EXACTLY)
-
-
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_samples_are_nested(model, which):
-    q, batch = model.proposal(which), tiny.batch(RAGGED)
-    few, many = (
-        ImportanceSampling(k).log_weights(model, q, batch, keys(len(RAGGED)))
-        for k in (5, 12)
-    )
-    torch.testing.assert_close(many[:, :5], few, **EXACTLY)
-    assert len(many[2].unique()) > 6, "premise: samples differ"
-
-
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_a_state_is_that_of_its_text_and_chain(model, which):
-    """Selected and resampled states go on as the texts and chains they are of."""
-    texts = [[4, 5, 4, 1], [5, 5], [1, 4, 4, 5]]
-    batch, q = tiny.batch(texts), model.proposal(which)
-    for part in (model, q):
-        start = part.encode(batch.piece(0, 3))
-        draws = q.sample(q.encode(batch.piece(0, 3)), Streams(keys(3), 6), 6).latents
-        state = part.advance(start, draws)
-        text, chain = torch.tensor([2, 0]), torch.tensor([[5, 0, 2], [1, 1, 4]])
-        picked = state.select(text).resample(chain)
-        rest = part.encode(batch.select(text).piece(3, 4), picked)
-        more = q.sample(
-            q.encode(batch.select(text).piece(3, 4), picked), Streams([8, 9], 3), 3
-        ).latents
-        score = part.log_joint if part is model else part.log_prob
-        prefix = Chains(*(x[text[:, None], chain] for x in draws))
-        whole = Chains(
-            *(torch.cat([a, b], -1) for a, b in zip(prefix, more, strict=True))
-        )
-        total = score(part.encode(batch.select(text)), whole)
-        begun = score(part.encode(batch.select(text).piece(0, 3)), prefix)
-        torch.testing.assert_close(score(rest, more), total - begun, **EXACTLY)
-    assert isinstance(model, LeftToRight) and isinstance(q, LeftToRight)
-
-
-def test_a_state_is_not_changed_by_going_on(model):
-    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4, 4, 1, 3]])
-    begin = q.encode(batch.piece(0, 3))
-    draws = q.sample(begin, Streams([1], 5), 5)
-    state = q.advance(begin, draws.latents)
-    before = [x.clone() for x in (state.memory.slots, state.memory.last, state.entity)]
-    rest = q.encode(batch.piece(3, 6), state)
-    first = q.sample(rest, Streams([2], 5, starts=[3]), 5)
-    q.beam(rest, 8, draws.log_q)
-    again = q.sample(rest, Streams([2], 5, starts=[3]), 5)
-    torch.testing.assert_close(first.log_q, again.log_q, **EXACTLY)
-    after = (state.memory.slots, state.memory.last, state.entity)
-    for x, y in zip(before, after, strict=True):
-        torch.testing.assert_close(x, y, **EXACTLY)
-
-
 def test_memory_limits_move_no_number(model, monkeypatch):
     q, batch = model.proposal("peeking"), tiny.batch(RAGGED)
     method = ImportanceSampling(7)
@@ -309,14 +181,6 @@ def test_memory_limits_move_no_number(model, monkeypatch):
     torch.testing.assert_close(
         method.log_weights(model, q, batch, keys(len(RAGGED))), plain, **EXACTLY
     )
-
-
-def test_samples_continue_as_many_histories(model):
-    q, batch = model.proposal("peeking"), tiny.batch([[4, 5, 4]])
-    begin = q.encode(batch)
-    state = q.advance(begin, q.sample(begin, Streams([1], 3), 3).latents)
-    with pytest.raises(ValueError, match="3 histories cannot continue in 5 latents"):
-        q.sample(q.encode(batch, state), Streams([1], 5), 5)
 
 
 def rows_of_words(monkeypatch) -> list[int]:
@@ -373,20 +237,6 @@ def test_versions_of_slots_are_sums_of_states(model):
     torch.testing.assert_close(found, versions.vectors, **EXACTLY)
 
 
-def test_chains_that_began_alike_are_sums_of_the_same_vectors(model):
-    """Of a text and of others beside it: what began, and a state of each token."""
-    q, texts = model.proposal("prior"), [[4, 5, 4, 4, 1, 5], [5, 4, 4]]
-    batch, streams = tiny.batch(texts), Streams([1, 2], 200)
-    chains = q.sample(q.encode(batch), streams, 200).latents
-    versions, which = model.encode(batch).follow(chains).contexts()
-    for of_text, text in zip(which, texts, strict=True):
-        contexts = of_text[of_text >= 0].unique()
-        moved = contexts[contexts >= len(versions.begin)]
-        terms = versions.terms(moved).of.unique()
-        assert len(moved) > 50, "premise: many chains move slots"
-        assert len(terms) <= len(text) + 2, "a slot to begin with, or none yet"
-
-
 def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     """Where places and contexts want other words, float32 loses the sum of products."""
     model = tiny.entitynlm(tied=False)
@@ -402,37 +252,61 @@ def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     torch.testing.assert_close(found, exact, rtol=0, atol=100 * rounding)
 
 
-# -- prediction ----------------------------------------------------------------------
+# -- the original's weights -----------------------------------------------------------
+
+EXACT = reference.numbers()["exact"]
 
 
-def test_next_token_is_the_ratio_of_prefixes(model):
-    """From every chain of the prefix, weighted by p: exact but for what is left out."""
-    prefixes = [[4, 5, 4], [1, 4, 5]]
-    chains = expanded(every_chain(3, MAX_LENGTH), len(prefixes))
-    encoded = model.encode(tiny.batch(prefixes))
-    log_w = model.log_joint(encoded, chains)
-    state = model.advance(encoded, chains)
-    after = Particles(state, None, log_w, log_w, log_w.long())
-    last = torch.tensor([p[-1] for p in prefixes])
-    predicted = after.ahead(model, last).next_token(model, [0, 1], [3, 3])
-    assert predicted.shape == (2, model.config.num_words)
-    longer = every_chain(4, MAX_LENGTH)
-    for b, prefix in enumerate(prefixes):
-        joint = log_p_of(model, [[*prefix, v] for v in SYMBOLS], longer).logsumexp(1)
-        wanted = joint - log_w[b].logsumexp(0)
-        ours = predicted[b, list(SYMBOLS)]
-        assert abs(wanted.logsumexp(0).item()) < 1e-10, "premise"
-        torch.testing.assert_close(ours.exp(), wanted.exp(), rtol=0, atol=2e-6)
-        assert (predicted[b, [0, 2, BEYOND]] == -torch.inf).all()
+def name(case):
+    return f"{case['model']}-{len(case['tokens'])}"
 
 
-# -- errors --------------------------------------------------------------------------
+def enumerated(case):
+    model = reference.model(case["model"])
+    chains = every_chain(len(case["tokens"]) - 1, model.config.max_mention_length)
+    return model, reference.batch(case["tokens"]), chains
 
 
-def test_proposals_that_are_not_there(model):
-    with pytest.raises(ValueError, match="has adapted, nonpeeking, peeking, prior"):
-        model.proposal("smoothing")
-    for temperature in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="expected a positive number"):
-            model.proposal(None, temperature)
-    assert model.proposal().name == "adapted"
+@pytest.mark.parametrize("which", PROPOSALS)
+def test_a_temperature_divides_every_score(which):
+    """Against the definition, from the scores of temperature 1."""
+    case = EXACT[1]
+    model, batch, chains = enumerated(case)
+    tau = 1.7
+    plain = model.proposal(which).encode(batch)
+    tempered = model.proposal(which, tau).encode(batch)
+    factors = tempered.follow(chains).factors()
+    place = torch.arange(plain.steps.num_tokens)
+    torch.testing.assert_close(
+        tempered.steps.mention, (plain.steps.mention / tau).log_softmax(-1), **EXACTLY
+    )
+    first = plain.state.memory
+    slots = torch.cat([first.slots[0], first.slots[0].flip(-1)], 1)
+    rows = slots.expand(len(place), 2, -1)
+    last, count = torch.tensor([[0, 1]]), torch.ones(len(place), dtype=torch.long)
+    for method, args in (
+        ("log_slot", (rows, last.expand(len(place), 2), count)),
+        ("log_length", (rows[:, 1],)),
+    ):
+        once = getattr(plain.steps, method)(place, *args)
+        divided = getattr(tempered.steps, method)(place, *args)
+        torch.testing.assert_close(divided, (once / tau).log_softmax(-1), **EXACTLY)
+    untempered = plain.follow(chains).factors()
+    assert all(
+        (a - b).abs().max() > 0.1 for a, b in zip(factors, untempered, strict=True)
+    ), "premise: the temperature matters"
+
+
+def as_tuples(chains: Chains) -> list[tuple[tuple[int, ...], ...]]:
+    return [tuple(map(tuple, rows)) for rows in torch.stack(chains, -1)[0].tolist()]
+
+
+@pytest.mark.parametrize("width", [1, 3, 10])
+@pytest.mark.parametrize("case", EXACT, ids=name)
+def test_beam_keeps_the_best_beginnings(case, width):
+    model, batch, _ = enumerated(case)
+    proposal = model.proposal("peeking")
+    kept = best_chains(proposal, batch, width)
+    beam = proposal.beam(proposal.encode(batch), width)
+    assert (beam.score > -torch.inf).sum() == len(kept)
+    assert set(as_tuples(beam.latents)) == kept

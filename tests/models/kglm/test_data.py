@@ -1,8 +1,9 @@
-"""Annotated texts: read, indexed and turned into walks."""
+"""Annotated texts and Linked WikiText-2: read, refused, and turned into walks."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ import torch
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
     Knowledge,
+    LinkedAnnotator,
+    LinkedText,
     Span,
+    over_shortlist,
     read_annotated,
+    read_linked,
 )
 from lm_latent_eval.models.kglm.training import (
     Annotator,
@@ -22,24 +27,32 @@ from lm_latent_eval.models.kglm.training import (
     surface_forms,
 )
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from lm_latent_eval.training.options import KGLMSize
-from tests import tiny_models
+from tests import kglm_reference as reference
+from tests.kglm_archives import SPECIAL, word
+
+NONE, NEW, DERIVED, CONTINUE = range(4)
+
+
+def mention(start, end, entity="Ada", form="name"):
+    return {"start": start, "end": end, "entity": entity, "form": form}
+
 
 TEXT = "Ada Lovelace met Babbage . She wrote to Babbage from London ."
 ADA = {
     "id": "ada",
     "tokens": TEXT.split(),
     "mentions": [
-        {"start": 5, "end": 6, "entity": "Ada", "form": "pronoun"},
-        {"start": 0, "end": 2, "entity": "Ada", "form": "name"},
-        {"start": 3, "end": 4, "entity": "Babbage", "form": "name"},
-        {"start": 8, "end": 9, "entity": "Babbage", "form": "name"},
-        {"start": 10, "end": 11, "entity": "London", "form": "name"},
+        mention(5, 6, form="pronoun"),
+        mention(0, 2),
+        mention(3, 4, "Babbage"),
+        mention(8, 9, "Babbage"),
+        mention(10, 11, "London"),
     ],
     "triples": [["Ada", "knew", "Babbage"], ["Babbage", "livedIn", "London"]],
 }
-NONE, NEW, DERIVED, CONTINUE = range(4)
 
 
 def text(record=ADA, **changes) -> AnnotatedText:
@@ -52,42 +65,32 @@ def setting(texts, knowledge=None):
     return graph, tokenizer, unknown
 
 
+def write(folder: Path, *lines) -> Path:
+    """Write records, or lines as they are."""
+    lines = [x if isinstance(x, str) else json.dumps(x) for x in lines]
+    path = folder / "train.jsonl"
+    path.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 # -- reading ------------------------------------------------------------------------
 
+SPACED = "Ada Lovelace met Babbage.  She wrote to Babbage\nfrom London."
 
-def test_a_record_is_read_by_characters():
-    read = text()
-    assert read.text == TEXT
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({}, TEXT), ({"text": SPACED}, SPACED)], ids=["plain", "own"]
+)
+def test_a_record_is_read_by_characters(tmp_path, changes, said):
+    """A text may come with its own spacing."""
+    read, other = read_annotated(write(tmp_path, {**ADA, **changes}, ADA))
+    assert read.text == said
     assert read.mentions[0] == Span(0, 12, "Ada", "name")
-    assert [read.text[m.start : m.end] for m in read.mentions] == [
+    assert [said[m.start : m.end] for m in read.mentions] == [
         *("Ada Lovelace", "Babbage", "She", "Babbage", "London")
     ]
-    assert read.triples == (
-        ("Ada", "knew", "Babbage"),
-        ("Babbage", "livedIn", "London"),
-    )
-
-
-def mention(start, end):
-    return {"start": start, "end": end, "entity": "Ada", "form": "name"}
-
-
-def test_a_text_may_come_with_its_own_spacing():
-    own = "Ada Lovelace met Babbage.  She wrote to Babbage\nfrom London."
-    read = text(text=own)
-    assert read.text == own
-    assert [own[m.start : m.end] for m in read.mentions] == [
-        "Ada Lovelace",
-        "Babbage",
-        "She",
-        "Babbage",
-        "London",
-    ]
-
-
-def test_a_text_without_its_tokens_is_an_error():
-    with pytest.raises(ValueError, match="the text has no 'Babbage' after character"):
-        text(text="Ada Lovelace met nobody.")
+    assert read.triples == tuple(map(tuple, ADA["triples"]))
+    assert other == text()
 
 
 @pytest.mark.parametrize(
@@ -97,47 +100,39 @@ def test_a_text_without_its_tokens_is_an_error():
         "[]",
         "3",
         "{}",
-        json.dumps({**ADA, "tokens": None}),
-        json.dumps({**ADA, "tokens": [1, 2]}),
-        json.dumps({**ADA, "mentions": [{"start": 0, "end": 1}]}),
-        json.dumps({**ADA, "mentions": [mention(0, 2), mention(1, 3)]}),
-        json.dumps({**ADA, "mentions": [mention(0, 13)]}),
-        json.dumps({**ADA, "mentions": [mention(-2, 1)]}),
-        json.dumps({**ADA, "mentions": [mention(2, 2)]}),
-        json.dumps({**ADA, "mentions": [mention("0", 2)]}),
-        json.dumps({**ADA, "mentions": [{**mention(0, 2), "form": "nam"}]}),
-        json.dumps({**ADA, "mentions": [{**mention(0, 2), "entity": 7}]}),
-        json.dumps({**ADA, "mentions": [{**mention(0, 2), "start": False}]}),
-        json.dumps({**ADA, "mentions": {"start": 0}}),
-        json.dumps({**ADA, "tokens": "Ada met", "mentions": []}),
-        json.dumps({**ADA, "text": 3}),
-        json.dumps({**ADA, "triples": [["Ada", "knew"]]}),
+        {**ADA, "tokens": None},
+        {**ADA, "tokens": [1, 2]},
+        {**ADA, "mentions": [{"start": 0, "end": 1}]},
+        {**ADA, "mentions": [mention(0, 2), mention(1, 3)]},
+        {**ADA, "mentions": [mention(0, 13)]},
+        {**ADA, "mentions": [mention(-2, 1)]},
+        {**ADA, "mentions": [mention(2, 2)]},
+        {**ADA, "mentions": [mention("0", 2)]},
+        {**ADA, "mentions": [mention(0, 2, form="nam")]},
+        {**ADA, "mentions": [mention(0, 2, entity=7)]},
+        {**ADA, "mentions": [mention(False, 2)]},
+        {**ADA, "mentions": {"start": 0}},
+        {**ADA, "tokens": "Ada met", "mentions": []},
+        {**ADA, "text": 3},
+        {**ADA, "text": "Ada Lovelace met nobody."},
+        {**ADA, "triples": [["Ada", "knew"]]},
+        {**ADA, "triples": ["abc"]},
         '{"tokens": ' + "[" * 100_000,
-        json.dumps({**ADA, "triples": ["abc"]}),
         json.dumps(ADA)[:-1] + ', "triples": []}',
         json.dumps(ADA)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
-    ids=lambda line: line[-40:],
+    ids=lambda line: str(line)[-40:],
 )
 def test_a_bad_line_is_named(tmp_path, line):
-    path = tmp_path / "a.jsonl"
-    path.write_text(f"{json.dumps(ADA)}\n\n{line}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: not an annotated text"):
+    path = write(tmp_path, ADA, line)
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 3: not an annotated t"):
         read_annotated(path)
 
 
-def test_a_file_without_texts_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match=r"a\.jsonl has no texts"):
-        read_annotated(tmp_path / "a.jsonl")
-
-
-def test_texts_are_read_in_order(tmp_path):
-    path = tmp_path / "a.jsonl"
-    records = [ADA, {**ADA, "id": "b\u2028"}]
-    lines = [json.dumps(r, ensure_ascii=False) for r in records]
-    path.write_text("\n\n".join(lines), encoding="utf-8")
-    assert read_annotated(path) == [text(), text(id="b\u2028")]
+@pytest.mark.parametrize("read", [read_annotated, read_linked])
+def test_a_file_without_texts_is_named(tmp_path, read):
+    with pytest.raises(ValueError, match=r"train\.jsonl has no texts"):
+        read(write(tmp_path, ""))
 
 
 @pytest.mark.parametrize(
@@ -166,14 +161,12 @@ def test_bad_knowledge_is_named(tmp_path, content):
 
 
 def test_names_are_ranked_and_pronouns_are_no_names():
-    described = [{**mention(0, 1), "form": f} for f in ("description", "demonstrative")]
-    texts = [
-        text(),
-        text(tokens=["Ada"], mentions=[mention(0, 1)], triples=[]),
-        text(tokens=["countess"], mentions=described[:1], triples=[]),
-        text(tokens=["countess"], mentions=described[:1], triples=[]),
-        text(tokens=["this"], mentions=described[1:], triples=[]),
-    ]
+    def named(word, form):
+        return text(tokens=[word], mentions=[mention(0, 1, form=form)], triples=[])
+
+    countess = named("countess", "description")
+    texts = [text(), named("Ada", "name"), countess, countess]
+    texts.append(named("this", "demonstrative"))
     knowledge = Knowledge((), {"Ada": ["Augusta", "Ada"], "Bo": ["Bo"]})
     assert surface_forms(texts, knowledge) == {
         "Ada": ["countess", "Ada", "Ada Lovelace", "Augusta"],
@@ -198,8 +191,7 @@ def test_the_graph_of_a_text():
 
 def test_unknown_words_of_a_name_are_not_copied():
     """An alias has a literal <unk>: to copy it would be to utter any word at all."""
-    record = {**ADA, "tokens": ["<unk>", *ADA["tokens"][1:]]}
-    graph, _, _ = setting([text(record)])
+    graph, _, _ = setting([text(tokens=["<unk>", *ADA["tokens"][1:]])])
     assert not (graph.aliases == UNKNOWN).any()
     assert (graph.aliases[1, 0] > 0).sum() == 1
 
@@ -210,84 +202,58 @@ def test_rare_words_are_unknown_and_counted():
     # Ada Lovelace met She wrote to from London; the names can be copied.
     assert unknown == 8
     ids = tokenizer("Ada met Babbage").ids
-    assert ids[0] >= 6
-    assert ids[1] == UNKNOWN
-    assert ids[2] < 6
+    assert ids[0] >= 6 and ids[1] == UNKNOWN and ids[2] < 6
 
 
 # -- walks ------------------------------------------------------------------------
 
+OTHER = {
+    "tokens": ["Bo", "met", "Ada"],
+    "mentions": [mention(0, 1, "Bo"), mention(2, 3)],
+}
+WORDWISE = {"tokens": ["(Ada", "Lovelace)", "wrote"], "mentions": [mention(0, 2)]}
+NEIGHBOURS = {
+    "tokens": ["Ada", "Lovelace"] * 2,
+    "mentions": [mention(0, 2), mention(2, 4)],
+}
+
 
 @pytest.mark.parametrize(
-    ("cutoff", "types"),
+    ("changes", "cutoff", "types", "nodes"),
     [
         # Each mention but the first is derived from the one before it, which ends
         # 1, 1, 2 and 1 words earlier: 2, 2, 3 and 2 places.
-        (30, "NCxDxDxxDxDxx"),
-        (2, "NCxDxDxxNxDxx"),
-        (1, "NCxNxNxxNxNxx"),
-        (3, "NCxDxDxxDxDxx"),
+        ({}, 30, "NCxDxDxxDxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
+        ({}, 3, "NCxDxDxxDxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
+        ({}, 2, "NCxDxDxxNxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
+        ({}, 1, "NCxNxNxxNxNxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
+        (NEIGHBOURS, 5, "NCDCx", [1, 1, 1, 1, 0]),
+        # The graph does not have Bo. A token of several words is taken word by word.
+        (OTHER, 5, "xxNx", [0, 0, 1, 0]),
+        (WORDWISE, 5, "NCCCxx", [1, 1, 1, 1, 0, 0]),
     ],
 )
-def test_mentions_are_derived_from_recent_ones(cutoff, types):
+def test_the_walk_of_a_text(changes, cutoff, types, nodes):
+    """A mention is derived from one that ended in the last tokens, or new."""
     graph, tokenizer, _ = setting([text()])
-    ids, mentions, nodes = Annotator(graph, tokenizer, cutoff)(text())
-    code = {"x": NONE, "N": NEW, "D": DERIVED, "C": CONTINUE}
-    assert ids[:-1] == tokenizer(text().text).ids
-    assert ids[-1] == END
-    assert mentions == [code[t] for t in types]
-    a, b, c = 1, 2, 3
-    assert nodes == [a, a, 0, b, 0, a, 0, 0, b, 0, c, 0, 0]
+    ids, mentions, found = Annotator(graph, tokenizer, cutoff)(text(**changes))
+    assert ids[:-1] == tokenizer(text(**changes).text).ids and ids[-1] == END
+    assert ["xNDC"[m] for m in mentions] == [*types]
+    assert found == nodes
 
 
-def test_neighbouring_mentions_are_told_apart():
-    spans = [mention(0, 2), mention(2, 4)]
-    record = text(tokens=["Ada", "Lovelace"] * 2, mentions=spans, triples=[])
-    graph, tokenizer, _ = setting([record])
-    _, mentions, nodes = Annotator(graph, tokenizer, 5)(record)
-    assert mentions == [NEW, CONTINUE, DERIVED, CONTINUE, NONE]
-    assert nodes == [1, 1, 1, 1, 0]
-
-
-def test_entities_that_the_graph_lacks_are_no_mentions():
-    graph, tokenizer, _ = setting([text()])
-    other = text(
-        tokens=["Bo", "met", "Ada"],
-        mentions=[{**mention(0, 1), "entity": "Bo"}, mention(2, 3)],
-    )
-    _, mentions, nodes = Annotator(graph, tokenizer, 5)(other)
-    assert mentions == [NONE, NONE, NEW, NONE]
-    assert nodes == [0, 0, 1, 0]
-
-
-def test_words_and_tokens_may_be_cut_differently():
-    """A token of several words is mentioned word by word."""
-    record = text(
-        tokens=["(Ada", "Lovelace)", "wrote"], mentions=[mention(0, 2)], triples=[]
-    )
-    graph, tokenizer, _ = setting([record])
-    ids, mentions, _ = Annotator(graph, tokenizer, 5)(record)
-    assert len(ids) == 6
-    assert mentions == [NEW, CONTINUE, CONTINUE, CONTINUE, NONE, NONE]
-
-
-def test_walks_are_padded():
-    walks = collate_walks([[1, 3], [0]], [[5, 5], [0]])
-    assert walks.mention.tolist() == [[[1, 3]], [[0, 0]]]
-    assert walks.node.tolist() == [[[5, 5]], [[0, 0]]]
-
-
-def assert_possible(texts, others=()) -> None:
+def test_real_texts_are_possible_walks(data_dir):
     """Every annotated walk has positive probability under a new model's p and q."""
-    size = KGLMSize(4, 3, 5, num_layers=1, cutoff=20, dropout=0.0)
+    folder, size = data_dir / "webnlg", KGLMSize(4, 3, 5, num_layers=1, cutoff=20)
+    train, dev = (read_annotated(folder / f"{s}.jsonl") for s in ("train", "dev"))
+    texts = train[::90][:150]
     tokenizer, unknown = build_vocabulary(texts, min_count=2)
     model = new_model(texts, None, tokenizer, unknown, size, seed=0).eval()
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    items = [annotate(t) for t in [*texts, *others]]
-    seen = {m for _, mentions, _ in items for m in mentions}
-    assert seen == {NONE, NEW, DERIVED, CONTINUE}, "premise"
-    batch = TokenBatch.collate([ids for ids, _, _ in items], first=START)
-    walks = collate_walks([m for _, m, _ in items], [n for _, _, n in items])
+    ids, mentions, nodes = zip(*map(annotate, texts + dev[::40][:30]), strict=True)
+    assert {m for some in mentions for m in some} == {*range(4)}, "premise"
+    batch = TokenBatch.collate(list(ids), first=START)
+    walks = collate_walks(mentions, nodes)
     with torch.no_grad():
         assert model.log_joint(model.encode(batch), walks).isfinite().all()
         for which in ("peeking", "nonpeeking", "prior"):
@@ -295,13 +261,178 @@ def assert_possible(texts, others=()) -> None:
             assert proposal.log_prob(proposal.encode(batch), walks).isfinite().all()
 
 
-def test_demonstration_texts_are_possible_walks():
-    texts = tiny_models.annotated(60)
-    assert_possible(texts[:40], texts[40:])
+# -- Linked WikiText-2 ----------------------------------------------------------------
 
 
-def test_real_texts_are_possible_walks(data_dir):
-    read = [
-        read_annotated(data_dir / "webnlg" / f"{s}.jsonl") for s in ("train", "dev")
+def annotation(start, end, entity, *edges, source="WIKI"):
+    """A mention with its (relation, parent) edges; new without any."""
+    return {
+        "source": source,
+        "id": entity,
+        "span": [start, end],
+        "relation": [relation for relation, _ in edges] or ["@@NEW@@"],
+        "parent_id": [parent for _, parent in edges] or [entity],
+    }
+
+
+WORDS = """
+    @@START@@ Ada Lovelace was born in 1815 . @@END@@
+    In London , she met Charles Babbage @@UNKNOWN@@ . @@END@@
+"""
+YEAR = "T::9::+1815-00-00T00:00:00Z"
+ARTICLE = {
+    "title": "Ada Lovelace",
+    "tokens": WORDS.split(),
+    "annotations": [
+        annotation(1, 3, "Q7259", source="KG"),
+        annotation(6, 7, YEAR, ("P569", "Q7259")),
+        annotation(10, 11, "Q84", ("P19", "Q7259"), ("R:P800", "Q7259")),
+        annotation(12, 13, "Q7259", ("@@REFLEXIVE@@", "Q7259"), source="COREF"),
+        annotation(14, 16, "Q46633"),
+    ],
+}
+
+
+def test_an_article_as_a_record_of_ours(tmp_path):
+    path = write(tmp_path, ARTICLE, {**ARTICLE, "tokens": ARTICLE["tokens"][:-1]})
+    read, without_last_end = read_annotated(path)
+    assert read == without_last_end
+    assert read.id == "Ada Lovelace"
+    assert read.text == (
+        "Ada Lovelace was born in 1815 . \n In London , she met Charles Babbage <unk> ."
+    )
+    assert [(read.text[m.start : m.end], m.entity, m.form) for m in read.mentions] == [
+        ("Ada Lovelace", "Q7259", "name"),
+        ("1815", YEAR, "name"),
+        ("London", "Q84", "name"),
+        ("she", "Q7259", "pronoun"),
+        ("Charles Babbage", "Q46633", "name"),
     ]
-    assert_possible(read[0][::90][:150], read[1][::40][:30])
+    assert read.triples == (
+        ("Q7259", "P19", "Q84"),
+        ("Q7259", "P569", YEAR),
+        ("Q84", "P800", "Q7259"),
+    )
+    assert read_texts(path) == [read.text] * 2, "the text alone is the same"
+
+
+def test_a_mention_of_the_last_end_is_cut(tmp_path):
+    size = len(ARTICLE["tokens"])
+    for start, kept in ((size - 1, []), (size - 2, [(".", "Q1")])):
+        record = {**ARTICLE, "annotations": [annotation(start, size, "Q1")]}
+        (read,) = read_annotated(write(tmp_path, record))
+        assert [(read.text[m.start : m.end], m.entity) for m in read.mentions] == kept
+
+
+def test_overlapping_mentions_are_cut():
+    record = {
+        **ARTICLE,
+        "annotations": [
+            annotation(2, 7, "Q1"),
+            annotation(4, 5, "Q2", ("P1", "Q1")),
+            annotation(6, 9, "Q3"),
+            annotation(9, 10, "Q3"),
+        ],
+    }
+    article = LinkedText.from_json(record)
+    found = [(m.start, m.end, m.entity, m.edges) for m in article.mentions()]
+    assert found == [
+        (2, 4, "Q1", ()),
+        (4, 5, "Q2", (("P1", "Q1"),)),
+        (5, 6, "Q1", ()),
+        (6, 9, "Q3", ()),
+        (9, 10, "Q3", ()),
+    ]
+    spans = [(m["start"], m["end"]) for m in article.as_record()["mentions"]]
+    assert spans == [(1, 3), (3, 4), (4, 5), (5, 8), (8, 9)]
+
+
+def test_the_walk_of_an_article(golden):
+    """Words, entities and literals that a converted model knows, and others."""
+    checkpoint = golden("A")
+    nodes = list(checkpoint.model.knowledge.node_names)
+    literal = next(n for n in nodes if n.startswith("T"))
+    rows = reference.numbers()["entities"]
+    entities = [n for n in nodes if n.startswith("Q") and n in rows][:2]
+    record = {
+        "tokens": ["@@START@@", word(5), "never", word(6), word(7), "@@END@@", word(5)],
+        "annotations": [
+            annotation(1, 3, entities[0]),
+            annotation(3, 5, entities[1], ("P1", entities[0])),
+            annotation(5, 6, literal, ("P1", entities[0])),
+            annotation(6, 7, "Q-nobody"),
+        ],
+    }
+    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
+    article = LinkedText.from_json(record)
+    words, mentions, node = annotate(article)
+    assert words == [5, UNKNOWN, 6, 7, END, 5]
+    assert mentions == [NEW, CONTINUE, DERIVED, CONTINUE, DERIVED, NEW]
+    names = [nodes[n] for n in node]
+    assert names == [entities[0]] * 2 + [entities[1]] * 2 + [literal, SPECIAL[1]]
+    date = rows.index("@@DATE@@")
+    assert annotate.shortlist(article) == [*map(rows.index, entities), date, UNKNOWN]
+
+
+def test_a_shortlist_holds_all_the_mass(golden):
+    model = golden("C").model
+    encoded = model.encode(reference.batch([2, 5, 6, 7]))
+    position, entity = torch.arange(3), torch.arange(model.config.num_entities)
+    every = torch.cartesian_prod(position, entity)
+    wide = encoded.walk.new.log_prob(*every.T).view(3, -1).exp()
+    narrow = over_shortlist(encoded, [6, 0, 4]).walk.new.log_prob(*every.T)
+    assert (wide > 0).all()
+    wide[:, [e for e in entity.tolist() if e not in (4, 6)]] = 0
+    expected = wide / wide.sum(1, keepdim=True)
+    torch.testing.assert_close(narrow.view(3, -1).exp(), expected)
+    with pytest.raises(ValueError, match="a shortlist is of one text; got 2"):
+        both = torch.tensor([0, 0])
+        over_shortlist(model.encode(encoded.batch.select(both)), [4])
+
+
+def with_annotation(**changes):
+    return {**ARTICLE, "annotations": [{**annotation(1, 3, "Q1"), **changes}]}
+
+
+MALFORMED = {
+    "cut": json.dumps(ARTICLE)[:50],
+    "a list": "[]",
+    "a number": "3",
+    "no tokens": {n: v for n, v in ARTICLE.items() if n != "tokens"},
+    "tokens that are numbers": {**ARTICLE, "tokens": ["@@START@@", 1]},
+    "lines within lines": {**ARTICLE, "tokens": [ARTICLE["tokens"]]},
+    "no start": {**ARTICLE, "tokens": ARTICLE["tokens"][1:]},
+    "no annotation": {**ARTICLE, "annotations": [{}]},
+    "no list": {**ARTICLE, "annotations": 3},
+    "a span of the start": with_annotation(span=[0, 2]),
+    "an empty span": with_annotation(span=[2, 2]),
+    "a span beyond the end": with_annotation(span=[2, 99]),
+    "a span of three": with_annotation(span=[2, 3, 4]),
+    "a span of strings": with_annotation(span=["2", "3"]),
+    "a span of fractions": with_annotation(span=[1.5, 3]),
+    "no name": with_annotation(id=None),
+    "a relation without parent": with_annotation(relation=["P1", "P2"]),
+    "relations that are a string": with_annotation(relation="P1", parent_id="Q1"),
+    "a name twice": json.dumps(ARTICLE)[:-1] + ', "tokens": []}',
+    "a parent that is a number": with_annotation(parent_id=[1]),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_article_is_named(tmp_path, kind):
+    path = write(tmp_path, ARTICLE, MALFORMED[kind])
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 3: not a linked article"):
+        read_linked(path)
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 3: not an annotated"):
+        read_annotated(path)
+
+
+def test_the_published_articles_are_read(golden_dir):
+    path = golden_dir / "kglm" / "archive" / "train.jsonl"
+    articles, texts = read_linked(path), read_annotated(path)
+    assert [len(a.annotations) for a in articles] == [8, 8, 3]
+    assert [t.id for t in texts] == [a.title for a in articles]
+    assert [len(t.mentions) for t in texts] == [8, 8, 3]
+    assert texts[1].mentions[0] == Span(4, 30, "Q4890550", "name")
+    assert texts[0].triples[0] == ("Q1223", "P150", "Q695782")
+    assert [t.text.count("\n") for t in texts] == [1, 1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,11 @@ from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference
+from tests.kglm_space import every_walk
 
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]
+EXACT = reference.numbers()["exact"]
 TOLERANCE = 1e-6
 MASKED = -90.0
 """Below this the originals' numbers are mask constants; ours are -inf there."""
@@ -219,3 +222,62 @@ def test_every_factor_of_q(case, which):
     parent, edge = parent_factors(replace(encoded, walk=everything), z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])
+
+
+# -- sums over every walk -------------------------------------------------------------
+
+
+def of_model(case: dict) -> str:  # type: ignore[type-arg]
+    return f"{case['model']}-{'.'.join(map(str, case['tokens']))}"
+
+
+def enumerate_walks(case):
+    kglm = reference.model(case["model"])
+    walks = every_walk(
+        kglm.knowledge,
+        len(case["tokens"]) - 1,
+        kglm.config.cutoff,
+        reference.SPECIAL_ENTITIES,
+    )
+    return kglm, walks
+
+
+@pytest.mark.parametrize("case", EXACT, ids=of_model)
+def test_sum_over_every_walk(case):
+    kglm, walks = enumerate_walks(case)
+    log_p = kglm.log_joint(kglm.encode(reference.batch(case["tokens"])), walks)
+    assert abs(log_p.logsumexp(-1).item() - case["log_px_clean"]) < 1e-6
+
+    penalty = -math.log(reference.numbers()["num_unknown_types"])
+    encoded = kglm.encode(reference.batch(case["tokens"], penalty=penalty))
+    total = kglm.log_joint(encoded, walks).logsumexp(-1).item()
+    assert abs(total - case["log_px_clean_penalized"]) < 1e-6
+
+
+@pytest.mark.parametrize("case", [c for c in EXACT if c["all"]], ids=of_model)
+def test_every_walk_of_the_original(case):
+    """Ours is the original's, summed over the parents of the same walk."""
+    kglm, walks = enumerate_walks(case)
+    log_p = kglm.log_joint(kglm.encode(reference.batch(case["tokens"])), walks)
+    golden = defaultdict(list)
+    for entry in case["all"]:
+        golden[tuple(entry["m"]), tuple(entry["raw"])].append(entry["clean"])
+    for k in range(walks.node.shape[1]):
+        key = tuple(walks.mention[0, k].tolist()), tuple(walks.node[0, k].tolist())
+        wanted = torch.tensor(golden.pop(key), dtype=torch.float64).logsumexp(0)
+        assert abs(log_p[0, k] - wanted) < 1e-6
+    assert not golden, "we miss walks that the original has"
+
+
+@pytest.mark.parametrize("which", ["peeking", "nonpeeking", "prior", "adapted"])
+@pytest.mark.parametrize("case", EXACT, ids=of_model)
+def test_importance_weights_are_exact(case, which):
+    """Of a p that leaves mass on the impossible, too."""
+    kglm, walks = enumerate_walks(case)
+    batch, proposal = reference.batch(case["tokens"]), kglm.proposal(which)
+    log_p = kglm.log_joint(kglm.encode(batch), walks)
+    log_q = proposal.log_prob(proposal.encode(batch), walks)
+    assert abs(log_q.logsumexp(-1).item()) < 1e-10, "q is a distribution"
+    assert (log_q[log_p > -torch.inf] > -torch.inf).all(), "q covers p"
+    expected = (log_q.exp() * (log_p - log_q).exp()).sum()
+    assert abs(expected / log_p.logsumexp(-1).exp() - 1) < 1e-10

@@ -1,8 +1,14 @@
-"""The knowledge graph: built, searched, written and read."""
+"""The knowledge graph: built, searched, written, read lazily, refused if damaged."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import struct
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,23 +18,26 @@ from safetensors.torch import load_file, save_file
 
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.models.kglm.graph import (
-    FILE_NAME,
-    REFLEXIVE,
-    GraphError,
-    KnowledgeGraph,
-)
+from lm_latent_eval.models.kglm.graph import REFLEXIVE, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import (
+    BLOCK,
     CHECKED,
+    COLUMNS,
+    FILE_NAME,
     FORMATS,
-    WIDTH,
-    WINDOWS,
+    LOOKUPS,
+    ChangedError,
+    Column,
+    GraphError,
+    TensorFile,
     everything,
-    sampled,
+    search,
+    seek_and_read,
 )
 from tests import large_graph
-from tests.tiny_models import damage
+from tests.memory_limit import at_most
 
+PROJECT = Path(__file__).parents[3]
 FACTS = [
     ("Ada", "knows", "Bo"),
     ("Ada", "likes", "Bo"),
@@ -46,26 +55,25 @@ def build(triples=FACTS, aliases=ALIASES, **options) -> KnowledgeGraph:
 
 
 def named_edges(graph: KnowledgeGraph) -> Counter[tuple[str, str, str]]:
-    heads = graph.edge_key // graph.num_nodes
-    tails = graph.tail(torch.arange(graph.num_edges))
+    heads = (graph.edge_key // graph.num_nodes).tolist()
+    tails = graph.tail(torch.arange(graph.num_edges)).tolist()
+    relations = graph.edge_relation.tolist()
     return Counter(
         (graph.node_names[h], graph.relation_names[r], graph.node_names[t])
-        for h, r, t in zip(
-            heads.tolist(), graph.edge_relation.tolist(), tails.tolist(), strict=True
-        )
+        for h, r, t in zip(heads, relations, tails, strict=True)
     )
 
 
-# -- building -----------------------------------------------------------------------
+# -- building and searching -----------------------------------------------------------
 
 
 def test_plain_edges_and_names():
-    graph = build(nodes=["Cy"], reflexive=False, inverse=False)
+    graph = build(FACTS * 2, nodes=["Cy"], reflexive=False, inverse=False)
     assert list(graph.node_names) == [
         *("@@none@@", "Ada", "Bo", "Cy", "Zoë 🦊", "Ünnürup/東京")
     ]
     assert graph.relation_names == ["@@none@@", "knows", "likes"]
-    assert named_edges(graph) == Counter(FACTS)
+    assert named_edges(graph) == Counter(FACTS), "repeated facts count once"
     assert graph.has_edges.tolist() == [False, True, True, False, False, False]
     assert graph.num_entities == graph.num_nodes == 6
     assert (graph.edge_key.diff() >= 0).all()
@@ -82,8 +90,7 @@ def test_reflexive_and_inverse_edges():
 
 
 def test_aliases_are_cut_to_size():
-    graph = build()
-    assert graph.aliases.tolist() == [
+    assert build().aliases.tolist() == [
         [[0, 0, 0], [0, 0, 0]],
         [[4, 5, 0], [6, 0, 0]],  # the third form is dropped
         [[0, 0, 0], [0, 0, 0]],
@@ -92,38 +99,15 @@ def test_aliases_are_cut_to_size():
     ]
 
 
-def test_repeated_facts_count_once():
-    assert build(FACTS * 2).num_edges == build().num_edges
-
-
-def test_a_graph_of_nothing():
-    graph = build([], {})
-    assert (graph.num_nodes, graph.num_edges) == (1, 0)
-    assert graph.has_edges.tolist() == [False]
-
-
-def test_neighbours_are_distinct_and_in_order():
-    graph = build(reflexive=False)
-    assert [graph.neighbours(n) for n in range(5)] == [[], [2], [1, 2, 4], [], [2]]
-
-
 def test_shared_rows_are_nobody():
     """Nodes that share a row of the entity table are not introduced by it."""
     graph = build(reflexive=False, inverse=False)
-    columns = {name: getattr(graph, name) for name in ("edge_key", "edge_relation")}
-    shared = KnowledgeGraph(
-        **columns,
-        entity_of=torch.tensor([0, 1, 2, 3, 3]),
-        aliases=graph.aliases,
-        node_names=graph.node_names,
-        relation_names=graph.relation_names,
-        num_entities=4,
-    )
+    names = ("edge_key", "edge_relation", "aliases", "node_names", "relation_names")
+    columns = {name: getattr(graph, name) for name in names}
+    rows = torch.tensor([0, 1, 2, 3, 3])
+    shared = KnowledgeGraph(**columns, entity_of=rows, num_entities=4)
     assert shared.node_of_entity.tolist() == [0, 1, 2, 0]
     assert shared.has_edges.tolist() == [False, True, True, False]
-
-
-# -- searching ----------------------------------------------------------------------
 
 
 @given(TRIPLES, st.booleans(), st.booleans())
@@ -131,9 +115,7 @@ def test_edges_are_found_as_by_looking_at_all(triples, reflexive, inverse):
     graph = build(triples, {}, nodes=["alone"], reflexive=reflexive, inverse=inverse)
     n = graph.num_nodes
     key = graph.edge_key.tolist()
-    head, tail = (
-        x.flatten() for x in torch.meshgrid(*[torch.arange(n)] * 2, indexing="ij")
-    )
+    head, tail = torch.cartesian_prod(torch.arange(n), torch.arange(n)).T
     edge, pair = expand_ranges(*graph.edges_between(head, tail))
     found = [edge[pair == i].tolist() for i in range(n * n)]
     assert found == [[e for e, k in enumerate(key) if k == i] for i in range(n * n)]
@@ -143,36 +125,103 @@ def test_edges_are_found_as_by_looking_at_all(triples, reflexive, inverse):
     assert row.tolist() == [k // n for k in key]
 
 
-def test_parallel_edges_lie_together():
-    graph = build(reflexive=False, inverse=False)
-    start, end = graph.edges_between(torch.tensor([1, 2]), torch.tensor([2, 1]))
-    assert (end - start).tolist() == [2, 0]
-    relations = graph.edge_relation[start[0] : end[0]]
-    assert [graph.relation_names[r] for r in relations] == ["knows", "likes"]
+def test_aliases_lead_to_their_nodes():
+    graph = large_graph.graph(300, 300)
+    word = torch.tensor([17, 3, 199, 17, -1])
+    words, node, which = graph.aliases_that_begin(word)
+    for i, w in enumerate(word.tolist()):
+        place = (graph.aliases[..., 0] == w).nonzero()
+        found = torch.cat([node[which == i, None], words[which == i]], 1)
+        wanted = torch.cat([place[:, :1], graph.aliases[place.T[0], place.T[1]]], 1)
+        assert torch.equal(found.unique(dim=0), wanted.unique(dim=0))
+        assert len(found) == len(wanted)
+    assert (which.bincount(minlength=5) > 0).tolist() == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert graph.lookups.num_words == large_graph.NUM_WORDS
 
 
-# -- files ------------------------------------------------------------------------
+# -- columns of a file ----------------------------------------------------------------
+
+
+def column(folder: Path, tensor: torch.Tensor) -> Column:
+    save_file({"other": torch.ones(3).int(), "x": tensor}, folder / "file")
+    return TensorFile(folder / "file").column("x")
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_systems_without_pread_read_the_same(tmp_path):
+    content = bytes(range(256))
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file:
+        for place, size in ((5, 7), (0, 256), (250, 20), (300, 1)):
+            found = seek_and_read(file.fileno(), size, place)
+            assert found == content[place : place + size]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("values", [3, 10**9])
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 7])
+def test_searching_is_searching_a_tensor(tmp_path, size, values, dtype):
+    """Where many numbers are equal, too, and beyond both ends."""
+    numbers = torch.randint(values, (size,), generator=seeded(0), dtype=dtype)
+    numbers = numbers.sort().values
+    found = numbers[torch.randint(max(size, 1), (40 if size else 0,))]
+    keys = torch.cat([found, torch.randint(values, (40,), dtype=dtype)])
+    keys = torch.cat([keys, torch.tensor([-5, 0, values, values + 5], dtype=dtype)])
+    for right in (False, True):
+        lazy, wanted = column(tmp_path, numbers), keys.view(-1, 2)
+        ours = lazy.search(wanted, right=right)
+        assert torch.equal(ours, torch.searchsorted(numbers, wanted, right=right))
+        lazy.whole()
+        assert torch.equal(search(lazy, wanted, right=right), ours), "read in whole"
+
+
+@pytest.mark.parametrize("shape", [(3 * BLOCK + 5,), (2000, 2, 3), (3, 5000)])
+def test_rows_are_those_of_a_tensor(tmp_path, shape):
+    numbers = torch.randint(99, shape, generator=seeded(1))
+    lazy = column(tmp_path, numbers)
+    assert (len(lazy), lazy.shape, lazy.ndim) == (len(numbers), shape, numbers.ndim)
+    rows = torch.randint(len(numbers), (3, 2), generator=seeded(2))
+    for some in (rows, slice(3), slice(1, 1), slice(-1, None)):
+        assert torch.equal(lazy[some], numbers[some])
+    with pytest.raises(IndexError):
+        lazy[torch.tensor([len(numbers) + BLOCK])]
+    assert torch.equal(everything(lazy), numbers)
+    assert torch.equal(pickle.loads(pickle.dumps(lazy)), numbers)
+
+
+def test_what_is_not_looked_at_is_not_read(tmp_path, monkeypatch):
+    lazy = column(tmp_path, torch.arange(100 * BLOCK))
+    assert lazy.num_unread == 100
+    for _ in range(2):
+        assert lazy[torch.tensor([5, BLOCK + 1, 7])].tolist() == [5, BLOCK + 1, 7]
+        assert lazy.search(torch.tensor([50 * BLOCK + 3])).tolist() == [50 * BLOCK + 3]
+        assert lazy.num_unread == 97
+        monkeypatch.setattr(TensorFile, "read", None)  # what is known is not read again
+
+
+# -- files of graphs ----------------------------------------------------------------
 
 
 def same(ours: KnowledgeGraph, wanted: KnowledgeGraph) -> bool:
-    columns = ("edge_key", "edge_relation", "entity_of", "aliases")
-    return (
-        all(
-            torch.equal(everything(getattr(ours, c)), everything(getattr(wanted, c)))
-            for c in columns
-        )
-        and list(ours.node_names) == list(wanted.node_names)
-        and list(ours.relation_names) == list(wanted.relation_names)
-        and ours.num_entities == wanted.num_entities
-        and all(
-            torch.equal(
-                everything(getattr(ours.lookups, name)),
-                everything(getattr(wanted.lookups, name)),
-            )
-            for name in ("node_of_entity", "has_edges", "alias_order", "alias_first")
-        )
-        and ours.lookups.num_words == wanted.lookups.num_words
-    )
+    def columns(graph):
+        found = [everything(getattr(graph, name)) for name in COLUMNS]
+        return found + [everything(getattr(graph.lookups, name)) for name in LOOKUPS]
+
+    def rest(graph):
+        names = [*graph.node_names], [*graph.relation_names]
+        return names, graph.num_entities, graph.lookups.num_words
+
+    pairs = zip(columns(ours), columns(wanted), strict=True)
+    return all(torch.equal(*pair) for pair in pairs) and rest(ours) == rest(wanted)
 
 
 @pytest.mark.parametrize("facts", [FACTS, []])
@@ -181,22 +230,18 @@ def test_a_saved_graph_is_the_same(tmp_path, facts):
     graph.save(tmp_path)
     again = KnowledgeGraph.load(tmp_path)
     assert same(again, graph)
-    again.save(tmp_path)
-    assert same(KnowledgeGraph.load(tmp_path), graph), (
-        "written over the file it is read from"
-    )
+    again.save(tmp_path)  # over the file that it is read from
+    assert same(KnowledgeGraph.load(tmp_path), graph)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), unique=True))
 def test_names_are_kept_whatever_they_are(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("graph")
-    graph = build([], {}, nodes=names)
-    graph.save(folder)
+    build([], {}, nodes=names).save(folder)
     packed = KnowledgeGraph.load(folder).node_names
-    assert list(packed) == ["@@none@@", *sorted(names)]
-    assert len(packed) == len(names) + 1
-    assert packed[-1] == list(packed)[-1]
-    assert packed[1:] == list(packed)[1:]
+    wanted = ["@@none@@", *sorted(names)]
+    assert (list(packed), len(packed)) == (wanted, len(wanted))
+    assert (packed[-1], packed[1:]) == (wanted[-1], wanted[1:])
     with pytest.raises(IndexError):
         packed[len(packed)]
 
@@ -302,17 +347,6 @@ def test_what_contradicts_itself_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_windows_are_the_ends_and_between():
-    short = torch.arange(WINDOWS * WIDTH)
-    assert torch.equal(sampled(short), short)
-    column = torch.arange(10 * WINDOWS * WIDTH)
-    windows = sampled(column).view(WINDOWS, WIDTH)
-    assert (windows.diff(dim=1) == 1).all()
-    assert windows[0, 0] == 0
-    assert windows[-1, -1] == column[-1]
-    assert (windows.diff(dim=0) > WIDTH).all()
-
-
 @pytest.mark.parametrize(
     ("column", "lookup"),
     [
@@ -338,20 +372,125 @@ def test_an_id_that_was_not_looked_at_is_checked_when_used(
         lookup(loaded, place)
 
 
+# -- files that change while in use, and hostile ones ---------------------------------
+
+TRUNCATED = """
+import os, sys, torch
+from pathlib import Path
+from lm_latent_eval.models.kglm.graph import FILE_NAME, KnowledgeGraph
+lookups = {
+    "edge_range": lambda node: graph.edge_range(node),
+    "relation": lambda node: graph.relation(node),
+    "tail": lambda node: graph.tail(node),
+    "entity": lambda node: graph.entity(node),
+    "alias_words": lambda node: graph.alias_words(node),
+    "aliases_that_begin": lambda node: graph.aliases_that_begin(node // 100),
+    "names": lambda node: list(graph.node_names),
+}
+for size in sys.argv[1:]:
+    graph = KnowledgeGraph.load(Path(size))
+    graph.edge_range(torch.tensor([7]))
+    os.truncate(Path(size) / FILE_NAME, int(size))
+    for name, look in lookups.items():
+        try:
+            look(torch.arange(4000, 19_000, 10))
+        except ValueError as err:
+            print(name, err)
+"""
+
+
+def test_a_graph_that_is_cut_while_in_use_is_an_error(tmp_path):
+    """Of a mapped file it is a signal, which ends the process."""
+    sizes = ("0", "5000", "1000000")
+    for size in sizes:
+        (tmp_path / size).mkdir()
+        large_graph.graph(20_000, 100_000).save(tmp_path / size)
+        assert (tmp_path / size / FILE_NAME).stat().st_size > 2_000_000, "premise"
+    done = subprocess.run(
+        [sys.executable, "-c", TRUNCATED, *sizes],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"{name} {Path(size) / FILE_NAME} was changed while in use: load it again"
+        for size in sizes
+        for name in (
+            *("edge_range", "relation", "tail", "entity"),
+            *("alias_words", "aliases_that_begin", "names"),
+        )
+    ]
+
+
+def test_a_graph_that_is_written_to_while_in_use_is_an_error(tmp_path):
+    """Its numbers would be those of two graphs."""
+    large_graph.graph(20_000, 100_000).save(tmp_path)
+    graph, path = KnowledgeGraph.load(tmp_path), tmp_path / FILE_NAME
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"x")
+    with pytest.raises(ChangedError, match="was changed while in use"):
+        graph.tail(torch.arange(graph.num_edges))
+
+
+def test_a_graph_that_is_replaced_while_in_use_is_the_old_one(tmp_path):
+    wanted = large_graph.graph(20_000, 100_000)
+    wanted.save(tmp_path)
+    graph = KnowledgeGraph.load(tmp_path)
+    large_graph.graph(20_000, 100_000, seed=1).save(tmp_path)
+    every = torch.arange(wanted.num_edges)
+    assert torch.equal(graph.tail(every), wanted.tail(every))
+    assert not torch.equal(
+        KnowledgeGraph.load(tmp_path).tail(every), wanted.tail(every)
+    )
+
+
+# -- hostile files --------------------------------------------------------------------
+
+
+def header(contents: bytes) -> bytes:
+    return struct.pack("<Q", len(contents)) + contents
+
+
+HOSTILE = {
+    "empty": b"",
+    "cut": b"\x10",
+    "a header of an exabyte": struct.pack("<Q", 1 << 60) + b"{}",
+    "no JSON": header(b"nonsense"),
+    "deep JSON": header(b"[" * 100_000),
+    "no table": header(b"[]"),
+    "no entry": header(b'{"edge_key": 3}'),
+    "numbers of no known kind": header(
+        b'{"edge_key": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+    ),
+    "numbers of a terabyte": header(
+        b'{"edge_key": {"dtype": "I64", "shape": [137438953472], '
+        b'"data_offsets": [0, 1099511627776]}}'
+    ),
+    "another size": header(
+        b'{"edge_key": {"dtype": "I64", "shape": [3], "data_offsets": [0, 8]}}'
+    )
+    + bytes(8),
+    "a negative size": header(
+        b'{"edge_key": {"dtype": "I64", "shape": [-1], "data_offsets": [8, 0]}}'
+    )
+    + bytes(8),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_graphs_are_refused(tmp_path, kind):
+    (tmp_path / FILE_NAME).write_bytes(HOSTILE[kind])
+    with (
+        at_most(1 << 28),
+        pytest.raises(GraphError, match=r"graph\.safetensors is not a readable graph"),
+    ):
+        KnowledgeGraph.load(tmp_path)
+
+
 def test_a_missing_graph_is_named(tmp_path):
     with pytest.raises(GraphError, match=r"graph\.safetensors is missing"):
         KnowledgeGraph.load(tmp_path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"not a graph", b"\xff" * 64])
-def test_a_damaged_graph_says_what_to_do(tmp_path, content):
-    build().save(tmp_path)
-    if content is None:
-        damage(tmp_path / FILE_NAME)
-    else:
-        (tmp_path / FILE_NAME).write_bytes(content)
-    with pytest.raises(
-        GraphError, match=r"not a readable graph .* Build it again"
-    ) as e:
-        KnowledgeGraph.load(tmp_path)
-    assert str(tmp_path / FILE_NAME) in str(e.value)

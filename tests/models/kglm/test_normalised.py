@@ -9,8 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.inference.beam import BeamMarginalization
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams, stream_key
@@ -25,7 +23,6 @@ LENGTH, CUTOFF = 4, 2  # longer than the cutoff, so that entities are forgotten
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
 CAUSAL = ("peeking", "nonpeeking", "prior")
 PROPOSALS = (*CAUSAL, "smoothing", "adapted")
-RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 3], [], [5, 3]]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 
@@ -59,36 +56,11 @@ def test_every_text_under_every_walk_totals_one(kglm):
     assert abs(total.item() - 1) < 1e-10
 
 
-def test_a_text_is_as_likely_as_its_continuations(kglm):
-    """p(x) is a prefix probability, the end word being a word like any other."""
-    log_p = log_p_of(kglm, every_text(3), walks_over(kglm, 3)).logsumexp(1)
-    shorter = log_p_of(kglm, every_text(2), walks_over(kglm, 2)).logsumexp(1)
-    torch.testing.assert_close(log_p.view(-1, len(SYMBOLS)).logsumexp(1), shorter)
-
-
 def test_a_larger_cutoff_remembers_more():
     """Premise of the total above: at this length the cutoff cuts something off."""
     graph = tiny_models.plain_graph()
     some, more = (every_walk(graph, LENGTH, cutoff, 1) for cutoff in (2, 3))
     assert some.node.shape[1] < more.node.shape[1]
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_proposals_total_one_and_weigh_right(kglm, which, temperature):
-    texts = every_text(LENGTH)[:: 4 if temperature != 1 else 1]
-    walks = walks_over(kglm, LENGTH)
-    log_p = log_p_of(kglm, texts, walks)
-    proposal = kglm.proposal(which, temperature)
-    encoded = proposal.encode(tiny_models.batch(texts))
-    shape = (len(texts), -1, -1)
-    log_q = proposal.log_prob(encoded, Walks(*(z.expand(shape) for z in walks)))
-    assert (log_q.logsumexp(1).abs() < 1e-10).all(), "every text has a distribution"
-    assert (log_q[log_p > -torch.inf] > -torch.inf).all(), "q covers p"
-    inside = log_q > -torch.inf
-    weight = (log_p - log_q.masked_fill(~inside, 0.0)).exp()
-    expected = (log_q.exp() * weight).masked_fill(~inside, 0.0).sum(1)
-    torch.testing.assert_close(expected, log_p.logsumexp(1).exp(), **EXACTLY)
 
 
 def test_what_cannot_happen_has_probability_zero(kglm):
@@ -107,15 +79,6 @@ def test_what_cannot_happen_has_probability_zero(kglm):
         assert kglm.proposal().log_prob(encoded, walk).item() == -torch.inf
 
 
-def test_an_unknown_word_costs_what_it_costs(kglm):
-    walks = walks_over(kglm, 2)
-    free, priced = (
-        kglm.log_joint(kglm.encode(tiny_models.batch([[1, 4]], cost)), walks)
-        for cost in (0.0, -2.5)
-    )
-    torch.testing.assert_close(priced, free - 2.5, **EXACTLY)
-
-
 # -- batches and pieces -------------------------------------------------------------
 
 
@@ -123,32 +86,6 @@ def draw(kglm, which, texts, keys, num_samples):
     proposal = kglm.proposal(which)
     encoded = proposal.encode(tiny_models.batch(texts))
     return proposal.sample(encoded, Streams(keys, num_samples), num_samples)
-
-
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_a_batch_equals_its_texts_alone(kglm, which):
-    keys = [stream_key(0, str(i)) for i in range(len(RAGGED))]
-    together = draw(kglm, which, RAGGED, keys, 5)
-    log_p = kglm.log_joint(kglm.encode(tiny_models.batch(RAGGED)), together.latents)
-    proposal = kglm.proposal(which)
-    encoded = proposal.encode(tiny_models.batch(RAGGED))
-    log_q = proposal.log_prob(encoded, together.latents)
-    torch.testing.assert_close(log_q, together.log_q, **EXACTLY)
-    found = proposal.beam(encoded, 6)
-    for b, text in enumerate(RAGGED):
-        alone = draw(kglm, which, [text], keys[b : b + 1], 5)
-        for ours, wanted in zip(together.latents, alone.latents, strict=True):
-            assert torch.equal(ours[b, :, : len(text)], wanted[0, :, : len(text)])
-        torch.testing.assert_close(together.log_q[b], alone.log_q[0], **EXACTLY)
-        alone_p = kglm.log_joint(kglm.encode(tiny_models.batch([text])), alone.latents)
-        torch.testing.assert_close(log_p[b], alone_p[0], **EXACTLY)
-        best = proposal.beam(proposal.encode(tiny_models.batch([text])), 6)
-        used = [score > -torch.inf for score in (found.score[b], best.score[0])]
-        ours, wanted = found.score[b, used[0]], best.score[0, used[1]]
-        torch.testing.assert_close(ours, wanted, **EXACTLY)
-        for ours, wanted in zip(found.latents, best.latents, strict=True):
-            pair = zip((ours[b], wanted[0]), used, strict=True)
-            assert torch.equal(*(z[some, : len(text)] for z, some in pair))
 
 
 def test_a_text_may_wait_while_others_go_on(kglm):
@@ -168,41 +105,6 @@ def test_a_text_may_wait_while_others_go_on(kglm):
         done = ends
     wanted = method.log_weights(kglm, proposal, tiny_models.batch(whole), keys)
     torch.testing.assert_close(read.log_w, wanted, **EXACTLY)
-
-
-def cut(monkeypatch, size: int) -> None:
-    """Let everything that reads in pieces read pieces of this size."""
-    for module in (particles, importance):
-        monkeypatch.setattr(module, "PIECE", size)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("which", CAUSAL)
-@pytest.mark.parametrize("method", [ImportanceSampling, BeamMarginalization])
-def test_pieces_equal_the_whole(kglm, monkeypatch, method, which, size):
-    keys = [stream_key(1, str(i)) for i in range(len(RAGGED))]
-    texts, proposal = tiny_models.batch(RAGGED), kglm.proposal(which)
-    whole = method(9).log_weights(kglm, proposal, texts, keys)
-    cut(monkeypatch, size)
-    parts = method(9).log_weights(kglm, proposal, texts, keys)
-    torch.testing.assert_close(parts, whole, **EXACTLY)
-
-
-@pytest.mark.parametrize("method", [ImportanceSampling, BeamMarginalization])
-def test_extending_a_prefix_equals_the_whole(kglm, method):
-    keys = [stream_key(2, str(i)) for i in range(len(RAGGED))]
-    proposal, batch = kglm.proposal("peeking"), tiny_models.batch(RAGGED)
-    whole = method(9).log_weights(kglm, proposal, batch, keys)
-    nothing = Particles.begin(len(keys), "cpu")
-    starts = [0] * len(keys)
-    before = method(9).extend(kglm, proposal, batch.piece(0, 3), keys, starts, nothing)
-    starts = batch.length.clamp_max(3).tolist()
-    rest = batch.piece(3, batch.targets.shape[1])
-    after = method(9).extend(kglm, proposal, rest, keys, starts, before)
-    torch.testing.assert_close(after.log_w, whole, **EXACTLY)
-    prefix = tiny_models.batch([text[:3] for text in RAGGED])
-    alone = method(9).log_weights(kglm, proposal, prefix, keys)
-    torch.testing.assert_close(before.log_w, alone, **EXACTLY)
 
 
 # -- states ------------------------------------------------------------------------
@@ -231,23 +133,6 @@ def test_states_pick_texts_and_walks(kglm):
     for b, row in enumerate(chosen.tolist()):
         for k, kept in enumerate(row):
             assert torch.equal(resampled.history[b, k], state.history[b, kept])
-
-
-def test_selected_states_continue_as_their_texts_do(kglm):
-    """The rest of some texts, in another order, after a selected state."""
-    texts = [[4, 5, 4, 1], [5, 5, 4, 4], [1, 4, 5, 5]]
-    walks = walks_over(kglm, LENGTH)
-    whole = log_p_of(kglm, texts, walks)
-    batch = tiny_models.batch(texts)
-    expanded = Walks(*(z.expand(3, -1, -1) for z in walks))
-    first = Walks(*(z[..., :2] for z in expanded))
-    p = kglm.encode(batch.piece(0, 2))
-    so_far = kglm.log_joint(p, first)
-    order = torch.tensor([2, 0])
-    state = kglm.advance(p, first).select(order)
-    rest = Walks(*(z[order, :, 2:] for z in expanded))
-    after = kglm.log_joint(kglm.encode(batch.piece(2, 4).select(order), state), rest)
-    torch.testing.assert_close(so_far[order] + after, whole[order], **EXACTLY)
 
 
 @pytest.mark.parametrize("prefix", [[], [5], [4, 1], [4, 5, 4]])

@@ -189,22 +189,6 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
             assert torch.equal(ours[name], tensor), name
 
 
-def test_a_search_lists_few_new_entities_at_once(monkeypatch):
-    """As many tokens as fit; of a batch all texts, since they are searched together."""
-    kglm = large_graph.kglm(large_graph.graph(30, 90))
-    proposal, listed, top = kglm.proposal("adapted"), [], NewEntities.top
-    encoding = proposal.encode(tiny_models.batch([[4, 5, 1, 4, 3], [5, 5, 4]]))
-
-    def watching(self, position, number):
-        listed.append(position.tolist())
-        return top(self, position, number)
-
-    monkeypatch.setattr(NewEntities, "top", watching)
-    monkeypatch.setattr(steps, "AT_ONCE", 2 * 2 * 6)
-    proposal.beam(encoding, 6)
-    assert listed == [[0, 5, 1, 6], [2, 7, 3, 8], [4, 9]]
-
-
 # -- memory ---------------------------------------------------------------------------
 
 LOAD = """
@@ -300,21 +284,3 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     monkeypatch.setattr(network, "NUMBERS", table)
     torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
     assert 0 < max(largest) <= table
-
-
-def test_aliases_lead_to_their_nodes():
-    graph = large_graph.graph(300, 300)
-    word = torch.tensor([17, 3, 199, 17, -1])
-    words, node, which = graph.aliases_that_begin(word)
-    for i, w in enumerate(word.tolist()):
-        place = (graph.aliases[..., 0] == w).nonzero()
-        mine = which == i
-        found = torch.cat([node[mine, None], words[mine]], 1)
-        wanted = torch.cat(
-            [place[:, :1], graph.aliases[place[:, 0], place[:, 1]].long()], 1
-        )
-        assert torch.equal(found.unique(dim=0), wanted.unique(dim=0))
-        assert len(found) == len(wanted)
-    found_any = which.bincount(minlength=5) > 0
-    assert found_any.tolist() == [True, False, True, True, False]
-    assert graph.lookups.num_words == NUM_WORDS

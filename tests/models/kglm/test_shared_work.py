@@ -10,10 +10,9 @@ import torch
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.kglm import network, steps
+from lm_latent_eval.models.kglm import steps
 from lm_latent_eval.models.kglm.latents import Mention, NextStep
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.kglm.scores import NewEntities
 from lm_latent_eval.models.kglm.steps import windows
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -68,50 +67,6 @@ def test_walks_that_agree_so_far_are_advanced_once(kglm, monkeypatch):
     assert numbers == [*(a_token[t] for t in range(len(TEXTS[0]))), len(derived)]
 
 
-def test_a_walk_on_the_host_draws_what_it_has_chosen_alone(kglm, monkeypatch):
-    """An entity of every NEW mention, and of no other; rows once a place."""
-    proposal, asked = kglm.proposal("adapted"), []
-    sample = NewEntities.sample
-
-    def watching(self, position, u):
-        asked.append(position)
-        return sample(self, position, u)
-
-    monkeypatch.setattr(NewEntities, "sample", watching)
-    encoded = proposal.encode(tiny_models.batch(TEXTS))
-    for number in (1, K):
-        asked.clear()
-        keys = [stream_key(0, str(text)) for text in range(2)]
-        draws = proposal.sample(encoded, Streams(keys, number), number)
-        mention = draws.latents.mention
-        new = (mention == Mention.NEW).sum()
-        assert sum(map(len, asked)) == new
-        if number == K:
-            assert 0 < new < mention.numel(), "premise"
-
-
-def test_the_words_of_names_are_encoded_and_no_places_without_one(kglm, monkeypatch):
-    kglm.graph.aliases[::2, 1] = 0
-    kglm.graph.aliases[:, :, 1:] = 0  # names of one word, in room for more
-    encoder, copied = kglm.generative.words, []
-    every = torch.arange(12)
-    aliases = kglm.graph.alias_words(every)
-    lengths, copy = [], encoder.copy.forward
-    monkeypatch.setattr(
-        encoder.copy, "forward", lambda x: copied.append(len(x)) or copy(x)
-    )
-    encoder.alias_encoder.register_forward_pre_hook(
-        lambda _, inputs: lengths.append(inputs[0].shape[:2])
-    )
-    keys = encoder.encode_aliases(aliases)
-    named = int((aliases != 0).sum())
-    assert 0 < named < aliases.numel() / 2, "premise"
-    assert lengths == [(named, 1)]
-    assert copied == [1, named], "a place without a word stands for all of them"
-    blank = keys.transpose(1, 2)[(aliases == 0).flatten(1)]
-    assert torch.equal(blank, blank[:1].expand_as(blank))
-
-
 def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     proposal, batch = kglm.proposal("adapted"), tiny_models.batch(TEXTS)
     encoded, numbers = proposal.encode(batch), []
@@ -135,27 +90,6 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(kglm, monkeypatch):
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
         assert torch.equal(ours, wanted)
     assert torch.equal(beam.score, everything.score)
-
-
-def test_copies_are_scored_where_an_alias_has_a_word(kglm, monkeypatch):
-    # One of two aliases is shorter, the other missing, of every other node.
-    kglm.graph.aliases[::2, 0, 1] = 0
-    kglm.graph.aliases[::2, 1] = 0
-    batch, scored = tiny_models.batch(TEXTS), []
-    products = network.products
-
-    def watching(a, b, row, column):
-        scored.append(len(row))
-        return products(a, b, row, column)
-
-    monkeypatch.setattr(network, "products", watching)
-    position = torch.arange(9).repeat_interleave(4)
-    node = torch.tensor([0, 1, 2, 3]).repeat(9)
-    encoded = kglm.encode(batch)
-    kglm._log_words(encoded.text, batch, position, node)
-    held = int((kglm.graph.aliases[node] != 0).sum())
-    assert held == 9 * (0 + 4 + 1 + 4)
-    assert sorted(scored) == sorted([len(node), held])
 
 
 def test_options_of_one_question_share_its_context(monkeypatch):

@@ -335,11 +335,3 @@ def test_words_that_nothing_can_utter_tilt_nothing():
     assert twist.others.isfinite().all()
     assert twist.value.isfinite().all()
     assert twist.others[0] == 0
-
-
-def test_a_piece_may_be_empty(kglm):
-    """Of texts that end before it, or of a context that is none."""
-    proposal, batch = kglm.proposal("adapted"), batch_of(TEXT, TEXT[:1])
-    assert proposal.beam(proposal.encode(batch.piece(0, 0)), 3).score.shape == (2, 1)
-    beam = proposal.beam(proposal.encode(batch.piece(2, 4)), 3)
-    assert beam.score[1].tolist() == [0.0, -torch.inf, -torch.inf]

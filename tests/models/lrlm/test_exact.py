@@ -7,9 +7,9 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from lm_latent_eval.inference import BeamMarginalization, Exact, ImportanceSampling
+from lm_latent_eval.inference import Exact, ImportanceSampling
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import Normalization, Summable
+from lm_latent_eval.latent import Summable
 from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.models.lrlm.tiny import every_reading, lrlm
@@ -32,13 +32,6 @@ def test_the_sum_is_that_of_the_list():
         assert abs(ours - listed(model, text)) < 1e-10
 
 
-def test_all_texts_total_one():
-    model = lrlm()
-    assert model.normalization is Normalization.ONE
-    log_p = model.log_joint(model.encode(batch(TEXTS)), Everything())
-    assert abs(log_p.exp().sum() - 1) < 1e-10
-
-
 @pytest.mark.parametrize("borders", [(0, 1, 2, 3, 4), (0, 2, 4), (0, 3, 4)], ids=str)
 def test_the_sum_goes_on_where_it_was_cut(borders):
     model = lrlm()
@@ -50,22 +43,6 @@ def test_the_sum_goes_on_where_it_was_cut(borders):
         found = found + model.log_joint(encoded, Everything())
         state = model.advance(encoded, Everything())
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-
-
-def test_a_state_picks_texts():
-    """Of different lengths, some of which have ended."""
-    model = lrlm()
-    texts = [[KNOWN, COPIED, KNOWN], [COPIED], [KNOWN]]
-    encoded = model.encode(batch(texts))
-    state = model.advance(encoded, Everything()).select(torch.tensor([2, 0]))
-    rest = batch([[COPIED, KNOWN], [COPIED, END]])
-    inputs = torch.tensor([[KNOWN, COPIED], [KNOWN, COPIED]])
-    rest = type(rest)(inputs, rest.targets, rest.length, rest.unknown_log_prob)
-    found = model.log_joint(model.encode(rest, state), Everything())[:, 0]
-    wholes = [[KNOWN, COPIED, KNOWN], [KNOWN, COPIED, KNOWN, COPIED, END]]
-    wanted = torch.stack([listed(model, w) for w in wholes])
-    prefix = torch.stack([listed(model, w) for w in ([KNOWN], texts[0])])
-    torch.testing.assert_close(found, wanted - prefix, rtol=0, atol=1e-10)
 
 
 def test_the_next_word_after_a_sum():
@@ -87,37 +64,6 @@ def test_weights_of_the_posterior_are_all_p():
     wanted = model.log_joint(model.encode(texts), Everything()).expand(-1, 9)
     found = ImportanceSampling(9).log_weights(model, model.proposal(), texts, [1, 2])
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-
-
-def test_readings_of_the_posterior_come_as_often_as_they_should():
-    model = lrlm()
-    text = batch([[KNOWN, COPIED, KNOWN, COPIED, END]])
-    proposal = model.proposal()
-    planned = proposal.encode(text)
-    every = every_reading(model, 5)
-    exact = proposal.log_prob(planned, every)[0].exp()
-    assert (exact > 0.05).sum() >= 3, "premise: there is a choice"
-    number = 4000
-    generator = torch.Generator().manual_seed(0)
-    uniform = torch.rand(5, 1, number, 4, dtype=torch.float64, generator=generator)
-    drawn = proposal.sample(planned, lambda t: uniform[t], number).latents
-    same = (drawn.source[0, :, None] == every.source[0]).all(-1)
-    same &= (drawn.offset[0, :, None] == every.offset[0]).all(-1)
-    counts = same.sum(0)
-    expected = exact * number
-    often = expected > 5
-    chi = ((counts - expected)[often].square() / expected[often]).sum()
-    assert counts[exact == 0].sum() == 0
-    assert chi < often.sum() + 5 * (2 * often.sum()).sqrt()
-
-
-def test_a_beam_finds_the_best_readings():
-    model = lrlm()
-    text = batch([[KNOWN, COPIED, KNOWN, COPIED, END]])
-    encoded = model.encode(text)
-    wanted = model.log_joint(encoded, every_reading(model, 5))[0].sort().values[-1]
-    found = BeamMarginalization(4).log_weights(model, model.proposal(), text, [0])
-    assert abs(found.max() - wanted) < 1e-10
 
 
 def test_a_topic_that_is_given_is_a_condition():

@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 from lm_latent_eval import manifest
 from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
-from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -23,7 +22,7 @@ from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.lrlm.tiny import every_reading
 from tests.models.nklm.tiny import every_copy
-from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 from tests.tiny_models import randomised
 
 ALIASES = ("Ada", "the fox", "Bo", "Bo Ada")
@@ -105,16 +104,6 @@ def test_whole_texts(opened):
         assert float(ours) == pytest.approx(log_p(built, [*ids(*words), END]), abs=1e-9)
 
 
-def test_texts_of_many_pieces(opened, monkeypatch):
-    built, _, backend = opened
-    for module in (importance, particles):
-        monkeypatch.setattr(module, "PIECE", 2)
-    [found] = backend().loglikelihood_rolling(rolling(CASES[0][0]))
-    assert float(found) == pytest.approx(
-        log_p(built, [*ids(*CASES[0][1]), END]), abs=1e-9
-    )
-
-
 def test_continuations(opened):
     """Within a name, too, and with what is greedy."""
     built, _, backend = opened
@@ -143,18 +132,6 @@ def most_probable(built, words, *but: int) -> int:
     return max(scores, key=lambda w: scores[w])
 
 
-def test_generation_is_greedy(opened):
-    built, _, backend = opened
-    [found] = backend().generate_until(generation("the", until=[], max_gen_toks=3))
-    words, tokenizer = ids("the"), tiny_checkpoint.tokenizer()
-    for _ in range(3):
-        best = most_probable(built, words, UNKNOWN)
-        if best == END:
-            break
-        words.append(best)
-    assert found == tokenizer.decode(words)[len("the") :]
-
-
 def test_unknown_words_are_spelled_or_copied(opened):
     """A name's word that cannot be uttered has both ways, and they add up."""
     built, spelled, backend = opened
@@ -165,14 +142,6 @@ def test_unknown_words_are_spelled_or_copied(opened):
     spacing = sum(writing.spacing(text, tiny_checkpoint.tokenizer()(text)))
     exact = log_p(built, [*words, END], costs) + spacing
     assert float(found) == pytest.approx(exact, abs=1e-9)
-
-
-def test_other_checkpoints_are_refused(opened, tmp_path):
-    built, _, backend = opened
-    other = "nklm" if isinstance(built, LRLM) else "lrlm"
-    path = tiny_checkpoint.write(tmp_path / "other", model(other))
-    with pytest.raises(ValueError, match=f"use --model latent_{other}"):
-        backend(path)
 
 
 def test_topics_of_another_model_are_refused(opened, tmp_path):

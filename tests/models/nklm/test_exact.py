@@ -77,26 +77,3 @@ def test_what_does_not_stand_there_cannot_have_been_copied():
     encoded = model.encode(batch([[COPIED]]))
     assert model.log_joint(encoded, wrong).isfinite().all()
     assert model.log_joint(encoded, other).isneginf().all()
-
-
-def test_words_with_a_knowledge_vector_need_no_given_topic():
-    model = nklm(knowledge_vector=True)
-    text = [KNOWN, COPIED]
-    log_p = model.log_joint(model.encode(batch([text])), every_copy(model, text))
-    found = model.proposal().beam(model.encode(batch([text])), 1000)
-    again = model.log_joint(model.encode(batch([text])), found.latents)
-    torch.testing.assert_close(again.logsumexp(-1), log_p.logsumexp(-1))
-
-
-def test_facts_are_looked_up_where_a_text_begins():
-    """Once a text, however many words follow; weights that change are seen."""
-    model, text = nklm(), batch([[COPIED, KNOWN]])
-    first = model.encode(text)
-    copies = every_copy(model, [COPIED, KNOWN])
-    state = model.advance(first, copies)
-    assert model.encode(text, state).tables is first.tables
-    assert model.encode(text, state.select(torch.tensor([0]))).tables is first.tables
-    model.no_fact.data += 1  # which no version of a parameter tells
-    assert not torch.equal(model.encode(text).tables.fact, first.tables.fact)
-    model.requires_grad_(True)
-    assert model.encode(text).tables.fact.requires_grad, "they are learned"

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lm_latent_eval.convert.relation_models import nklm_config_of, weights_of
-from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies
 from lm_latent_eval.models.nklm.modeling import NKLM
@@ -140,7 +139,3 @@ def test_a_wide_beam_is_the_sum_over_every_latent(name, which):
     found = model.log_joint(encoded, beam.latents)[0]
     assert len(found) == case["n_z"], "premise: all of them"
     close(found.logsumexp(0), case["logp_all_none"])
-
-
-def test_originals_say_that_they_are_sub_normalised():
-    assert nklm("A").normalization is Normalization.BELOW_ONE
