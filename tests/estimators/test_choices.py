@@ -1,18 +1,34 @@
-"""Choices from shared draws, against what can be listed."""
+"""Choices among answers, from shared draws and from replicates."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Margin, accuracy_curve, log_mean_gap, votes
+from lm_latent_eval.estimators.choices import (
+    ROUNDING,
+    Margin,
+    accuracy_curve,
+    first_of_best,
+    is_undecided,
+    log_mean_gap,
+    pass_at,
+    repeat_stderr,
+    tied,
+    votes,
+)
 
 SEEDED = torch.Generator().manual_seed(0)
+
 LOG_W = torch.rand(3, 40, generator=SEEDED, dtype=torch.float64).log()
+
 NONE = torch.zeros(40, dtype=torch.float64)
+
 RIGHT = torch.tensor([0.0, 1.0, 0.0])
 
 
@@ -64,14 +80,6 @@ def test_the_error_of_draws_is_that_of_runs():
     assert two.band == (pytest.approx(1 - 1.96 * two.draws_stderr), 1.0)
 
 
-def test_errors_over_questions_are_those_of_a_mean():
-    sure = torch.tensor([[0.9, 0.9], [0.1, 0.1]]).log()
-    rights = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])] * 2
-    [two] = accuracy_curve([sure] * 4, [torch.zeros(2)] * 4, rights, [2])
-    assert two.accuracy == 0.5 and two.draws_stderr == 0
-    assert two.stderr == pytest.approx(torch.tensor([1.0, 0, 1, 0]).std().item() / 2)
-
-
 def test_draws_without_an_answer_choose_none():
     dead = torch.full((2, 4), -torch.inf)
     [one] = accuracy_curve([dead], [torch.zeros(4)], [torch.ones(2)], [1])
@@ -110,6 +118,83 @@ def test_a_margin_is_sure_where_draws_agree():
     assert not Margin.of(apart).is_sure
 
 
+REPLICATES = 8
+
+
+def question(gap: float, spread: float, shared: float, generator) -> list[list[float]]:
+    """Two options, of which each replicate has a part in common and one of its own."""
+    common = torch.randn(REPLICATES, generator=generator) * shared
+    own = torch.randn(2, REPLICATES, generator=generator) * spread
+    return (common + own + torch.tensor([[gap], [0.0]])).tolist()
+
+
+def test_what_is_called_decided_seldom_flips():
+    """Of equal options one in twenty is called decided, to its standard error."""
+    generator, trials = torch.Generator().manual_seed(0), 4000
+    decided = sum(
+        not is_undecided(question(0.0, 1.0, 5.0, generator)) for _ in range(trials)
+    )
+    error = math.sqrt(0.05 * 0.95 / trials)
+    assert abs(decided / trials - 0.05) < 5 * error
+
+
+def test_what_options_share_is_no_doubt():
+    generator = torch.Generator().manual_seed(1)
+    together = [is_undecided(question(1.0, 0.1, 9.0, generator)) for _ in range(50)]
+    apart = [is_undecided(question(1.0, 9.0, 0.0, generator)) for _ in range(50)]
+    assert not any(together) and sum(apart) > 40
+
+
+def test_what_is_known_is_compared_with_what_is_drawn():
+    drawn = [-3.0, -3.2, -2.8, -3.1, -2.9, -3.0, -3.1, -2.9]
+    assert not is_undecided([[-1.0], drawn, [-9.0]])
+    assert is_undecided([[-2.99], drawn])
+    assert not is_undecided([[-2.99], [-3.0]])
+    assert not is_undecided([drawn])
+
+
+def test_the_bound_grows_with_the_length():
+    assert tied([-1.0, -1.0 - 3 * ROUNDING], [2, 3]) == [0, 1]
+    assert tied([-1.0, -1.0 - 3 * ROUNDING], [2, 2]) == [0]
+    assert tied([-torch.inf, -torch.inf], [2, 2]) == [0, 1], "none is better"
+    assert tied([-torch.inf, -9.0], [0, 0]) == [1]
+
+
+def test_the_most_probable_word_is_the_first_that_ties():
+    log_p = torch.tensor([-3.0, -1.0, -1.0 + ROUNDING / 2, -2.0])
+    assert first_of_best(log_p) == 1
+    assert first_of_best(log_p + torch.tensor([0, 0, 1e-3, 0])) == 2
+
+
+def test_rounding_makes_no_choice_sure():
+    log_w = torch.tensor([[-1.0, -2.0], [-1.0 - 1e-13, -2.0 - 1e-13]]).double()
+    assert not Margin.of(log_w).is_sure
+    assert votes(log_w, torch.zeros(2)).tolist() == [0.5, 0.5]
+
+
+def test_pass_at_k_is_the_mean_over_choices():
+    answers = [[0, 0, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]]
+    right = np.array([sum(each) for each in answers])
+    for k in range(1, 6):
+        said = [
+            np.mean([max(s) for s in itertools.combinations(a, k)]) for a in answers
+        ]
+        assert pass_at(k, right, np.full(3, 5)) == pytest.approx(said)
+    with pytest.raises(ValueError, match="pass@6 needs 6 answers"):
+        pass_at(6, right, np.full(3, 5))
+
+
+def test_what_more_answers_would_take_away():
+    """Questions of which each has a chance of its own."""
+    dice = np.random.default_rng(0)
+    chances = dice.random(40)
+    drawn = (dice.random((2000, 40, 4)) < chances[:, None]).astype(float)
+    spread = drawn.mean((1, 2)).std()
+    errors = [repeat_stderr([*each]) for each in drawn[:200]]
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(spread, rel=0.08)
+    assert repeat_stderr([np.array([1.0])]) == 0
+
+
 def test_impossible_input_is_refused():
     with pytest.raises(ValueError, match=r"of 2 or more answers, shape \(A, K\); got"):
         Margin.of(LOG_W[:1])
@@ -121,3 +206,6 @@ def test_impossible_input_is_refused():
         accuracy_curve([LOG_W, LOG_W[:, 1:]], [NONE, NONE[1:]], [RIGHT, RIGHT])
     with pytest.raises(ValueError, match="the same number of draws"):
         accuracy_curve([], [], [])
+    for wrong in ([], [[]], [[1.0, 2.0], [1.0, 2.0, 3.0]]):
+        with pytest.raises(ValueError, match="as many replicates of every option"):
+            is_undecided(wrong)

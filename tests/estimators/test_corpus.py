@@ -1,15 +1,25 @@
+"""A corpus's number at both levels, and its errors: by hand, by simulation."""
+
+from __future__ import annotations
+
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lm_latent_eval.estimators import (
+    Bound,
+    CorpusEstimate,
+    CorpusRate,
+    Estimate,
+    MissedSupportError,
+    certified_perplexity,
     corpus_effective_sample_size,
     corpus_log_evidence,
     corpus_perplexity,
     corpus_stderr,
+    filter_log_weights,
     instance_perplexity,
     log_evidence,
     stacked_weights,
@@ -17,6 +27,7 @@ from lm_latent_eval.estimators import (
 )
 
 LOG_Q = torch.tensor([0.5, 0.1, 0.4], dtype=torch.float64).log()
+
 LOG_JOINT = torch.tensor(  # two inputs, three latents each
     [[0.1, 0.15, 0.02], [0.3, 0.0, 0.05]], dtype=torch.float64
 ).log()
@@ -25,9 +36,6 @@ LOG_JOINT = torch.tensor(  # two inputs, three latents each
 def normal(*shape, seed, sd=1.0):
     generator = torch.Generator().manual_seed(seed)
     return sd * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-# The two levels
 
 
 def test_levels_on_a_thousand_inputs():
@@ -62,27 +70,6 @@ def test_corpus_level_is_unbiased_by_enumeration():
 
     exact = LOG_JOINT.logsumexp(-1).sum()
     assert (chance * (estimates - exact).exp()).sum() == pytest.approx(1, abs=1e-12)
-
-
-@settings(deadline=None)
-@given(
-    log_p=st.lists(st.floats(-50, 0), min_size=1, max_size=20),
-    num_samples=st.integers(1, 5),
-)
-def test_levels_agree_without_latents(log_p, num_samples):
-    log_w = torch.tensor(log_p, dtype=torch.float64)[:, None].expand(-1, num_samples)
-
-    by_instance = instance_perplexity(log_evidence(log_w), num_tokens=20)
-    by_corpus = corpus_perplexity(log_w, num_tokens=20)
-
-    assert by_corpus == pytest.approx(by_instance, rel=1e-12)
-
-
-def test_one_input_is_its_own_corpus():
-    log_w = normal(1, 30, seed=0)
-
-    assert corpus_log_evidence(log_w) == log_evidence(log_w[0])
-    assert corpus_stderr(log_w) == stderr(log_w[0])
 
 
 def test_perplexities_by_hand():
@@ -147,3 +134,183 @@ def test_other_mistakes_are_named():
         instance_perplexity(torch.zeros(0), 5)
     with pytest.raises(TypeError, match="log_evidences must be a floating-point"):
         instance_perplexity([-3.0], 5)
+
+
+# -- estimates of corpora -----------------------------------------------------------
+
+
+TOKENS = torch.tensor([5, 9, 2])
+
+
+def weights(samples=40):
+    generator = torch.Generator().manual_seed(1)
+    log_w = torch.randn(3, samples, generator=generator, dtype=torch.float64)
+    return log_w - torch.tensor([[20.0], [35.0], [4.0]])
+
+
+def test_corpus_level_takes_the_draws_that_every_input_has():
+    log_w = weights()
+    ragged = [log_w[0], log_w[1, :7], log_w[2, :30]]
+
+    found = CorpusEstimate.of(ragged, TOKENS)
+
+    assert found.corpus_num_samples == 7
+    assert found.corpus.value == pytest.approx(corpus_perplexity(log_w[:, :7], 16))
+    assert found.corpus_effective_sample_size == pytest.approx(
+        corpus_effective_sample_size(log_w[:, :7]).item()
+    )
+    whole = [log_evidence(row).item() for row in ragged]
+    certified = certified_perplexity(torch.tensor(whole), 16)
+    assert found.certified == pytest.approx(certified)
+    assert found.instance.value == pytest.approx(math.exp(-sum(whole) / 16))
+    assert found.curve[-1][0] == 7
+
+
+def test_products_may_all_be_zero():
+    log_w = [torch.tensor([1.0, 0.0]).log(), torch.tensor([0.0, 1.0]).log()]
+
+    found = CorpusEstimate.of(log_w, torch.tensor([1, 1]))
+
+    assert found.corpus is None and found.corpus_effective_sample_size == 0
+    assert found.instance.value == pytest.approx(2)
+    assert found.curve == ((1, None), (2, pytest.approx(2)))
+
+
+def test_a_perplexity_that_no_float_holds():
+    rare = torch.tensor([-800.0, -900.0], dtype=torch.float64)
+    found = CorpusEstimate.of([rare], torch.tensor([1]))
+    assert found.instance.value == found.corpus.value == math.inf
+    assert found.certified == found.estimates[0].perplexity == math.inf
+    assert found.curve == ((1, math.inf), (2, math.inf))
+    assert instance_perplexity(rare[:1], 1) == corpus_perplexity([rare], 1) == math.inf
+    sure = CorpusEstimate.of([rare[:1].expand(2)], torch.tensor([1]))
+    assert sure.instance.draws_stderr == sure.corpus.draws_stderr == 0
+
+
+def test_filters_sum_their_increments():
+    increments = torch.tensor([[0.5, 0.2], [0.1, 0.0]]).log()
+    assert filter_log_weights(increments).exp().tolist() == pytest.approx([0.1, 0.0])
+    with pytest.raises(ValueError, match=r"\[1\] is nan"):
+        filter_log_weights(torch.tensor([0.0, math.nan]))
+
+
+def test_errors_name_the_input():
+    ok, zero = torch.tensor([0.0]), torch.tensor([-math.inf])
+    ones = torch.tensor([1, 1])
+    with pytest.raises(MissedSupportError, match="input 1: the proposal misses"):
+        CorpusEstimate.of([ok, zero], ones)
+    with pytest.raises(ValueError, match=r"input 1: log_w\[0\] is nan"):
+        CorpusEstimate.of([ok, torch.tensor([math.nan])], ones)
+    with pytest.raises(ValueError, match="no input"):
+        CorpusEstimate.of([], torch.tensor([]))
+    with pytest.raises(ValueError, match="one count an input"):
+        CorpusEstimate.of([ok, ok], torch.tensor([1, 1, 1]))
+
+
+# -- rates and their errors ---------------------------------------------------------
+
+
+def drawn(log_p, error, checked=True):
+    """Estimates as draws give them, by their log-evidences and errors."""
+    exact = Estimate.exact(log_p, num_tokens=1)
+    replaced = {"stderr": error if checked else None, "draws_stderr": error}
+    return Estimate(**{**vars(exact), **replaced})
+
+
+def test_each_error_by_hand():
+    texts = [drawn(-8.0, 0.3), drawn(-2.0, 0.4)]
+
+    rate = CorpusRate.nats(texts, torch.tensor([2, 8]))
+
+    assert rate.value == 1
+    # errors add in squares, biases (half of their squares) as they are
+    assert rate.monte_carlo_stderr == pytest.approx(math.hypot(0.5, 0.125) / 10)
+    assert rate.draws_stderr == pytest.approx(rate.monte_carlo_stderr)
+    bits, ppl = (
+        f(texts, torch.tensor([2, 8])) for f in (CorpusRate.bits, CorpusRate.perplexity)
+    )
+    assert ppl.value == pytest.approx(2**bits.value)
+    assert ppl.stderr == pytest.approx(ppl.value * bits.stderr * math.log(2))
+    unknown = [*texts, drawn(-2.0, 0.4, checked=False)]
+    rate = CorpusRate.nats(unknown, torch.tensor([2, 8, 3]))
+    assert rate.monte_carlo_stderr is None and rate.stderr is None
+    rate = CorpusRate.nats(texts, torch.tensor([2, 8]))
+    # residuals 8 - 2 and 2 - 8, N / (N - 1) = 2; biases are in no spread
+    expected = math.hypot(math.sqrt(2 * (36 + 36)), 0.125) / 10
+    assert rate.stderr == pytest.approx(expected)
+
+
+def test_what_draws_miss_adds_up_over_texts():
+    """It has one direction: too low by the same in every text."""
+    part = drawn(-5.0, 0.3)
+    missing = Estimate(**{**vars(part), "stderr": math.hypot(0.3, 0.4)})
+
+    rate = CorpusRate.nats([missing] * 100, torch.tensor([1] * 100))
+
+    together = math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)) / 100
+    assert rate.monte_carlo_stderr == pytest.approx(together)
+    assert rate.stderr == pytest.approx(together), "texts are equal"
+    assert rate.draws_stderr == pytest.approx(math.hypot(3, 4.5) / 100)
+
+
+def test_texts_that_share_their_draws_err_together():
+    texts, units = [drawn(-5.0, 0.1)] * 3, torch.tensor([1, 1, 1])
+
+    apart = CorpusRate.nats(texts, units)
+    shared = CorpusRate.nats(texts, units, ["a", "a", "b"])
+
+    bias = 3 * 0.1**2 / 2
+    assert apart.draws_stderr == pytest.approx(math.hypot(0.1 * 3**0.5, bias) / 3)
+    assert shared.draws_stderr == pytest.approx(math.hypot(0.2, 0.1, bias) / 3)
+
+
+def test_corners_of_errors():
+    one = CorpusRate.bits([drawn(-8.0, 0.3)], torch.tensor([2]))
+    assert one.stderr is None and one.monte_carlo_stderr > 0, "over texts"
+    equal = CorpusRate.nats([drawn(-5.0, 0.3)] * 4, torch.tensor([2] * 4))
+    assert equal.stderr == equal.monte_carlo_stderr, "what differs has the draws in it"
+    most = CorpusRate.perplexity([drawn(-9e5, 0.0)] * 2, torch.tensor([1, 1]))
+    assert (most.value, most.stderr) == (math.inf, 0.0)
+    unknown = [drawn(-1.0, math.inf, checked=False)] * 2
+    assert CorpusRate.bits(unknown, torch.tensor([3, 3])).draws_stderr == math.inf
+    with pytest.raises(ValueError, match=r"num_units has shape \(3,\).*\(2,\)"):
+        CorpusRate.nats([drawn(-1.0, 0.1)] * 2, torch.ones(3))
+
+
+@pytest.mark.parametrize(("num_texts", "trials"), [(1, 2000), (200, 200)])
+def test_intervals_of_a_corpus_cover_the_truth(num_texts, trials):
+    """Weights of effective size near 40 of 100: errors of 200 texts lose to the bias
+    of their logarithms unless that is counted."""
+    num_samples, sigma = 100, 0.95
+    generator = torch.Generator().manual_seed(num_texts)
+    covered = without_bias = 0
+    for _ in range(trials):
+        z = torch.randn(
+            num_texts, num_samples, generator=generator, dtype=torch.float64
+        )
+        log_w = sigma * z - sigma**2 / 2  # of mean 1: log p(x) is 0
+        errors, found = stderr(log_w).tolist(), log_evidence(log_w).tolist()
+        texts = [drawn(n, e) for n, e in zip(found, errors, strict=True)]
+        rate = CorpusRate.nats(texts, torch.ones(num_texts, dtype=torch.long))
+        covered += abs(rate.value) <= 1.96 * rate.monte_carlo_stderr
+        plain = math.hypot(*errors) / num_texts
+        without_bias += abs(rate.value) <= 1.96 * plain
+
+    noise = 3 * math.sqrt(0.93 * 0.07 / trials)
+    assert covered / trials >= 0.93 - noise
+    if num_texts == 200:
+        assert without_bias / trials < 0.9, "premise: the bias matters"
+
+
+def test_an_average_of_log_weights_has_no_bias_of_a_logarithm():
+    """Its errors only add in squares; those of logarithms have half a variance more."""
+
+    def estimates(bound):
+        known = Estimate.exact(-9.0, num_tokens=3)
+        return [replace(known, bound=bound, draws_stderr=2.0, stderr=2.0)] * 4
+
+    units = torch.tensor([3] * 4)
+    bound = CorpusRate.nats(estimates(Bound.ESTIMATED_LOWER), units)
+    assert bound.monte_carlo_stderr == pytest.approx(2 * math.sqrt(4) / 12)
+    drawn = CorpusRate.nats(estimates(Bound.STOCHASTIC_LOWER), units)
+    assert drawn.monte_carlo_stderr == pytest.approx(math.hypot(4, 8) / 12)

@@ -1,3 +1,7 @@
+"""The record of one estimate, and products of independent ones."""
+
+from __future__ import annotations
+
 import dataclasses
 import math
 import pickle
@@ -61,16 +65,6 @@ def test_from_beam_is_the_formula():
     )
 
 
-def test_log_weights_come_back_bit_for_bit():
-    log_w = draws().double() / 3
-    log_w[3] = -torch.inf
-
-    estimate = Estimate.from_log_weights(log_w, num_tokens=12)
-
-    again = torch.tensor(estimate.log_weights, dtype=torch.float64)
-    assert torch.equal(again, log_w)
-
-
 def test_is_a_value():
     estimate = Estimate.from_log_weights(draws(), num_tokens=12)
 
@@ -83,27 +77,6 @@ def test_is_a_value():
         estimate.stderr = 0.0
 
 
-def test_bounds_are_their_words():
-    assert [*Bound] == [
-        "exact",
-        "strict lower",
-        "stochastic lower",
-        "estimate of a lower bound",
-        "none",
-        "unnormalised score",
-    ]
-
-
-def test_name_and_bound_are_the_callers():
-    estimate = Estimate.from_log_weights(
-        draws(), num_tokens=12, estimator="mixed", bound=Bound.NONE
-    )
-    beam = Estimate.from_beam(draws(), num_tokens=12, estimator="top-k")
-
-    assert (estimate.estimator, estimate.bound) == ("mixed", Bound.NONE)
-    assert beam.estimator == "top-k"
-
-
 def test_missed_support_is_an_error():
     nothing = torch.full((7,), -torch.inf)
 
@@ -112,13 +85,6 @@ def test_missed_support_is_an_error():
     with pytest.raises(MissedSupportError, match=r"beam misses .* all 7 latents"):
         Estimate.from_beam(nothing, num_tokens=12)
     assert issubclass(MissedSupportError, ValueError)
-
-
-def test_one_draw_has_an_unknown_error():
-    estimate = Estimate.from_log_weights(torch.tensor([-3.0]), num_tokens=2)
-
-    assert (estimate.log_evidence, estimate.draws_stderr) == (-3, math.inf)
-    assert (estimate.effective_sample_size, estimate.pareto_k) == (1, math.inf)
 
 
 @pytest.mark.parametrize("make", [Estimate.from_log_weights, Estimate.from_beam])
@@ -148,16 +114,6 @@ def test_what_was_not_computed_is_refused(change, message):
         dataclasses.replace(estimate, **change)
 
 
-def test_no_perplexity_of_nothing():
-    estimate = Estimate.from_log_weights(torch.zeros(3), num_tokens=0)
-
-    with pytest.raises(ValueError, match="no perplexity without predicted tokens"):
-        _ = estimate.perplexity
-
-
-# -- products of independent parts ---------------------------------------------------
-
-
 def part(weights, num_tokens=2):
     log_w = torch.tensor(weights, dtype=torch.float64).log()
     return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
@@ -181,27 +137,6 @@ def test_a_product_of_parts_by_hand():
     assert both.bound is Bound.STOCHASTIC_LOWER
     products = [math.log(x * y) for x, y in ((0.2, 0.1), (0.4, 0.5), (0.3, 0.6))]
     assert both.log_weights == pytest.approx(products)
-
-
-def test_a_product_of_one_is_itself():
-    a = part([0.2, 0.4])
-    assert Estimate.product([a]) is a
-
-
-def test_a_product_of_beams_is_a_strict_bound_without_error():
-    log_p = torch.tensor([0.2, 0.1], dtype=torch.float64).log()
-    both = Estimate.product([Estimate.from_beam(log_p, num_tokens=1)] * 2)
-    assert math.exp(both.log_evidence) == pytest.approx(0.09)
-    assert both.bound is Bound.STRICT_LOWER
-    assert (both.stderr, both.draws_stderr) == (None, 0)
-    assert (both.effective_sample_size, both.pareto_k) == (None, None)
-    assert not both.log_weights
-
-
-def test_the_worst_part_speaks_for_the_product():
-    a, b = part([1.0] * 30), part([1e-9] * 29 + [1.0])
-    assert b.pareto_k > a.pareto_k, "premise"
-    assert Estimate.product([a, b]).pareto_k == b.pareto_k
 
 
 def test_a_product_is_unbiased():
@@ -272,9 +207,3 @@ def test_draws_of_another_proposal_have_an_error_if_little_is_left_to_them(
         assert checked.missed == pytest.approx(-math.log(0.6))
     else:
         assert checked.stderr is None
-
-
-def test_draws_that_are_worth_next_to_nothing_have_no_error():
-    estimate = part([1e-6] * 30 + [1.0])
-    assert estimate.draws_stderr > 0.5, "premise"
-    assert estimate.checked(0.0, 1.0).stderr is None

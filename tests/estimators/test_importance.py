@@ -1,33 +1,45 @@
+"""Log-weights in, estimates out: laws, enumeration, corners, curves and pilots."""
+
+from __future__ import annotations
+
 import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from arviz_stats.base.array import array_stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import (
+    certified_log_likelihood,
     checked_weights,
     degrees_of_freedom,
     effective_sample_size,
+    enough_samples,
     log_evidence,
     log_grid,
+    log_mass,
     log_normal_stderr,
     log_ratio_stderr,
     pareto_k,
     relative_variance,
+    required_num_samples,
     sample_size_curve,
     stderr,
 )
 
-POINTWISE = [log_evidence, relative_variance, stderr, effective_sample_size, pareto_k]
+POINTWISE = [log_evidence, log_mass, relative_variance, stderr]
+POINTWISE += [effective_sample_size, pareto_k]
+
 
 # A lopsided model of five latents, one of which it excludes, and its proposal.
 LOG_JOINT = torch.tensor([0.02, 0.003, 0.11, 0.0, 0.007], dtype=torch.float64).log()
+
+
 LOG_Q = torch.tensor([0.25, 0.05, 0.4, 0.1, 0.2], dtype=torch.float64).log()
+
 EXACT = LOG_JOINT.logsumexp(0)
 
 
@@ -48,9 +60,6 @@ def normal(*shape, seed, sd=1.0):
     return sd * torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
-# Laws
-
-
 @settings(deadline=None)
 @given(log_w=log_weights(), shift=st.floats(-1e4, 1e4))
 def test_shift_moves_the_evidence_alone(log_w, shift):
@@ -66,37 +75,13 @@ def test_shift_moves_the_evidence_alone(log_w, shift):
 
 
 @settings(deadline=None)
-@given(log_w=log_weights(), seed=st.integers(0, 2**31))
-def test_order_does_not_matter(log_w, seed):
-    shuffled = log_w[torch.randperm(len(log_w), generator=seeded(seed))]
-
-    for function in POINTWISE:
-        torch.testing.assert_close(
-            function(shuffled), function(log_w), rtol=1e-9, atol=1e-9
-        )
-
-
-@settings(deadline=None)
-@given(log_w=log_weights())
-def test_effective_sample_size_is_between_one_and_k(log_w):
-    assert 1 <= effective_sample_size(log_w).item() <= len(log_w)
-
-
-@settings(deadline=None)
 @given(log_w=log_weights(min_size=2))
 def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
     expected = 1 / effective_sample_size(log_w) - 1 / len(log_w)
 
     torch.testing.assert_close(stderr(log_w).square(), expected, rtol=1e-9, atol=1e-13)
     assert stderr(log_w) < 1
-
-
-@settings(deadline=None)
-@given(log_w=log_weights(zeros=False))
-def test_evidence_is_between_the_elbo_and_the_largest_weight(log_w):
-    estimate = log_evidence(log_w).item()
-
-    assert log_w.mean().item() - 1e-12 <= estimate <= log_w.max().item() + 1e-12
+    assert 1 <= effective_sample_size(log_w).item() <= len(log_w)
 
 
 @settings(deadline=None)
@@ -153,9 +138,6 @@ def test_a_documents_weights_neither_overflow_nor_lose_digits():
     assert effective_sample_size(log_w) == effective_sample_size(torch.tensor(offsets))
 
 
-# Against enumeration
-
-
 @pytest.mark.parametrize("num_samples", [1, 2, 4])
 def test_unbiased_by_enumeration_of_every_sample(num_samples):
     draws = torch.cartesian_prod(*[torch.arange(5)] * num_samples).view(-1, num_samples)
@@ -182,18 +164,6 @@ def test_log_is_biased_downwards_and_less_so_with_more_samples():
     assert means[-1] < log_joint.logsumexp(0).item()
 
 
-def test_evidence_agrees_with_enumeration():
-    draws = torch.multinomial(LOG_Q.exp(), 20_000, True, generator=seeded(2))
-    log_w = (LOG_JOINT - LOG_Q)[draws]
-
-    ratio = (log_w - EXACT).exp()  # has mean 1 if the weights are right
-    tolerance = ratio.std() / math.sqrt(len(ratio))
-    assert 0 < tolerance < 0.05, "premise: precise enough to notice an error"
-    estimate = (log_evidence(log_w) - EXACT).exp()
-    assert abs(estimate - 1) < 5 * tolerance
-    assert stderr(log_w) == pytest.approx(tolerance.item(), rel=0.02)
-
-
 def test_exact_posterior_as_proposal_has_no_error():
     log_w = EXACT.expand(200)
 
@@ -212,38 +182,29 @@ def test_stderr_is_the_spread_of_replicates():
     assert stderr(log_w).square().mean().sqrt() == pytest.approx(spread, rel=0.055)
 
 
-# Corners
+def test_a_beam_never_exceeds_the_evidence_and_equals_it_with_every_latent():
+    exact = LOG_JOINT.logsumexp(0)
+    for width in range(1, 6):
+        for beam in itertools.combinations(range(5), width):
+            assert log_mass(LOG_JOINT[list(beam)]) <= exact + 1e-14
+    assert log_mass(LOG_JOINT) == pytest.approx(exact.item(), abs=1e-14)
 
 
-def test_zero_weights_count_as_samples():
+def test_zero_weights_and_single_draws():
     log_w = torch.tensor([0.6, 0.0, 0.0], dtype=torch.float64).log()
-
     assert log_evidence(log_w).exp() == pytest.approx(0.2)
-    assert effective_sample_size(log_w) == pytest.approx(1)
     assert stderr(log_w) == pytest.approx(math.sqrt(2 / 3))
-    curve = sample_size_curve(log_w.flip(0), [1, 2, 3])
-    assert curve[:2].isneginf().all()
-    assert curve[2].exp() == pytest.approx(0.2)
+    assert sample_size_curve(log_w.flip(0), [1, 2, 3]).exp()[:2].tolist() == [0, 0]
 
-
-def test_all_weights_zero():
-    log_w = torch.full((2, 30), -torch.inf)
-
-    assert log_evidence(log_w).tolist() == [-math.inf] * 2
-    assert effective_sample_size(log_w).tolist() == [0, 0]
-    assert stderr(log_w).tolist() == [math.inf] * 2
-    assert relative_variance(log_w).tolist() == [math.inf] * 2
-    assert pareto_k(log_w).tolist() == [math.inf] * 2
-    assert sample_size_curve(log_w, [1, 30]).isneginf().all()
-
-
-def test_one_draw_shows_no_spread():
-    log_w = torch.tensor([-3.0])
-
-    assert log_evidence(log_w) == -3
-    assert effective_sample_size(log_w) == 1
-    assert stderr(log_w) == math.inf
-    assert pareto_k(log_w) == math.inf
+    one, none = torch.tensor([-3.0]), torch.full((30,), -torch.inf)
+    for function, of_one, of_none in (
+        (log_evidence, -3, -math.inf),
+        (log_mass, -3, -math.inf),
+        (effective_sample_size, 1, 0),
+        (stderr, math.inf, math.inf),
+        (pareto_k, math.inf, math.inf),
+    ):
+        assert (function(one), function(none)) == (of_one, of_none)
 
 
 @pytest.mark.parametrize("function", [*POINTWISE, sample_size_curve, checked_weights])
@@ -256,140 +217,28 @@ def test_errors_name_the_first_offending_index(function, value):
         function(log_w)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
-def test_no_samples_is_an_error(shape):
-    with pytest.raises(ValueError, match="K >= 1"):
-        log_evidence(torch.zeros(shape))
-
-
 @pytest.mark.parametrize(
-    "value", [[0.5], 0.5, None, np.zeros(3), torch.zeros(3, dtype=torch.long)]
+    "value",
+    [
+        *(torch.zeros(shape) for shape in ((), (0,), (3, 0))),
+        *([0.5], None, np.zeros(3), torch.zeros(3, dtype=torch.long)),
+    ],
 )
-def test_only_floating_point_tensors(value):
-    with pytest.raises(TypeError, match="log_w must be a floating-point tensor"):
+def test_only_tensors_with_samples(value):
+    message = "K >= 1|log_w must be a floating-point tensor"
+    with pytest.raises((TypeError, ValueError), match=message):
         log_evidence(value)
 
 
-@pytest.mark.parametrize(
-    ("num_samples", "expected"),
-    [
-        (1, (1,)),
-        (2, (1, 2)),
-        (10, (1, 2, 5, 10)),
-        (99, (1, 2, 5, 10, 20, 50, 99)),
-        (1001, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 1001)),
-    ],
-)
-def test_log_grid(num_samples, expected):
-    assert log_grid(num_samples) == expected
-
-
-def test_log_grid_of_nothing():
+def test_sizes_of_a_curve():
+    assert log_grid(1) == (1,)
+    assert log_grid(1001) == (*log_grid(1000), 1001)
     with pytest.raises(ValueError, match="at least 1; got 0"):
         log_grid(0)
-
-
-@pytest.mark.parametrize("size", [0, -1, 4])
-def test_curve_refuses_sizes_it_has_no_samples_for(size):
-    with pytest.raises(ValueError, match=rf"sizes\[1\] is {size}; expected 1 to 3"):
-        sample_size_curve(torch.zeros(3), [1, size])
-
-
-# Pareto k
-
-
-@pytest.mark.parametrize("shape", [-0.5, 0.2, 0.5, 0.7, 1.0, 1.5])
-def test_pareto_k_of_generalized_pareto_weights(shape):
-    num_samples, replicates = 40_000, 40
-    uniform = torch.rand(
-        (replicates, num_samples), generator=seeded(4), dtype=torch.float64
-    )
-    log_w = ((uniform.pow(-shape) - 1) / shape).log()
-
-    found = pareto_k(log_w)
-
-    num_tail = 3 * math.sqrt(num_samples)
-    expected = (num_tail * shape + 10 * 0.5) / (num_tail + 10)  # with its prior
-    tolerance = found.std().item() / math.sqrt(replicates)
-    assert 0 < tolerance < 0.02, "premise: precise enough to notice an error"
-    assert abs(found.mean().item() - expected) < 5 * tolerance
-
-
-def of_arviz(log_w):
-    """Return its k; NaN where it refuses, which some of its versions do by an error."""
-    try:
-        return float(array_stats.psislw(-log_w.numpy())[1])
-    except ValueError:
-        return math.nan
-
-
-@pytest.mark.parametrize("num_samples", [30, 60, 225, 226, 1000])
-def test_pareto_k_is_that_of_arviz(num_samples):
-    log_w = normal(4, num_samples, seed=5, sd=2.0)
-
-    assert pareto_k(log_w).tolist() == [of_arviz(row) for row in log_w]
-
-
-@pytest.mark.parametrize("num_samples", [30, 100, 400])
-def test_equal_weights_in_the_tail_are_as_good_as_nearly_equal_ones(num_samples):
-    """Latents are drawn more than once; versions of arviz-stats disagree on these."""
-    log_w = normal(num_samples, seed=7).sort().values
-    first = math.floor(min(num_samples / 5, 3 * math.sqrt(num_samples)))
-    log_w[-first : -first // 2] = log_w[-first]
-    nearly = log_w + 1e-7 * normal(num_samples, seed=8)
-
-    assert pareto_k(log_w).isfinite()
-    assert abs(pareto_k(log_w) - pareto_k(nearly)) < 1e-4
-
-
-@pytest.mark.parametrize("num_samples", [30, 34, 35, 224, 225, 226, 900, 1000])
-def test_tail_is_as_long_as_that_of_arviz(num_samples):
-    wide = 3 * math.sqrt(num_samples) if num_samples > 225 else num_samples / 5
-    log_w = torch.linspace(-5, -1, num_samples, dtype=torch.float64)
-    log_w[-math.floor(wide) + 1 :] = 0.0
-    assert math.isfinite(of_arviz(log_w))
-    assert pareto_k(log_w).isfinite()
-
-    log_w[-math.floor(wide) :] = 0.0
-    assert not math.isfinite(of_arviz(log_w))
-    assert pareto_k(log_w) == -math.inf
-
-
-def test_too_few_weights_are_unreliable():
-    assert pareto_k(normal(29, seed=6)) == math.inf
-    assert pareto_k(normal(30, seed=6)).isfinite()
-    mostly_zero = torch.full((1000,), -torch.inf, dtype=torch.float64)
-    mostly_zero[:29] = normal(29, seed=6)
-    assert pareto_k(mostly_zero) == math.inf
-
-
-def test_zero_weights_do_not_change_the_tail():
-    log_w = normal(100, seed=7)
-    zeros = torch.full((900,), -torch.inf, dtype=torch.float64)
-
-    assert pareto_k(torch.cat([zeros, log_w])) == pareto_k(log_w)
-
-
-@pytest.mark.parametrize(
-    ("values", "counts", "reliable"),
-    [
-        ([0.5, 1.0], [95, 5], True),
-        ([0.5, 1.0], [99, 1], True),
-        ([1.0, 2.0, 3.0], [80, 15, 5], True),
-        ([0.5, 1e6], [99, 1], False),
-        ([0.0, 0.5, 1e6], [900, 99, 1], False),
-    ],
-)
-def test_tied_weights_of_discrete_latents(values, counts, reliable):
-    weights = torch.tensor(values, dtype=torch.float64)
-    log_w = weights.repeat_interleave(torch.tensor(counts)).log()
-
-    assert (pareto_k(log_w).item() < 0.7) == reliable
-
-
-@pytest.mark.parametrize("sd", [10.0, 100.0, 300.0, 1e3, 1e5])
-def test_wide_tails_are_flagged_however_wide(sd):
-    assert (pareto_k(normal(5, 100, seed=8, sd=sd)) > 0.7).all()
+    for size in (0, -1, 4):
+        message = rf"sizes\[1\] is {size}; expected 1 to 3"
+        with pytest.raises(ValueError, match=message):
+            sample_size_curve(torch.zeros(3), [1, size])
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
@@ -424,9 +273,6 @@ def test_the_error_of_log_normal_weights_by_hand():
     assert log_normal_stderr(wide) == pytest.approx(5000, rel=1e-6)
 
 
-# -- a ratio of two estimates from the same draws -----------------------------------
-
-
 def test_the_error_of_a_ratio_counts_what_its_parts_share():
     """Against the spread over replicates, where the delta method is accurate."""
     generator = torch.Generator().manual_seed(0)
@@ -447,3 +293,152 @@ def test_the_error_of_a_ratio_is_unknown_where_it_is():
     assert log_ratio_stderr(zero, torch.zeros(2)) == math.inf
     with pytest.raises(ValueError, match="the same draws have the same shape"):
         log_ratio_stderr(torch.zeros(2), torch.zeros(3))
+
+
+# -- pilots: why K is not chosen by looking at the estimate; every log p(x) is 0 ----
+
+
+MAXIMUM = 100
+
+PILOT = 10
+
+
+def now_and_then_dead(*shape, seed):
+    """Log-weights of mean 1, one in ten nearly zero."""
+    dead = torch.rand(shape, generator=seeded(seed), dtype=torch.float64) < 0.1
+    return torch.where(dead, 1e-3, (1 - 1e-4) / 0.9).log()
+
+
+def long_tailed(*shape, seed):
+    """Log-normal weights of mean 1."""
+    noise = torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
+    return noise - 0.5
+
+
+def looks_precise(mean, error):
+    return error < 0.1
+
+
+def looks_high(mean, error):
+    return mean > 1
+
+
+def stopped(log_w, rule):
+    """Return p-hat and k at the first k >= PILOT that a rule likes, or the last."""
+    k = torch.arange(1, log_w.shape[-1] + 1)
+    mean = sample_size_curve(log_w, k.tolist()).exp()
+    mean_square = sample_size_curve(2 * log_w, k.tolist()).exp()
+    error = ((mean_square / mean.square() - 1).clamp(min=0) / k).sqrt()
+    stop = rule(mean, error) & (k >= PILOT)
+    stop[..., -1] = True
+    first = stop.double().argmax(-1, keepdim=True)
+    return mean.gather(-1, first)[..., 0], first[..., 0] + 1.0
+
+
+def piloted(pilot_log_w, fresh_log_w):
+    """Return p-hat from fresh draws at the K that a pilot chooses."""
+    num_samples = required_num_samples(pilot_log_w, 0.1, maximum=MAXIMUM)
+    curve = sample_size_curve(fresh_log_w, range(1, MAXIMUM + 1))
+    return curve.gather(-1, num_samples[..., None] - 1)[..., 0].exp()
+
+
+def z_score(sample, mean):
+    return ((sample.mean() - mean) / (sample.std() / math.sqrt(sample.numel()))).item()
+
+
+@pytest.mark.parametrize(
+    ("weights", "rule", "direction"),
+    [
+        (now_and_then_dead, looks_precise, +1),
+        (now_and_then_dead, looks_high, +1),
+        (long_tailed, looks_high, +1),
+        (long_tailed, looks_precise, -1),
+    ],
+)
+def test_stopping_on_the_running_estimate_biases_it(weights, rule, direction):
+    estimate, stopping_time = stopped(weights(20_000, MAXIMUM, seed=1), rule)
+
+    assert direction * z_score(estimate, 1) > 5
+    assert abs(z_score(estimate * stopping_time - stopping_time, 0)) < 5, "Wald"
+
+
+@pytest.mark.parametrize("weights", [now_and_then_dead, long_tailed])
+def test_pilot_and_fresh_draws_are_unbiased(weights):
+    estimate = piloted(weights(20_000, PILOT, seed=2), weights(20_000, MAXIMUM, seed=3))
+
+    tolerance = estimate.std().item() / math.sqrt(len(estimate))
+    assert tolerance < 0.003, "premise: the bias of stopping would show"
+    assert abs(estimate.mean().item() - 1) < 5 * tolerance
+
+
+def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
+    corpora, texts = 200, 300
+    log_w = now_and_then_dead(corpora, texts, MAXIMUM, seed=6)
+    stop, _ = stopped(log_w, looks_precise)
+    pilot = piloted(now_and_then_dead(corpora, texts, PILOT, seed=7), log_w)
+
+    def violations(estimate):
+        bounds = [certified_log_likelihood(row.log()) for row in estimate]
+        return sum(bound > 0 for bound in bounds) / corpora
+
+    margin = 5 * math.sqrt(0.05 * 0.95 / corpora)
+    assert violations(stop) > 0.05 + margin
+    assert violations(stop) > 0.5
+    assert violations(pilot) <= 0.05
+
+
+def test_reaches_the_target():
+    # 400 weights know a variance of e - 1 well enough on average
+    pilot, fresh = long_tailed(500, 2000, seed=8), long_tailed(500, 2000, seed=9)
+    num_samples = required_num_samples(pilot, 0.05, maximum=2000)
+
+    curve = sample_size_curve(fresh, range(1, 2001))
+    estimate = curve.gather(-1, num_samples[:, None] - 1)[:, 0]
+
+    assert (num_samples < 2000).double().mean() > 0.95, "premise: seldom cut off"
+    # 500 inputs know their spread to 3.2 percent
+    assert estimate.std().item() == pytest.approx(0.05, rel=0.16)
+
+
+@settings(deadline=None)
+@given(
+    row=st.lists(st.floats(-5, 5), min_size=2, max_size=40).filter(
+        lambda row: max(row) - min(row) > 0.1
+    )
+)
+def test_a_pilot_that_reached_the_target_asks_for_itself(row):
+    pilot = torch.tensor(row, dtype=torch.float64)
+
+    chosen = required_num_samples(pilot, stderr(pilot).item(), maximum=1000)
+
+    assert chosen.item() == len(row)
+
+
+def test_rows_are_inputs_and_limits_are_kept():
+    pilot = torch.stack(
+        [
+            torch.tensor([1.0, 3.0, 1.0, 3.0]),  # variance 1/4
+            torch.tensor([1.0, 1.0, 1.0, 1.0]),
+            torch.tensor([0.0, 0.0, 0.0, 1.0]),  # variance 3
+            torch.tensor([0.0, 0.0, 0.0, 0.0]),
+        ]
+    ).double()
+
+    chosen = required_num_samples(pilot.log(), 0.1, maximum=200, minimum=4)
+
+    assert chosen.tolist() == [25, 4, 200, 200]
+    assert chosen.dtype == torch.int64
+    assert required_num_samples(torch.zeros(1), 0.1, maximum=50) == 50
+
+
+def test_impossible_targets_and_limits_are_refused():
+    pilot = torch.zeros(5)
+    for target in (0.0, -0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="target_stderr must be above 0"):
+            required_num_samples(pilot, target, maximum=10)
+    for minimum, maximum in ((0, 5), (6, 5)):
+        with pytest.raises(ValueError, match="1 <= minimum <= maximum"):
+            required_num_samples(pilot, 0.1, maximum=maximum, minimum=minimum)
+    for draws, texts in ((0.0, 0.2), (0.1, math.inf), (math.inf, 0.2), (0.1, 0.0)):
+        with pytest.raises(ValueError, match=f"finite; got {draws}, {texts}"):
+            enough_samples(100, draws, texts)

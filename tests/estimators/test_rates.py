@@ -1,3 +1,7 @@
+"""Information rates in every base and unit."""
+
+from __future__ import annotations
+
 import math
 import sys
 
@@ -43,19 +47,6 @@ def test_conversions_return(bits, units):
     assert again.nats_stderr == pytest.approx(rate.nats_stderr)
 
 
-@given(
-    log_p=st.floats(-5000, -1),
-    counts=st.tuples(st.integers(1, 500), st.integers(1, 500)),
-)
-def test_units_share_one_total(log_p, counts):
-    words, characters = counts
-    by_word = InformationRate.of(log_p, words)
-    by_character = InformationRate.of(log_p, characters)
-
-    assert by_character.per(characters / words).nats == pytest.approx(by_word.nats)
-    assert by_word.nats * words == pytest.approx(-log_p)
-
-
 def test_perplexities_of_every_size():
     assert perplexity(-12.0, 8) == pytest.approx(math.exp(1.5), rel=1e-15)
     assert perplexity(2.0, 4) == pytest.approx(math.exp(-0.5), rel=1e-15)
@@ -68,19 +59,6 @@ def test_perplexities_of_every_size():
         perplexity(-1.0, 0)
 
 
-def test_perplexity_error_is_a_slope():
-    step = 1e-6
-    low, high = (InformationRate(1.5 + s).perplexity for s in (-step, step))
-    rate = InformationRate(1.5, nats_stderr=0.02)
-    assert rate.perplexity_stderr == pytest.approx(0.02 * (high - low) / (2 * step))
-
-
-def test_what_no_float_holds_is_infinite():
-    assert InformationRate(708.9).perplexity < math.inf
-    assert InformationRate(10_000.0).perplexity == math.inf
-    assert InformationRate(10_000.0).perplexity_stderr == 0
-
-
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
 def test_branching_factor_of_any_die(weights):
     p = torch.tensor(weights, dtype=torch.float64)
@@ -90,10 +68,6 @@ def test_branching_factor_of_any_die(weights):
 
     assert found == pytest.approx(math.exp(entropy(p.numpy())))
     assert 1 - 1e-12 <= found <= len(weights) + 1e-9
-
-
-def test_branching_factor_of_certainty():
-    assert branching_factor(torch.tensor([[0.0, 1.0], [0.5, 0.5]])).tolist() == [1, 2]
 
 
 def test_capital_and_rate_are_inverse():

@@ -13,7 +13,6 @@ import torch
 
 from lm_latent_eval.estimators import (
     Choice,
-    Estimate,
     bernstein_interval,
     best_by_length,
     difference_interval,
@@ -30,7 +29,9 @@ from lm_latent_eval.estimators.intervals import (
 )
 
 TRIALS, DRAWS = 2000, 128
+
 PROBABILITIES = [1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999, 1.0]
+
 KINDS = ("coin", "spike", "beta", "powers")
 
 
@@ -255,8 +256,3 @@ def test_a_wager_is_its_bets_together():
     for part in gain.split(7):
         wager.add(part)
     assert wager.log_capital == pytest.approx(log_capital(gain).item())
-
-
-def test_estimates_have_no_interval_unless_weights_are_bounded():
-    estimate = Estimate.from_log_weights(torch.zeros(3), num_tokens=1)
-    assert estimate.at_least is None and estimate.at_most is None
