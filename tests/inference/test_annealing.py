@@ -1,4 +1,4 @@
-"""Annealed, left-to-right and Chib-style estimates, against sums over every latent."""
+"""Annealed, left-to-right and Chib-style estimates and moves, against every latent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from lm_latent_eval.inference.annealing import (
     transitions,
 )
 from lm_latent_eval.inference.gibbs import SweepNumbers
+from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START
+from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests.models.lda import tiny
+from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 4, 5]
+
 COPIES = 4000
 
 
@@ -42,11 +45,11 @@ def exact(model, text):
     return model.log_joint(encoded, tiny.every_topic(len(text))).logsumexp(-1).item()
 
 
-def mean_is(log_w, log_p):
+def mean_is(log_w, log_p, precise=0.05):
     """Hold the mean of independent weights to p, by five standard errors of its own."""
     ratio = (log_w.double() - log_p).exp()
     error = ratio.std().item() / math.sqrt(ratio.numel())
-    assert error < 0.05, "premise: a bias would be noticed"
+    assert error < precise, "premise: a bias would be noticed"
     assert abs(ratio.mean().item() - 1) < 5 * error + 1e-9
 
 
@@ -82,20 +85,6 @@ def test_one_step_is_importance_sampling(model):
         one.log_weights(model, q, batch(texts), keys(2)),
         drawn.log_weights(model, q, batch(texts), keys(2)),
     )
-
-
-@pytest.mark.parametrize("proposal", ["document", "prior"])
-def test_more_steps_vary_less(model, proposal):
-    q = proposal_named(model, proposal)
-
-    def spread(steps):
-        method = AnnealedImportanceSampling(steps)
-        log_w = method.log_weights(model, q, batch([TEXT] * 500), keys(500))
-        return log_w.std().item()
-
-    few, many = spread(2), spread(9)
-    # Of 500 normal draws a standard deviation is known to 3 %.
-    assert many < 0.7 * few
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -202,16 +191,6 @@ def test_the_published_left_to_right_estimate_is_biased(model):
     assert abs(ratio.mean().item() - 1) > 5 * error
 
 
-def test_errors_of_few_chains_are_unknown(model):
-    method = AnnealedImportanceSampling(20)
-    assert (method.chains, method.length) == (2, 10)
-    q = proposal_named(model)
-    log_w = method.log_weights(model, q, batch([TEXT]), keys(1))
-    estimate = method.estimate(log_w[0], len(TEXT))
-    assert math.isinf(estimate.draws_stderr)
-    assert (estimate.num_samples, estimate.estimator) == (20, "ais")
-
-
 def test_the_error_is_that_of_ten_chains(model):
     """How far estimates are apart: what each says of its own error."""
     q, method = proposal_named(model), AnnealedImportanceSampling(100)
@@ -224,15 +203,106 @@ def test_the_error_is_that_of_ten_chains(model):
     assert abs(ratio - 1) < 5 * 0.04
 
 
-def test_what_cannot_be_divided_is_refused():
-    with pytest.raises(ValueError, match="a multiple of 10"):
+def test_what_no_chain_can_do_is_refused():
+    with pytest.raises(ValueError, match="ais needs a multiple of 10"):
         AnnealedImportanceSampling(105)
-    with pytest.raises(ValueError, match="chib needs a multiple of 10"):
-        ChibStyle(105)
-
-
-def test_models_without_moves_are_refused():
     with pytest.raises(ValueError, match="have no local moves"):
         transitions(object(), object(), None, None, Streams([0], 1), 1)
     with pytest.raises(ValueError, match="no closed form"):
         LeftToRightEstimator(1).log_weights(object(), None, batch([TEXT]), [0])
+
+
+# -- local moves of each model ------------------------------------------------------
+
+
+CASES = [
+    ("entitynlm", "adapted", [4, UNKNOWN, 4]),
+    ("entitynlm", "prior", [4, UNKNOWN, 4]),
+    ("kglm", "adapted", [4, 5, 4]),
+    ("kglm", "prior", [4, 5]),
+    ("lda", "adapted", [4, UNKNOWN, 4]),
+    ("rnng", "adapted", [4, UNKNOWN, 4, 5, 4, END]),
+    ("rnng", "crf", [4, UNKNOWN, 4, 5, END]),
+]
+
+every_move = pytest.mark.parametrize(
+    ("name", "which", "text"), CASES, ids=lambda x: x if isinstance(x, str) else None
+)
+
+NUMBER = 10_000
+
+
+def pick(latents, index):
+    if isinstance(latents, torch.Tensor):
+        return latents[:, index]
+    return type(latents)(*(part[:, index] for part in latents))
+
+
+@every_move
+def test_a_move_leaves_what_is_between_as_it_is(name, which, text):
+    """A latent of f_b = q^(1 - b) p^b, moved or not, is one of f_b."""
+    case, b = TINY_MODELS[name].case(), 0.4
+    proposal, every = case.proposal(which), case.latents(text)
+    batch = case.batch([text])
+    p, q = case.model.encode(batch), proposal.encode(batch)
+    log_f = (1 - b) * proposal.log_prob(q, every) + b * case.model.log_joint(p, every)
+    f = log_f[0].double().softmax(-1)
+    draw = torch.Generator().manual_seed(0)
+    begun = pick(every, f.multinomial(NUMBER, replacement=True, generator=draw))
+    streams = Streams(keys(1, "move"), NUMBER)
+    move = Metropolis(case.model, proposal, p, q, streams)
+    scores = case.model.log_joint(p, begun).double(), proposal.log_prob(q, begun)
+    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=False)
+    torch.testing.assert_close(log_p, case.model.log_joint(p, moved).double())
+    torch.testing.assert_close(log_q, proposal.log_prob(q, moved))
+    known, order = fingerprint(every)[0].sort()
+    found = order[torch.searchsorted(known, fingerprint(moved)[0])]
+    assert (fingerprint(every)[0][found] == fingerprint(moved)[0]).all()
+    went = fingerprint(begun)[0] != fingerprint(moved)[0]
+    assert went.double().mean() > 0.02, "premise: some are moved"
+    share = found.bincount(minlength=len(f)) / NUMBER
+    error = (f * (1 - f) / NUMBER).sqrt()
+    # Five standard errors, and one draw of a latent that is hardly ever drawn.
+    assert ((share - f).abs() <= 5 * error + 1 / NUMBER).all()
+
+
+@every_move
+def test_annealing_by_moves_is_unbiased(name, which, text):
+    case, copies = TINY_MODELS[name].case(), 2000
+    method = AnnealedImportanceSampling(4)
+    log_w = case.log_weights(method, case.proposal(which), [text] * copies)[:, 0]
+    mean_is(log_w, case.log_p(text), 0.1)
+
+
+@every_move
+def test_moves_lead_everywhere(name, which, text):
+    """Many moves, all accepted, reach every latent from one."""
+    case = TINY_MODELS[name].case()
+    proposal, every = case.proposal(which), case.latents(text)
+    q = proposal.encode(case.batch([text]))
+    possible = case.log_joint(text) > -torch.inf
+    wanted = {*fingerprint(every)[0][possible].tolist()}
+    known = {*fingerprint(every)[0].tolist()}
+    start = int(possible.nonzero()[0])
+    here = pick(every, torch.full((300,), start))
+    seen = {*fingerprint(here)[0].tolist()}
+    p = case.model.encode(case.batch([text]))
+    for step in range(60):
+        streams = Streams(keys(1, f"walk {step}"), 300)
+        there, _ = proposal.moved(q, here, streams)
+        sound = (case.model.log_joint(p, there) > -torch.inf)[0]
+        assert {*fingerprint(there)[0][sound].tolist()} <= known
+        order = torch.where(sound, torch.arange(300) + 300, torch.arange(300))
+        both = [there, here]
+        here = (
+            torch.cat(both[::-1], 1)[:, order]
+            if isinstance(there, torch.Tensor)
+            else type(there)(
+                *(
+                    torch.cat(pair[::-1], 1)[:, order]
+                    for pair in zip(*both, strict=True)
+                )
+            )
+        )
+        seen |= {*fingerprint(here)[0].tolist()}
+    assert wanted <= seen

@@ -146,11 +146,6 @@ def test_a_proposal_that_is_not_normalised():
         check(model, Unnormalised(model, "adapted", 1.0))
 
 
-def test_what_nobody_searches_for_is_not_asked_for():
-    model = tiny()
-    check(model, Wrong(model, "adapted", 1.0, "duplicates"), searches=False)
-
-
 def test_a_beam_of_one_is_no_exact_number():
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()

@@ -97,11 +97,3 @@ def test_what_is_decided_is_right(answered):
         wrong += truth[best] < max(truth)
     assert decided > QUESTIONS / 3, "premise: most can be told apart"
     assert wrong / decided < 0.05 + 3 * math.sqrt(0.05 * 0.95 / decided)
-
-
-def test_the_mean_of_replicates_is_the_estimate(answered):
-    for estimate in (e for estimates in answered[0] for e in estimates):
-        if estimate.replicates:
-            assert len(estimate.replicates) == PASSES
-            mean = math.fsum(estimate.replicates) / PASSES
-            assert mean == pytest.approx(estimate.log_evidence, abs=1e-9)

@@ -185,16 +185,6 @@ def test_a_context_and_its_continuation_are_one_filter(name, request, resampled)
     torch.testing.assert_close(particles.log_w, whole, rtol=1e-9, atol=0)
 
 
-def test_shorter_texts_stop_in_any_company(model):
-    method, prior = ParticleFilter(20), model.proposal("peeking")
-    texts = [WORDS, WORDS[:2], [END]]
-    keys = [stream_key(4, f"text {n}") for n in range(3)]
-    together = method.log_weights(model, prior, batch(texts), keys)
-    for n, text in enumerate(texts):
-        alone = method.log_weights(model, prior, batch([text]), [keys[n]])
-        assert (together[n] - alone[0]).abs().max() < 1e-12
-
-
 def test_filters_are_the_weights_of_the_estimate(model):
     method = ParticleFilter(200)
     assert method.filters == 10
@@ -250,24 +240,13 @@ def test_few_filters_have_no_error(model):
         assert [math.isfinite(error) for error in errors] == [known, known]
 
 
-def test_deviations_are_divided_by_one_less():
-    method = ParticleFilter(50)
-    log_z = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).log()
-    log_w = log_z.repeat_interleave(10)
-    spread = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).std(correction=1).item()
-    wanted = spread / math.sqrt(5) / 0.3
-    assert abs(method.estimate(log_w, 1).draws_stderr - wanted) < 1e-6
-
-
-def test_what_cannot_be_divided_is_an_error():
-    with pytest.raises(ValueError, match=r"num_samples=105: .* a multiple of 10"):
-        ParticleFilter(105)
-    assert ParticleFilter(15).filters == 1
-
-
 def test_a_proposal_of_whole_texts_is_an_error(model):
     class Whole:
         name = "chart"
+
+    with pytest.raises(ValueError, match=r"num_samples=105: .* a multiple of 10"):
+        ParticleFilter(105)
+    assert ParticleFilter(15).filters == 1
 
     with pytest.raises(ValueError, match="'chart' reads whole texts at once"):
         ParticleFilter(10).log_weights(model, Whole(), batch([WORDS]), [1])
