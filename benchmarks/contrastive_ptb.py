@@ -31,10 +31,10 @@ import lm_latent_eval
 from lm_latent_eval.contrastive.entropy import contrastive_entropy
 from lm_latent_eval.contrastive.vocabulary import distinct_words
 from lm_latent_eval.estimators.standard_errors import mean_stderr, ratio_stderr
-from lm_latent_eval.extras import require
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models.recurrent_training import train_rnn
 from lm_latent_eval.models.srnn import train_srnn
+from lm_latent_eval.registry import require
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize

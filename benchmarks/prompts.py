@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.harness.tasks import write_dataset
-from lm_latent_eval.plain_json import parse
 from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.values import parse
 
 QUESTION = "Question: What is the {r} of {s}?\nAnswer: {o}\n"
 WORDINGS = {

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 from lm_latent_eval.values import Matching, Rules, Whole, check
 
 FILE_NAME = "manifest.json"

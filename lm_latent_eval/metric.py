@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.arguments import one_of
+from lm_latent_eval.options import one_of
 
 METRICS = (
     "contrastive_entropy",

@@ -1,9 +1,9 @@
-"""Tables of options: dataclasses whose docstrings are the help.
+"""Options of users: parsing, type checks, and tables whose docstrings are the help.
 
-The command line, lm-eval's ``--model_args``, Python and docs/options.md read the same
-dataclass. Name, type and default of an option are those of its field, its help stands
-under ``Attributes:``, and ``option`` adds how a value is read and what it can be.
-Imports nothing heavy, so ``--help`` is quick.
+Options come from Python, ``--model_args`` and the command line. A table of them is a
+dataclass, which these and docs/options.md read: name, type and default of an option are
+those of its field, its help stands under ``Attributes:``, and ``option`` adds how a
+value is read and what it can be. Imports nothing heavy, so ``--help`` is quick.
 
 A model that scores strings its own way has a table of its own, and ``read`` checks what
 it is given (``scoring.interface.OffersOptions``).
@@ -11,7 +11,7 @@ it is given (``scoring.interface.OffersOptions``).
 Example:
     >>> from dataclasses import dataclass
     >>> from functools import partial
-    >>> from lm_latent_eval.arguments import whole
+    >>> from lm_latent_eval.options import option, read, table, whole
     >>> @dataclass(frozen=True)
     ... class Options:
     ...     '''How texts are unmasked.
@@ -32,14 +32,121 @@ Example:
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from lm_latent_eval.arguments import integer, one_of, positive, truth
+TRUTHS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+"""What stands for true and false, in lower case."""
+
+
+def integer(value: Any) -> int:
+    """Read a whole number, given as a number or a string.
+
+    Raises:
+        ValueError: If it is none.
+
+    Example:
+        >>> integer("12"), integer("1e3"), integer(1e3)
+        (12, 1000, 1000)
+    """
+    try:
+        return int(str(value))
+    except ValueError:
+        number = math.nan if isinstance(value, bool) else _float(value)
+    if not number.is_integer():
+        raise ValueError(f"expected a whole number, not {value!r}")
+    return int(number)
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """Read a whole number that is not too small.
+
+    Raises:
+        ValueError: If it is none, or is.
+    """
+    try:
+        number = integer(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ValueError(
+            f"{name}={value!r}: expected a whole number of at least {least}"
+        )
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """Read a positive finite number.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    number = math.nan if isinstance(value, bool) else _float(value)
+    if not (0 < number < math.inf):
+        raise ValueError(f"{name}={value!r}: expected a positive number")
+    return number
+
+
+def at_least_0(name: str, value: Any) -> float:
+    """Read a finite number that is not negative.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    number = math.nan if isinstance(value, bool) else _float(value)
+    if not (0 <= number < math.inf):
+        raise ValueError(f"{name}={value!r}: expected a number of at least 0")
+    return number
+
+
+def truth(name: str, value: Any) -> bool:
+    """Read true or false: the one place that says which words mean which.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example:
+        >>> truth("log_weights", "True"), truth("log_weights", "no")
+        (True, False)
+    """
+    if (lower := str(value).lower()) not in TRUTHS:
+        raise ValueError(f"{name}={value!r}: expected true or false")
+    return TRUTHS[lower]
+
+
+def one_of(name: str, value: Any, names: Sequence[str]) -> str:
+    """Read one of several names.
+
+    Raises:
+        ValueError: If it is none of them; near ones are suggested.
+    """
+    if value not in names:
+        near = difflib.get_close_matches(str(value), names)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(names)}{hint}")
+    return str(value)
+
+
+def _float(value: Any) -> float:
+    """Read a number; NaN if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""Registry of models, proposals and estimators, ours and other packages'.
+"""Registry of models, proposals and estimators, ours and other packages', and extras.
 
 A name is one of this package's own; or one that an installed package declares as an
 entry point; or, wherever a name is taken, ``package.module:Name`` itself. Nothing is
-imported before it is asked for.
+imported before it is asked for, nor are optional dependencies.
 
     [project.entry-points."lm_latent_eval.models"]    # in the other's pyproject.toml
     hmm = "lm_latent_eval_hmm:HMM"                    # model_type = "lm_package:Class"
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any
 
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,19 @@ ESTIMATORS = Registry(
     },
 )
 """Name -> estimator; each is built with its number of samples (or width)."""
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which extra provides it.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed; names the extra that brings it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as err:
+        if err.name != module.partition(".")[0]:
+            raise  # installed but broken: do not disguise it
+        raise ModuleNotFoundError(
+            f"{module} is missing: pip install 'lm-latent-eval[{extra}]'", name=err.name
+        ) from err

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.arguments import at_least_0, integer, one_of, positive, whole
+from lm_latent_eval.options import at_least_0, integer, one_of, positive, whole
 
 
 @given(st.integers())

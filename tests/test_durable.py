@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.durable import NoRoomError, no_room, replacing, write_text
+from lm_latent_eval.files import NoRoomError, no_room, replacing, write_text
 from lm_latent_eval.ledger.files import only_writer
 
 # -- whole or not at all -------------------------------------------------------------
@@ -108,7 +108,7 @@ import pyarrow as pa, torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from lm_latent_eval.durable import replacing, NoRoomError
+from lm_latent_eval.files import replacing, NoRoomError
 vocabulary = {str(i): i for i in range(9999)}
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 for written in sys.argv[2:]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.study.layout import Layout
-from lm_latent_eval.file_names import beside, safe_name
+from lm_latent_eval.files import beside, safe_name
 from tests.report.test_compare import questions
 from tests.report.test_compare import write as write_record
 from tests.report.test_export import BENCHMARK, SETTINGS

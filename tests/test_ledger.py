@@ -349,7 +349,7 @@ def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
 FULL = """
 import resource, sys
 from pathlib import Path
-from lm_latent_eval.durable import NoRoomError
+from lm_latent_eval.files import NoRoomError
 from lm_latent_eval.ledger import database
 
 database._is_local = lambda _: sys.argv[3] == "True"

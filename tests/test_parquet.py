@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_latent_eval import parquet, parquet_footer
+from lm_latent_eval import parquet
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of
@@ -254,7 +254,7 @@ def test_a_page_that_its_header_contradicts_is_refused(tmp_path):
     table = table.replace_schema_metadata({b"about": b'{"seed": 3}'})
     pq.write_table(table, path, use_dictionary=False, write_statistics=False)
     content = path.read_bytes()
-    [chunk] = parquet_footer.read(path).chunks
+    [chunk] = parquet.read_footer(path).chunks
     page = content[4:]
     assert page[:3] == b"\x15\x00\x15", "premise: type, then the unpacked size"
     old = next(n for n in range(1, 6) if page[2 + n] < 128)

@@ -28,7 +28,7 @@ from lm_latent_eval.audit.verdict import (
     holds,
     untold,
 )
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 
 UNKNOWN = ("qzxvk", "wvvjqzzkx")
 """Two strings that are no words."""

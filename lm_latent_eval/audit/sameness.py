@@ -21,7 +21,7 @@ from lm_latent_eval.audit.verdict import (
     holds,
     untold,
 )
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 
 T = TypeVar("T")
 SIZES = ("1", "3")

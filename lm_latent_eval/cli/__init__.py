@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from lm_latent_eval import __version__
 from lm_latent_eval.cli.arguments import Commands, Parser, headings
-from lm_latent_eval.durable import no_room
+from lm_latent_eval.files import no_room
 
 EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
 """Errors whose message is for users."""

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lm_latent_eval.arguments import integer, one_of
-from lm_latent_eval.options import Option, table
+from lm_latent_eval.options import Option, integer, one_of, table
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from lm_latent_eval.arguments import one_of, positive, whole
 from lm_latent_eval.audit.verdict import PARTS, Kind
 from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.options import one_of, positive, whole
 
 KINDS = tuple(kind.value for kind in Kind)
 LIMIT = 8

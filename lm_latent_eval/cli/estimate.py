@@ -154,7 +154,7 @@ def add_calibrate(commands: Commands, said: str) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> None:
-    from lm_latent_eval.arguments import whole
+    from lm_latent_eval.options import whole
     from lm_latent_eval.report.numbers import calibration_table
     from lm_latent_eval.scoring.calibration import calibrate
     from lm_latent_eval.scoring.interface import open_model, scorer_of

@@ -207,7 +207,7 @@ def add_text(commands: Commands, said: str) -> None:
 
 
 def _text(args: argparse.Namespace) -> None:
-    from lm_latent_eval.durable import write_text
+    from lm_latent_eval.files import write_text
     from lm_latent_eval.models.texts import read_texts
 
     texts = read_texts(args.data)

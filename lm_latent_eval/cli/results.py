@@ -119,7 +119,7 @@ def _export(args: argparse.Namespace) -> None:
         name = _needed(args, "model_id")
         written = [hub.export_card(records, args.output, name)]
     else:
-        from lm_latent_eval.arguments import one_of
+        from lm_latent_eval.options import one_of
 
         source = every_eval_ever.Evaluator(
             model_id=_needed(args, "model_id"),

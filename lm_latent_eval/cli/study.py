@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lm_latent_eval.arguments import whole
 from lm_latent_eval.cli.arguments import (
     Commands,
     add_format,
@@ -13,6 +12,7 @@ from lm_latent_eval.cli.arguments import (
     read_format,
     say_idle,
 )
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 
@@ -72,7 +72,7 @@ def add_study(commands: Commands, said: str) -> None:
 
 
 def _study(args: argparse.Namespace) -> None:
-    from lm_latent_eval.extras import require
+    from lm_latent_eval.registry import require
     from lm_latent_eval.study.report.tables import write_report
 
     require("matplotlib", extra="plots")  # before hours of work, not after

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from lm_latent_eval.convert.torch_files import Stored, read_torch
 from lm_latent_eval.convert.unpickling import PickleError
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 
 BLOCK = 512
 LONGEST = 1 << 14

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_latent_eval.arguments import one_of
 from lm_latent_eval.convert.tomotopy_tables import read_tables
 from lm_latent_eval.convert.unpickling import (
     CONTAINERS,
@@ -25,9 +24,10 @@ from lm_latent_eval.convert.unpickling import (
     StandIn,
     load_pickle,
 )
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 from lm_latent_eval.models.lda.modeling import LDA
 from lm_latent_eval.models.lda.training import TopicTables
+from lm_latent_eval.options import one_of
 
 _NUMBERS = re.compile(r"b1|f[248]|[iu][1248]")
 """Types that are numbers; others, such as objects, are refused."""

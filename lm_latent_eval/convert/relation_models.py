@@ -24,7 +24,7 @@ from torch import Tensor
 from lm_latent_eval.convert.originals import OriginalError, misfits
 from lm_latent_eval.convert.torch_files import Stored, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, load_pickle
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.modeling import LRLM

@@ -23,7 +23,7 @@ from torch import Tensor
 from lm_latent_eval.convert.originals import OriginalError, misfits, renamed
 from lm_latent_eval.convert.torch_files import parameters, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, StandIn
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lm_latent_eval.extras import require
 from lm_latent_eval.models.lda.training import TopicTables, tables_of
+from lm_latent_eval.registry import require
 
 SECONDS, PACE = 10, 1 << 20
 """Seconds that reading may take, and bytes that it reads in each of those besides."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 
 
 class PickleError(ValueError):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from datasets import Dataset
 from tqdm import tqdm
 
-from lm_latent_eval.durable import replacing
+from lm_latent_eval.files import replacing
 
 SHARDS = "shards"
 

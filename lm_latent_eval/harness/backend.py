@@ -20,7 +20,6 @@ from lm_eval.api.model import LM, CacheHook
 from lm_eval.utils import simple_parse_args_string
 
 import lm_latent_eval
-from lm_latent_eval.arguments import truth
 from lm_latent_eval.harness.answers import (
     GuardedHook,
     MissedFloat,
@@ -40,6 +39,7 @@ from lm_latent_eval.harness.running import (
     stock_rates,
 )
 from lm_latent_eval.latent import Normalization
+from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.generation import GenerationOptions

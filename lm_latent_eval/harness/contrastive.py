@@ -23,7 +23,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_aggregation, register_aggregation, register_metric
 from transformers import AutoTokenizer
 
-from lm_latent_eval.arguments import one_of, truth, whole
 from lm_latent_eval.contrastive import Rate
 from lm_latent_eval.contrastive.contrasts import (
     Contrast,
@@ -36,6 +35,7 @@ from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
 from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
+from lm_latent_eval.options import one_of, truth, whole
 from lm_latent_eval.text.noise import NoiseChannel
 
 logger = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
-from lm_latent_eval.extras import require
+from lm_latent_eval.files import one_line
 from lm_latent_eval.harness.answers import GuardedHook, of_whole_text
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.registry import require
 
 logger = logging.getLogger(__name__)
 

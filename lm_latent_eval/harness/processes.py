@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.extras import require
 from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
+from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 

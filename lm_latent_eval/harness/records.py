@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.estimators.choices import ROUNDING, tied
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from lm_latent_eval.arguments import one_of
 from lm_latent_eval.inference.annealing import AnnealedImportanceSampling
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.discrete import DiscreteFilter
@@ -23,6 +22,7 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
+from lm_latent_eval.options import one_of
 from lm_latent_eval.registry import ESTIMATORS
 
 

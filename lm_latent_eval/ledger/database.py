@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lm_latent_eval.durable import no_room, replacing
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import no_room, one_line, regular, replacing
 from lm_latent_eval.ledger.files import BusyError, lock_of, only_writer
 from lm_latent_eval.ledger.settings import (
     DIGEST,
@@ -33,8 +32,7 @@ from lm_latent_eval.ledger.settings import (
     plain,
     refuse_others,
 )
-from lm_latent_eval.messages import one_line
-from lm_latent_eval.plain_json import parse
+from lm_latent_eval.values import parse
 
 Row = dict[str, Any]
 Key = tuple[int | str, ...]

@@ -18,8 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lm_latent_eval.durable import replacing, write_text
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import naming, regular, replacing, write_text
 from lm_latent_eval.ledger.settings import (
     FormatError,
     NoDigestError,
@@ -30,8 +29,7 @@ from lm_latent_eval.ledger.settings import (
     plain,
     refuse_others,
 )
-from lm_latent_eval.messages import naming
-from lm_latent_eval.plain_json import parse
+from lm_latent_eval.values import parse
 
 LOCK_FILE = ".lock"
 

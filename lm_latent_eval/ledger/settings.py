@@ -15,7 +15,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.plain_json import parse
+from lm_latent_eval.values import parse
 
 Settings = dict[str, Any]
 """As JSON takes it."""

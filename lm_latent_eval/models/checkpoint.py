@@ -30,9 +30,8 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from lm_latent_eval import manifest
-from lm_latent_eval.devices import check_width, moved
-from lm_latent_eval.durable import replacing
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.devices import FLOATS, check_width, moved, shared_type
+from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local, refuse_tuned
 from lm_latent_eval.text import strict_json
@@ -41,7 +40,6 @@ from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.reading import reader
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import WordTokenizer
-from lm_latent_eval.weights import FLOATS, shared_type
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 

@@ -15,10 +15,10 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
-from lm_latent_eval.durable import share
+from lm_latent_eval.devices import FLOATS
+from lm_latent_eval.files import share
 from lm_latent_eval.text.words import SPECIAL_WORDS
 from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, Whole, check
-from lm_latent_eval.weights import FLOATS
 
 _OF_THE_LIBRARY: Rules = {
     "architectures": Each(Matching(r"\w+", "the name of a class")),

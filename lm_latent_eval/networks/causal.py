@@ -26,8 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.memory import SCORES, MemoryLimit, fitting
+from lm_latent_eval.devices import SCORES, MemoryLimit, fetched, fitting, sent, widened
 
 MORE = 4
 """Room is left for so much more as a share of what was read: a quarter."""

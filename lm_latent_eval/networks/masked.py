@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lm_latent_eval.devices import widened
-from lm_latent_eval.memory import MOST_ROWS, MemoryLimit, fitting
+from lm_latent_eval.devices import MOST_ROWS, MemoryLimit, fitting, widened
 from lm_latent_eval.networks.causal import autocast
 
 R = TypeVar("R")

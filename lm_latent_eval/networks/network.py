@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from lm_latent_eval.devices import check_width, moved
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 from lm_latent_eval.models import MODELS, checkpoint
 from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.digests import digest

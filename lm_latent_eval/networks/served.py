@@ -24,7 +24,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from lm_latent_eval.estimators.intervals import Wager
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 from lm_latent_eval.networks.network import text_ends, tokenizer_digest
 
 NEUTRAL = {

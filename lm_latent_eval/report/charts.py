@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.extras import require
+from lm_latent_eval.registry import require
 from lm_latent_eval.report import figures
 from lm_latent_eval.report.figures import COLOURS, MARKS
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lm_latent_eval.extras import require
+from lm_latent_eval.registry import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import lm_latent_eval
-from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_curve
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
-from lm_latent_eval.extras import require
+from lm_latent_eval.files import write_text
+from lm_latent_eval.registry import require
 from lm_latent_eval.report import charts
 from lm_latent_eval.report.compare import (
     Asked,

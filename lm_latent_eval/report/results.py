@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import beside, safe_name
+from lm_latent_eval.files import beside, safe_name
 from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
-from lm_latent_eval.plain_json import parse
 from lm_latent_eval.report.scores import (
     Run,
     Scores,
@@ -29,6 +28,7 @@ from lm_latent_eval.scoring.files import is_there, read_record
 from lm_latent_eval.scoring.records import Document, Record
 from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.files import read_text
+from lm_latent_eval.values import parse
 
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.file_names import regular
-from lm_latent_eval.plain_json import parse
+from lm_latent_eval.files import regular
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Document, Record, checked_answer
 from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.values import parse
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 
 FORMATS = ("text", "csv", "latex")
 ENDINGS = {"csv": ".csv", "latex": ".tex"}

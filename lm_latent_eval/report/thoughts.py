@@ -22,7 +22,7 @@ from lm_latent_eval.estimators import (
     probability_interval,
     stderr,
 )
-from lm_latent_eval.file_names import beside
+from lm_latent_eval.files import beside
 from lm_latent_eval.ledger.database import refuse_old
 from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered

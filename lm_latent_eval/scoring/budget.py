@@ -21,7 +21,6 @@ import psutil
 import torch
 from torch import Tensor
 
-from lm_latent_eval.arguments import one_of
 from lm_latent_eval.estimators import (
     CorpusRate,
     Estimate,
@@ -38,6 +37,7 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.inference.particles import PIECE
+from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
 

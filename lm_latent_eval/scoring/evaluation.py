@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
 from lm_latent_eval.inference.interface import Sampler
@@ -23,7 +24,6 @@ from lm_latent_eval.latent import (
     Uniforms,
     WholeTextsOnly,
 )
-from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions

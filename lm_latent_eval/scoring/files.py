@@ -24,11 +24,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lm_latent_eval.arguments import whole
-from lm_latent_eval.extras import require
 from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, remove
 from lm_latent_eval.ledger.files import SETTINGS_FILE, LinesFile
 from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_others
+from lm_latent_eval.options import whole
+from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype

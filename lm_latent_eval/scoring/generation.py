@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.estimators.estimate import MissedSupportError
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.budget import announce
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.likelihoods import read_contexts

@@ -17,10 +17,10 @@ from huggingface_hub import (
 )
 
 from lm_latent_eval import manifest
-from lm_latent_eval.arguments import at_least_0, whole
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError, noting_progress
 from lm_latent_eval.scoring.generation import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.interface import (

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval import options
-from lm_latent_eval.arguments import one_of, positive, whole
-from lm_latent_eval.options import option
+from lm_latent_eval.options import one_of, option, positive, whole
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.text.unknown_words import UnknownWords
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm_latent_eval.arguments import one_of, whole
+from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.scoring.options import ScoringOptions
 
 TEMPERATURES = (0.5, 0.9, 1.0, 1.1, 2.0, 5.0)

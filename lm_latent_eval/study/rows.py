@@ -11,13 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
-from lm_latent_eval.file_names import regular
-from lm_latent_eval.plain_json import parse
+from lm_latent_eval.files import regular, write_text
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import SizeTotals, Totals
+from lm_latent_eval.values import parse
 
 Row = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 from lm_latent_eval.text.reading import Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import encodable

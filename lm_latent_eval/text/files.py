@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from lm_latent_eval.file_names import regular
-from lm_latent_eval.messages import naming
+from lm_latent_eval.files import naming, regular
 
 _MARK = "\ufeff"
 _MARKS = {

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.words import Words
 from lm_latent_eval.values import Matching, Rules, Whole, check

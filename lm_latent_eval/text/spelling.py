@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lm_latent_eval.durable import replacing
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.devices import shared_type
+from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.values import Matching, Rules, Whole, check
-from lm_latent_eval.weights import shared_type
 
 FILE_NAME = "spelling.safetensors"
 RULES: Rules = {

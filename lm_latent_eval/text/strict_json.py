@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lm_latent_eval.plain_json import parse
 from lm_latent_eval.text.files import read_text
+from lm_latent_eval.values import parse
 
 T = TypeVar("T")
 

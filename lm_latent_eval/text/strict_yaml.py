@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.files import read_text
 

@@ -18,8 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 
-from lm_latent_eval.durable import replacing
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line, replacing
 
 PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")

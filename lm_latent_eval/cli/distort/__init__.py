@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace) -> None:
 
     from lm_latent_eval.distortion.study.plan import DistortionPlan
     from lm_latent_eval.distortion.study.run import DistortionStudy
-    from lm_latent_eval.extras import require
+    from lm_latent_eval.registry import require
 
     # What is missing is an error now, not after an hour of training.
     require("accelerate", extra="distort")

@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 from lm_latent_eval.text import strict_json
 
 BEGIN, END = "<s>", "</s>"

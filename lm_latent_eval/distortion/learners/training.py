@@ -45,9 +45,9 @@ from lm_latent_eval.distortion.learners.sequences import Batches
 from lm_latent_eval.distortion.learners.text_data import TextData
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
-from lm_latent_eval.extras import require
 from lm_latent_eval.ledger.files import going_on
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.registry import require
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 

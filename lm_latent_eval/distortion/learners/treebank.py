@@ -10,7 +10,7 @@ from lm_latent_eval.distortion.languages.derivations import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.learners.languages import language_of
 from lm_latent_eval.distortion.learners.lexicon import check_whole
-from lm_latent_eval.durable import replacing
+from lm_latent_eval.files import replacing
 from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank
 from lm_latent_eval.text.corpora import TREE_SUFFIXES
 from lm_latent_eval.text.words import split

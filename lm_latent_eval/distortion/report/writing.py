@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics import ErrorBin
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 from lm_latent_eval.report.tabular import Table
 
 if TYPE_CHECKING:

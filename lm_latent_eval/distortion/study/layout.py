@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm_latent_eval.distortion.study.plan import DistortionPlan
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.files import safe_name
 
 BASE, FINETUNED = "base", "finetuned"
 """Languages: trained from random weights, or from a model that had read other text."""

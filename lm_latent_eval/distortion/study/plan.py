@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from lm_latent_eval.arguments import whole
+from lm_latent_eval.options import whole
 from lm_latent_eval.text import strict_json
 
 PLANS = Path(__file__).parent / "plans"

@@ -22,12 +22,12 @@ from huggingface_hub.errors import StrictDataclassError
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel
 
-from lm_latent_eval.arguments import TRUTHS, one_of, truth, whole
+from lm_latent_eval.files import one_line
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.messages import one_line
 from lm_latent_eval.models import model_class
 from lm_latent_eval.networks.network import Network, refuse_latent
+from lm_latent_eval.options import TRUTHS, one_of, truth, whole
 from lm_latent_eval.scoring.options import parse_device
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")

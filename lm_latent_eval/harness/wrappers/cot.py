@@ -17,8 +17,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.arguments import positive, truth
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
@@ -31,6 +30,7 @@ from lm_latent_eval.harness.running import (
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
 from lm_latent_eval.ledger.database import UNFINISHED, remove
 from lm_latent_eval.networks.served import ServedNetwork
+from lm_latent_eval.options import positive, truth
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
 from lm_latent_eval.wrappers.cot.model import ThoughtScorer
 from lm_latent_eval.wrappers.cot.prompts import Key, ThoughtOptions

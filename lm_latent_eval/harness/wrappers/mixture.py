@@ -17,8 +17,7 @@ import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model, model_registry
 
-from lm_latent_eval.arguments import one_of, truth
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
@@ -31,6 +30,7 @@ from lm_latent_eval.harness.running import (
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import digest_of, tokenizer_digest
+from lm_latent_eval.options import one_of, truth
 from lm_latent_eval.wrappers.mixtures import files
 from lm_latent_eval.wrappers.mixtures.files import Model
 from lm_latent_eval.wrappers.mixtures.scorer import (

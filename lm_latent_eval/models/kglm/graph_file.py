@@ -33,8 +33,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lm_latent_eval.durable import replacing
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line, replacing
 
 BLOCK = 1 << 12
 """Numbers of a column that are read at once: they are searched, or lie together. Rows

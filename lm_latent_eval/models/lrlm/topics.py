@@ -21,8 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lm_latent_eval.durable import replacing
-from lm_latent_eval.messages import one_line
+from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise

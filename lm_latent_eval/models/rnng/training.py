@@ -20,7 +20,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lm_latent_eval.arguments import whole
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -28,6 +27,7 @@ from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.options import whole
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options, RNNGSize

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import lm_latent_eval
-from lm_latent_eval.durable import write_text
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.files import write_text
 from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement, command
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer

@@ -19,8 +19,7 @@ from huggingface_hub import (
     eval_result_entries_to_yaml,
 )
 
-from lm_latent_eval.durable import write_text
-from lm_latent_eval.file_names import safe_name
+from lm_latent_eval.files import safe_name, write_text
 from lm_latent_eval.report.export.statement import OF_LOG_P, Statement, section
 from lm_latent_eval.report.numbers import Number
 from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered

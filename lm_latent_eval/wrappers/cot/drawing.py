@@ -9,8 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent_uniforms
-from lm_latent_eval.memory import MemoryLimit
+from lm_latent_eval.devices import MemoryLimit, sent_uniforms
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks

@@ -25,22 +25,22 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
+from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
     MissedSupportError,
     probability_interval,
 )
-from lm_latent_eval.file_names import regular
+from lm_latent_eval.files import regular
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.networks.served import ServedNetwork
-from lm_latent_eval.plain_json import parse
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.cot.drawing import FIRST, WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.prompts import (

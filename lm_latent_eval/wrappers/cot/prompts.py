@@ -10,10 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.arguments import positive, whole
 from lm_latent_eval.networks.network import Network, start_token
 from lm_latent_eval.networks.served import ServedNetwork
-from lm_latent_eval.options import OptionTable, choice, option
+from lm_latent_eval.options import OptionTable, choice, option, positive, whole
 from lm_latent_eval.scoring.texts import Query, naming
 
 QUESTION, ANSWER = "{question}", "{answer}"

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from lm_latent_eval.devices import sent, wide_zeros
-from lm_latent_eval.memory import MemoryLimit
+from lm_latent_eval.devices import MemoryLimit, sent, wide_zeros
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import named

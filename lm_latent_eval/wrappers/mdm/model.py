@@ -9,10 +9,10 @@ from typing import Self
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
+from lm_latent_eval.devices import MOST_ROWS
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.memory import MOST_ROWS
 from lm_latent_eval.networks.masked import Logits, MaskedReader, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed

@@ -6,8 +6,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from lm_latent_eval.arguments import at_least_0, one_of, positive, whole
-from lm_latent_eval.options import OptionTable, choice, option, optional
+from lm_latent_eval.options import (
+    OptionTable,
+    at_least_0,
+    choice,
+    one_of,
+    option,
+    optional,
+    positive,
+    whole,
+)
 from lm_latent_eval.wrappers.mdm.orders import most_passes
 from lm_latent_eval.wrappers.mdm.unmasking import (
     ANY_ORDER,

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lm_latent_eval.durable import write_text
+from lm_latent_eval.files import write_text
 from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
+from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.memory import MemoryLimit
 from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed

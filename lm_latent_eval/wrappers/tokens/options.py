@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from lm_latent_eval.arguments import whole
-from lm_latent_eval.options import OptionTable, choice, option
+from lm_latent_eval.options import OptionTable, choice, option, whole
 from lm_latent_eval.scoring.options import ScoringOptions
 
 ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
