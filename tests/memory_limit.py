@@ -1,11 +1,15 @@
-"""Lets a test fail where what it runs asks for more memory than it may have."""
+"""Limits of memory and time: tests fail where what they run asks for more."""
 
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.environment import HANGS
 
 
 @contextmanager
@@ -23,3 +27,29 @@ def at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def alone(
+    folder: Path, code: str, *, memory: int | None = None, seconds: int | None = None
+) -> str:
+    """Run code in a process of its own; return what it prints.
+
+    Args:
+        folder: Where it runs.
+        code: Which may print, and must not fail.
+        memory: Bytes of address space that it may have.
+        seconds: CPU time that it may take.
+    """
+    limits = "import resource\n"
+    for name, most in (("AS", memory), ("CPU", seconds)):
+        if most is not None:
+            limits += f"resource.setrlimit(resource.RLIMIT_{name}, ({most}, {most}))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", limits + code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=HANGS,
+    )
+    assert done.returncode == 0, f"{done.returncode} {done.stderr[-500:]}"
+    return done.stdout

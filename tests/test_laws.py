@@ -49,7 +49,7 @@ from tests.models.lda import tiny as tiny_lda
 from tests.models.lrlm import tiny as tiny_lrlm
 from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 from tests.simulated_device import SIMULATED, simulated_device
 
 LONG, LONG_SENTENCE = 350, 40

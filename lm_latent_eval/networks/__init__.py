@@ -1,6 +1,6 @@
 """Loading, checking and running of pretrained transformers networks.
 
 ``network`` has a network with its tokenizer, ``causal`` reads those that predict the
-next token, ``masked`` those that predict masked ones. What is made of their
-log-probabilities is the business of others.
+next token, ``masked`` those that predict masked ones, ``served`` asks a server that has
+loaded one. What is made of their log-probabilities is the business of others.
 """

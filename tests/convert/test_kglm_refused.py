@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 import pickle
-import subprocess
-import sys
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -21,15 +19,19 @@ from lm_latent_eval.convert.kglm import convert, read_aliases, read_edges
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
-from tests.memory_limit import at_most
+from tests.memory_limit import alone, at_most
 
 
-def without(contents, name):
-    return {n: c for n, c in contents.items() if n != name}
+def without(name):
+    return lambda contents: {n: c for n, c in contents.items() if n != name}
 
 
 def changed(contents, name, change):
     return contents | {name: change(contents[name])}
+
+
+def replaced(name, old, new):
+    return lambda contents: changed(contents, name, lambda c: c.replace(old, new))
 
 
 def with_weights(change):
@@ -57,11 +59,11 @@ TOKENS = "vocabulary/tokens.txt"
 PATTERNS = "vocabulary/non_padded_namespaces.txt"
 
 DAMAGED = {
-    "no configuration": (lambda c: without(c, "config.json"), "lacks config.json"),
-    "no weights": (lambda c: without(c, "weights.th"), "lacks weights.th"),
-    "no patterns": (lambda c: without(c, PATTERNS), "lacks vocabulary/non_padded"),
+    "no configuration": (without("config.json"), "lacks config.json"),
+    "no weights": (without("weights.th"), "lacks weights.th"),
+    "no patterns": (without(PATTERNS), "lacks vocabulary/non_padded"),
     "no relations": (
-        lambda c: without(c, "vocabulary/relations.txt"),
+        without("vocabulary/relations.txt"),
         "lacks vocabulary/relations.txt",
     ),
     "no JSON": (
@@ -152,19 +154,19 @@ DAMAGED = {
         "has 26 rows, but vocabulary/tokens.txt has 27 entries",
     ),
     "a word twice": (
-        lambda c: changed(c, TOKENS, lambda b: b.replace(b"w5\n", b"w4\n")),
+        replaced(TOKENS, b"w5\n", b"w4\n"),
         "vocabulary/tokens.txt lists 'w4' twice",
     ),
     "no end": (
-        lambda c: changed(c, TOKENS, lambda b: b.replace(b"@@END@@", b"end")),
+        replaced(TOKENS, b"@@END@@", b"end"),
         "vocabulary/tokens.txt lacks @@END@@",
     ),
     "no unknown word": (
-        lambda c: changed(c, TOKENS, lambda b: b.replace(b"@@UNKNOWN@@", b"unk")),
+        replaced(TOKENS, b"@@UNKNOWN@@", b"unk"),
         "the first line of vocabulary/tokens.txt is not @@UNKNOWN@@",
     ),
     "not UTF-8": (
-        lambda c: changed(c, TOKENS, lambda b: b.replace(b"w5", b"\xff5")),
+        replaced(TOKENS, b"w5", b"\xff5"),
         "vocabulary/tokens.txt is not UTF-8",
     ),
 }
@@ -285,25 +287,23 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("kind", HEADERS)
-def test_headers_without_end(tmp_path, kind):
+def test_headers_without_end(tmp_path):
     """In a process of its own, which a limit of time ends."""
-    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(HEADERS[kind]))
+    for n, content in enumerate(HEADERS.values()):
+        (tmp_path / f"{n}.tar.gz").write_bytes(gzip.compress(content))
     code = (
-        "import resource\n"
         "from pathlib import Path\n"
         "from lm_latent_eval.convert.archive import read_archive\n"
-        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
-        "try:\n"
-        "    read_archive(Path('a.tar.gz'))\n"
-        "except ValueError as err:\n"
-        "    print(err)\n"
+        f"for n in range({len(HEADERS)}):\n"
+        "    try:\n"
+        "        read_archive(Path(f'{n}.tar.gz'))\n"
+        "    except ValueError as err:\n"
+        "        print(err)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 0, f"{done.returncode} {done.stderr[-300:]}"
-    assert "a.tar.gz is" in done.stdout and done.stdout.count("\n") == 1
+    said = alone(tmp_path, code, seconds=30).splitlines()
+    assert [line.split(" is ")[0] for line in said] == [
+        f"{n}.tar.gz" for n in range(len(HEADERS))
+    ]
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -358,44 +358,32 @@ def test_a_sparse_member(tmp_path):
         convert(tmp_path / "a.tar", tmp_path / "out")
 
 
-def test_other_compressions_are_no_archives(tmp_path):
-    """A header of LZMA asks for gigabytes before the first byte."""
-    path = tmp_path / "a.tar.xz"
-    with tarfile.open(path, "w:xz") as tar:
-        tar.addfile(member("config.json"))
-    with pytest.raises(ValueError, match=r"a\.tar\.xz is not a readable archive"):
-        convert(path, tmp_path / "out")
+READERS = {"knowledge_graph": read_edges, "aliases": read_aliases}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("[" * 100_000, "not JSON of a table"),
-        ('{"Q1": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
-    ],
-)
-@pytest.mark.parametrize("name", ["knowledge_graph", "aliases"])
-def test_deep_json(tmp_path, name, content, said):
-    files_ = knowledge(tmp_path)
-    (tmp_path / "deep.json").write_text(content)
-    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
-    with pytest.raises(ValueError, match=rf"deep\.json.*{said}") as caught:
-        convert(archive, tmp_path / "out", **{**files_, name: tmp_path / "deep.json"})
-    assert len(str(caught.value)) < 500
-
-
-def test_a_deep_pickle_is_shown_in_part(tmp_path):
-    """A list within a list, a million times: to show it all would never end."""
-    deep = b"\x80\x02}X\x02\0\0\0Q1" + b"]" * 10**6 + b"a" * (10**6 - 1) + b"s."
-    (tmp_path / "deep.pkl").write_bytes(deep)
-    for reader in (read_aliases, read_edges):
-        with pytest.raises(ValueError, match="expected a list") as caught:
-            reader(tmp_path / "deep.pkl")
+@pytest.mark.parametrize("read", READERS.values())
+def test_deep_tables_are_refused_in_a_line(tmp_path, read):
+    """A list within a list, very many times: to show it all would never end."""
+    for name, content, said in (
+        ("a.json", b"[" * 100_000, "not JSON of a table"),
+        ("a.json", b'{"Q1": ' + b"[" * 900 + b"]" * 900 + b"}", "nested too deeply"),
+        (
+            "a.pkl",
+            b"\x80\x02}X\x02\0\0\0Q1" + b"]" * 10**5 + b"a" * (10**5 - 1) + b"s.",
+            "expected a list",
+        ),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=said) as caught:
+            read(tmp_path / name)
         assert len(str(caught.value)) < 500
 
 
 def test_sets_of_names_of_both_kinds(tmp_path):
     path = tmp_path / "alias.pkl"
+    path.write_bytes(pickle.dumps({1: []}))
+    with pytest.raises(ValueError, match=r"alias\.pkl holds no table by entity"):
+        read_aliases(path)
     path.write_bytes(pickle.dumps({"Q1": {"Ada", ("Ada", "King")}}))
     assert sorted(read_aliases(path)["Q1"]) == [["Ada"], ["Ada", "King"]]
     path.write_bytes(pickle.dumps({"Q1": {"Ada", 1}}))
@@ -411,56 +399,65 @@ def test_an_archive_may_hold_more_and_begin_with_a_dot(tmp_path):
     assert load_checkpoint(tmp_path / "out").model.config.hidden_size == 9
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])
-def test_no_archive(tmp_path, content):
-    (tmp_path / "a.tar.gz").write_bytes(content)
+def archived(mode: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as tar:
+        tar.addfile(member("config.json"))
+    return file.getvalue()
+
+
+NONE = {
+    "nothing": b"",
+    "text": b"no archive",
+    "half a header": b"\x1f\x8b\x08cut",
+    "half an archive": archived("w:gz")[:60],
+    # A header of LZMA asks for gigabytes before the first byte.
+    "another compression": archived("w:xz"),
+}
+
+
+@pytest.mark.parametrize("kind", NONE)
+def test_no_archive(tmp_path, kind):
+    (tmp_path / "a.tar.gz").write_bytes(NONE[kind])
     with pytest.raises(ValueError, match=r"a\.tar\.gz is not a readable archive"):
         convert(tmp_path / "a.tar.gz", tmp_path / "out")
     with pytest.raises(FileNotFoundError):
         convert(tmp_path / "b.tar.gz", tmp_path / "out")
 
 
-def test_a_cut_archive(tmp_path):
-    whole = write_tar(tmp_path / "a.tar.gz", files(*golden_archive("B")))
-    content = whole.read_bytes()
-    whole.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"a\.tar\.gz is not a readable archive"):
-        convert(whole, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (golden_archive("A"), "of type 'kglm', not 'kglm-disc'"),
-        (golden_archive("B", proposal=True), "has token_embedding_dim=6, but"),
-    ],
-)
-def test_proposals_of_another_model(tmp_path, other, message):
-    refused_proposals(tmp_path, [files(*other)], message)
-
-
-def test_proposals_over_other_names(tmp_path):
+def over_others(namespace: str) -> dict[str, bytes]:
+    """A proposal whose vocabulary has its last two entries the other way round."""
     config, weights, vocabulary = golden_archive("A", proposal=True)
-    for namespace in ("tokens", "entity_ids", "relations"):
-        entries = list(vocabulary[namespace])
-        entries[-1], entries[-2] = entries[-2], entries[-1]
-        contents = files(config, weights, vocabulary | {namespace: entries})
-        message = f"vocabulary/{namespace}.txt is not that of"
-        refused_proposals(tmp_path / namespace, [contents], message)
+    *entries, one, other = vocabulary[namespace]
+    return files(config, weights, vocabulary | {namespace: [*entries, other, one]})
 
 
-def test_two_proposals_of_a_kind(tmp_path):
-    contents = files(*golden_archive("A", proposal=True))
-    refused_proposals(tmp_path, [contents, contents], "is a second peeking proposal")
+TWINS = [
+    ([files(*golden_archive("A"))], "of type 'kglm', not 'kglm-disc'"),
+    (
+        [files(*golden_archive("B", proposal=True))],
+        "has token_embedding_dim=6, but",
+    ),
+    (
+        [files(*golden_archive("A", proposal=True))] * 2,
+        "is a second peeking proposal",
+    ),
+    *(
+        ([over_others(name)], f"vocabulary/{name}.txt is not that of")
+        for name in ("tokens", "entity_ids", "relations")
+    ),
+]
 
 
-def refused_proposals(folder: Path, contents: list[dict[str, bytes]], message: str):  # type: ignore[no-untyped-def]
-    model = write_directory(folder / "p", files(*golden_archive("A")))
+@pytest.mark.parametrize(("contents", "message"), TWINS, ids=[m for _, m in TWINS])
+def test_proposals_of_another_model(tmp_path, contents, message):
+    model = write_directory(tmp_path / "p", files(*golden_archive("A")))
     proposals = [
-        write_directory(folder / f"q{i}", content) for i, content in enumerate(contents)
+        write_directory(tmp_path / f"q{i}", content)
+        for i, content in enumerate(contents)
     ]
     with pytest.raises(ValueError) as caught:
-        convert(model, folder / "out", proposals=proposals, **knowledge(folder))
+        convert(model, tmp_path / "out", proposals=proposals, **knowledge(tmp_path))
     assert message in str(caught.value)
     assert str(proposals[-1]) in str(caught.value)
 
@@ -478,24 +475,17 @@ def refused_proposals(folder: Path, contents: list[dict[str, bytes]], message: s
         ("aliases", {"Q1": [1]}),
         ("aliases", {"Q1": [["Ada", 1]]}),
         ("aliases", {"Q1": {"Ada": 1}}),
+        ("aliases", [1]),
     ],
 )
 @pytest.mark.parametrize("form", ["pkl", "json"])
 def test_tables_of_another_kind(tmp_path, name, content, form):
-    files_ = knowledge(tmp_path)
     path = tmp_path / f"other.{form}"
     path.write_bytes(
         pickle.dumps(content) if form == "pkl" else json.dumps(content).encode()
     )
-    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
     with pytest.raises(ValueError, match=rf"other\.{form}(: | holds no table)"):
-        convert(archive, tmp_path / "out", **{**files_, name: path})
-
-
-def test_a_table_without_names(tmp_path):
-    (tmp_path / "alias.pkl").write_bytes(pickle.dumps({1: []}))
-    with pytest.raises(ValueError, match=r"alias\.pkl holds no table by entity"):
-        read_aliases(tmp_path / "alias.pkl")
+        READERS[name](path)
 
 
 def test_a_malicious_graph(tmp_path, capsys):

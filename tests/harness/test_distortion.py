@@ -37,7 +37,7 @@ from tests.distortion_tasks import (
     save,
 )
 from tests.environment import HANGS, of_worker
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 from tests.tiny_models import randomised
 
 ROUNDING = 1e-12

@@ -17,7 +17,7 @@ from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.rnng import reference as tiny_rnng
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import Truth, ids
 from tests.tiny_models import batch
 

@@ -1,10 +1,16 @@
-"""A search that goes on with fewer latents than there are keeps the best of them."""
+"""Beams keep the best, whichever pieces they go over, and rounding decides no rank."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from lm_latent_eval.inference import cuts
+from lm_latent_eval.inference.particles import fingerprint
+from lm_latent_eval.models.entitynlm import steps as chains
+from lm_latent_eval.models.kglm import steps as walks
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
+from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS
 
 SEARCHED = {"entitynlm": "adapted", "kglm": "adapted", "nklm": "adapted"}
@@ -58,3 +64,77 @@ def test_what_looks_ahead_is_searched_at_any_temperature_alike(name):
     assert torch.equal(found.score, best.score)
     log_q, cold = (q.log_prob(q.encode(batch), best.latents) for q in (warm, plain))
     assert not torch.allclose(log_q, cold), "premise: another q"
+
+
+NOISE = 1e-6
+"""Nats, as much as float32 leaves in another batch."""
+RANKED = {"entitynlm": (cuts,), "kglm": (cuts, walks), "rnng": (cuts,)}
+
+
+def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return score + NOISE * torch.rand(score.shape, generator=generator).to(score)
+
+
+def disturb(monkeypatch, seed: int) -> None:
+    """Let each search add noise to what it ranks by."""
+    listed_steps, choices, log_options = (
+        walks.listed_steps,
+        WordByWord.scored,
+        chains.log_options,
+    )
+
+    def of_walks(*args):
+        found = listed_steps(*args)
+        return found._replace(log_p=noise(found.log_p, seed))
+
+    def of_trees(*args):
+        log_q, rank = choices(*args)
+        return log_q, noise(rank, seed)
+
+    monkeypatch.setattr(walks, "listed_steps", of_walks)
+    monkeypatch.setattr(WordByWord, "scored", of_trees)
+    monkeypatch.setattr(
+        chains, "log_options", lambda *args: noise(log_options(*args), seed)
+    )
+
+
+def found(model, batch, width: int) -> list[int]:
+    proposal = model.proposal("adapted")
+    beam = proposal.beam(proposal.encode(batch), width)
+    used = beam.score[0] > -torch.inf
+    return sorted(fingerprint(beam.latents)[0, used].tolist())
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_rounding_does_not_decide_between_ties(name, monkeypatch):
+    """Of a model without weights, to which many latents are alike."""
+    case = TINY_MODELS[name].case()
+    with torch.no_grad():
+        for weight in case.model.parameters():
+            weight.zero_()
+        if name == "rnng":  # an end, which only one tree may have, tells stacks apart
+            case.model.generative.bias[END] = -100.0
+    batch = case.batch([[4, 5, 4, 5]])
+
+    def beams():
+        return [found(case.model, batch, width) for width in (1, 2, 3, 5, 8)]
+
+    plain, decided = beams(), []
+    for seed in range(4):
+        with monkeypatch.context() as patch:
+            disturb(patch, seed)
+            assert beams() == plain
+            for module in RANKED[name]:
+                patch.setattr(module, "ranks", lambda score: score * 2.0**32)
+            decided.append(beams() != plain)
+    assert any(decided), "premise: there are ties"
+
+
+def test_an_option_is_found_among_millions():
+    """Rank and place are one number, which must not overflow."""
+    score = torch.full((1, 1 << 23), -torch.inf)
+    score[0, 7] = -3.0
+    assert cuts.best_of(score, 3).tolist() == [[7, 0, 1]]
+    score[0, -1] = -(2.0**23)
+    assert cuts.best_of(score, 3).tolist() == [[7, (1 << 23) - 1, 0]]

@@ -1,6 +1,8 @@
-"""What a configuration declares of a value holds, however the class says it."""
+"""What a configuration declares of a value holds, and proposals have names."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
@@ -8,6 +10,7 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.values import Whole
 
@@ -64,3 +67,26 @@ def test_a_class_of_another_package_may_add_to_either_form():
     with pytest.raises(ValueError, match="cutoff is 4"):
         Declared(cutoff=4)
     assert CheckedConfig.rules == {}
+
+
+def test_the_first_is_chosen_unless_one_is_named():
+    known = ["peeking", "nonpeeking", "prior"]
+    assert chosen(None, known) == "peeking"
+    assert [chosen(name, known) for name in known] == known
+    wrong = r"^proposal='peaking': this checkpoint has nonpeeking, peeking, prior$"
+    with pytest.raises(ValueError, match=wrong):
+        chosen("peaking", known)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, -math.inf, math.nan])
+def test_a_temperature_must_be_positive_and_finite(temperature):
+    with pytest.raises(ValueError, match=rf"^temperature={temperature}: expected a p"):
+        check_temperature(temperature)
+
+
+def test_a_temperature_must_leave_scores_their_digits():
+    for temperature in (0.001, 1, 1000):
+        check_temperature(temperature)
+    for temperature in (5e-324, 1e-30, 0.00099, 1001, 1e308):
+        with pytest.raises(ValueError, match=r"expected a positive number from 0\.001"):
+            check_temperature(temperature)

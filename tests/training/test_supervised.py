@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import sys
+import tempfile
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from torch import nn
 
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.training import train_kglm
+from lm_latent_eval.models.learning import learn_orthography
 from lm_latent_eval.models.recurrent_training import train_lstm
+from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
@@ -387,3 +390,14 @@ def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path, capsys
     )
     taken = load_checkpoint(tmp_path / "b").tokenizer
     assert (taken.vocab_size, taken.num_words) == (other.vocab_size, other.num_words)
+
+
+TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]
+
+
+def test_training_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tokenizer = WordTokenizer.train(TEXTS, min_count=1)
+    found = learn_orthography(TEXTS, tokenizer, options=Options(epochs=1))
+    assert found.spelling.alphabet, "premise: it was trained"
+    assert not [*tmp_path.glob("*training*")]

@@ -20,8 +20,7 @@ from tests.distortion.learners.tiny_rnng import (
     sequences,
 )
 from tests.models.entitynlm.tiny import entitynlm
-from tests.models.rnng.reference import every_tree, trees
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix, every_tree, trees
 
 
 def exact(**options):

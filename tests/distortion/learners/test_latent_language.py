@@ -40,7 +40,7 @@ from tests.distortion.languages.tiny import records
 from tests.distortion.learners.tiny import GPT2
 from tests.distortion.learners.tiny_rnng import checkpoint as rnng
 from tests.models.entitynlm.tiny import entitynlm
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 
 
 def recurrent(name: str) -> Checkpoint:

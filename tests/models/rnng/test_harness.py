@@ -18,7 +18,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
 from tests.tiny_models import randomised
 
@@ -121,18 +121,6 @@ def test_a_continuation_is_a_ratio_of_prefixes(
     assert answer.estimate.bound is Bound.NONE
 
 
-@pytest.mark.parametrize(("context", "continuation", "parts"), CONTINUATIONS)
-def test_particle_filters_agree(backend, model, context, continuation, parts):
-    exact = sum(
-        log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
-    )
-    lm = backend(estimator="smc", num_samples=MANY)
-    [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
-    assert answer.estimate.draws_stderr < 0.05, "premise"
-    # Ten filters know their own spread with nine degrees of freedom.
-    assert abs(answer - exact) < 8 * answer.estimate.draws_stderr + 1e-9
-
-
 def test_greedy_is_what_the_prefixes_say(backend, model):
     words = list(range(4, 8))
     context = ids("the", "fox")
@@ -150,16 +138,6 @@ def test_greedy_is_what_the_prefixes_say(backend, model):
     assert [greedy for _, greedy in answers] == [w == best for w in words]
     [written] = lm.generate_until(generation("the fox", max_gen_toks=1))
     assert written.strip() == word(best)
-
-
-def test_numbers_do_not_depend_on_company(backend):
-    texts = (DOCUMENT, "the fox", "", "Ada. Bo. the fox saw.")
-    together = backend(num_samples=20).loglikelihood_rolling(rolling(*texts))
-    for n, text in enumerate(texts):
-        [alone] = backend(num_samples=20, batch_size=1).loglikelihood_rolling(
-            rolling(text, first=n)
-        )
-        assert alone == pytest.approx(together[n], abs=1e-10)
 
 
 def test_a_model_without_ends_scores_none(tmp_path):
@@ -194,30 +172,6 @@ def test_a_target_is_one_of_the_whole_document(backend):
     assert 0 < answer.estimate.draws_stderr < 0.15
 
 
-def test_an_empty_document_takes_nothing_from_the_corpus(backend):
-    lm = backend(num_samples=20)
-    some, empty = lm.loglikelihood_rolling(rolling("the fox saw the fox.", ""))
-    assert (float(empty), empty.estimate.num_tokens) == (0.0, 0)
-    assert empty.estimate.bound is Bound.EXACT
-    assert some.estimate.log_weights
-
-
 def test_a_sentence_that_is_too_long_is_named(backend):
     with pytest.raises(ValueError, match=r"task/1 .*of 41 words: .* read 40"):
         backend(proposal="crf").loglikelihood_rolling(rolling("the fox", "fox " * 41))
-
-
-def test_sentences_draw_their_own(backend):
-    [answer] = backend(num_samples=20).loglikelihood_rolling(
-        rolling("the fox saw the fox. the fox saw the fox.")
-    )
-    [once] = backend(num_samples=20).loglikelihood_rolling(
-        rolling("the fox saw the fox.")
-    )
-    assert answer != pytest.approx(2 * once, abs=1e-6)
-
-
-def test_a_filter_of_whole_trees_is_refused(backend):
-    lm = backend(estimator="smc", proposal="crf")
-    with pytest.raises(ValueError, match=r"proposal 'crf' reads whole texts.*name one"):
-        lm.loglikelihood_rolling(rolling("the fox"))

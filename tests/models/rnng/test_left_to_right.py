@@ -10,14 +10,13 @@ from scipy.stats import chisquare
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.networks import StackCell
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
-from tests.models.rnng.space import every_prefix
+from tests.models.rnng.reference import every_prefix
 from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 5, 5, 4]
@@ -49,30 +48,6 @@ def log_prefix(rnng, tokens):
 
 
 @every_kind
-def test_prefixes_are_sums_over_the_rest(kind):
-    """p(z_1..t) = sum over z_t+1 and x_t+1 of p(z_1..t+1), but for what ends."""
-    rnng = model(kind)
-    words = [w for w in range(6) if w not in rnng.config.never_uttered]
-    for t in range(1, 4):
-        total = torch.stack([log_prefix(rnng, [*TEXT[:t], w]) for w in words])
-        lost = total.logsumexp(0) - log_prefix(rnng, TEXT[:t])
-        if kind == "original":
-            assert lost < -1e-4, "an end before one tree stands is lost"
-        else:
-            assert abs(lost) < 1e-12
-
-
-@pytest.mark.parametrize("tokens", [[*TEXT[:3], END], [4, END]])
-def test_a_text_with_its_end_is_a_sentence(tokens):
-    for kind in ("new", "original"):
-        rnng = model(kind)
-        words = len(tokens) - 1
-        trees = reference.trees([reference.every_tree(words)], "eos")
-        whole = rnng.log_joint(rnng.encode(piece(tokens)), trees).logsumexp(-1)[0]
-        assert abs(log_prefix(rnng, tokens) - whole) < 1e-12
-
-
-@every_kind
 @pytest.mark.parametrize("context", range(5))
 def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
     rnng = model(kind)
@@ -100,7 +75,7 @@ def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
         assert abs(ours.logsumexp(-1)) < 1e-12
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
 @pytest.mark.parametrize("tokens", [TEXT, [*TEXT[:4], END], [4, END]])
 @every_proposal
 @every_kind
@@ -245,70 +220,6 @@ def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     torch.testing.assert_close(weights[:, -10:][found], log_w[found])
 
 
-@every_proposal
-@pytest.mark.parametrize("cut", range(1, 6))
-def test_a_text_can_be_cut_anywhere(name, cut):
-    rnng = model("new")
-    tokens, samples = [*TEXT, END], 30
-    proposal = rnng.proposal(name)
-    assert isinstance(rnng, LeftToRight)
-    assert isinstance(proposal, LeftToRight)
-    assert not isinstance(rnng.proposal("crf"), LeftToRight)
-    whole = ImportanceSampling(samples).log_weights(rnng, proposal, piece(tokens), [5])
-    particles = Particles.begin(1, "cpu")
-    for start, part in ((0, tokens[:cut]), (cut, tokens[cut:])):
-        first = tokens[start - 1] if start else START
-        particles = ImportanceSampling(samples).extend(
-            rnng, proposal, piece(part, first), [5], [start], particles
-        )
-    torch.testing.assert_close(particles.log_w, whole, rtol=0, atol=1e-12)
-
-    beam = proposal.beam(proposal.encode(piece(tokens)), 7)
-    begun = proposal.beam(proposal.encode(piece(tokens[:cut])), 7)
-    encoded = rnng.encode(piece(tokens[:cut]))
-    state = proposal.advance(encoded, begun.latents)
-    rest = proposal.beam(proposal.encode(piece(tokens[cut:]), state), 7, begun.score)
-    torch.testing.assert_close(rest.score, beam.score, rtol=0, atol=1e-12)
-    before = begun.latents.before[0][rest.origin[0]]
-    joined = torch.cat([before, rest.latents.before[0]], -1)
-    found = beam.score[0] > -torch.inf
-    assert torch.equal(joined[found], beam.latents.before[0, found])
-
-
-@every_proposal
-def test_numbers_do_not_depend_on_the_batch(name):
-    rnng = model("new")
-    texts = [[*TEXT[:n], END] for n in (3, 5, 1)] + [TEXT[:2]]
-    keys = [21, 22, 23, 24]
-    proposal = rnng.proposal(name)
-    batch = TokenBatch.collate(texts, first=START)
-    encoded = rnng.encode(batch)
-    together = proposal.sample(encoded, Streams(keys, 15), 15)
-    log_p = rnng.log_joint(encoded, together.latents)
-    state = rnng.advance(encoded, together.latents)
-    best = proposal.beam(encoded, 4)
-    for b, text in enumerate(texts):
-        single = rnng.encode(piece(text))
-        alone = proposal.sample(single, Streams([keys[b]], 8), 8)
-        before = together.latents.before[b, :8]
-        assert torch.equal(alone.latents.before[0], before[:, : len(text)])
-        assert (before[:, len(text) :] == 0).all()
-        same(alone.log_q[0], together.log_q[b, :8])
-        same(rnng.log_joint(single, alone.latents)[0], log_p[b, :8])
-        found = proposal.beam(single, 4)
-        used = [score > -torch.inf for score in (found.score[0], best.score[b])]
-        same(found.score[0, used[0]], best.score[b, used[1]])
-        # Going on from any order of texts and histories.
-        picked = state.select(torch.tensor([b, b])).resample(
-            torch.tensor([[7, 0], [3, 3]])
-        )
-        after = rnng.advance(single, alone.latents)
-        same(
-            picked.stacks.state[picked.row],
-            after.stacks.state[after.row[0]][torch.tensor([[7, 0], [3, 3]])],
-        )
-
-
 def same(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
@@ -332,25 +243,6 @@ def test_impossible_text_has_probability_zero():
                 rnng, rnng.proposal(name), piece(tokens), [1]
             )
             assert (log_w == -torch.inf).all()
-    log_w = ImportanceSampling(4).log_weights(rnng, rnng.proposal(), piece([END]), [1])
-    assert (log_w == -torch.inf).all()
-
-
-@every_proposal
-def test_an_empty_piece_changes_nothing(name):
-    rnng = model("new")
-    proposal, nothing = rnng.proposal(name), piece([])
-    assert nothing.length.tolist() == [0], "premise"
-    method = ImportanceSampling(3)
-    begin = Particles.begin(1, "cpu")
-    empty = method.extend(rnng, proposal, nothing, [5], [0], begin)
-    assert torch.equal(empty.log_w, torch.zeros(1, 3, dtype=torch.float64))
-    after = method.extend(rnng, proposal, piece(TEXT), [5], [0], empty)
-    again = method.extend(rnng, proposal, nothing, [5], [5], after)
-    whole = method.log_weights(rnng, proposal, piece(TEXT), [5])
-    same(again.log_w, whole)
-    beam = proposal.beam(rnng.encode(nothing), 4)
-    assert beam.score.tolist() == [[0.0]]
 
 
 @every_proposal

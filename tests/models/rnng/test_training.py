@@ -71,16 +71,6 @@ def test_the_bound_and_its_gradient_are_unbiased():
     assert informative.sum() > 20, "premise: the gradient of q is seen"
 
 
-def test_the_leave_one_out_baseline_is_of_the_others():
-    """With every tree alike in p, the score-function part vanishes exactly."""
-    rnng = reference.tiny().requires_grad_(True)
-    batch = [([4, 5, END], [])]  # one tree
-    torch.manual_seed(0)
-    grad = gradient(rnng, bound(rnng, batch, num_samples=2).sum())
-    exact = gradient(rnng, log_p(rnng, [([4, 5, END], [0, 0, 1])])[0])
-    torch.testing.assert_close(grad, exact, rtol=0, atol=1e-12)
-
-
 def test_gradients_are_those_of_finite_differences():
     """Of log p(x, z) and log q(z | x), in a random direction."""
     rnng = reference.tiny().requires_grad_(True)

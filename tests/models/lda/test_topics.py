@@ -1,9 +1,10 @@
-"""What a topic model reads, where its topics come from, and what it refuses."""
+"""What a topic model reads, where its topics come from, and MALLET's estimates."""
 
 from __future__ import annotations
 
+import json
 import logging
-import pickle
+import math
 import re
 import sys
 
@@ -12,10 +13,14 @@ import pytest
 import torch
 
 import lm_latent_eval
-from lm_latent_eval.convert.lda import convert
+from lm_latent_eval.inference import LeftToRightEstimator
+from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
 from lm_latent_eval.models.lda.words import lowered
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import SPECIAL_WORDS, START
 from lm_latent_eval.training.options import LDAFit
+from tests.conftest import PROJECT
 
 TEXTS = ["fox hound fox hunt", "moon star moon sky", "fox hunt hound", "star sky sky"]
 WORDS = ["fox", "hound", "hunt", "moon", "star", "sky"]
@@ -126,44 +131,8 @@ def test_tables_of_no_topic_model_are_refused(tmp_path, tables, message):
         tables.write(tmp_path)
 
 
-def test_scikit_learn_becomes_a_checkpoint(tmp_path):
-    decomposition = pytest.importorskip("sklearn.decomposition")
-    text = pytest.importorskip("sklearn.feature_extraction.text")
-    pipeline = pytest.importorskip("sklearn.pipeline").Pipeline(
-        [
-            ("words", text.CountVectorizer()),
-            ("lda", decomposition.LatentDirichletAllocation(3, random_state=0)),
-        ]
-    )
-    pipeline.fit(TEXTS)
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(pipeline))
-    model = convert(tmp_path / "model.pkl", tmp_path / "topics", library="scikit-learn")
-    lda = pipeline.steps[1][1]
-    expected = lda.components_ / lda.components_.sum(1, keepdims=True)
-    np.testing.assert_allclose(model.log_phi()[:, 4:].exp(), expected, rtol=1e-12)
-    np.testing.assert_allclose(model.alpha, [1 / 3] * 3, rtol=1e-12)
-    loaded = lm_latent_eval.load(tmp_path / "topics")
-    assert loaded.checkpoint.encoder()("The FOX").ids  # in lower case
-
-
-def test_gensim_becomes_a_checkpoint(tmp_path):
-    corpora = pytest.importorskip("gensim.corpora", reason="gensim is not installed")
-    models = pytest.importorskip("gensim.models", reason="gensim is not installed")
-    words = [text.split() for text in TEXTS]
-    dictionary = corpora.Dictionary(words)
-    bags = [dictionary.doc2bow(text) for text in words]
-    theirs = models.LdaModel(bags, 2, dictionary, alpha="auto", random_state=0)
-    theirs.save(str(tmp_path / "model"))
-    model = convert(tmp_path / "model", tmp_path / "topics", library="gensim")
-    # Theirs are in float32.
-    np.testing.assert_allclose(
-        model.log_phi()[:, 4:].exp(), theirs.get_topics(), rtol=1e-5
-    )
-    np.testing.assert_allclose(model.alpha, theirs.alpha, rtol=1e-5)
-
-
 def test_training_finds_topics_and_is_repeatable(tmp_path, capsys):
-    tomotopy = pytest.importorskip("tomotopy", reason="tomotopy is not installed")
+    pytest.importorskip("tomotopy", reason="tomotopy is not installed")
     fit = LDAFit(num_topics=2, iterations=100)
     first, again = (
         train_lda(TEXTS * 5, tmp_path / name, fit=fit) for name in ("first", "again")
@@ -179,26 +148,42 @@ def test_training_finds_topics_and_is_repeatable(tmp_path, capsys):
     fox, sky = (words(word).ids[0] - 4 for word in ("fox", "sky"))
     assert int(animals[:, fox].argmax()) != int(animals[:, sky].argmax())
 
-    model = tomotopy.LDAModel(k=2, seed=1)
-    for text in TEXTS:
-        model.add_doc(text.split())
-    model.train(20, workers=1)
-    model.save(str(tmp_path / "theirs.bin"))
-    file = tmp_path / "theirs.bin"
-    ours = convert(file, tmp_path / "topics", library="tomotopy", trust=True)
-    theirs = [model.get_topic_word_dist(k) for k in range(2)]
-    np.testing.assert_allclose(ours.log_phi()[:, 4:].exp(), theirs, rtol=1e-5)
-
-
-def test_files_that_hold_no_topics_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="is missing"):
-        convert(tmp_path / "none", tmp_path, library="scikit-learn")
-    (tmp_path / "other").write_bytes(pickle.dumps({"no": "pipeline"}))
-    with pytest.raises(ValueError, match="holds no topic model"):
-        convert(tmp_path / "other", tmp_path, library="scikit-learn")
-
 
 def test_too_little_text_is_refused(tmp_path):
     pytest.importorskip("tomotopy", reason="tomotopy is not installed")
     with pytest.raises(ValueError, match="no word occurs 9 times"):
         train_lda(TEXTS, tmp_path, min_count=9)
+
+
+# -- MALLET: what its authors published, see benchmarks/mallet.py ---------------------
+
+CASE = json.loads((PROJECT / "tests" / "reference" / "mallet.json").read_text())
+"""What MALLET (commit 2de54cb) says of four documents."""
+DRAWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def log_predicted(tmp_path_factory):
+    """What each of many particles says of each word, nats, (D, K, T)."""
+    counts = np.array(CASE["counts"]) + CASE["beta"]
+    words = [f"w{n}" for n in range(len(counts))]
+    tables = TopicTables(words, counts.T, np.array(CASE["alpha"]))
+    model = tables.write(tmp_path_factory.mktemp("topics"))
+    first = len(SPECIAL_WORDS)
+    texts = [[first + word for word in text] for text in CASE["documents"]]
+    keys = [stream_key(0, f"mallet/{n}") for n in range(len(texts))]
+    batch = TokenBatch.collate(texts, first=START)
+    return LeftToRightEstimator(DRAWS).log_predicted(model, batch, keys)
+
+
+@pytest.mark.parametrize("particles", [1, 10])
+def test_the_published_estimate_is_that_of_mallet(log_predicted, particles):
+    # Particles are independent, so any ten of them are a run of ten.
+    runs = log_predicted.unflatten(1, (-1, particles))
+    found = LeftToRightEstimator(particles).word_by_word(runs)
+    said = CASE["log_p"][str(particles)]
+    stderr = found.std(1) / math.sqrt(found.shape[1])
+    error = torch.tensor(said["stderr"]).double().hypot(stderr)
+    assert (error < 0.03).all(), "premise: precise enough to notice"
+    off = (found.mean(1) - torch.tensor(said["mean"]).double()) / error
+    assert (off.abs() < 5).all(), off

@@ -35,7 +35,7 @@ def model(ends):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("ends", reference.ENDS)
-@pytest.mark.parametrize("words", LENGTHS)
+@pytest.mark.parametrize("words", [1, 2, 5, 7])
 def test_importance_weights_are_exact(words, ends, temperature):
     encoded, _, log_p, log_q = everything(model(ends), words, ends, temperature)
     assert len(log_q) == crf.num_trees(words)
@@ -46,24 +46,6 @@ def test_importance_weights_are_exact(words, ends, temperature):
     assert abs(expected / log_p.logsumexp(0).exp() - 1) < 1e-12
     entropy = -(log_q.exp() * log_q).sum()
     assert abs(encoded.entropy.item() - entropy) < 1e-12
-
-
-@pytest.mark.parametrize("name", "AB")
-@pytest.mark.parametrize("ends", reference.ENDS)
-def test_importance_weights_of_the_originals_are_exact(name, ends):
-    rnng = reference.model(name, ends)
-    for s in reference.sentences(name):
-        if "exact" not in s:
-            continue
-        batch = reference.batch([s["ids"]], ends)
-        trees = reference.trees([reference.every_tree(s["n"])], ends)
-        log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
-        for temperature in TEMPERATURES:
-            proposal = rnng.proposal("crf", temperature)
-            log_q = proposal.log_prob(proposal.encode(batch), trees)[0]
-            expected = (log_q + (log_p - log_q)).logsumexp(0)
-            assert abs(log_q.logsumexp(0)) < 1e-10
-            assert abs(expected - s["exact"][ends]["log_p_x"]) < 1e-10
 
 
 def test_unknown_words_cost_what_the_batch_says():
@@ -83,31 +65,6 @@ def test_unknown_words_cost_what_the_batch_says():
     # A word that is known but never uttered is the unknown word.
     batch = reference.batch([[1, 4, 99, 5]], "eos")
     assert torch.equal(rnng.log_joint(rnng.encode(batch), trees), free)
-
-
-@pytest.mark.parametrize("ends", reference.ENDS)
-def test_numbers_do_not_depend_on_the_batch(ends):
-    rnng = model(ends)
-    texts = [TEXT[:n] for n in (3, 7, 1, 5, 2)]
-    keys = [11, 12, 13, 14, 15]
-    proposal = rnng.proposal("crf", 1.3)
-    batch = reference.batch(texts, ends)
-    together = proposal.sample(proposal.encode(batch), Streams(keys, 20), 20)
-    log_p = rnng.log_joint(rnng.encode(batch), together.latents)
-    best = proposal.beam(proposal.encode(batch), 6)
-    for b, text in enumerate(texts):
-        single = reference.batch([text], ends)
-        length = int(single.length)
-        alone = proposal.sample(proposal.encode(single), Streams([keys[b]], 9), 9)
-        before = together.latents.before[b, :9]
-        assert torch.equal(alone.latents.before[0], before[:, :length])
-        assert (before[:, length:] == 0).all()
-        assert torch.equal(alone.latents.after[0], together.latents.after[b, :9])
-        same(alone.log_q[0], together.log_q[b, :9])
-        same(rnng.log_joint(rnng.encode(single), alone.latents)[0], log_p[b, :9])
-        found = proposal.beam(proposal.encode(single), 6)
-        same(found.score[0], best.score[b])
-        assert torch.equal(found.latents.before[0], best.latents.before[b, :, :length])
 
 
 def same(one, other):
@@ -137,7 +94,7 @@ def rows(trees: Trees) -> list[tuple[int, ...]]:
     return [tuple(row) for row in both.tolist()]
 
 
-@pytest.mark.parametrize("width", [1, 2, 10, 100, 1000])
+@pytest.mark.parametrize("width", [1, 10, 1000])
 @pytest.mark.parametrize("ends", reference.ENDS)
 def test_the_beam_is_the_best_distinct_trees(ends, width):
     """Of up to 132 trees, all lengths in one batch."""
@@ -161,21 +118,6 @@ def test_the_beam_is_the_best_distinct_trees(ends, width):
         )
         assert len(latents.unique(dim=0)) == found.sum(), "distinct"
         same(beam.score[b, found], log_q.sort(descending=True).values[:width])
-
-
-@pytest.mark.parametrize("ends", reference.ENDS)
-def test_a_wide_beam_is_the_whole_sum(ends):
-    rnng = model(ends)
-    for words in LENGTHS:
-        encoded, _, log_p, _ = everything(rnng, words, ends)
-        totals = []
-        for width in (1, 5, len(log_p)):
-            beam = rnng.proposal("crf").beam(encoded, width)
-            ours = rnng.log_joint(rnng.encode(encoded.batch), beam.latents)
-            ours = ours.masked_fill(beam.score.isneginf(), -torch.inf)
-            totals.append(ours.logsumexp(-1).item())
-            assert totals[-1] <= log_p.logsumexp(0) + 1e-12
-        assert abs(totals[-1] - log_p.logsumexp(0)) < 1e-12
 
 
 def test_ties_go_to_the_shorter_left_part():
@@ -267,6 +209,7 @@ def test_sentences_that_cannot_be_read_are_refused():
         rnng.encode(reference.batch([[4, 3, 4]], "eos"))
     with pytest.raises(ValueError, match="can read 10"):
         rnng.proposal("crf").encode(reference.batch([[4] * 11], "eos"))
+    assert [rnng.proposal().name, model("no_eos").proposal().name] == ["adapted", "crf"]
     with pytest.raises(ValueError, match="adapted, crf, prior"):
         rnng.proposal("smoothing")
     with pytest.raises(ValueError, match="temperature=0"):

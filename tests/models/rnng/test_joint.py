@@ -1,0 +1,170 @@
+"""p(x, z): normalised or not, summed over every history, and how often it waits."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from lm_latent_eval.inference import estimator_named
+from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.models.rnng.choices import log_marginal
+from lm_latent_eval.models.rnng.crf import num_trees
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
+from lm_latent_eval.testing.case import keys
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests.device_work import counted
+from tests.models.rnng import reference
+from tests.models.rnng.reference import every_prefix
+from tests.simulated_device import SIMULATED, simulated_device
+from tests.test_laws import TINY_MODELS
+
+LONGEST = 4
+
+
+def mass(rnng, words, *, end):
+    """The total probability of sentences, or of beginnings, of so many words."""
+    alphabet = [w for w in range(6) if w not in (*rnng.config.never_uttered, END)]
+    texts = [
+        [*text, END] if end else list(text) for text in product(alphabet, repeat=words)
+    ]
+    trees = every_prefix(len(texts[0]), end=end)
+    trees = type(trees)(*(x.expand(len(texts), *x.shape[1:]) for x in trees))
+    batch = TokenBatch.collate(texts, first=START)
+    return rnng.log_joint(rnng.encode(batch), trees).exp().sum().item()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_new_models_are_normalised(seed):
+    rnng = reference.tiny(seed=seed)
+    ended = [mass(rnng, n, end=True) for n in range(1, LONGEST + 1)]
+    begun = [1.0] + [mass(rnng, n, end=False) for n in range(1, LONGEST + 1)]
+    assert min(ended) > 1e-6, "premise"
+    for n in range(1, LONGEST + 1):
+        longer = begun[n] - ended[n - 1]
+        assert abs(sum(ended[:n]) + longer - 1) < 1e-12
+        if n < LONGEST:
+            assert abs(longer - begun[n + 1]) < 1e-12
+
+
+def test_originals_lose_mass():
+    """To ends before one tree stands, and to the action after the end."""
+    rnng = reference.tiny(only_possible=False, never_uttered=[])
+    ended = [mass(rnng, n, end=True) for n in range(1, 4)]
+    begun = [mass(rnng, n, end=False) for n in range(1, 4)]
+    none = torch.tensor([0])
+    at_start = rnng.generative.log_words(rnng.generative.begin().top(none), none)
+    # Nothing but an end is lost before the first word.
+    assert abs(begun[0] - at_start.exp().sum().item()) < 1e-12
+    for n in range(1, 3):
+        assert ended[n - 1] + begun[n] < begun[n - 1] - 1e-4
+
+
+def test_what_an_original_loses_before_its_first_word():
+    """An end as the first word: 8.7 % of the mass of model B, 0.3 % of model A."""
+    for name, lost in (("A", 0.0030783), ("B", 0.0868455)):
+        rnng = reference.model(name, "eos")
+        encoded = rnng.encode(TokenBatch.collate([[4]], first=START))
+        zeros = torch.zeros(1, 1, dtype=torch.float64)
+        log_p = rnng.next_token(encoded, zeros, Streams([0], 1))
+        assert abs(1 - log_p.exp().sum().item() - lost) < 1e-6
+        at_start = rnng.generative.begin()
+        scores = rnng.generative.embeddings.weight @ at_start.state[0, -1, 0]
+        share = (scores + rnng.generative.bias).softmax(-1)[END]
+        assert abs(share - lost) < 1e-6
+
+
+def test_a_model_without_ends_cannot_claim_to_be_normalised():
+    with pytest.raises(ValueError, match="without sentence_ends"):
+        reference.tiny(sentence_ends=False, only_possible=True)
+
+
+@pytest.mark.parametrize("num_words", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("end", [True, False])
+def test_it_sums_over_every_history(num_words, end):
+    model = reference.tiny(seed=num_words)
+    texts = [[*t, *[END] * end] for t in product((1, 4, 5), repeat=num_words)][::5]
+    listed = every_prefix(num_words + end, end=end)
+    assert listed.after.shape[1] == num_trees(num_words)
+    expected = [
+        model.log_joint(
+            model.encode(TokenBatch.collate([text], first=START)), listed
+        ).logsumexp(-1)
+        for text in texts
+    ]
+    found = log_marginal(model.generative, torch.tensor(texts))
+    torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_said_has_no_probability():
+    model = reference.tiny().generative
+    impossible = torch.tensor([[END, 4], [START, 4], [4, START], [0, 0]])
+    assert log_marginal(model, impossible)[1:].tolist() == [-torch.inf] * 3
+    assert log_marginal(model, torch.tensor([[END]])).tolist() == [-torch.inf]
+    both = log_marginal(model, torch.tensor([[4, START, 5], [4, 4, 5]]))
+    alone = log_marginal(model, torch.tensor([[4, 4, 5]]))
+    assert both[0] == -torch.inf
+    torch.testing.assert_close(both[1:], alone, rtol=0, atol=1e-12)
+
+
+def test_new_models_start_small_and_even():
+    torch.manual_seed(0)
+    rnng = RNNG(RNNGConfig(vocab_size=50, hidden_size=16, proposal_size=8))
+    for name, weight in rnng.named_parameters():
+        if name.endswith("bias") or "bias_" in name:
+            assert (weight == 0).all(), name
+        elif name == "spans.score.2.weight":
+            assert (weight == 1).all()
+        else:
+            assert 0 < weight.abs().max() < 1, name
+            assert weight.std() > 0.03, name
+
+
+def test_dropout_is_for_training_alone():
+    rnng = reference.tiny(dropout=0.5)
+    trees = reference.trees([reference.every_tree(4)], "eos")
+    batch = reference.batch([[4, 5, 5, 4]], "eos")
+
+    def log_probs():
+        proposal = rnng.proposal("crf")
+        log_q = proposal.log_prob(proposal.encode(batch), trees)
+        return rnng.log_joint(rnng.encode(batch), trees), log_q
+
+    calm = log_probs()
+    assert all(torch.equal(a, b) for a, b in zip(calm, log_probs(), strict=True))
+    rnng.train()
+    torch.manual_seed(0)
+    assert all((a != b).any() for a, b in zip(calm, log_probs(), strict=True))
+
+
+A_WORD = {
+    ("adapted", "is"): 1,
+    ("prior", "is"): 1,
+    ("crf", "is"): 0,
+    ("adapted", "beam"): 1,
+    ("crf", "beam"): 0,
+    ("crf", "mixed"): 0,
+}
+SHORT, LONG = 3, 6
+"""Words of a text."""
+
+
+@pytest.mark.parametrize(("name", "estimator"), A_WORD)
+def test_waits_a_word(name, estimator):
+    with simulated_device():
+        case = TINY_MODELS["rnng"].case().on(SIMULATED)
+    proposal = case.proposal(name)
+    method = estimator_named(estimator, case.model.estimators)(4)
+
+    @torch.no_grad()
+    def score(words):
+        text = [*case.some_words(words), END]
+        batch = case.batch([text, text])
+        method.log_weights(case.model, proposal, batch, keys(2)).cpu()
+
+    short, long = (counted(lambda n=n: score(n)).waits for n in (SHORT, LONG))
+    more = long - short
+    assert more.total() <= (LONG - SHORT) * A_WORD[name, estimator], more

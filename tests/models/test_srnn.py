@@ -1,0 +1,270 @@
+"""The sentence-level RNN: its score by hand, its training, who takes its scores."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from lm_eval.api.instance import Instance
+
+import lm_latent_eval
+from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.harness.backends import LatentSRNN
+from lm_latent_eval.harness.tasks import request
+from lm_latent_eval.latent import NO_LATENT
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig, hinges, train_srnn
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.metrics import METRICS, token_perplexity
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.noise import NoiseChannel
+from lm_latent_eval.text.words import START
+from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
+from tests import contrastive_tasks, tiny_checkpoint, tiny_models
+from tests.tiny_checkpoint import conditional, generation, ids, rolling
+from tests.tiny_models import randomised
+
+
+def score(model: SentenceRNN, words: list[int]) -> float:
+    batch = TokenBatch.collate([words], first=START)
+    return model.log_joint(model.encode(batch), NO_LATENT).item()
+
+
+def test_a_sentence_is_scored_by_hand():
+    model = tiny_models.srnn()
+    layer, u = model.rnn.layers[0], model.score.weight[0].tolist()
+    w, v = layer.input.weight.tolist(), layer.recurrent.weight.tolist()
+    b = layer.input.bias.tolist()
+    size = range(3)
+    h, total = [0.0] * 3, 0.0
+    for word in (4, 1, 4, 4):
+        x = model.embeddings.weight[word].tolist()
+        norm = math.hypot(*x)
+        x = [number / norm for number in x]
+        inner = [
+            b[i] + sum(w[i][j] * x[j] + v[i][j] * h[j] for j in size) for i in size
+        ]
+        h = [1 / (1 + math.exp(-number)) for number in inner]
+        total += sum(u[i] * h[i] for i in size)
+    assert score(model, [4, 1, 4, 4]) == pytest.approx(total, abs=1e-12)
+
+
+def test_the_length_of_an_embedding_means_nothing():
+    model = tiny_models.srnn()
+    before = score(model, [4, 1, 4])
+    model.embeddings.weight[4] *= 7
+    assert score(model, [4, 1, 4]) == pytest.approx(before, abs=1e-12)
+    model.embeddings.weight[4, 0] *= 2
+    assert abs(score(model, [4, 1, 4]) - before) > 1e-3, "premise: its direction does"
+
+
+def test_words_that_have_no_embedding_are_unknown():
+    model = tiny_models.srnn()
+    assert score(model, [4, 9, 4]) == score(model, [4, 1, 4])
+
+
+def test_hinges_are_of_pairs():
+    model = tiny_models.srnn()
+    model.score.weight *= 0.5
+    sentences = [[4, 1, 4], [1], [4, 4, 4, 1, 1]]
+    distorted = [[1, 1, 4], [1], [1, 1, 4, 4, 4]]
+    found = hinges(model, sentences, distorted)
+    exact = [
+        max(0.0, 1 - (score(model, x) - score(model, noisy)))
+        for x, noisy in zip(sentences, distorted, strict=True)
+    ]
+    assert found.tolist() == pytest.approx(exact, abs=1e-12)
+    assert exact[1] == 1.0, "an undistorted sentence keeps its margin"
+    model.score.weight *= 1000
+    apart = hinges(model, [[4, 1, 4], [1, 1, 4]], [[1, 1, 4], [4, 1, 4]])
+    assert apart.min() == 0, "what is far enough apart costs nothing"
+    assert apart.max() > 2, "the other way round it costs that much more"
+
+
+# Words alternate: a random word in its place is noticed.
+TEXTS = ["a b c a b c a b c", "b c a b c a", "c a b c a b c", "a b c a b c a b"] * 8
+
+
+def trained(folder, epochs=8, margin=None):
+    return train_srnn(
+        TEXTS,
+        TEXTS[:4],
+        folder,
+        already_cut=True,
+        size=SRNNSize(6),
+        margin=margin or MarginObjective(0.3, l2=1e-6),
+        options=Options(epochs=epochs, batch_size=8, learning_rate=0.02),
+    )
+
+
+def test_training_tells_sentences_from_distorted_ones(tmp_path):
+    """A model that tells nothing apart has a hinge of 1 on average."""
+    model = train_srnn(
+        TEXTS,
+        TEXTS[:4],
+        tmp_path,
+        already_cut=True,
+        size=SRNNSize(12),
+        margin=MarginObjective(0.3, l2=1e-6),
+        options=Options(epochs=25, batch_size=8, learning_rate=0.1, patience=25),
+    )
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.name == "srnn" and loaded.orthography is None
+    noise = NoiseChannel.preset(0.3, ["a", "b", "c"])
+    copies = [noise.distort(t.split(), seed=7, name=n) for n, t in enumerate(TEXTS)]
+    good = [loaded.tokenizer(text).ids for text in TEXTS]
+    bad = [loaded.tokenizer(" ".join(copy)).ids for copy in copies]
+    found = hinges(model, good, bad).detach()
+    assert found.mean() + 3 * found.std() / math.sqrt(len(found)) < 1
+    assert [score(loaded.model, ids) for ids in good] == [
+        score(model, ids) for ids in good
+    ]
+
+
+def test_an_interrupted_run_goes_on_as_it_would_have(tmp_path):
+    whole = trained(tmp_path / "whole", 4)
+    trained(tmp_path / "cut", 2)
+    resumed = trained(tmp_path / "cut", 4)
+    for name, tensor in whole.state_dict().items():
+        assert (resumed.state_dict()[name] == tensor).all(), name
+
+
+def test_weights_are_kept_small(tmp_path):
+    def norm(model: SentenceRNN) -> float:
+        return sum(p.square().sum().item() for p in model.parameters())
+
+    free = trained(tmp_path / "free", 4)
+    small = trained(tmp_path / "small", 4, MarginObjective(0.3, l2=0.1))
+    assert norm(small) < 0.7 * norm(free)
+
+
+def test_every_line_is_a_sentence(tmp_path):
+    joined = ["\n".join(TEXTS[:16]), " \n\n" + "\n".join(TEXTS[16:])]
+    options = {"already_cut": True, "size": SRNNSize(6), "options": Options(epochs=2)}
+    one = train_srnn(TEXTS, TEXTS[:4], tmp_path / "one", **options)
+    two = train_srnn(joined, ["\n".join(TEXTS[:4])], tmp_path / "two", **options)
+    for name, tensor in one.state_dict().items():
+        assert (two.state_dict()[name] == tensor).all(), name
+
+
+@pytest.mark.parametrize("distortion", [0.0, 0.6, -0.1, math.nan])
+def test_objectives_that_teach_nothing_are_refused(distortion):
+    with pytest.raises(ValueError, match="more than 0 and at most"):
+        MarginObjective(distortion)
+    with pytest.raises(ValueError, match="l2=-1"):
+        MarginObjective(0.1, l2=-1)
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = SRNNConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size, hidden_size=4
+    )
+    return randomised(SentenceRNN(config).double(), 1, 1.0).eval()
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, tmp_path_factory):
+    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("srnn"), model))
+
+
+@pytest.fixture
+def backend(pretrained):
+    return LatentSRNN(pretrained=pretrained)
+
+
+def contrasted(*texts: str) -> list[Instance]:
+    """Requests as the contrastive tasks make them."""
+    return [
+        request("loglikelihood_rolling", r.args, {"distortion": {}}, 0, ("t", n, 1))
+        for n, r in enumerate(rolling(*texts))
+    ]
+
+
+def test_sentences_are_scored_without_ends(backend, model):
+    texts = ["the fox saw .", "the fox\n\nsaw Ada .\n", "fox"]
+    found = backend.loglikelihood_rolling(contrasted(*texts))
+    exact = [
+        score(model, ids("the", "fox", "saw", ".")),
+        score(model, ids("the", "fox")) + score(model, ids("saw", "?", ".")),
+        score(model, ids("fox")),
+    ]
+    assert found == pytest.approx(exact, abs=1e-10)
+    assert {answer.estimate.bound for answer in found} == {Bound.UNNORMALISED}
+    info = backend.get_model_info()["latent_eval"]
+    assert info["mass"] == "unnormalised" and "unknown constant" in info["units"]
+    assert info["bound_of_log_likelihood"] == {"unnormalised score": 3}
+
+
+def test_other_tasks_are_refused_by_name(backend):
+    with pytest.raises(ValueError, match=r"wiki would read.*no perplexity.*contrast"):
+        backend.loglikelihood_rolling(rolling("the fox", task="wiki"))
+
+
+def test_continuations_and_generation_are_refused(backend, pretrained):
+    with pytest.raises(ValueError, match="a continuation after its context no prob"):
+        backend.loglikelihood(conditional(("the", " fox")))
+    with pytest.raises(ValueError, match="the next word no probability"):
+        backend.generate_until(generation("the"))
+    loaded = lm_latent_eval.load(pretrained)
+    with pytest.raises(ValueError, match="a continuation"):
+        loaded.log_likelihood([" fox"], contexts=["the"])
+    with pytest.raises(ValueError, match="the next word"):
+        loaded.generate(["the"])
+
+
+def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained, model):
+    estimates = lm_latent_eval.load(pretrained).log_likelihood(["the fox", " \n"])
+    found = [estimate.log_evidence for estimate in estimates]
+    assert found == pytest.approx([score(model, ids("the", "fox")), 0.0], abs=1e-10)
+    for estimate in estimates:
+        assert estimate.bound is Bound.UNNORMALISED
+        with pytest.raises(ValueError, match="unnormalised score has no perplexity"):
+            _ = estimate.perplexity
+
+
+def test_every_metric_of_ours_refuses_with_the_reason(backend):
+    texts = ("the fox saw .", "saw")
+    answers = backend.loglikelihood_rolling(contrasted(*texts))
+    items = [scored.answer for scored in answers]
+    for name, metric in METRICS.items():
+        wanted = "N/A" if name.endswith("stderr") else "refused: unnormalised scores"
+        assert metric(items) == wanted, name
+        assert metric([items[0], Answer.exact(-3.0, "the fox")]) == wanted, name
+    exact = [Answer.exact(-3.0, "the fox")]
+    assert METRICS["token_perplexity"](exact) == token_perplexity(exact)
+
+
+def test_the_command_line_refuses_too(pretrained, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("the fox saw .\n")
+    main(["estimate", pretrained, "--data", str(tmp_path / "texts.txt")])
+    shown = capsys.readouterr().out
+    refused = "certified_token_perplexity refused: unnormalised scores"
+    assert refused in " ".join(shown.split())
+    assert shown.count("refused") == sum(not n.endswith("_stderr") for n in METRICS)
+
+
+def test_contrastive_tasks_take_it(backend, model, tmp_path):
+    results = contrastive_tasks.evaluate(backend, tmp_path)["results"]
+    words = tiny_checkpoint.tokenizer()
+
+    def log_score(text: list[str]) -> float:
+        return score(model, words(" ".join(text)).ids)
+
+    for level in contrastive_tasks.LEVELS:
+        channel = NoiseChannel.preset(level / 100, [contrastive_tasks.SUBSTITUTE])
+        differences = [
+            log_score(text.split())
+            - log_score(channel.distort(text.split(), seed=0, name=n))
+            for n, text in enumerate(contrastive_tasks.SENTENCES)
+        ]
+        name = f"contrastive_entropy_per_sentence@{level}%,none"
+        exact = sum(differences) / len(differences) / math.log(2)
+        assert results[contrastive_tasks.TASK][name] == pytest.approx(exact, abs=1e-9)
+
+
+def test_spelling_is_refused(pretrained):
+    with pytest.raises(ValueError, match="unk=spelled needs"):
+        LatentSRNN(pretrained=pretrained, unk="spelled")
+    assert LatentSRNN(pretrained=pretrained).fingerprint["unk"] == "closed"
