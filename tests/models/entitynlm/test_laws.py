@@ -15,9 +15,8 @@ from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.words import START
 from tests.models.entitynlm import reference, tiny
 from tests.models.entitynlm.space import best_chains, every_chain
-from tests.models.entitynlm.tiny import MAX_LENGTH, SYMBOLS
+from tests.models.entitynlm.tiny import MAX_LENGTH
 
-LENGTH = 4
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
 RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 6, 3], [], [5, 3]]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
@@ -26,29 +25,6 @@ EXACTLY = {"rtol": 0, "atol": 1e-10}
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def model(request):
     return tiny.entitynlm(tied=request.param)
-
-
-def expanded(chains: Chains, batch: int) -> Chains:
-    return Chains(*(x.expand(batch, -1, -1) for x in chains))
-
-
-def log_p_of(model, texts, chains: Chains, **price) -> torch.Tensor:
-    encoded = model.encode(tiny.batch(texts, **price))
-    return model.log_joint(encoded, expanded(chains, len(texts)))
-
-
-def every_text(length: int) -> list[list[int]]:
-    return [list(text) for text in product(SYMBOLS, repeat=length)]
-
-
-# -- totals ------------------------------------------------------------------------
-
-
-def test_every_text_under_every_chain_totals_one(model):
-    chains = every_chain(LENGTH, MAX_LENGTH)
-    total = log_p_of(model, every_text(LENGTH), chains).logsumexp((0, 1)).exp()
-    assert chains.entity.shape[1] > 100, "premise: there is something to sum"
-    assert abs(total.item() - 1) < 1e-10
 
 
 def test_a_chain_that_cannot_be_has_no_probability(model):
@@ -107,36 +83,6 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
     assert log_psi.std(0).max() > 0.1, "premise: contexts matter"
     assert (tangents[0] < tangents[1]).any() and (tangents[1] < tangents[0]).any()
     torch.testing.assert_close(found, expected, **EXACTLY)
-
-
-def test_the_adapted_proposal_wastes_less_than_p_alone(model):
-    """By the exact variance of the weights, summed over texts."""
-    chains, texts = every_chain(LENGTH, MAX_LENGTH), every_text(LENGTH)[::3]
-    log_p = log_p_of(model, texts, chains)
-
-    def spread(which):
-        q = model.proposal(which)
-        log_q = q.log_prob(q.encode(tiny.batch(texts)), expanded(chains, len(texts)))
-        return ((2 * log_p - log_q).logsumexp(-1) - 2 * log_p.logsumexp(-1)).exp() - 1
-
-    assert spread("adapted").mean() < 0.5 * spread("prior").mean()
-
-
-def test_psi_bounds_p_and_is_exact_where_contexts_begin(model):
-    batch, model_words = tiny.batch(every_text(2)), model.generative.words
-    encoded = model.proposal("adapted").encode(batch)
-    places = torch.arange(encoded.steps.num_tokens * len(batch.length))
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(30, 4, generator=generator, dtype=torch.float64)
-    first = model.generative.trunk.first_slot
-    begins = torch.stack([0 * first, first])
-    for n, context in enumerate(torch.cat([begins, drawn])):
-        psi = encoded.steps.twist(places, context.expand(len(places), 1, -1))[:, 0]
-        h = encoded.hidden.flatten(0, 1)
-        log_p = model_words.log_words(h, context.expand_as(h))
-        log_p = log_p.gather(1, batch.targets.flatten()[:, None])[:, 0]
-        assert (psi >= log_p - 1e-10).all()
-        assert ((psi - log_p).abs().max() < 1e-10) == (n < len(begins))
 
 
 def test_a_word_that_is_never_uttered_leaves_a_distribution(model):
@@ -265,36 +211,6 @@ def enumerated(case):
     model = reference.model(case["model"])
     chains = every_chain(len(case["tokens"]) - 1, model.config.max_mention_length)
     return model, reference.batch(case["tokens"]), chains
-
-
-@pytest.mark.parametrize("which", PROPOSALS)
-def test_a_temperature_divides_every_score(which):
-    """Against the definition, from the scores of temperature 1."""
-    case = EXACT[1]
-    model, batch, chains = enumerated(case)
-    tau = 1.7
-    plain = model.proposal(which).encode(batch)
-    tempered = model.proposal(which, tau).encode(batch)
-    factors = tempered.follow(chains).factors()
-    place = torch.arange(plain.steps.num_tokens)
-    torch.testing.assert_close(
-        tempered.steps.mention, (plain.steps.mention / tau).log_softmax(-1), **EXACTLY
-    )
-    first = plain.state.memory
-    slots = torch.cat([first.slots[0], first.slots[0].flip(-1)], 1)
-    rows = slots.expand(len(place), 2, -1)
-    last, count = torch.tensor([[0, 1]]), torch.ones(len(place), dtype=torch.long)
-    for method, args in (
-        ("log_slot", (rows, last.expand(len(place), 2), count)),
-        ("log_length", (rows[:, 1],)),
-    ):
-        once = getattr(plain.steps, method)(place, *args)
-        divided = getattr(tempered.steps, method)(place, *args)
-        torch.testing.assert_close(divided, (once / tau).log_softmax(-1), **EXACTLY)
-    untempered = plain.follow(chains).factors()
-    assert all(
-        (a - b).abs().max() > 0.1 for a, b in zip(factors, untempered, strict=True)
-    ), "premise: the temperature matters"
 
 
 def as_tuples(chains: Chains) -> list[tuple[tuple[int, ...], ...]]:

@@ -77,16 +77,32 @@ def same_but_padded(ours: Tensor, golden: list[list[float]]) -> None:
     assert ours.shape[1] >= width
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_every_factor_of_p(case):
-    kglm = reference.model(case["model"], as_reader=True)
-    encoded, z, golden = encode(kglm, case), case["z"], case["factors"]
-    annotated = reference.walks(z)
-    position = torch.arange(len(z["mention_type"]))
-    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+def word_paths(kglm: KGLM, encoded: Encoded, node: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of uttering and of copying each word, (T,)."""
+    every, which = node.unique(return_inverse=True)
+    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
+    return words.log_paths(  # type: ignore[no-any-return]
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        kglm._entity_vectors(every),
+        words.encode_aliases(aliases),
+        aliases.flatten(1),
+        torch.arange(len(node)),
+        which,
+    )
 
-    mention = encoded.walk.log_mention(rows)[position, annotated.mention[0, 0]]
-    assert_same(mention, golden["mention_type"])
+
+def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden):  # type: ignore[no-untyped-def]
+    """Compare every factor of an annotated document, of plain and priced words."""
+    (encoded, penalized), z = encodings, case["z"]
+    annotated = reference.walks(z)
+    mentions, node = annotated.mention[0, 0], annotated.node[0, 0]
+    position = torch.arange(len(node))
+    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+    assert_same(
+        encoded.walk.log_mention(rows)[position, mentions], golden["mention_type"]
+    )
     entity = torch.tensor(z["entity_ids"])
     if case["shortlist"] is not None:  # looked up only for the tokens of new mentions
         entity = torch.tensor(case["shortlist"])[z["shortlist_inds"]]
@@ -95,51 +111,49 @@ def test_every_factor_of_p(case):
     parent, edge = parent_factors(encoded, z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])
-
-    node = annotated.node[0, 0].unique()
-    which = torch.searchsorted(node, annotated.node[0, 0])
-    aliases = kglm.knowledge.aliases[node]
-    words = kglm.generative.words
-    generate, copy = words.log_paths(
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        kglm._entity_vectors(node),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        position,
-        which,
-    )
-    assert_same(generate, golden["word_gen"])
-    assert_same(copy, golden["word_copy"])
+    paths = word_paths(kglm, encoded, node)
+    for path, which in zip(paths, ("word_gen", "word_copy"), strict=True):
+        assert_same(path, golden[which])
     assert_same(kglm.log_words(encoded, annotated)[0, 0], golden["word"])
-
-    penalty = -math.log(reference.numbers()["num_unknown_types"])
-    penalized = encode(kglm, case, penalty)
-    assert_same(kglm.log_words(penalized, annotated)[0, 0], golden["word_penalized"])
+    priced = kglm.log_words(penalized, annotated)[0, 0]
+    assert_same(priced, golden["word_penalized"])
 
 
-def clean_pieces(case: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
-    """What ``logp_clean`` charges a token, over the listed parents and over all."""
-    kglm = reference.model(case["model"], as_reader=True)
-    encoded, z = encode(kglm, case), case["z"]
+def charged(kglm: KGLM, encoded: Encoded, z: dict) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[type-arg]
+    """What the original charges a token: all but parents; of those listed; of all."""
     annotated = reference.walks(z)
     mention, node = annotated.mention[0, 0], annotated.node[0, 0]
     rows = Rows(torch.arange(len(node)), windows(encoded.history, annotated.node)[0, 0])
-    listed = sum(parent_factors(encoded, z)).logsumexp(-1)
-    no_parent = torch.tensor([p == [0] for p in z["parent_ids"]])
     new = encoded.walk.new.log_prob(rows.position, torch.tensor(z["entity_ids"]))
-    rest = (
+    rest: Tensor = (
         encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
         + torch.where(mention == Mention.NEW, new, 0.0)
         + kglm.log_words(encoded, annotated)[0, 0]
     )
     derived = mention == Mention.DERIVED
+    no_parent = torch.tensor([p == [0] for p in z["parent_ids"]])
+    listed = sum(parent_factors(encoded, z)).logsumexp(-1)
     every = encoded.walk.log_derived(rows, node)
     return (
-        rest + torch.where(derived & ~no_parent, listed, 0.0),
-        rest + torch.where(derived, every, 0.0),
+        rest,
+        torch.where(derived & ~no_parent, listed, 0.0),
+        torch.where(derived, every, 0.0),
     )
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_every_factor_of_p(case):
+    kglm = reference.model(case["model"], as_reader=True)
+    penalty = -math.log(reference.numbers()["num_unknown_types"])
+    encodings = encode(kglm, case), encode(kglm, case, penalty)
+    assert_factors(kglm, encodings, case, case["factors"])
+
+
+def clean_pieces(case: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
+    """What ``logp_clean`` charges a token, over the listed parents and over all."""
+    kglm = reference.model(case["model"], as_reader=True)
+    rest, listed, every = charged(kglm, encode(kglm, case), case["z"])
+    return rest + listed, rest + every
 
 
 def is_masked(case: dict) -> bool:  # type: ignore[type-arg]

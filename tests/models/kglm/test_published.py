@@ -13,20 +13,13 @@ from torch import Tensor
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.data import LinkedAnnotator, LinkedText, over_shortlist
-from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
-from lm_latent_eval.models.kglm.steps import windows
+from lm_latent_eval.models.kglm.latents import Encoded
 from lm_latent_eval.models.kglm.training import collate_walks
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START
-from tests import kglm_reference as reference
 from tests.kglm_archives import FOLDER, published, real, written
-from tests.models.kglm.test_golden import (
-    TOLERANCE,
-    assert_same,
-    parent_factors,
-    same_but_padded,
-)
+from tests.models.kglm.test_golden import TOLERANCE, assert_factors, charged
 
 
 @pytest.fixture(scope="module", params=["extract", "archive"])
@@ -75,71 +68,12 @@ def test_annotations_are_read_as_the_original_reads_them(documents):
         assert known == case["token_ids"]
 
 
-def word_paths(
-    checkpoint: Checkpoint, encoded: Encoded, node: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of uttering and of copying each word, (T,)."""
-    model, (every, which) = checkpoint.model, node.unique(return_inverse=True)
-    aliases = model.knowledge.aliases[every]
-    words = model.generative.words
-    return words.log_paths(  # type: ignore[no-any-return]
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        model._entity_vectors(every),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        torch.arange(len(node)),
-        which,
-    )
-
-
 def test_every_factor_of_the_published_documents(documents):
     checkpoint, cases = documents
-    model = checkpoint.model
+    penalty = -math.log(checkpoint.model.config.num_unknown_types)
     for case in cases:
-        z, golden = case["z"], case["p"]["factors"]
-        penalty = -math.log(model.config.num_unknown_types)
-        encoded = encode(checkpoint, case)
-        annotated = reference.walks(z)
-        node = annotated.node[0, 0]
-        position = torch.arange(len(node))
-        rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
-
-        mention = encoded.walk.log_mention(rows)[position, annotated.mention[0, 0]]
-        assert_same(mention, golden["mention_type"])
-        listed = torch.tensor(case["shortlist"])[z["shortlist_inds"]]
-        new = encoded.walk.new.log_prob(position, listed)
-        assert_same(new, golden["new_entity_unmasked"])
-        parent, edge = parent_factors(encoded, z)
-        same_but_padded(parent, golden["parent"])
-        same_but_padded(edge, golden["relation"])
-        paths = word_paths(checkpoint, encoded, node)
-        for path, name in zip(paths, ("word_gen", "word_copy"), strict=True):
-            assert_same(path, golden[name])
-        assert_same(model.log_words(encoded, annotated)[0, 0], golden["word"])
-        penalized = encode(checkpoint, case, penalty)
-        assert_same(
-            model.log_words(penalized, annotated)[0, 0], golden["word_penalized"]
-        )
-
-
-def pieces(checkpoint: Checkpoint, case: dict, penalty: float = 0.0):  # type: ignore[type-arg,no-untyped-def]
-    """What ``logp_clean`` charges a token, over the listed parents and over all."""
-    encoded, z = encode(checkpoint, case, penalty), case["z"]
-    walks = reference.walks(z)
-    mention, node = walks.mention[0, 0], walks.node[0, 0]
-    rows = Rows(torch.arange(len(node)), windows(encoded.history, walks.node)[0, 0])
-    new = encoded.walk.new.log_prob(rows.position, torch.tensor(z["entity_ids"]))
-    rest: Tensor = (
-        encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
-        + torch.where(mention == Mention.NEW, new, 0.0)
-        + checkpoint.model.log_words(encoded, walks)[0, 0]
-    )
-    derived = mention == Mention.DERIVED
-    listed = sum(parent_factors(encoded, z)).logsumexp(-1)
-    every = encoded.walk.log_derived(rows, node)
-    return rest, torch.where(derived, listed, 0.0), torch.where(derived, every, 0.0)
+        encodings = encode(checkpoint, case), encode(checkpoint, case, penalty)
+        assert_factors(checkpoint.model, encodings, case, case["p"]["factors"])
 
 
 def test_totals_of_the_published_documents(documents):
@@ -153,9 +87,9 @@ def test_totals_of_the_published_documents(documents):
     equal = 0
     for case in cases:
         for cost, name in ((0.0, "logp_clean"), (penalty, "penalized_logp_clean")):
-            rest, listed, every = pieces(checkpoint, case, cost)
-            assert abs((rest + listed).sum().item() - case["p"][name]) < TOLERANCE
             encoded = encode(checkpoint, case, cost)
+            rest, listed, every = charged(checkpoint.model, encoded, case["z"])
+            assert abs((rest + listed).sum().item() - case["p"][name]) < TOLERANCE
             annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
             _, mention, node = annotate(LinkedText.from_json(case))
             walks = collate_walks([mention], [node])

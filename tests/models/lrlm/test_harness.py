@@ -1,4 +1,4 @@
-"""LRLM and NKLM checkpoints behind lm-eval, against sums over lists of latents."""
+"""Checkpoints of LRLM, NKLM, EntityNLM behind lm-eval, against lists of latents."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from lm_latent_eval import manifest
-from lm_latent_eval.harness.backends import LatentLRLM, LatentNKLM
+from lm_latent_eval.harness.backends import LatentEntityNLM, LatentLRLM, LatentNKLM
 from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
+from lm_latent_eval.models.entitynlm.modeling import EntityNLM
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.network import pieces
@@ -20,13 +22,17 @@ from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
 from tests import tiny_checkpoint
+from tests.models.entitynlm.space import every_chain
 from tests.models.lrlm.tiny import every_reading
 from tests.models.nklm.tiny import every_copy
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 from tests.tiny_models import randomised
 
 ALIASES = ("Ada", "the fox", "Bo", "Bo Ada")
-BACKENDS = {"lrlm": LatentLRLM, "nklm": LatentNKLM}
+BACKENDS = {"lrlm": LatentLRLM, "nklm": LatentNKLM, "entitynlm": LatentEntityNLM}
+EVERY = {"lrlm": {}, "nklm": {"num_samples": 500}, "entitynlm": {"num_samples": 5000}}
+"""As many latents as the longest text has, where they are not summed."""
+MAX_LENGTH = 2
 CASES = (
     ("the fox saw Ada", ["the", "fox", "saw", "Ada"]),
     ("zebra Bo Ada.", ["?", "Bo", "Ada", "."]),
@@ -46,22 +52,33 @@ def topics() -> Topics:
 
 
 def model(name: str):
-    config = {
+    words = {
         "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
         "num_words": tiny_checkpoint.tokenizer().num_words,
         "num_unknown_types": UNKNOWN_TYPES,
+        **{"embedding_dim": 4, "hidden_size": 5},
+    }
+    facts = {
         "num_relations": 2,
         "num_pieces": 9,
         **topics().sizes(),
-        **{"embedding_dim": 4, "predictor_dim": 4, "hidden_size": 5},
-        **{"fact_dim": 3, "alias_dim": 3, "num_layers": 1},
+        **{"predictor_dim": 4, "fact_dim": 3, "alias_dim": 3, "num_layers": 1},
     }
-    built = (
-        LRLM(LRLMConfig(**config), topics())
-        if name == "lrlm"
-        else NKLM(NKLMConfig(**config, num_positions=2), topics())
-    )
+    if name == "entitynlm":
+        built = EntityNLM(EntityNLMConfig(**words, max_mention_length=MAX_LENGTH))
+    elif name == "lrlm":
+        built = LRLM(LRLMConfig(**words, **facts), topics())
+    else:
+        built = NKLM(NKLMConfig(**words, **facts, num_positions=2), topics())
     return randomised(built.double(), 4, 0.8).eval()
+
+
+def every_latent(built, words):
+    if isinstance(built, EntityNLM):
+        return every_chain(len(words), MAX_LENGTH)
+    if isinstance(built, LRLM):
+        return every_reading(built, len(words))
+    return every_copy(built, words)
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -71,7 +88,9 @@ def opened(request, tmp_path_factory):
     plain = tiny_checkpoint.write(folder / "plain", built)
     writing = tiny_checkpoint.orthography()
     spelled = tiny_checkpoint.write(folder / "spelled", built, writing)
-    exact = {} if request.param == "lrlm" else {"estimator": "beam", "num_samples": 500}
+    exact = EVERY[request.param]
+    if exact:
+        exact = {"estimator": "beam", **exact}
 
     def backend(directory=plain, **options):
         return BACKENDS[request.param](
@@ -85,8 +104,7 @@ def log_p(built, words, costs=None) -> float:
     """log p of a text that begins with these words, by listing."""
     if not words:
         return 0.0
-    every = every_reading(built, len(words)) if isinstance(built, LRLM) else None
-    latents = every_copy(built, words) if every is None else every
+    latents = every_latent(built, words)
     if costs is None:
         beyond = built.config.vocab_size
         costs = [
@@ -144,22 +162,18 @@ def test_unknown_words_are_spelled_or_copied(opened):
     assert float(found) == pytest.approx(exact, abs=1e-9)
 
 
-def test_topics_of_another_model_are_refused(opened, tmp_path):
-    built, _, backend = opened
-    path = tiny_checkpoint.write(tmp_path / "model", built)
+@pytest.mark.parametrize("name", ["lrlm", "nklm"])
+def test_topics_of_another_model_are_refused(tmp_path, name):
+    path = tiny_checkpoint.write(tmp_path / "model", model(name))
     few = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [ids("Ada")], pieces=[[1]])
     few.save(path)
     (path / "manifest.json").unlink(missing_ok=True)
     with pytest.raises(ValueError, match=r"manifest|belongs to another checkpoint"):
-        backend(path)
-
-
-def test_damaged_topics_are_refused(tmp_path):
-    path = tiny_checkpoint.write(tmp_path / "model", model("lrlm"))
+        BACKENDS[name](pretrained=str(path))
     file = path / "topics.safetensors"
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match="missing or damaged"):
-        model("lrlm").load_extras(path)
+        model(name).load_extras(path)
 
 
 @pytest.mark.parametrize("column", ["fact_relation", "alias_pieces"])

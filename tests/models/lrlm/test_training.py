@@ -85,12 +85,6 @@ def test_what_has_no_name_is_no_fact():
         built([nameless])
 
 
-def test_names_are_cut_to_their_limits():
-    knowledge = Knowledge((), {"ada": ["Ada King of Lovelace", "Lady L"]})
-    tokenizer, topics, _ = built([TEXT], knowledge, max_aliases=2, max_alias_words=3)
-    assert names(tokenizer, topics, "ada")[0] == {"Ada", "Ada King of"}
-
-
 def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
     texts = annotated(20)
     options = Options(epochs=4, batch_size=4, learning_rate=0.03)
