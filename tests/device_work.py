@@ -39,8 +39,7 @@ from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.distortion.learners import tiny_rnng
-from tests.simulated_device import SIMULATED, simulated_device
-from tests.simulated_work import Work
+from tests.simulated_device import SIMULATED, Work, simulated_device
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm

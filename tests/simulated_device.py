@@ -20,17 +20,20 @@ With ``float64=False`` it has no float64 either, as Apple's ``mps`` has none.
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import SkipTest
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lm_latent_eval
 from lm_latent_eval.devices import WITHOUT_FLOAT64
-from tests.simulated_cells import CELLS
-from tests.simulated_work import Work
 
 SIMULATED = "sim:0"
 
@@ -52,6 +55,50 @@ _WAITING = {
     )
 }
 """Operations whose value, or the size of whose result, the host has to know."""
+_PACKAGE = Path(lm_latent_eval.__file__).parent
+
+
+@dataclass
+class Work:
+    """What a device was asked for."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    """Operations by name, without views, which launch nothing."""
+    waits: Counter[str] = field(default_factory=Counter)
+    """Synchronisations of the host with the device, copies either way among them, by
+    what was asked for and the line of this package that asked."""
+
+    @property
+    def num_launches(self) -> int:
+        """How many operations."""
+        return self.launches.total()
+
+    @property
+    def num_waits(self) -> int:
+        """How many synchronisations."""
+        return self.waits.total()
+
+    def waited(self, what: str) -> None:
+        """Count a synchronisation."""
+        self.waits[f"{what} in {_line()}"] += 1
+
+
+def _line() -> str:
+    """Return the innermost line of the package, but for tests, that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if name := _in_package(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a caller"
+
+
+@cache
+def _in_package(file: str) -> str | None:
+    path = Path(file)
+    if _PACKAGE in path.parents:
+        return str(path.relative_to(_PACKAGE))
+    return None
 
 
 _work = Work()
@@ -309,3 +356,71 @@ def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device: {name} was given {given}"
         )
+
+
+# -- cells that devices compute in one operation, and the CPU does not ----------------
+
+
+def _lstm_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    cell: torch.Tensor,
+    *biases: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    gates = from_input + from_hidden
+    for bias in biases:
+        gates = gates if bias is None else gates + bias
+    enter, forget, candidate, leave = gates.chunk(4, -1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return leave.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    ours = from_input if input_bias is None else from_input + input_bias
+    theirs = from_hidden if hidden_bias is None else from_hidden + hidden_bias
+    reset, keep, candidate = ours.chunk(3, -1)
+    reset_too, keep_too, candidate_too = theirs.chunk(3, -1)
+    new = (candidate + (reset + reset_too).sigmoid() * candidate_too).tanh()
+    going_on = new + (keep + keep_too).sigmoid() * (hidden - new)
+    return going_on, torch.cat([ours, theirs], -1)
+
+
+def _lstm_cell_backward(
+    of_hidden: torch.Tensor | None,
+    of_cell: torch.Tensor | None,
+    before: torch.Tensor,
+    cell: torch.Tensor,
+    gates: torch.Tensor,
+    has_bias: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    enter, forget, candidate, leave = gates.chunk(4, -1)
+    enter, forget, leave = enter.sigmoid(), forget.sigmoid(), leave.sigmoid()
+    candidate, out = candidate.tanh(), cell.tanh()
+    hidden = torch.zeros_like(cell) if of_hidden is None else of_hidden
+    of_cell = torch.zeros_like(cell) if of_cell is None else of_cell
+    of_cell = of_cell + hidden * leave * (1 - out**2)
+    found = torch.cat(
+        [
+            of_cell * candidate * enter * (1 - enter),
+            of_cell * before * forget * (1 - forget),
+            of_cell * enter * (1 - candidate**2),
+            hidden * out * leave * (1 - leave),
+        ],
+        -1,
+    )
+    of_bias = found.sum(0) if has_bias else None
+    return found, of_cell * forget, of_bias
+
+
+CELLS: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
+}
+"""Operation -> what it does, on the CPU."""

@@ -1,12 +1,16 @@
-"""The command line: train and load again; mistakes end in one line that helps."""
+"""The command line: help, training and loading again, mistakes that end in one line."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import runpy
+import shlex
+import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -14,9 +18,12 @@ import torch
 import lm_latent_eval
 from lm_latent_eval import demo
 from lm_latent_eval.cli import _parser, main
+from lm_latent_eval.cli.arguments import Parser
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.registry import ESTIMATORS
+from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from lm_latent_eval.training.supervised import only_trainer
@@ -131,10 +138,14 @@ def test_train_and_load_relation_models(folder, capsys, model):
     assert found.model.log_joint(found.model.encode(batch), beam.latents).max() > -1e3
 
 
-def test_the_version_is_said(capsys):
+def test_the_package_is_a_command(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["lm-latent-eval", "--version"])
     with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
+        runpy.run_module("lm_latent_eval", run_name="__main__")
     assert capsys.readouterr().out == f"lm-latent-eval {lm_latent_eval.__version__}\n"
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "COMMAND" in capsys.readouterr().err
 
 
 READERS = {
@@ -211,59 +222,28 @@ def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("model", ["kglm", "lrlm", "lstm", "nklm", "rnn", "srnn"])
-def test_two_do_not_train_into_one_folder(folder, capsys, model):
-    size = [*RUN[:4], "--hidden-size", "9"]
+def test_two_do_not_train_into_one_folder(folder, capsys):
     with only_trainer(folder / "locked"):
-        assert train(folder, model, "locked", *size) == 2
+        assert train(folder, "lstm", "locked", *LSTM) == 2
         assert not (folder / "locked").exists()
     shown = capsys.readouterr().err.splitlines()[-1]
     assert f"another run is writing into {folder / 'locked'}: wait for it" in shown
 
 
-@pytest.mark.parametrize("model", ["kglm", "lrlm", "lstm", "nklm", "rnn", "srnn"])
-def test_help_is_quick(model):
-    """It imports nothing heavy."""
-    code = (
-        "import sys\n"
-        "from lm_latent_eval.cli import main\n"
-        "try:\n"
-        f"    main(['train', {model!r}, '--help'])\n"
-        "finally:\n"
-        "    heavy = {'torch', 'transformers', 'tokenizers', 'lm_eval', 'numpy'}\n"
-        "    print('heavy:', sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "--learning-rate" in done.stdout
-    assert "heavy: []" in done.stdout
-
-
-def test_a_missing_command_is_explained(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main([])
-    assert caught.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("model", ["kglm", "lstm", "srnn"])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "train.jsonl"),
-        ("", "train.jsonl has no text"),
-        ('{"tokens": ["cut', "train.jsonl, line 1: "),
+        (b"", "train.jsonl has no text"),
+        (b'{"tokens": ["cut', "train.jsonl, line 1: "),
         (b"\xff\xfe", "train.jsonl is not UTF-8"),
     ],
 )
-def test_bad_data_ends_in_one_line(tmp_path, folder, capsys, model, content, message):
-    if isinstance(content, str):
-        content = content.encode()
+def test_bad_data_ends_in_one_line(tmp_path, folder, capsys, content, message):
     if content is not None:
         (tmp_path / "train.jsonl").write_bytes(content)
     (tmp_path / "dev.jsonl").write_bytes((folder / "dev.jsonl").read_bytes())
-    assert train(tmp_path, model, "out") == 2
+    assert train(tmp_path, "kglm", "out") == 2
     shown = capsys.readouterr().err
     assert shown.startswith("lm-latent-eval: ")
     assert message in shown
@@ -312,3 +292,151 @@ def test_calibrate_refuses_texts_that_never_end(capsys, kglm_directory):
     asked = ["--texts", "2", "--max-words", "300"]
     assert main(["calibrate", str(kglm_directory), *asked]) == 2
     assert "texts of 300 words: expected at most 256" in capsys.readouterr().err
+
+
+# -- options without effect ------------------------------------------------------------
+
+
+def first_line(capsys, *command: str) -> str:
+    """What a command says first; with nothing to work on, it then ends in an error."""
+    assert main([*command]) == 2
+    return capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "study --report none --output out --seed=3 --limit 2",
+            "--limit, --seed: no effect, --report runs nothing",
+        ),
+        (
+            "distort study --report --output out --plan gpt2",
+            "--plan: no effect, --report runs nothing",
+        ),
+        (
+            "compare a.json b.json --num-samples 9 --data c",
+            "--data, --num-samples: no effect, no side is a checkpoint",
+        ),
+        (
+            "export none --to model-card --output x --task-id t",
+            "--task-id: no effect, --to model-card has no place for it",
+        ),
+        (
+            "distort measure lengths a=b --output x --num-bins=7",
+            "--num-bins: no effect, lengths needs none",
+        ),
+        (
+            "train rnng --data=a --dev=b --output=x --num-samples=3",
+            "--num-samples: no effect, trees are drawn by --objective unsupervised",
+        ),
+    ],
+)
+def test_options_without_effect_are_named(command, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert first_line(capsys, *command.split()).startswith(said)
+
+
+def test_options_that_were_not_given_are_not_named(capsys, tmp_path):
+    """A default is no choice of anybody."""
+    command = ["distort", "measure", "lengths", "a=none", "--output", str(tmp_path)]
+    assert "--num-bins" not in first_line(capsys, *command)
+
+
+# -- help and completion ---------------------------------------------------------------
+
+
+def commands(parser: Parser, *names: str) -> dict[tuple[str, ...], Parser]:
+    """Every command that runs, by its name."""
+    found = {}
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for name, command in action.choices.items():
+                found |= commands(command, *names, name)
+    return found or {names: parser}
+
+
+COMMANDS = commands(_parser())
+
+
+def test_every_command_is_listed_under_a_heading():
+    shown = _parser().format_help()
+    for name, *_ in COMMANDS:
+        assert f"\n  {name} " in shown
+    assert "\nscores:\n  estimate " in shown
+    assert len(COMMANDS) > 30
+
+
+def test_every_command_has_an_example_that_parses():
+    for names, command in COMMANDS.items():
+        program, *words = shlex.split(command.example)
+        assert program == "lm-latent-eval"
+        assert tuple(words[: len(names)]) == names
+        assert _parser().parse_args(words).run
+        assert command.example in command.format_help()
+
+
+def test_help_of_options_is_that_of_the_table():
+    shown = " ".join(COMMANDS["estimate",].format_help().split())
+    for field in fields(ScoringOptions):
+        assert f"--{field.name.replace('_', '-')} " in shown
+    assert "One of auto, mixed, is, beam, dpf, smc, ais, l2r, chib, exact" in shown
+    assert "with --target-stderr the size of the pilot (default: 100)" in shown
+    assert "%" not in shown and "``" not in shown
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory):
+    """What bash offers when the tab key is pressed at the end of a line."""
+    import argcomplete
+
+    if not (bash := shutil.which("bash")):
+        pytest.skip("there is no bash")
+    folder = tmp_path_factory.mktemp("shell")
+    program = folder / "lm-latent-eval"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lm_latent_eval "$@"\n')
+    program.chmod(0o755)
+    (folder / "texts.jsonl").touch()
+    register = argcomplete.shellcode(["lm-latent-eval"])
+
+    def press(line: str) -> list[str]:
+        words = line.split(" ")
+        script = (
+            f"{register}\n"
+            f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}\n"
+            f"COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)} COMP_TYPE=9\n"
+            "_python_argcomplete lm-latent-eval\n"
+            'printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        shown = subprocess.run(
+            [bash, "--norc", "-c", script],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        )
+        return sorted(shown.stdout.split())
+
+    return press
+
+
+def test_bash_completes(completed):
+    assert completed("lm-latent-eval es") == ["estimate"]
+    assert completed("lm-latent-eval train k") == ["kglm"]
+    assert completed("lm-latent-eval estimate DIR --target") == ["--target-stderr"]
+    assert completed("lm-latent-eval estimate DIR --estimator ") == sorted(
+        ["auto", *ESTIMATORS.names()]
+    )
+    assert completed("lm-latent-eval estimate DIR --unk s") == ["spelled"]
+    assert completed("lm-latent-eval recompute R --format ") == ["csv", "latex", "text"]
+    assert completed("lm-latent-eval estimate DIR --data te") == ["texts.jsonl"]
+
+
+def test_what_a_model_has_of_its_own_is_given_by_name(tmp_path, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("She studied in the town.\n")
+    score = ["estimate", str(CHECKPOINT), "--data", str(texts), "--option"]
+    assert main([*score, "steps=5"]) == 2
+    assert "'steps' is not an argument of latent_kglm" in capsys.readouterr().err
+    assert main([*score, "steps"]) == 2
+    assert "--option 'steps': expected NAME=VALUE" in capsys.readouterr().err

@@ -129,6 +129,7 @@ def lengths():
     return [dict(of_models(words)) for words in (WORDS, 3 * WORDS)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", [name for name in COSTS if name.split()[0] in TINY_MODELS]
 )

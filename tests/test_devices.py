@@ -32,7 +32,7 @@ from lm_latent_eval.testing.model_laws import numbers_of
 from lm_latent_eval.text.words import END, UNKNOWN
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
-from tests import tiny_causal, tiny_steps
+from tests import tiny_causal
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -53,38 +53,6 @@ def in_float32(name: str) -> testing.Case:
     case = TINY_MODELS[name].case()
     case.model.float()
     return case
-
-
-def one_law_of_each_kind() -> list:
-    """Every law with one proposal of each model, all of which have their turn."""
-    found = []
-    for name, tiny in TINY_MODELS.items():
-        kinds: dict[str, list[str]] = {}
-        for law in map(str, testing.laws(tiny.case())):
-            kinds.setdefault(law.split("-")[0], []).append(law)
-        for n, laws in enumerate(kinds.values()):
-            law = laws[n % len(laws)]
-            found.append(pytest.param(name, law, id=f"{name}-{law}"))
-    return found
-
-
-@pytest.mark.parametrize(("name", "which"), one_law_of_each_kind())
-def test_laws_hold(name, which, without_float64):
-    case = TINY_MODELS[name].case().on(SIMULATED)
-    [law] = [law for law in testing.laws(case) if str(law) == which]
-    law()
-
-
-def test_laws_hold_of_a_model_of_steps(without_float64):
-    case = testing.Case(
-        tiny_steps.tiny(),
-        tiny_steps.every_walk,
-        (0, 1, 2, 4, 5),
-        ("adapted", "prior"),
-        length=2,
-    )
-    for law in testing.laws(case.on(SIMULATED)):
-        law()
 
 
 def close(found, expected, what=None) -> None:

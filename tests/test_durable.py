@@ -1,20 +1,33 @@
-"""Files are whole or not there; the disk may be full."""
+"""Files are whole or not there, on disks that are full or read-only, too."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.files import NoRoomError, no_room, replacing, write_text
 from lm_latent_eval.ledger.files import only_writer
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from tests import tiny_checkpoint
+from tests.allennlp_archive import write_tar
+from tests.convert.test_entitynlm import archive
+from tests.report.test_compare import hf_folder
 
 # -- whole or not at all -------------------------------------------------------------
 
@@ -93,42 +106,54 @@ def test_whoever_writes_a_full_disk_is_told_in_one_line(tmp_path):
     assert no_room(ValueError("os error 28")) is None
 
 
+def _zeros() -> dict[str, torch.Tensor]:
+    return {"a": torch.zeros(100_000)}
+
+
+def _into_opened(path: Path) -> None:
+    with path.open("wb") as file:
+        torch.save(_zeros(), file)
+
+
+def _into_arrow(path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file:
+        file.write(b"0" * 100_000)
+
+
 WRITERS = {
-    "text": "path.write_text('a' * 100_000)",
-    "safetensors": "save_file({'a': torch.zeros(100_000)}, path)",
-    "tokenizers": "Tokenizer(WordLevel(vocabulary)).save(str(path))",
-    "torch": "torch.save({'a': torch.zeros(100_000)}, path)",
-    "torch, opened": "torch.save({'a': torch.zeros(100_000)}, path.open('wb'))",
-    "arrow": "pa.OSFile(str(path), 'wb').write(b'0' * 100_000)",
+    "text": lambda path: path.write_text("a" * 100_000),
+    "safetensors": lambda path: save_file(_zeros(), path),
+    "tokenizers": lambda path: Tokenizer(
+        WordLevel({str(i): i for i in range(9999)})
+    ).save(str(path)),
+    "torch": lambda path: torch.save(_zeros(), path),
+    "torch, opened": _into_opened,
+    "arrow": _into_arrow,
 }
-LIMITED = """
-import resource, sys
-from pathlib import Path
-import pyarrow as pa, torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from lm_latent_eval.files import replacing, NoRoomError
-vocabulary = {str(i): i for i in range(9999)}
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-for written in sys.argv[2:]:
+
+
+@contextmanager
+def no_file_above(size: int):
+    """Let this process and those that it starts write no larger file."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        with replacing(Path(sys.argv[1])) as path:
-            exec(written)
-    except NoRoomError as err:
-        print(err)
-"""
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_every_library_says_that_a_file_cannot_grow(tmp_path):
+@pytest.mark.parametrize("library", WRITERS)
+def test_every_library_says_that_a_file_cannot_grow(tmp_path, library):
     """The system's own refusal, under a limit on the size of files."""
-    pytest.importorskip("resource")
-    command = [sys.executable, "-c", LIMITED, tmp_path / "file", *WRITERS.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(WRITERS), done
-    for line in lines:
-        assert line.startswith(f"{tmp_path / 'file'} cannot be written (")
+    with (
+        no_file_above(20_000),
+        pytest.raises(NoRoomError) as caught,
+        replacing(tmp_path / "file") as path,
+    ):
+        WRITERS[library](path)
+    assert str(caught.value).startswith(f"{tmp_path / 'file'} cannot be written (")
     assert not (tmp_path / "file.partial").exists()
 
 
@@ -204,3 +229,185 @@ def test_other_errors_are_not_disguised(command):
 
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         command(run)
+
+
+# -- commands on a full disk -----------------------------------------------------------
+#
+# A limit on the size of files stands for the disk, since anyone may set it: the system
+# refuses to write on, as it does where there is no room.
+
+PLAN = Path(__file__).parent / "distortion" / "study" / "mini.json"
+SENTENCES = ("the fox saw Ada .", "Ada saw Bo .", "Bo saw the fox .", "the fox .")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """What commands read."""
+    folder = tmp_path_factory.mktemp("made")
+    writing = tiny_checkpoint.orthography()
+    tiny_checkpoint.write(folder / "kglm", tiny_checkpoint.kglm(), writing)
+    (folder / "texts.txt").write_text("\n".join(SENTENCES * 20) + "\n")
+    write_tar(folder / "entitynlm.tar.gz", archive("A"))
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2}
+    (folder / "gpt2.json").write_text(json.dumps(config | {"n_positions": 128}))
+    for name, first in (("train", 0), ("dev", 5000)):
+        given = ["--language", "agreement", "--output", f"{folder / name}"]
+        given += ["--num-sequences", "60", "--first", str(first)]
+        assert main(["distort", "sample", *given]) == 0
+    return folder
+
+
+COMMANDS = {
+    "estimate": (
+        "estimate {made}/kglm --data {made}/texts.txt --num-samples 20 "
+        "--output {out}.jsonl",
+        3_000,
+    ),
+    "study": (
+        "study --pretrained {made}/kglm --data {made}/texts.txt --num-samples 20 "
+        "--replicate 4 --temperatures 1 --beam-widths 1 --output {out}",
+        3_000,
+    ),
+    "train": (
+        "train lstm --data {made}/texts.txt --dev {made}/texts.txt --epochs 2 "
+        "--hidden-size 9 --embedding-dim 8 --output {out}",
+        8_000,
+    ),
+    "convert": (
+        "convert entitynlm --archive {made}/entitynlm.tar.gz --output {out}",
+        4_000,
+    ),
+    "sample": (
+        "distort sample --language agreement --num-sequences 3000 --output {out}",
+        20_000,
+    ),
+    "language": (
+        "distort sample --language agreement --num-sequences 100 --output {out}",
+        2_000,
+    ),
+    "a learner's weights": (
+        "distort train --config {made}/gpt2.json --data {made}/train --dev {made}/dev "
+        "--epochs 1 --learning-rate 0.01 --device cpu --output {out}",
+        6_000,
+    ),
+    "a learner's optimizer": (
+        "distort train --config {made}/gpt2.json --data {made}/train --dev {made}/dev "
+        "--epochs 1 --learning-rate 0.01 --device cpu --output {out}",
+        16_000,
+    ),
+    "distort study": (
+        f"distort study --plan {PLAN} --jobs 2 --device cpu --output {{out}}",
+        4_000,
+    ),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_is_told_in_one_line(made, tmp_path, capfd, name):
+    command, size = COMMANDS[name]
+    arguments = command.format(made=made, out=tmp_path / "out").split()
+    with no_file_above(size):
+        assert main(arguments) == 2
+    shown = capfd.readouterr().err
+    assert "Traceback" not in shown
+    (said,) = [one for one in shown.splitlines() if "lm-latent-eval: " in one]
+    assert "cannot be written (" in said
+    assert "make room and repeat the command" in said
+    if name != "distort study":  # whose whole run takes minutes (tests/test_crash.py)
+        assert main(arguments) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+def test_a_table_that_cannot_be_printed_is_one_line(made):
+    code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "estimate", f"{made}/kglm"]
+    command += ["--data", f"{made}/texts.txt", "--num-samples", "2"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    after = done.stderr.splitlines()[-1]
+    assert after.startswith("lm-latent-eval: the output cannot be written (No space")
+    assert "Exception" not in done.stderr
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_loaded(made, tmp_path, capsys):
+    """Written in part, it lacks its weights, and says so."""
+    arguments = COMMANDS["convert"][0].format(made=made, out=tmp_path / "out").split()
+    with no_file_above(COMMANDS["convert"][1]):
+        assert main(arguments) == 2
+    with pytest.raises(ValueError, match="out"):
+        load_checkpoint(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.partial"))
+
+
+# -- commands in folders that nobody may write to --------------------------------------
+
+
+@pytest.fixture
+def read_only(tmp_path, spelled_directory):
+    """Return a folder with a checkpoint and results that cannot be written to."""
+    folder = tmp_path / "read_only"
+    folder.mkdir()
+    # Permissions do not bind a superuser, who may mount a file system instead.
+    mounts = os.name == "posix" and os.geteuid() == 0
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if mounts and _fails(command):
+        pytest.skip("no file system can be mounted here")
+    try:
+        shutil.copytree(spelled_directory, folder / "kglm")
+        hf_folder(folder / "results")
+        (folder / "texts.txt").write_text("the fox saw Ada .\nAda saw Bo .\n")
+        if mounts:
+            assert not _fails(["mount", "-o", "remount,ro", str(folder)])
+        else:
+            for path in (folder, *folder.iterdir()):
+                path.chmod(0o555)
+        yield folder
+    finally:
+        if mounts:
+            assert not _fails(["umount", "--lazy", str(folder)])
+        else:
+            for path in (folder, *folder.iterdir()):
+                path.chmod(0o755)
+
+
+def _fails(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode != 0
+    except OSError:
+        return True
+
+
+WRITES = {
+    "estimate": "estimate {here}/kglm --data {here}/texts.txt --output {here}/o.jsonl",
+    "study": "study --pretrained {here}/kglm --data {here}/texts.txt --output {here}/s",
+    "train": "train lstm --data {here}/texts.txt --dev {here}/texts.txt --output "
+    "{here}/t",
+    "report": "report {here}/results --output {here}/page.html",
+    "sample": "distort sample --language agreement --num-sequences 9 --output {here}/d",
+}
+READS = {
+    "estimate": "estimate {here}/kglm --data {here}/texts.txt --num-samples 2",
+    "recompute": "recompute {here}/results",
+    "explain": "explain {here}/results",
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_cannot_be_written_is_named_in_one_line(read_only, capsys, name):
+    before = sorted(read_only.rglob("*"))
+    assert main(WRITES[name].format(here=read_only).split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "lm-latent-eval: [Errno" in said[-1] and str(read_only) in said[-1]
+    assert len([line for line in said if "rrno" in line]) == 1
+    assert sorted(read_only.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_only_read_needs_no_more(read_only, capsys, name):
+    assert main(READS[name].format(here=read_only).split()) == 0
+    assert capsys.readouterr().out

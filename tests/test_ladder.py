@@ -1,11 +1,19 @@
-"""Imports go up one ladder: who knows whom can be read off the order of folders."""
+"""What imports what: the order of folders, what is public, and what start-up costs."""
 
 from __future__ import annotations
 
 import ast
+import doctest
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 import lm_latent_eval
+from lm_latent_eval import extend
+from tests.conftest import PROJECT
 
 ROOT = Path(lm_latent_eval.__file__).parent
 LADDER = (
@@ -48,9 +56,10 @@ LADDER = (
 """A room may import from itself and from the rooms before it."""
 
 
-def imports(path: Path) -> set[str]:
+def imports(code: str) -> set[str]:
+    """Return the modules that some code imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -58,20 +67,20 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def rooms() -> dict[Path, str]:
-    files = [p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py"]
-    return {p: p.relative_to(ROOT).with_suffix("").parts[0] for p in files}
-
-
-def test_every_room_is_on_the_ladder():
-    assert set(rooms().values()) == set(LADDER)
+ROOMS = {
+    path: path.relative_to(ROOT).with_suffix("").parts[0]
+    for path in ROOT.rglob("*.py")
+    if path != ROOT / "__init__.py"
+}
+IMPORTS = {path: imports(path.read_text(encoding="utf-8")) for path in ROOMS}
 
 
 def test_nobody_imports_from_below():
+    assert {*ROOMS.values()} == {*LADDER}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path, room in rooms().items()
-        for name in imports(path)
+        for path, room in ROOMS.items()
+        for name in IMPORTS[path]
         if name.startswith("lm_latent_eval.")
         and LADDER.index(name.split(".")[1]) > LADDER.index(room)
     ]
@@ -81,11 +90,22 @@ def test_nobody_imports_from_below():
 def test_only_the_harness_knows_lm_eval():
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path, room in rooms().items()
-        for name in imports(path)
+        for path, room in ROOMS.items()
+        for name in IMPORTS[path]
         if name.split(".")[0] in ("lm_eval", "evaluate") and room != "harness"
     ]
     assert not wrong
+
+
+def test_estimators_stand_alone():
+    used = {
+        name
+        for path, room in ROOMS.items()
+        for name in IMPORTS[path]
+        if room in ("estimators", "devices", "version")
+    }
+    ours = {name.split(".")[1] for name in used if name.startswith("lm_latent_eval.")}
+    assert ours <= {"estimators", "devices", "version"}
 
 
 def modules() -> dict[str, set[str]]:
@@ -111,7 +131,106 @@ def modules() -> dict[str, set[str]]:
 def test_no_modules_import_each_other_in_a_circle():
     """The package itself is left out: it imports its public names late."""
     waiting = {name: used for name, used in modules().items() if name != ROOT.name}
-    assert len(waiting) > 150, "premise: they were found"
+    assert len(waiting) > 100, "premise: they were found"
     while free := {name for name, used in waiting.items() if not used & waiting.keys()}:
         waiting = {name: used for name, used in waiting.items() if name not in free}
     assert not waiting, f"in circles, or above one: {', '.join(sorted(waiting))}"
+
+
+# -- what start-up costs ---------------------------------------------------------------
+
+IMPORTED = """
+import json, sys
+
+def show(parser):
+    parser.format_help()
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            [show(command) for command in action.choices.values()]
+
+def done(step):
+    loaded[step] = sorted({name.partition(".")[0] for name in sys.modules})
+
+loaded = {}
+import lm_latent_eval
+done("the package")
+from lm_latent_eval.cli import _parser, main
+show(_parser())
+try:
+    main(["train", "kglm", "--help"])
+except SystemExit:
+    done("help of every command")
+import lm_latent_eval.estimators
+done("estimators")
+import lm_latent_eval.extend
+done("extend")
+print(json.dumps(loaded))
+"""
+HEAVY = {
+    "the package": {"torch", "numpy"},
+    "help of every command": {"torch", "numpy", "transformers", "tokenizers"},
+    "estimators": {"lm_eval", "evaluate", "transformers", "arviz_stats"},
+    "extend": {"lm_eval", "evaluate", "matplotlib"},
+}
+"""What is not imported by then: each step goes on where the last one ended."""
+
+
+def test_what_is_heavy_is_imported_late():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PROJECT,
+    )
+    shown, loaded = done.stdout.rsplit("\n", 2)[:2]
+    assert "--learning-rate" in shown
+    found = {step: {*names} for step, names in json.loads(loaded).items()}
+    assert found.keys() == HEAVY.keys()
+    for step, names in found.items():
+        assert not names & HEAVY[step], step
+
+
+# -- what other packages import --------------------------------------------------------
+
+NAMES = [
+    *("Answer", "Beam", "Bound", "ByteEncoder", "Case", "CheckedConfig", "Draws"),
+    *("END", "Encoder", "Estimate", "Estimator", "GenerationOptions", "LatentLM"),
+    *("LawError", "LeftToRight", "NoLatents", "NormalProposal", "Normalization"),
+    *("PADDING", "Pretrained", "Proposal", "Query", "RealStep", "RealStepLM", "START"),
+    *("Step", "StepLM", "SubwordEncoder", "TextModel", "TextScorer", "TokenBatch"),
+    *("UNKNOWN", "Uniforms", "Whole", "WordTokenizer", "WordsConfig"),
+    *("estimator_named", "laws", "save_checkpoint", "sent", "sent_uniforms", "value"),
+    *("verify_manifest", "wide_zeros", "widened", "write_manifest"),
+]
+IN_WORDS = {"END", "PADDING", "START", "UNKNOWN", "Uniforms"}
+"""Have no docstring of their own: the page describes them."""
+PUBLIC = {"lm_latent_eval", "lm_latent_eval.extend"}
+
+
+def test_the_names_stay_and_are_documented():
+    """What leaves this list breaks somebody's package: CHANGELOG says so."""
+    assert sorted(extend.__all__) == NAMES
+    page = (PROJECT / "docs" / "api" / "extend.md").read_text()
+    for name in NAMES:
+        said = page if name in IN_WORDS else getattr(extend, name).__doc__
+        assert (f"`{name}`" in said) if name in IN_WORDS else said.strip(), name
+
+
+def of_ours(code: str) -> set[str]:
+    return {name for name in imports(code) if name.split(".")[0] == "lm_latent_eval"}
+
+
+PACKAGES = sorted(path.parent for path in PROJECT.glob("examples/*/pyproject.toml"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_examples_need_no_inner_module(package):
+    found = set().union(*(of_ours(p.read_text()) for p in package.rglob("*.py")))
+    assert "lm_latent_eval.extend" in found <= PUBLIC
+
+
+def test_the_page_needs_no_inner_module():
+    page = (PROJECT / "docs" / "adding_a_model.md").read_text()
+    code = "".join(e.source for e in doctest.DocTestParser().get_examples(page))
+    assert "lm_latent_eval.extend" in of_ours(code) <= PUBLIC

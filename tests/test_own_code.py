@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from contextlib import suppress
 
@@ -15,9 +14,7 @@ from lm_latent_eval.distortion.learners.architectures import PretrainedStart
 from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.scoring.string_scorers import string_scorer
-from tests.conftest import PROJECT
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code
-from tests.test_security import ROOT
 
 TOKENIZER = """
 from transformers import PreTrainedTokenizerFast
@@ -99,21 +96,3 @@ def test_code_of_a_tokenizer_runs_when_it_is_trusted(tmp_path, ran):
     folder = with_own_tokenizer(tmp_path, ran, alone=False)
     LatentTokens(pretrained=str(folder), device="cpu", trust_remote_code=True)
     assert ran.exists(), "premise: loading it would show"
-
-
-def test_whoever_loads_a_folder_says_whether_its_code_runs():
-    """transformers asks at the terminal where a call leaves it open."""
-    calls = 0
-    for root in (ROOT, PROJECT / "examples", PROJECT / "benchmarks"):
-        for path in root.rglob("*.py"):
-            if "tests" in path.parts:
-                continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    said = {word.arg for word in node.keywords}
-                    where = f"{path}:{node.lineno}"
-                    loads = node.func.attr in ("from_pretrained", "from_config")
-                    if loads and ast.unparse(node.func.value) != "super()":
-                        assert "trust_remote_code" in said, where
-                        calls += 1
-    assert calls > 10, "premise: the calls are found"

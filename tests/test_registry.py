@@ -1,21 +1,64 @@
-"""Who offers what: names of ours, entry points of other packages, places."""
+"""Who offers what: tables of names of ours, entry points of other packages, places."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, fields
+from importlib import import_module
 from textwrap import dedent
 from typing import ClassVar
 
 import pytest
+from lm_eval.api.model import LM
 
 from lm_latent_eval import models
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.models import model_class, name_of, proposals
+from lm_latent_eval.models import (
+    MODELS,
+    WRAPPERS,
+    known_types,
+    model_class,
+    name_of,
+    proposals,
+)
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.registry import ESTIMATORS, Registry
+from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
+from tests.conftest import PROJECT
+
+ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
+    "entry-points"
+]["lm_eval.models"]
+LATENT = [alias for alias in ENTRY_POINTS if alias.startswith("latent_")]
+
+
+def test_every_model_has_a_backend():
+    models = {f"latent_{name}" for name in (*MODELS, *WRAPPERS)}
+    assert {*LATENT} == models | {"latent_mixture"}  # of other backends, not a model
+    assert ENTRY_POINTS.keys() - {*LATENT} == {"kenlm", "latent"}
+    for alias, place in ENTRY_POINTS.items():
+        module, _, name = place.partition(":")
+        backend = getattr(import_module(module), name)
+        assert issubclass(backend, LM)
+        assert alias not in LATENT or f"latent_{backend.model_name}" == alias
+
+
+def test_models_are_found_by_name_and_type():
+    for name, place in MODELS.items():
+        model = model_class(name)
+        assert place.endswith(f":{model.__name__}")
+        assert name_of(model.config_class.model_type) == name
+    for name, place in WRAPPERS.items():
+        model = model_class(name)
+        assert place.endswith(f":{model.__name__}")
+        assert isinstance(model, TextModel) and fields(model.options())
+        assert name_of(name) is None, "its directories are those of transformers"
+    assert name_of("lstm") is name_of("bert") is name_of(None) is None
+    assert len(known_types()) == len(MODELS)
+
 
 REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)
 
@@ -108,6 +151,8 @@ def test_an_unknown_name_lists_its_neighbours(declare):
     declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n")
     with pytest.raises(ValueError, match="no latent model 'hm'; there is hmm"):
         model_class("hm")
+    with pytest.raises(ValueError, match="'klgm'; there is nklm, kg"):
+        model_class("klgm")
     with pytest.raises(ValueError, match="no thing 'x'; "):
         Registry("of.nobody", "thing", {})["x"]
 

@@ -1,20 +1,25 @@
-"""What is imported is declared; what is declared, and all it needs, is locked."""
+"""What is imported is declared, what is declared is locked; CI runs what we name."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 
+import yaml
 from packaging.utils import canonicalize_name
 
 from tests.constraints import FILE, NOT_LOCKED, PROJECT, closure, declared, locked
 
 
 def test_every_line_locks_one_version_in_order():
+    """Without local versions: every index has torch==2.13.0, one has 2.13.0+cpu."""
     lines = FILE.read_text().splitlines()
     names = [line.split("==")[0] for line in lines if not line.startswith("#")]
     assert names == sorted(set(names)) == [*locked()]
+    assert not [line for line in locked().values() if "+" in str(line)]
 
 
 def test_every_requirement_is_locked_to_a_version_that_it_allows():
@@ -36,11 +41,6 @@ def test_everything_that_they_need_is_locked_as_it_is_installed():
             assert locked()[name].specifier.contains(
                 version.public, prereleases=True
             ), f"{locked()[name]} in constraints.txt, but {version} is installed"
-
-
-def test_local_versions_are_not_locked():
-    """torch==2.13.0 is what every index has, 2.13.0+cpu what one of them has."""
-    assert not [line for line in locked().values() if "+" in str(line)]
 
 
 def imported(folder: str) -> dict[str, str]:
@@ -77,3 +77,28 @@ def test_torch_keeps_code_out_of_weights():
     torches = [e for listed in declared().values() for e in listed if e.name == "torch"]
     assert len(torches) == 1, "said once, of all installations"
     assert not torches[0].specifier.contains("2.5.1")
+
+
+# -- continuous integration ------------------------------------------------------------
+
+JOBS = yaml.safe_load((PROJECT / ".github/workflows/test.yml").read_text("utf-8"))[
+    "jobs"
+]
+TARGETS = {"test", "oldest", "newest", "next", "published", "release-check"}
+
+
+def test_every_job_runs_a_target_of_the_makefile():
+    makefile = (PROJECT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE)
+    steps = [step for job in JOBS.values() for step in job["steps"][1:]]
+    commands = [step["run"].split() for step in steps if "run" in step]
+    assert {command[1] for command in commands} == TARGETS <= {*targets}
+    assert {command[0] for command in commands} == {"make"}
+
+
+def test_the_versions_of_python_that_are_named_are_run():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = "".join(f"{each}\n" for each in project["classifiers"])
+    versions = re.findall(r"Python :: (3\.\d+)$", named, re.MULTILINE)
+    assert JOBS["python"]["strategy"]["matrix"]["python"] == versions
+    assert project["requires-python"] == f">={versions[0]}"

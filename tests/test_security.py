@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,7 @@ SELF = "test_security.py"
 STATEMENTS = {
     "held against `manifest.json`": (
         "test_manifest.py::test_what_is_not_as_listed "
-        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing "
-        "fuzz/test_hostile.py::test_links_and_swapped_files_are_refused_or_move_nothing"
+        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing"
     ),
     "Nothing in them is run, and no value of a configuration imports anything": (
         f"{SELF}::test_a_configuration_imports_nothing"
@@ -65,7 +65,6 @@ STATEMENTS = {
     ),
     "A broken one ends in one line that names file, line and field": (
         "fuzz/test_files.py::test_hostile_files "
-        "fuzz/test_arguments.py::test_any_results_are_explained_or_refused "
         "fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown "
         "report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line "
         "scoring/test_files.py::test_an_edited_record_is_refused_by_its_line"
@@ -86,8 +85,7 @@ STATEMENTS = {
         "test_parquet.py::test_a_page_that_its_header_contradicts_is_refused"
     ),
     "Columns have the types that we write": (
-        "test_parquet.py::test_a_column_that_is_another_is_named "
-        "fuzz/test_hostile.py::test_columns_that_are_changed_are_refused_or_numbers"
+        "test_parquet.py::test_a_column_that_is_another_is_named"
     ),
     "a row has a digest over its values and the run's settings": (
         "test_ledger.py::test_a_row_that_was_edited_says_where "
@@ -140,8 +138,7 @@ STATEMENTS = {
     "code in their folder is refused": (
         f"{SELF}::test_no_other_place_reads_pickles_or_runs_code "
         "test_own_code.py::test_code_of_a_network_is_not_run "
-        "test_own_code.py::test_code_of_a_tokenizer_is_not_run "
-        "test_own_code.py::test_whoever_loads_a_folder_says_whether_its_code_runs"
+        "test_own_code.py::test_code_of_a_tokenizer_is_not_run"
     ),
     "links in it are followed": (
         "test_durable.py::test_a_link_goes_on_pointing_to_the_file"
@@ -160,14 +157,18 @@ STATEMENTS = {
 """What the page says -> its tests, by how their names begin."""
 
 
+@cache
+def names_in(file: str) -> list[str]:
+    text = (PROJECT / "tests" / file).read_text(encoding="utf-8")
+    return re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_statement_is_there_and_so_are_its_tests(statement):
     assert statement in " ".join(PAGE.split()), "the page no longer says so"
     for test in STATEMENTS[statement].split():
         file, _, name = test.partition("::")
-        tree = ast.parse((PROJECT / "tests" / file).read_text(encoding="utf-8"))
-        names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
-        assert any(each.startswith(name) for each in names), f"{test} is gone"
+        assert any(each.startswith(name) for each in names_in(file)), f"{test} is gone"
 
 
 def test_every_row_of_what_is_not_trusted_has_a_statement():
@@ -189,27 +190,44 @@ RUNS = {
     "__import__": "",
 }
 """What runs code of a file -> the one place that may name it."""
+LAST = {name.rpartition(".")[2] for name in RUNS}
 OTHERS = {"joblib", "dill", "cloudpickle", "shelve", "marshal", "tarfile", "gensim"}
 """Modules that do, or did: none is imported."""
 
 
+LOADS = {"from_pretrained", "from_config"}
+"""Functions of transformers that ask at the terminal where a call leaves it open."""
+
+
 def test_no_other_place_reads_pickles_or_runs_code():
-    for path in ROOT.rglob("*.py"):
-        where = path.relative_to(ROOT).as_posix()
+    loading = 0
+    examples = [*(PROJECT / "examples").rglob("*.py"), *PROJECT.glob("benchmarks/*.py")]
+    for path in [*ROOT.rglob("*.py"), *examples]:
+        ours = ROOT in path.parents
+        where = str(path.relative_to(ROOT) if ours else path)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
+            if isinstance(node, ast.Import | ast.ImportFrom) and ours:
                 names = [alias.name for alias in node.names]
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 assert not OTHERS & {name.split(".")[0] for name in names}, where
-            if isinstance(node, ast.Call | ast.Attribute | ast.Name):
-                named = ast.unparse(node.func if isinstance(node, ast.Call) else node)
-                assert where == RUNS.get(named, where), f"{where} names {named}"
+            if isinstance(node, ast.Attribute | ast.Name) and ours:
+                last = node.id if isinstance(node, ast.Name) else node.attr
+                if last in LAST:
+                    named = ast.unparse(node)
+                    assert where == RUNS.get(named, where), f"{where} names {named}"
             if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
                 options = {k.arg: ast.unparse(k.value) for k in node.keywords}
-                assert options.get("trust_remote_code") != "True", where
-                assert options.get("allow_pickle", "False") == "False", where
-                if ast.unparse(node.func) == "torch.load":
+                if ours:
+                    assert options.get("trust_remote_code") != "True", where
+                    assert options.get("allow_pickle", "False") == "False", where
+                if ours and called == "load" and ast.unparse(node.func) == "torch.load":
                     assert options["weights_only"] == "True", where
+                own = called in LOADS and ast.unparse(node.func).startswith("super()")
+                if called in LOADS and not own and "tests" not in path.parts:
+                    assert "trust_remote_code" in options, where
+                    loading += 1
+    assert loading > 10, "premise: the calls are found"
 
 
 CODE = "open({!r}, 'w').close()\nclass Model: ...\nclass Config: ...\n"

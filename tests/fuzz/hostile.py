@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from hypothesis import settings
@@ -28,9 +27,7 @@ from lm_latent_eval import manifest, parquet
 COUNTS = {
     "flips": 123,
     "cuts": 41,
-    "links": 46,
     "listed": 429,
-    "columns": 189,
     "results": 120,
 }
 """How many of each kind are made once over."""
@@ -101,48 +98,6 @@ def cut(subject: Subject, rng: random.Random) -> str:
     size = rng.randrange(file.stat().st_size)
     os.truncate(file, size)
     return f"{size} bytes of {file.name}"
-
-
-def _swapped(file: Path, other: Path) -> None:
-    between = file.with_name("between")
-    file.rename(between)
-    other.rename(file)
-    between.rename(other)
-
-
-def _linked(file: Path, target: Path | str) -> None:
-    file.unlink()
-    file.symlink_to(target)
-
-
-LINKS: dict[str, Callable[[Path, Path], None]] = {
-    "a link to another": _linked,
-    "a link to itself": lambda file, _: _linked(file, file.name),
-    "a link to nothing": lambda file, _: _linked(file, "nothing"),
-    "a link to the folder": lambda file, _: _linked(file, "."),
-    "a link to /dev/zero": lambda file, _: _linked(file, "/dev/zero"),
-    "a link to /dev/null": lambda file, _: _linked(file, "/dev/null"),
-    "a link to itself through /proc": lambda file, _: _linked(file, "/proc/self/mem"),
-    "a pipe": lambda file, _: (file.unlink(), os.mkfifo(file))[0],
-    "a folder": lambda file, _: (file.unlink(), file.mkdir())[0],
-    "a hard link": lambda file, other: (file.unlink(), file.hardlink_to(other))[0],
-    "nothing": lambda file, _: file.unlink(),
-    "swapped": _swapped,
-}
-
-
-def link(subject: Subject, others: list[Subject], rng: random.Random) -> str:
-    """Put something else in the place of a file, or two in each other's."""
-    kind, file = rng.choice([*LINKS]), rng.choice(subject.files())
-    foreign = rng.choice(others).files()
-    same = [path for path in subject.files() if path != file]
-    of_another = next((path for path in foreign if path.name == file.name), foreign[0])
-    other = rng.choice([*same, of_another])
-    if kind == "swapped" and other not in same:
-        shutil.copy(other, file)
-    else:
-        LINKS[kind](file, other)
-    return f"{file.name}: {kind} ({other.parent.name}/{other.name})"
 
 
 # -- checkpoints that are given a new manifest -----------------------------------------
@@ -286,59 +241,3 @@ def results(subject: Subject, rng: random.Random) -> str:
         about = {}
     parquet.write(file, table, name, about)
     return f"{about!r:.300}"
-
-
-# -- columns -------------------------------------------------------------------------
-
-
-def _like(column: pa.ChunkedArray, value: Any) -> pa.Array:
-    """One value again and again, of the column's type if it has such."""
-    try:
-        return pa.array([value] * len(column), column.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([value] * len(column))
-
-
-COLUMNS: dict[str, Callable[[pa.ChunkedArray], Any]] = {
-    "gone": lambda column: None,
-    "of nulls": lambda column: pa.nulls(len(column)),
-    "a null within": lambda column: pa.array(
-        [None, *column.to_pylist()[1:]], column.type
-    ),
-    "in lists": lambda column: pa.array([[each] for each in column.to_pylist()]),
-    "of strings": lambda column: pa.array([str(each) for each in column.to_pylist()]),
-    "of bytes": lambda column: pa.array([b"\xff"] * len(column)),
-    "true": lambda column: pa.array([True] * len(column)),
-    "turned": lambda column: pa.array(column.to_pylist()[::-1], column.type),
-    **{
-        f"{value!r:.20}": lambda column, value=value: _like(column, value)
-        for value in (
-            *(0, -1, 7, 2**40, 2**62, 0.5, -0.25, 1e300, math.inf, -math.inf),
-            *(math.nan, "", "a\nb", "a" * 100_000, [], [0.5], [math.nan], [[]]),
-        )
-    },
-}
-
-
-def column(subject: Subject, rng: random.Random, write: Callable[..., None]) -> str:
-    """Change a column; half of the files keep their digests, the others fit again.
-
-    Args:
-        subject: A file of Parquet.
-        rng: Decides which.
-        write: Writes a table as ours are written, with what its metadata say.
-    """
-    [path] = [file for file in subject.files() if file.suffix == ".parquet"]
-    table = pq.read_table(path)
-    name, kind = rng.choice(table.column_names), rng.choice([*COLUMNS])
-    place, about = table.column_names.index(name), table.schema.metadata
-    values = COLUMNS[kind](table[name])
-    changed = table.remove_column(place)
-    if values is not None:
-        changed = changed.add_column(place, name, values)
-    listed = rng.random() < 0.5
-    if listed:
-        write(path, changed, about)
-    else:
-        pq.write_table(changed.replace_schema_metadata(about), path)
-    return f"{name}: {kind}{' and listed' * listed}"

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import resource
-import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,6 @@ from lm_latent_eval.cli import main
 OURS = str(Path(lm_latent_eval.__file__).parent)
 CLEAR = (ValueError, TypeError, OSError, FloatingPointError, ModuleNotFoundError)
 """Errors that a caller may be expected to understand."""
-MEMORY = 768 << 20
-"""What a file of a few kilobytes may take, in bytes."""
 
 
 class Traceback(AssertionError):
@@ -142,24 +138,6 @@ def same(what: str, found: Any, expected: Any, tolerance: float = 1e-9) -> None:
     if not equal:
         tally.differences.add(what)
         raise SilentDifference(f"{what}: {found!r:.200}, not {expected!r:.200}")
-
-
-@contextlib.contextmanager
-def little_memory() -> Iterator[None]:
-    """Let what runs take ``MEMORY`` more than the process has, where Linux says."""
-    if sys.platform != "linux":
-        yield
-        return
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * resource.getpagesize() + MEMORY
-    if before[1] != resource.RLIM_INFINITY:
-        most = min(most, before[1])
-    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _is_ours(err: BaseException) -> bool:

@@ -23,7 +23,7 @@ UNICODE = st.text(st.characters(exclude_categories=()), max_size=8)
 PIECE = st.one_of(st.sampled_from(WORDS), st.sampled_from(ODD), UNICODE)
 
 TEXTS = st.lists(
-    st.tuples(PIECE, st.sampled_from((" ", " ", " ", "", "\n", "  "))), max_size=10
+    st.tuples(PIECE, st.sampled_from((" ", " ", " ", "", "\n", "  "))), max_size=5
 ).map(lambda pieces: "".join(piece + gap for piece, gap in pieces))
 """Texts of known, unknown and impossible words."""
 

@@ -9,36 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.text.corpora import read_texts
-from tests.fuzz.law import Refused, command, outcome, same, share
-from tests.fuzz.strategies import PIECE, TEXTS, VALUES
+from tests.fuzz.law import Refused, outcome, same, share
+from tests.fuzz.strategies import TEXTS, VALUES
 
-NAMES = (
-    "a.txt",
-    "a.jsonl",
-    "a.JSONL",
-    "a.ndjson",
-    "a.json",
-    "a.jsonl.txt",
-    "a",
-    "a.TXT",
-)
-FEW = ("--num-samples", "2")
+NAMES = ("a.txt", "a.jsonl", "a.JSONL", "a.ndjson", "a.json", "a.jsonl.txt", "a")
 
 
 def in_lines(texts: list[str]) -> bool:
     """Whether texts can stand one a line in UTF-8; a file with a NUL is no text."""
     return all(
-        text.strip() and not {"\n", "\r", "\0"} & {*text} and _encodes(text)
+        text.strip()
+        and not {"\n", "\r", "\0"} & {*text}
+        and text.encode("utf-8", "ignore").decode() == text
         for text in texts
     )
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _json_lines(texts: list[str], *, ascii_only: bool) -> str:
@@ -79,7 +63,7 @@ def test_the_form_of_a_file_moves_no_text(tmp_path_factory, form, mark, texts, n
     if "@@" in str(texts) and form == "tokens":
         return  # marks of a corpus have a meaning there
     plain = form.startswith("lines")
-    if not plain and name in ("a.txt", "a.TXT"):
+    if not plain and name == "a.txt":
         return  # JSON that is called plain text is plain text
     if plain and any(text.lstrip().startswith(OTHERWISE_MEANT) for text in texts):
         return
@@ -88,7 +72,7 @@ def test_the_form_of_a_file_moves_no_text(tmp_path_factory, form, mark, texts, n
     found = outcome(lambda: read_texts(path))
     # Only a name that says nothing, or something else, is a reason to refuse these.
     if isinstance(found, Refused):
-        fits = ("a.txt", "a", "a.TXT") if plain else ("a.jsonl", "a.JSONL")
+        fits = ("a.txt", "a") if plain else ("a.jsonl", "a.JSONL")
         assert name not in fits or mark, found
     same(f"{form} in {name}", found, texts)
 
@@ -154,24 +138,11 @@ REFUSED = (
 """What is no text in any file of JSON lines."""
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 @pytest.mark.parametrize("which", HOSTILE)
-def test_hostile_files(folders, tmp_path, which, name):
-    path = tmp_path / name
-    path.write_bytes(HOSTILE[which])
-    found = outcome(lambda: read_texts(path))
-    if name == "a.jsonl" and which in REFUSED:
-        assert isinstance(found, Refused), found
-    # The command says what the reader says.
-    printed = command("estimate", str(folders["lstm"]), "--data", str(path), *FEW)
-    if isinstance(found, Refused):
-        assert isinstance(printed, Refused)
-
-
-@share(0.3)
-@given(lines=st.lists(PIECE, max_size=3), name=st.sampled_from(NAMES))
-def test_the_command_scores_or_refuses_any_file(folders, tmp_path_factory, lines, name):
-    path = tmp_path_factory.getbasetemp() / name
-    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    printed = command("estimate", str(folders["kglm"]), "--data", str(path), *FEW)
-    assert isinstance(printed, Refused) or "nan" not in printed
+def test_hostile_files(tmp_path, which):
+    for name in ("a.txt", "a.jsonl"):
+        path = tmp_path / name
+        path.write_bytes(HOSTILE[which])
+        found = outcome(lambda path=path: read_texts(path))
+        if name == "a.jsonl" and which in REFUSED:
+            assert isinstance(found, Refused), found

@@ -1,9 +1,9 @@
 """Numbers of every latent model, estimator and proposal, frozen at version 0.2.
 
 ``frozen.json`` holds log-likelihoods in nats of a few texts and a few continuations
-under five seeds, and their exact values by enumeration. Commit faf8fba computed them
-(``python -m tests.reference.frozen``), and they are never written anew:
-``tests/test_frozen.py`` lists whose random streams have changed since.
+under five seeds, and their exact values by enumeration. Commit faf8fba computed them,
+and they are never written anew: ``tests/test_frozen.py`` lists whose random streams
+have changed since.
 
 Weights are uniform numbers of Philox by parameter name, so they depend on no version of
 torch. Everything is asked in strings, of ``lm_latent_eval.load``: nothing here knows
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,19 +31,15 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
 from lm_latent_eval.uniforms import stream_key, uniforms
-from lm_latent_eval.wrappers.tokens.options import ESTIMATORS, PROPOSALS
 from tests import tiny_causal
 from tests.conftest import PROJECT
 from tests.test_laws import TINY_MODELS
 
 FILE = Path(__file__).parent / "frozen.json"
-SEEDS = range(5)
 NUM_SAMPLES = {"is": 100, "mixed": 40, "smc": 200, "beam": 5}
 """K of tiny models."""
 DRAWN = ("is", "mixed", "smc")
 """Estimators that draw; what the others find is deterministic."""
-WHOLE_TEXTS = {("rnng", "crf"), ("lda", "document"), ("lrlm", "posterior")}
-"""Proposals that read texts to their ends, so no filter stops them at a token."""
 STDDEV = {"lda": 1.2, "kglm": 0.5, "hmm": 0.7, "tokens": 0.25}
 """Of weights, where it is not 0.7."""
 
@@ -58,8 +52,6 @@ class Frozen:
     model: Any
     weights: str
     """Digest of its parameters."""
-    estimators: Sequence[str]
-    proposals: Sequence[str]
     texts: Sequence[str]
     continuations: Sequence[tuple[str, str]]
     """Contexts with what follows them."""
@@ -69,14 +61,6 @@ class Frozen:
     """K of each estimator."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """More than every model has."""
-
-    def entries(self) -> Iterator[str]:
-        """List estimators with the proposals that they take."""
-        if "exact" in self.estimators:
-            yield "exact"
-        for estimator, proposal in itertools.product(self.num_samples, self.proposals):
-            if estimator != "smc" or (self.name, proposal) not in WHOLE_TEXTS:
-                yield f"{estimator} {proposal}"
 
     def answers(self, entry: str, seed: int) -> tuple[list[float], list[float]]:
         """Return log-likelihoods and their errors as draws tell them, nats."""
@@ -177,8 +161,6 @@ def _of_words(name: str, directory: Path) -> Frozen:
         name,
         opened,
         weights,
-        model.estimators,
-        tuple(model.proposal_names),
         texts,
         continuations,
         exact,
@@ -240,17 +222,12 @@ def _tokens(directory: Path) -> Frozen:
         "tokens",
         opened,
         weights,
-        ESTIMATORS,
-        PROPOSALS,
         texts,
         continuations,
         exact,
         {"is": 100, "mixed": 12, "smc": 100, "beam": 3},
         {"context_tokens": "all"},
     )
-
-
-MODELS = ("hmm", "lda", "entitynlm", "nklm", "rnng", "lrlm", "kglm", "tokens")
 
 
 def opened(name: str, directory: Path) -> Frozen:
@@ -265,60 +242,12 @@ def demonstration() -> Frozen:
     fifty particles, since fewer do not tell their error.
     """
     model = lm_latent_eval.load(demo.CHECKPOINT, dtype="float64", device="cpu")
-    [name] = model.checkpoint.model.proposal_names[:1]
     return Frozen(
         "demonstration",
         model,
         "as shipped",
-        (),
-        [name],
         demo.texts("dev")[:10],
         (),
         list,
         {**dict.fromkeys(NUM_SAMPLES, 20), "smc": 50},
     )
-
-
-# -- the file -------------------------------------------------------------------------
-
-
-def computed(frozen: Frozen) -> dict[str, Any]:
-    """Compute everything that is frozen of a model."""
-    found: dict[str, Any] = {
-        "weights": frozen.weights,
-        "enumerated": rounded(frozen.exact()),
-    }
-    for entry in frozen.entries():
-        drawn = entry.split()[0] in DRAWN
-        runs = [frozen.answers(entry, seed) for seed in (SEEDS if drawn else SEEDS[:1])]
-        found[entry] = {"log_p": [rounded(log_p) for log_p, _ in runs]}
-        if drawn:
-            found[entry]["stderr"] = [rounded(stderr, 4) for _, stderr in runs]
-    return found
-
-
-def rounded(values: Sequence[float], digits: int = 12) -> list[float]:
-    """Keep some significant digits."""
-    return [float(f"{value:.{digits}g}") for value in values]
-
-
-def write() -> None:
-    """Write the file, a line an entry."""
-    if FILE.exists():
-        raise SystemExit(f"{FILE} is there: what is frozen is not written anew")
-    numbers = {}
-    for name in MODELS:
-        with tempfile.TemporaryDirectory() as folder:
-            numbers[name] = computed(opened(name, Path(folder)))
-    numbers["demonstration"] = computed(demonstration())
-    lines = [
-        f'"{name}": {{\n'
-        + ",\n".join(f'  "{e}": {json.dumps(v)}' for e, v in entries.items())
-        + "\n}"
-        for name, entries in numbers.items()
-    ]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-if __name__ == "__main__":
-    write()

@@ -1,4 +1,4 @@
-"""The original's models and numbers, as extracted by ``extract_lrlm.py``."""
+"""The original's models and numbers, as extracted by ``extract.py``."""
 
 from __future__ import annotations
 
