@@ -135,13 +135,6 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path_factory, rows):
         assert each.numbers == numbers.tobytes()
 
 
-def test_lone_surrogates_come_back(tmp_path):
-    with ledger(tmp_path).going_on(ASKED, None) as rows:
-        rows.add("\ud800", ("\udfff\0",), {"text": "a\ud800\0b"})
-    [found] = ledger(tmp_path).read()[1]
-    assert found[1:4] == ("\ud800", ("\udfff\0",), {"text": "a\ud800\0b"})
-
-
 def test_a_ledger_is_gone_on_with(tmp_path):
     fill(tmp_path, 1, 2)
     with ledger(tmp_path).going_on(ASKED, None) as rows:
@@ -280,25 +273,6 @@ def test_two_do_not_write_one_ledger(tmp_path):
     assert (lock.suffix, lock.read_bytes()) == (".lock", b""), "which stays, empty"
 
 
-def test_who_waits_for_a_ledger_that_is_removed_has_it_alone(tmp_path):
-    """Opened before it is removed and locked after, a lock is that of the next run."""
-    fill(tmp_path, 1)
-    [lock] = tmp_path.glob(".*.lock")
-    with lock.open() as opened:
-        remove([ledger(tmp_path).path])
-        with ledger(tmp_path).going_on(ASKED, None):
-            assert os.path.samestat(os.fstat(opened.fileno()), lock.stat())
-
-
-def test_what_a_killed_run_has_beside_its_ledger_is_removed_with_it(tmp_path):
-    fill(tmp_path, 1)
-    path = ledger(tmp_path).path
-    for end in database.SIDECARS:
-        path.with_name(f"{path.name}{end}").touch()
-    remove([path])
-    assert [each.suffix for each in tmp_path.iterdir()] == [".lock"]
-
-
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_settings_may_be_infinite(tmp_path, value):
     asked = {"stderr": {"target": value}, "sizes": (1, 2)}
@@ -321,14 +295,6 @@ def test_other_settings_are_refused_and_named(tmp_path):
         with ledger(tmp_path).going_on({**ASKED, "seed": 1}, None):
             pytest.fail("two runs")
     assert numbers_of(tmp_path) == [1]
-
-
-def test_what_settings_say_is_shown_in_one_line(tmp_path):
-    with ledger(tmp_path).going_on({**ASKED, "seed": "a\nb" * 99}, None):
-        pass
-    with pytest.raises(ValueError, match="seed is 'a") as caught:
-        fill(tmp_path, 1)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
 def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
@@ -367,7 +333,7 @@ except NoRoomError as err:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@pytest.mark.parametrize("size", [0, 3_000, 20_000, 50_000, 100_000])
+@pytest.mark.parametrize("size", [0, 20_000, 100_000])
 def test_a_full_disk_is_one_line_and_loses_no_row(tmp_path, size, local):
     pytest.importorskip("resource")
     command = [sys.executable, "-c", FULL, tmp_path, str(size), str(local)]
@@ -388,13 +354,9 @@ EDITS = {
     "UPDATE found SET row = '{\"n\": 4}' WHERE place = 2": "other values of 'n'",
     "UPDATE found SET numbers = x'00' WHERE place = 2": r"values of '\(numbers\)'",
     "UPDATE found SET key = '[9]' WHERE place = 2": r"values of '\(key\)'",
-    "UPDATE found SET part = '\"b\"' WHERE place = 2": r"values of '\(key\)'",
     "UPDATE found SET row = '[]' WHERE place = 2": "no record",
     "UPDATE found SET row = '{}' WHERE place = 2": "fewer fields than its digest",
-    "UPDATE found SET row = '{' WHERE place = 2": "Expecting",
     "UPDATE found SET row = x'ff' WHERE place = 2": "values of other types",
-    "UPDATE found SET numbers = 'text' WHERE place = 2": "values of other types",
-    "UPDATE found SET key = '{}' WHERE place = 2": "its name is",
     "UPDATE found SET key = '[1.5]' WHERE place = 2": "its name is",
     "UPDATE found SET digest = '' WHERE place = 2": "fewer fields than its digest",
     (
@@ -436,14 +398,12 @@ OTHERS = {
         "CREATE TRIGGER t AFTER INSERT ON found BEGIN DELETE FROM found; END",
         "other tables",
     ),
-    "a view": ("CREATE VIEW v AS SELECT * FROM found", "other tables"),
     "an index": ("CREATE INDEX i ON found (row)", "other tables"),
     "a virtual table": ("CREATE VIRTUAL TABLE v USING fts5(a)", "other tables"),
     "a column": ("ALTER TABLE found ADD COLUMN more TEXT", "other tables"),
     "no table": ("DROP TABLE found", "other tables"),
     "no settings": ("DELETE FROM run", "says no settings"),
     "settings twice": ("INSERT INTO run VALUES ('{}')", "says no settings"),
-    "settings of bytes": ("UPDATE run SET settings = x'ff'", "says no settings"),
     "settings that are none": ("UPDATE run SET settings = '[]'", "says no settings"),
     "deep settings": (
         f"UPDATE run SET settings = '{'[' * 10_000}'",
@@ -475,14 +435,6 @@ def test_other_tables_are_refused_before_they_do_anything(tmp_path, kind):
 def test_what_is_no_ledger_stays_as_it_is(tmp_path, content):
     ledger(tmp_path).path.write_bytes(content)
     refused(tmp_path, r"is not a list of finds \(file is not a database\)")
-
-
-def test_an_empty_file_is_begun(tmp_path):
-    ledger(tmp_path).path.touch()
-    with pytest.raises(ValueError, match="it has other tables"):
-        ledger(tmp_path).read()
-    fill(tmp_path, 1)
-    assert numbers_of(tmp_path) == [1]
 
 
 def test_a_ledger_is_there_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -48,18 +48,6 @@ def test_all_draws_choose_as_the_estimate_does():
         assert every.voted == right[int(most.argmax())]
 
 
-def test_answers_that_tie_share_the_credit():
-    """A third each, and nothing where every weight is zero."""
-    right = torch.tensor([0.0, 1.0, 0.0])
-    none = torch.zeros(2, dtype=torch.float64)
-    for log_w, credit in (
-        (torch.zeros(3, 2), 1 / 3),
-        (torch.full((3, 2), -math.inf), 0),
-    ):
-        [both] = accuracy_curve([log_w.double()], [none], [right], [2])
-        assert both.accuracy == both.voted == pytest.approx(credit)
-
-
 def test_the_error_of_draws_is_that_of_runs():
     """A question whose two draws disagree: right with probability 3/4 of four pairs."""
     log_w = torch.tensor([[0.9, 0.2], [0.1, 0.3]]).log()
@@ -87,12 +75,6 @@ def test_draws_without_an_answer_choose_none():
     assert votes(dead, torch.zeros(4)).tolist() == [0, 0]
     half = torch.tensor([[-torch.inf, 0.0], [-torch.inf, -1.0]])
     assert votes(half, torch.zeros(2)).tolist() == [0.5, 0]
-
-
-def test_votes_of_hinted_draws_count_their_ratio():
-    log_w = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log()
-    ratios = torch.tensor([0.3, 0.1]).log()
-    assert votes(log_w, ratios).tolist() == pytest.approx([0.75, 0.25])
 
 
 def test_the_gap_is_jensen_s():

@@ -13,7 +13,6 @@ from lm_latent_eval.estimators import (
     CorpusEstimate,
     CorpusRate,
     Estimate,
-    MissedSupportError,
     certified_perplexity,
     corpus_effective_sample_size,
     corpus_log_evidence,
@@ -192,19 +191,6 @@ def test_filters_sum_their_increments():
     assert filter_log_weights(increments).exp().tolist() == pytest.approx([0.1, 0.0])
     with pytest.raises(ValueError, match=r"\[1\] is nan"):
         filter_log_weights(torch.tensor([0.0, math.nan]))
-
-
-def test_errors_name_the_input():
-    ok, zero = torch.tensor([0.0]), torch.tensor([-math.inf])
-    ones = torch.tensor([1, 1])
-    with pytest.raises(MissedSupportError, match="input 1: the proposal misses"):
-        CorpusEstimate.of([ok, zero], ones)
-    with pytest.raises(ValueError, match=r"input 1: log_w\[0\] is nan"):
-        CorpusEstimate.of([ok, torch.tensor([math.nan])], ones)
-    with pytest.raises(ValueError, match="no input"):
-        CorpusEstimate.of([], torch.tensor([]))
-    with pytest.raises(ValueError, match="one count an input"):
-        CorpusEstimate.of([ok, ok], torch.tensor([1, 1, 1]))
 
 
 # -- rates and their errors ---------------------------------------------------------

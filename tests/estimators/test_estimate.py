@@ -167,14 +167,6 @@ def test_a_product_is_as_strong_as_its_weakest_part():
         assert (product.bound, product.estimator) == (bound, names)
 
 
-def test_what_is_sure_weighs_the_same_under_every_draw():
-    sure = Estimate.exact(math.log(0.25), num_tokens=1)
-    product = Estimate.product([part([0.5, 0.25]), sure])
-    weights = [math.exp(w) for w in product.log_weights]
-    assert weights == pytest.approx([0.125, 0.0625])
-    assert not Estimate.product([sure, sure]).log_weights
-
-
 @pytest.mark.parametrize(
     ("unseen", "found", "known"),
     [

@@ -14,7 +14,6 @@ import torch
 from lm_latent_eval.estimators import (
     Choice,
     bernstein_interval,
-    best_by_length,
     difference_interval,
     discoveries,
     log_ratio_interval,
@@ -22,7 +21,6 @@ from lm_latent_eval.estimators import (
     smallest_at_most,
 )
 from lm_latent_eval.estimators.intervals import (
-    Wager,
     bernstein_running,
     log_capital,
     running_log_capital,
@@ -154,15 +152,6 @@ def test_differences_and_ratios_stay_inside(p, other):
     assert bool((ends[0] > -math.inf).all())
 
 
-def test_a_ratio_of_shared_draws_is_narrower_than_two_intervals():
-    u = uniform(1, 256, seed=2)
-    log_w, other = (0.5 + 0.5 * u).log(), (0.25 + 0.25 * u).log()  # always twice
-    at_least, at_most = log_ratio_interval(log_w, other)
-    a, c = probability_interval(log_w), probability_interval(other)
-    assert at_most - at_least < (a[1] - c[0]) - (a[0] - c[1])
-    assert at_least.item() <= math.log(2) <= at_most.item()
-
-
 def test_nothing_is_said_of_what_was_not_drawn():
     none = torch.full((8,), -torch.inf)
     assert probability_interval(none)[0].item() == -math.inf
@@ -178,14 +167,6 @@ def test_nothing_is_said_of_what_was_not_drawn():
     for number in (4, 64, 256):
         best = 1 - 0.025 ** (1 / number)
         assert best < smallest_at_most(number) < 1.2 * best
-
-
-def test_no_interval_is_narrower_than_probability_allows():
-    """Probabilities too small for doubles: the ends are logarithms."""
-    log_w = torch.tensor([-2000.0, -2001.0, -1999.0])
-    at_least, at_most = probability_interval(log_w)
-    assert -2020 < at_least.item() < -2000
-    assert at_most.exp().item() == pytest.approx(smallest_at_most(3), abs=1e-9)
 
 
 def test_a_weight_above_its_bound_is_named():
@@ -232,13 +213,6 @@ def test_a_choice_does_not_change_once_it_is_certain():
     assert Choice.of(row[:1]) == Choice(0, 0, math.inf)
 
 
-def test_lengths_are_divided_by():
-    log_w = torch.tensor([[0.4], [0.1]]).log().expand(2, 512)
-    assert best_by_length(log_w, [1, 1]) == 0
-    assert best_by_length(log_w, [1, 10]) == 1
-    assert best_by_length(log_w[:, :4], [1, 1]) is None
-
-
 def test_certain_together_are_few_that_are_wrong():
     """All nulls true: then any discovery is wrong, in at most 5 % of runs."""
     trials, questions = 400, 20
@@ -248,11 +222,3 @@ def test_certain_together_are_few_that_are_wrong():
     assert found / trials <= 0.05 + binomial_margin(0.05, trials)
     assert discoveries([math.log(20.1)] * 5) == [True] * 5
     assert discoveries([math.log(20.1), 0.0]) == [False, False]
-
-
-def test_a_wager_is_its_bets_together():
-    gain = uniform(40, seed=0) - 0.5
-    wager = Wager()
-    for part in gain.split(7):
-        wager.add(part)
-    assert wager.log_capital == pytest.approx(log_capital(gain).item())

@@ -14,21 +14,9 @@ from scipy.stats import entropy
 from lm_latent_eval.estimators import (
     InformationRate,
     branching_factor,
-    gambling_rate,
     log_capital,
     perplexity,
 )
-
-LN2 = math.log(2)
-
-
-def test_every_base_by_hand():
-    rate = InformationRate.of(-20 * LN2, num_units=10, stderr=5 * LN2)
-
-    assert rate.bits == pytest.approx(2)
-    assert rate.perplexity == pytest.approx(4)
-    assert rate.bits_stderr == pytest.approx(0.5)
-    assert rate.perplexity_stderr == pytest.approx(4 * 0.5 * LN2)
 
 
 @given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))
@@ -68,16 +56,6 @@ def test_branching_factor_of_any_die(weights):
 
     assert found == pytest.approx(math.exp(entropy(p.numpy())))
     assert 1 - 1e-12 <= found <= len(weights) + 1e-9
-
-
-def test_capital_and_rate_are_inverse():
-    capital = log_capital(-250.0, num_symbols=100, alphabet_size=27)
-
-    assert capital == pytest.approx(100 * math.log(27) - 250)
-    assert gambling_rate(capital, 100, 27).nats == pytest.approx(2.5)
-    assert log_capital(-1.0, 1, 27) == pytest.approx(math.log(27) - 1)
-    assert log_capital(-1.0, 1, 1) == -1.0
-    assert gambling_rate(0.0, 100, 27).bits == pytest.approx(math.log2(27))
 
 
 def test_errors_say_what_is_wrong():

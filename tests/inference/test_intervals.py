@@ -147,17 +147,6 @@ def test_a_search_by_the_same_proposal_shares_what_it_does_not_see():
     assert unseen < 0.5 < 0.85 < told
 
 
-def test_rounding_orders_no_weights():
-    """Of a proposal that is nearly right all weights are alike, but for rounding."""
-    p = torch.arange(1, 41, dtype=torch.float64).flip(0).softmax(0)
-    generator = torch.Generator().manual_seed(0)
-    found = set()
-    for _ in range(20):
-        noise = 1e-6 * torch.rand(len(p), generator=generator, dtype=torch.float64)
-        found.add(round(missing_mass(p.log() - 3, noise - 3, 10, -3.0), 5))
-    assert len(found) == 1
-
-
 def test_a_search_that_ranks_by_the_same_proposal_is_no_witness():
     """Where the promise does not hold: errors are printed, and are false."""
     p, q = blind(0.5)

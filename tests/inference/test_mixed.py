@@ -181,14 +181,6 @@ def population(found: list[int], drawn: list[int], used: int) -> Population:
     return Population(beam, particles(drawn))
 
 
-def test_draws_in_the_beam_count_nothing_and_empty_places_hold_nothing():
-    log_w = population([7, 3, 5], [5, 3, 1, 7, 1], used=2).log_w[0, :-3].tolist()
-    out = -math.inf
-    assert log_w == [0.0, out, 0.0, out, 0.0, 0.0, 0.0, out]
-    none = population([7, 3, 5], [5, 3, 1], used=0).log_w[0, :-3].tolist()
-    assert none == [0.0, 0.0, 0.0, out, out, out]
-
-
 def test_a_latent_of_no_probability_is_no_empty_place():
     """The beam is full, so it may not hold everything: nothing is called exact."""
     full = population([7, 3], [7, 3], used=2)
@@ -252,18 +244,6 @@ def test_what_the_search_says_of_the_draws_by_hand():
     drawn = torch.tensor([1e-7, 1e-6]).log()
     blind = torch.cat([outside, found, found - drawn]).double()
     assert Mixed(4).estimate(blind, num_tokens=2).stderr is None
-
-
-def test_uneven_draws_have_fewer_degrees_of_freedom():
-    found, unknown = [LEAST] * 20, [math.nan] * 20
-
-    def degrees(weights: list[float]) -> float:
-        outside = torch.tensor(weights).double().log().tolist()
-        log_w = torch.tensor(outside + found + unknown, dtype=torch.float64)
-        return Mixed(40).estimate(log_w, 1).draws_degrees
-
-    assert degrees([1.0, 2.0] * 10) == 19
-    assert 1 < degrees([0.1] * 19 + [3.0]) < 3
 
 
 def test_a_difference_of_bounds_is_no_bound():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from scipy.stats import binom
 from scipy.stats import t as student
 
 from lm_latent_eval.estimators import Bound, log_evidence
-from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
+from lm_latent_eval.inference import ParticleFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.text.words import END, UNKNOWN
@@ -106,27 +105,6 @@ def test_the_estimate_is_unbiased_where_it_looks_ahead(
     assert_unbiased(particles.log_w, Truth(model).log_p(WORDS))
 
 
-def test_what_is_ahead_counts_when_drawing_anew_and_not_after(model):
-    """Particles are drawn by w psi, and their weights still total what they did."""
-    method, prior = ParticleFilter(4), model.proposal("prior")
-    begin = Particles.begin(1, "cpu")
-    before = method.extend(model, prior, batch([WORDS]), [1], [0], begin)
-    before = replace(before, log_q=torch.arange(4.0).double()[None])
-    w, psi = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([40.0, 0.0, 1.0, 0.1])
-    before = replace(before, log_w=w.log().double()[None])
-    uniform, went_on = torch.tensor([[0.5] * 4]).double(), torch.tensor([True])
-    after, _ = method._resample(before, psi.log().double()[None], uniform, went_on)
-    # w psi = (4, 0, 0.3, 0.04): of four points evenly laid out all fall into the first.
-    assert after.log_q.tolist() == [[0.0] * 4]
-    mean = (w * psi).sum() / 4
-    wanted = (mean / psi[0]).log().double().expand(1, 4)
-    torch.testing.assert_close(after.log_w, wanted)
-    # Psi alone may make them uneven, or even: (0.25, 0.25, 0.25, 0.25).
-    after, _ = method._resample(before, -before.log_w, uniform, went_on)
-    assert after.log_w.equal(before.log_w)
-    assert after.log_q.equal(before.log_q)
-
-
 def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
     """What saves words later costs some at first: weights so far would drop it."""
     model, proposal = ahead
@@ -153,19 +131,6 @@ def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, num_samples, resa
     prefixes = every_prefix(len(words), end=words[-1] == END)
     log_p = grammar.log_joint(grammar.encode(batch([words])), prefixes)
     assert_unbiased(log_w, log_p.logsumexp(-1).item())
-
-
-def test_filters_vary_less_than_independent_draws(model):
-    words = WORDS * 6
-    copies, num_samples = 200, 20
-    keys = [stream_key(1, f"copy {n}") for n in range(copies)]
-    texts, prior = batch([words] * copies), model.proposal("prior")
-    spread = {
-        method.name: log_evidence(method.log_weights(model, prior, texts, keys)).std()
-        for method in (ImportanceSampling(num_samples), ParticleFilter(num_samples))
-    }
-    # Standard deviations of 200 values are known to about 5 %.
-    assert spread["smc"] < 0.8 * spread["is"]
 
 
 @pytest.mark.parametrize("name", ["model", "grammar"])
@@ -201,18 +166,6 @@ def test_filters_are_the_weights_of_the_estimate(model):
     assert estimate.bound is Bound.STOCHASTIC_LOWER
 
 
-def test_a_difference_is_of_the_same_filters(model):
-    method = ParticleFilter(60)
-    before, after = (
-        filtered(model, 1, 60, words)[0] for words in (WORDS[:CONTEXT], WORDS)
-    )
-    estimate = method.difference(after, before, 2)
-    expected = log_evidence(after) - log_evidence(before)
-    assert estimate.log_evidence == pytest.approx(expected.item())
-    assert estimate.bound is Bound.NONE
-    assert method.difference(after, after, 0).draws_stderr == 0.0
-
-
 def test_the_errors_say_how_far_off_it_is(model):
     copies, num_samples = 200, 200
     log_w = filtered(model, copies, num_samples)
@@ -226,18 +179,6 @@ def test_the_errors_say_how_far_off_it_is(model):
     )
     # Of 200 intervals of 95 % more than 23 miss the truth in one run of a thousand.
     assert missed <= binom.ppf(0.999, copies, 0.05)
-
-
-def test_few_filters_have_no_error(model):
-    for num_samples, known in [(40, False), (50, True)]:
-        method = ParticleFilter(num_samples)
-        whole = filtered(model, 1, num_samples)
-        prefix = filtered(model, 1, num_samples, WORDS[:CONTEXT])
-        errors = [
-            method.estimate(whole[0], len(WORDS)).draws_stderr,
-            method.difference(whole[0], prefix[0], 2).draws_stderr,
-        ]
-        assert [math.isfinite(error) for error in errors] == [known, known]
 
 
 def test_a_proposal_of_whole_texts_is_an_error(model):

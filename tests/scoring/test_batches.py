@@ -14,8 +14,6 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
-from tests import tiny_checkpoint
-from tests.memory import measured, on_linux
 from tests.rounding import agree
 
 TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
@@ -45,30 +43,6 @@ def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size
         assert padded <= batch.length.sum() + 4 * len(batch.length)
     assert 1 < len(batches) < len(TEXTS) / 2
     assert together == pytest.approx(found(1), rel=1e-12)
-
-
-LONG = """
-import lm_latent_eval
-model = lm_latent_eval.load(sys.argv[1], device="cpu")
-def peak(*texts):
-    before = memory("VmHWM")
-    for estimate in model.log_likelihood(texts, batch_size=32):
-        assert -float("inf") < estimate.log_evidence < 0
-    return memory("VmHWM") - before
-long, short = "the fox saw Ada " * 25_000, ["the fox"] * 31
-peak(*short)
-print(json.dumps({"mixed": peak(long, *short)}))
-"""
-
-
-@on_linux
-def test_a_long_text_among_short_ones_takes_the_memory_of_itself(tmp_path):
-    """100,000 words. Padded to them, 31 short texts take 100 MB before any model."""
-    small = {"embedding_dim": 2, "hidden_size": 2, "num_layers": 1}
-    peak = measured(
-        LONG, tiny_checkpoint.write(tmp_path, tiny_checkpoint.lstm(**small))
-    )
-    assert peak["mixed"] < 110e6
 
 
 def answers(scorer, ask):

@@ -1,21 +1,29 @@
-"""Which estimator a text's budget goes to, and that nothing else decides it."""
+"""What a text gets, what a run costs, and what is said and refused before it starts."""
 
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.cli import main
+from lm_latent_eval.estimators import CorpusRate, enough_samples
+from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
-from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.scoring import budget
 from lm_latent_eval.scoring.budget import GROWN, Auto
+from lm_latent_eval.scoring.likelihoods import WholeTexts
+from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
+from tests.tiny_checkpoint import rolling
 
 NOTHING = [-math.inf] * PASSES
 
@@ -57,14 +65,6 @@ def test_it_widens_while_that_pays(number, levels):
     assert auto.replacement(last, row(-7.0, -9.0)) is None
 
 
-def test_passes_are_widened_where_a_pilot_is_uneven():
-    auto, uneven = Auto.of(100), row(-7.0, -7.0, [-3.0, -5.0, -5.0, -5.0, -5.0])
-    [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
-    wider = auto.replacement(method, uneven)
-    assert wider == DiscreteFilter(1600, 1600)
-    assert auto.replacement(wider, uneven) is None, "the passes are as wide as they get"
-
-
 def test_what_passes_find_decides_nothing():
     auto = Auto.of(100)
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
@@ -78,8 +78,13 @@ def test_what_passes_find_decides_nothing():
 
 
 @pytest.fixture(scope="module")
-def checkpoint(kglm_directory):
-    return load_checkpoint(kglm_directory, device="cpu")
+def model(kglm_directory):
+    return load(kglm_directory, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model):
+    return model.checkpoint
 
 
 def scored(checkpoint, texts, batch_size=None, **options):
@@ -134,22 +139,6 @@ def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
     assert widths() == [1600, 1600, 400, 400]
 
 
-def test_a_pilot_for_a_target_is_counted(checkpoint):
-    [answer] = scored(
-        checkpoint, [("a", "Ada saw the fox .")], estimator="is", target_stderr=0.2
-    )
-    assert answer.evaluations == 100 + answer.estimate.num_samples
-
-
-def test_the_pilots_draws_are_not_those_of_the_estimate(checkpoint):
-    options = ScoringOptions.parse(num_samples=100)
-    scorer = Scorer(checkpoint, options, quiet=True)
-    [some] = scorer.cut.whole(Query(0, "a", "Ada saw the fox . " * 20))
-    draw = ImportanceSampling(20)
-    rows = [next(scorer.whole_texts.draw(draw, [some], p))[1] for p in ("pilot", "")]
-    assert not torch.equal(*rows)
-
-
 def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
     queries = [Query(0, "a", "Ada saw the fox")]
     how = {"num_samples": 100, "estimator": "mixed"}
@@ -163,3 +152,175 @@ def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
     assert (one.evaluations, two.evaluations) == (100, 200)
     assert two.estimate.upper > two.estimate.log_evidence - 1
     assert two.estimate.upper != two.estimate.log_evidence
+
+
+# -- costs --------------------------------------------------------------------------
+
+
+TEXTS = ["Ada saw the fox .", "the fox"]
+
+WORDS = 5 + 2 + 2
+"""With their ends."""
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+def ways(model, text_file):
+    """Everything that scores two texts, as functions of K."""
+    directory = str(model.checkpoint.directory)
+    return {
+        "python": lambda k: model.log_likelihood(
+            TEXTS, num_samples=k, estimator="mixed"
+        ),
+        "harness": lambda k: LatentKGLM(
+            pretrained=directory,
+            num_samples=k,
+            estimator="mixed",
+            device="cpu",
+        ).loglikelihood_rolling(rolling(*TEXTS)),
+        "estimate": lambda k: main(
+            [
+                *("estimate", directory, f"--data={text_file}"),
+                *(f"--num-samples={k}", "--estimator=mixed"),
+            ]
+        ),
+    }
+
+
+@pytest.mark.parametrize("way", ["python", "harness", "estimate"])
+def test_a_large_run_states_its_cost_first(model, text_file, monkeypatch, caplog, way):
+    score = ways(model, text_file)[way]
+    score(30)
+    assert "evaluations" not in caplog.text, "nothing to wait for"
+    monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
+    said_before = []
+    weigh = WholeTexts.draw
+
+    def watching(*arguments):
+        said_before.append("evaluations" in caplog.text)
+        return weigh(*arguments)
+
+    monkeypatch.setattr(WholeTexts, "draw", watching)
+    score(30)
+    assert said_before == [True]
+    said = f"up to 30 latents of 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
+    assert said in caplog.text
+    assert "Ctrl-C ends the run" in caplog.text
+
+
+def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
+    monkeypatch.setattr(budget, "MUCH", 1)
+    estimates = model.log_likelihood(
+        TEXTS, num_samples=10, target_stderr=0.1, max_samples=200
+    )
+    pilot, chosen = [record.getMessage() for record in caplog.records]
+    assert pilot.startswith("up to 10 latents of 2 texts: 20 evaluations")
+    drawn = [estimate.num_samples for estimate in estimates]
+    assert drawn != [10, 10], "premise"
+    assert f"up to {max(drawn)} latents of 2 texts: {sum(drawn)} evalu" in chosen
+
+
+def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
+    texts = [" ".join(TEXTS[: 1 + n // 20]) for n in range(40)]
+    how = {"estimator": "is", "num_samples": 300}
+    plain = model.log_likelihood(texts, **how)
+    assert "texts say" not in caplog.text, "not for a short one"
+    monkeypatch.setattr(budget, "MUCH", 1)
+    found = model.log_likelihood(texts, **how)
+    assert [e.log_evidence for e in found] == pytest.approx(
+        [e.log_evidence for e in plain], abs=1e-9
+    ), "from random numbers of their own"
+    (said,) = [r.getMessage() for r in caplog.records if "texts say" in r.getMessage()]
+    assert said.startswith("10 of 40 texts say: with num_samples=")
+    number = int(said.split("num_samples=")[1].split()[0])
+    rate = CorpusRate.nats(found, torch.tensor([e.num_tokens for e in found]))
+    spread = math.hypot(*(e.log_evidence + rate.value * e.num_tokens for e in found))
+    drawn = math.hypot(*(e.draws_stderr for e in found))
+    wanted = enough_samples(300, drawn, spread)
+    assert wanted / 10 <= number <= 10 * wanted, "of ten texts"
+
+
+@pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
+def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
+    message = r"latents of 2 texts: .*take [\d,.]+ GB, and there are .* GB: draw fewer"
+    for score in (
+        lambda: model.log_likelihood(TEXTS, num_samples=10**12, estimator=estimator),
+        lambda: model.log_likelihood(
+            TEXTS, contexts=TEXTS, num_samples=10**12, estimator=estimator
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            score()
+    with pytest.raises(ValueError, match=message):
+        model.generate(TEXTS, num_samples=10**12)
+
+
+def test_the_command_refuses_in_one_line(model, text_file, capsys):
+    assert ways(model, text_file)["estimate"](10**12) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    # 88 bytes a weight of the text at work, 16 a word of the half that is searched for,
+    # 8 a draw of each estimate, which are the other half.
+    assert "take 144,000.0 GB" in line
+    assert "draw fewer samples, or score fewer texts at a time" in line
+
+
+def test_all_estimates_have_to_fit_together(model, monkeypatch):
+    monkeypatch.setattr(budget, "GROWN", math.inf)  # once is enough
+    need = 625 * 88 + 625 * 16 * 6 + 5 * 8 * 2
+    monkeypatch.setattr(budget, "machine_memory", lambda: need)
+    assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
+    with pytest.raises(ValueError, match="score fewer texts"):
+        model.log_likelihood([*TEXTS, "Ada"], num_samples=100)
+
+
+def interrupt_after(number: int, monkeypatch) -> None:
+    weigh = WholeTexts.draw
+
+    def interrupted(*arguments):
+        for n, found in enumerate(weigh(*arguments)):
+            if n == number:
+                raise KeyboardInterrupt
+            yield found
+
+    monkeypatch.setattr(WholeTexts, "draw", interrupted)
+
+
+@pytest.mark.parametrize("way", ["python", "harness"])
+def test_an_interruption_says_what_is_kept(model, text_file, monkeypatch, way):
+    interrupt_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        ways(model, text_file)[way](10)
+    (note,) = stop.value.__notes__
+    kept = {
+        "python": "texts were scored, and are lost: `lm-latent-eval estimate --output`",
+        "harness": "requests were answered; with --use_cache, the same command goes on",
+    }
+    assert note.startswith(f"interrupted: 1 of 2 {kept[way]}")
+
+
+def test_ctrl_c_ends_a_run_that_would_take_hours(kglm_directory, text_file):
+    text_file.write_text("the fox saw Ada " * 10 + "\n")
+    code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
+    command = ["estimate", str(kglm_directory), "--data", str(text_file)]
+    command += ["--num-samples", "3000000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        # Who started the tests may have them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as run:
+        assert run.stderr is not None
+        said = ""
+        while "Ctrl-C ends the run" not in said and run.poll() is None:
+            said += run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        _, rest = run.communicate()
+    assert "interrupted" in rest, said + rest
+    assert "Traceback" not in rest
+    assert run.returncode == 130

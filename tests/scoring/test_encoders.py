@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -102,19 +99,6 @@ def test_a_continuation_begins_between_characters(of_bytes):
     assert estimate.num_tokens == 5
 
 
-def test_what_is_written_is_made_of_bytes(of_bytes):
-    written = of_bytes.generate(["é"] * 3, max_tokens=5, seed=1)
-    assert max(len(text.encode()) for text in written) > 0
-    assert all(len(text) <= 5 for text in written)
-
-
-def test_there_are_no_unknown_words(of_bytes):
-    with pytest.raises(ValueError, match=r"unk=closed: .* one of bytes, which have no"):
-        of_bytes.log_likelihood(["a"], unk="closed")
-    with pytest.raises(ValueError, match="has no words"):
-        _ = of_bytes.checkpoint.tokenizer
-
-
 def test_strings_of_one_length_total_what_they_should(of_subwords):
     """Those that the tokenizer cuts in the one way there is for them."""
     texts = ["ab", "aab", "ba", "abab", "b"]
@@ -153,12 +137,3 @@ def test_a_tokenizer_without_its_marks_is_refused(tmp_path):
         SubwordEncoder.load(tmp_path / "bpe.json", start="<s>", end="<end>")
     with pytest.raises(ValueError, match="is not a readable tokenizer"):
         SubwordEncoder.load(tmp_path / "none.json", start="<s>", end="</s>")
-
-
-def test_probabilities_of_next_bytes_total_one(of_bytes):
-    model = of_bytes.checkpoint.model
-    total = sum(
-        math.exp(log_p(model, [i], BYTES.start)) for i in range(258) if i != BYTES.start
-    )
-    assert total == pytest.approx(1)
-    assert torch.isfinite(model.bias).all()

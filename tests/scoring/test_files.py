@@ -38,14 +38,6 @@ def scored(checkpoint, output, *, texts=TEXTS, **options):
     return files.score_file(scorer, texts, output)
 
 
-def test_estimates_are_those_of_the_model(checkpoint, tmp_path):
-    items = scored(checkpoint, tmp_path / "out.jsonl", num_samples=20)
-    model = load(checkpoint, device="cpu")
-    estimates = model.log_likelihood(TEXTS, num_samples=20, batch_size=1)
-    assert agree([i.estimate for i in items], estimates)
-    assert [i.bytes for i in items] == [len(text) for text in TEXTS]
-
-
 def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
     output = tmp_path / "deep" / "out.jsonl"
     items = scored(checkpoint, output, num_samples=20, seed=3)
@@ -139,12 +131,6 @@ def test_what_a_kill_leaves_at_the_end_is_removed(checkpoint, tmp_path, monkeypa
     assert [*tmp_path.glob("out*")] == [output]
 
 
-def test_a_folder_of_version_0_2_says_how_to_finish_it(checkpoint, tmp_path):
-    (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"0\.2: finish it with that version, or give"):
-        scored(checkpoint, tmp_path)
-
-
 def lines_of(output) -> list[str]:
     return output.read_text().splitlines(keepends=True)
 
@@ -231,14 +217,6 @@ def test_estimates_of_another_version_are_named(checkpoint, tmp_path, finished):
             read(output)
 
 
-@pytest.mark.parametrize("said", [{}, {"num_texts": None}, {"num_texts": "3"}])
-def test_a_file_that_says_no_number_of_texts_is_none_of_ours(tmp_path, said):
-    output = tmp_path / "out.jsonl"
-    output.write_text(json.dumps({"format": files.FORMAT, "seed": 0, **said}) + "\n")
-    with pytest.raises(ValueError, match=r"is not a file of estimates .*no num_texts"):
-        files.read_record(output)
-
-
 @pytest.fixture(scope="module")
 def finished(checkpoint, tmp_path_factory):
     output = tmp_path_factory.mktemp("finished") / "out.jsonl"
@@ -310,47 +288,12 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     assert "num_samples=20 proposal=adapted" in printed
 
 
-def test_the_command_names_what_is_wrong(checkpoint, text_file, capsys):
-    command = ["estimate", str(checkpoint), "--data", str(text_file)]
-    assert main([*command, "--proposal", "peaking"]) == 2
-    assert "proposal='peaking': this checkpoint has" in capsys.readouterr().err
-    assert main([*command, "--num-samples", "0"]) == 2
-    assert "num_samples='0': expected a whole number" in capsys.readouterr().err
-    assert main([*command, "--num-samples", "1.5"]) == 2
-    assert "num_samples='1.5': expected a whole number" in capsys.readouterr().err
-    assert main([*command, "--temperature", "1e-30"]) == 2
-    assert "temperature=1e-30: expected a positive number" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["latent_kglm", "kglm", "latent"])
-def test_models_have_the_names_that_lm_eval_knows(checkpoint, name):
-    assert load(checkpoint, model=name, device="cpu").checkpoint.name == "kglm"
-
-
 def test_another_model_than_is_there_is_refused(checkpoint, text_file, capsys):
     command = ["estimate", str(checkpoint), "--data", str(text_file)]
     assert main([*command, "--model", "latent_rnng"]) == 2
     assert "holds a kglm model, not a rnng one" in capsys.readouterr().err
     assert main([*command, "--revision", "v1"]) == 2
     assert "only repositories of the hub have revisions" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--max-batch-size", "2"],
-        ["--num-samples", "2e1"],
-        ["--temperature", "1e-3"],
-        ["--target-stderr", "1e300"],
-        ["--target-stderr", "1e-300", "--max-samples", "3e1"],
-        ["--batch-size", "auto"],
-    ],
-    ids=" ".join,
-)
-def test_numbers_may_be_odd(checkpoint, text_file, capsys, options):
-    command = ["estimate", str(checkpoint), "--data", str(text_file)]
-    assert main([*command, "--num-samples", "5", *options]) == 0
-    assert "token_perplexity" in capsys.readouterr().out
 
 
 def test_texts_without_a_byte_have_no_rate_per_byte(checkpoint, tmp_path, capsys):

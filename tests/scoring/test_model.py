@@ -36,22 +36,6 @@ def test_a_beam_that_holds_every_walk_is_exact(model, truth):
     assert estimate.bound is Bound.STRICT_LOWER
 
 
-def test_a_short_text_is_exact(model, truth):
-    [estimate] = model.log_likelihood(["the fox"], num_samples=4000)
-    assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
-    expected = exact(truth, "the", "fox", "END")
-    assert estimate.log_evidence == pytest.approx(expected, abs=1e-10)
-
-
-def test_samples_come_with_their_error(model, truth):
-    [estimate] = model.log_likelihood(["the fox"], num_samples=4000, estimator="is")
-    assert 0 < estimate.draws_stderr < 0.05, "premise"
-    error = estimate.log_evidence - exact(truth, "the", "fox", "END")
-    assert abs(error) < 5 * estimate.draws_stderr
-    assert (estimate.num_samples, estimate.num_tokens) == (4000, 3)
-    assert len(estimate.log_weights) == 4000
-
-
 def test_a_continuation_after_a_context(model, truth):
     [estimate] = model.log_likelihood(
         [" fox ."],
@@ -84,14 +68,6 @@ def test_equal_contexts_are_read_once(model, monkeypatch):
     assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)
 
 
-def test_estimates_come_in_the_order_of_the_texts(model):
-    together = model.log_likelihood(TEXTS, num_samples=10)
-    batched = model.log_likelihood(TEXTS, num_samples=10, batch_size=1)
-    assert [e.num_tokens for e in together] == [6, 3, 2]
-    for a, b in zip(together, batched, strict=True):
-        assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-12)
-
-
 def test_arguments_are_read_as_on_a_command_line(model):
     usual = model.log_likelihood(TEXTS, num_samples=1000)
     for number in ("1000", 1e3, "1e3"):
@@ -115,21 +91,6 @@ def test_seeds_draw_anew_and_unknown_words_have_a_price(model):
     )
     difference = closed.log_evidence - penalized.log_evidence
     assert difference == pytest.approx(math.log(tiny_checkpoint.UNKNOWN_TYPES))
-
-
-def test_a_target_chooses_the_samples(model):
-    [estimate] = model.log_likelihood(TEXTS[:1], num_samples=20, target_stderr=0.02)
-    assert estimate.num_samples > 20
-
-
-def test_generation_follows_its_seed(model):
-    contexts = ["Ada saw", ""]
-    written = model.generate(contexts, max_tokens=4, num_samples=20, seed=1)
-    assert written == model.generate(contexts, max_tokens=4, num_samples=20, seed=1)
-    others = [
-        model.generate(contexts, max_tokens=4, num_samples=20, seed=s) for s in range(5)
-    ]
-    assert any(other != written for other in others)
 
 
 def test_greedy_generation_takes_the_most_probable_word(model, truth):

@@ -113,8 +113,3 @@ def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
         assert "".join(text for text, _ in analysis.words_of(part)) == part.text
         taken = sum(span.nats for _, span in analysis.words_of(part) if span)
         assert taken == pytest.approx(sum(each.nats for each in part.spans))
-
-
-def test_a_text_that_is_too_long_is_named(folders):
-    with pytest.raises(ValueError, match=r"texts\[0\] has .* the model's window is"):
-        causal_record(folders["g"], ["Ada " * 99])

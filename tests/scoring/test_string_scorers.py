@@ -63,12 +63,6 @@ def test_causal_lm_is_a_distribution_over_words(causal_lm):
     assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_empty_text_is_certain(causal_lm):
-    model, tokenizer = causal_lm
-    scored = string_scorer(model, tokenizer=tokenizer).score(["", "plum"])
-    assert scored.log_p[0] == 0
-
-
 def test_causal_lm_from_its_directory(causal_lm, tmp_path):
     model, tokenizer = causal_lm
     model.save_pretrained(tmp_path)
@@ -160,15 +154,6 @@ def test_one_call_scores_texts_and_copies():
                 texts[n].split(), seed=7, name=n, replicate=replicate
             )
             assert batch[first + 3 * replicate + n].split() == expected
-
-
-def test_a_vocabulary_of_ones_own():
-    found = []
-    score_copies(
-        ["a b c d e f g h"], lambda batch: found.extend(batch) or [0.0] * len(batch),
-        levels=[0.5], replicates=1, vocabulary=["X"],
-    )  # fmt: skip
-    assert "X" in found[1].split()
 
 
 @pytest.mark.parametrize(

@@ -213,12 +213,6 @@ def test_a_client_outside_of_the_cluster_is_told_where_to_run(
         score_corpus(opening, data, tmp_path / "scores", workers=2)
 
 
-def test_workers_need_an_output(spelled_directory, data, capsys):
-    command = ["estimate", str(spelled_directory), "--data", str(data)]
-    assert main([*command, "--workers", "2"]) == 2
-    assert "--workers need an --output" in capsys.readouterr().err
-
-
 def test_ray_is_asked_for(spelled_directory, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     command = ["estimate", str(spelled_directory), "--data", str(data)]
