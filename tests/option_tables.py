@@ -9,15 +9,16 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import torch
 
 from lm_latent_eval import models
-from lm_latent_eval.cli import compare, estimate
 from lm_latent_eval.cli.arguments import Parser
+from lm_latent_eval.cli.compare import add_compare
+from lm_latent_eval.cli.estimate import add_estimate
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import OffersOptions
@@ -119,8 +120,8 @@ def _opening() -> Iterator[str]:
     """List the options of opening, and which commands and functions take them."""
     takers = {
         "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
-        "`estimate`": _flags(estimate),
-        "`compare`": _flags(compare),
+        "`estimate`": _flags(add_estimate),
+        "`compare`": _flags(add_compare),
         "Python": {
             *inspect.signature(load).parameters,
             *inspect.signature(LatentModel.log_likelihood).parameters,
@@ -133,10 +134,10 @@ def _opening() -> Iterator[str]:
         yield _line(*_cells(row), said, row.sentences)
 
 
-def _flags(command: ModuleType) -> set[str]:
+def _flags(add: Callable[[Any, str], None]) -> set[str]:
     """Return the names of what a command can be given."""
     commands = Parser().add_subparsers()
-    command.add_to(commands, "")
+    add(commands, "")
     [parser] = commands.choices.values()
     return {action.dest for action in parser._actions}
 
