@@ -49,7 +49,7 @@ class Following:
     def __init__(
         self, steps: Steps, state: EntityState, chains: Chains, length: Tensor
     ) -> None:
-        """Find out what each token of each chain does.
+        """Classify the tokens of each chain: inside, beginning or between mentions.
 
         Args:
             steps: Of the text.
@@ -154,7 +154,7 @@ class Following:
         )
 
     def _alike(self, mark: Tensor) -> Tensor:
-        """Let one vector before a text stand for all that equal it, (N,) both.
+        """Represent equal vectors before a text by one of them, (N,) both.
 
         So chains that begin alike are sums of the same vectors (``Versions.terms``).
         """
@@ -272,7 +272,7 @@ class Following:
         return widened(mention) + slot + length
 
     def contexts(self) -> tuple[Versions, Tensor]:
-        """Return the slots that words are chosen by.
+        """Return the slot that each word is predicted from.
 
         Returns:
             Versions, and which of them each token has, -1 past the end, (B, K, T), on
@@ -318,7 +318,7 @@ class Following:
 
 
 def _log(value: Tensor) -> Tensor:
-    """Return the logarithm of what may have become too small for its type."""
+    """Return the logarithm of numbers that may have underflowed."""
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
 
 

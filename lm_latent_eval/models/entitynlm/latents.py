@@ -60,7 +60,7 @@ class Chains(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """All that a step needs to know of a text, at P = B * T flat places.
+    """Hidden states and parameters of chain steps, at P = B * T flat places.
 
     A row is one decision: its place, and the slots of the chain that it belongs to.
     Rows of one place lie together, as many of each, so that places are told once.
@@ -106,7 +106,7 @@ class Steps:
     def twisted(
         self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor]:
-        r"""Return what q(r_t) and q(e_t) are proportional to if there is a twist.
+        r"""Return the unnormalised log q(r_t) and log q(e_t) under the twist.
 
         .. math::
             q(r_t = 0) \propto p(r_t = 0) \, \psi(g), \qquad
@@ -324,7 +324,7 @@ class EntityState:
         return self._picked(torch.arange(len(index))[:, None], index)
 
     def _picked(self, *index: Tensor) -> EntityState:
-        """Index the leading axes of what chains differ in."""
+        """Index the leading axes of the parts that differ between chains."""
         there = tuple(sent(i, self.context.device) for i in index)
         return replace(
             self,
@@ -350,7 +350,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class Versions:
-    r"""Vectors that slots began as, then slots after each of their moves.
+    r"""Initial slot vectors, then slots after each of their moves.
 
     A slot is a sum of how it began and of what it moved towards. After its moves
     1 .. m,

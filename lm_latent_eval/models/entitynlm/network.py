@@ -252,7 +252,7 @@ class Words(nn.Module):
     def _context_scores(
         self, versions: Versions, which: Tensor
     ) -> Callable[[Tensor], Tensor]:
-        """Return what gives the scores of some contexts, (N,) -> (N, V).
+        """Return a function of contexts' scores, (N,) -> (N, V).
 
         A context is a weighted sum of vectors, and its scores the same sum of theirs.
         Where they are fewer than the contexts, all of those in use are scored first.

@@ -28,7 +28,7 @@ from lm_latent_eval.models.entitynlm.latents import (
 
 @dataclass(frozen=True)
 class Unfolding:
-    """Where R chains stand while they unfold, flat; ``memory`` is their own."""
+    """State of R chains while they are extended, flat; ``memory`` is their own."""
 
     memory: Memory
     count: Tensor
@@ -79,7 +79,7 @@ class Unfolding:
         self.context[row] = torch.where(inside, slot, self.context[row])
 
     def roomy(self, most: int) -> Unfolding:
-        """Return room for entities up to a number."""
+        """Return a copy with slots for entities up to a number."""
         return replace(self, memory=self.memory.widened(most + 1))
 
 
@@ -154,7 +154,7 @@ class ChainSteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Standing]:
-        """Go on with some choices of some chains."""
+        """Extend chains by chosen steps."""
         [walk] = self._settled
         first = torch.arange(len(origin), device=origin.device)[:, None]
         walk = walk[(first * state.num_chains + origin).flatten()]
@@ -324,7 +324,7 @@ def weighted_contexts(
 
 
 def not_negligible(mass: Tensor) -> Tensor:
-    """Return the places of all but the smallest numbers of negligible sum, (N,)."""
+    """Return the places of all numbers but the smallest, of negligible sum, (N,)."""
     sorted_mass, order = mass.sort(descending=True)
     rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
     return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values

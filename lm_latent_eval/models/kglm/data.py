@@ -148,7 +148,7 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Facts and names that no training text need mention."""
+    """Facts and names beyond those of the training texts."""
 
     triples: tuple[tuple[str, str, str], ...]
     aliases: dict[str, list[str]]

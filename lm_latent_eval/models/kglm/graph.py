@@ -55,7 +55,7 @@ NO_ENTITY = 0
 
 @dataclass(frozen=True)
 class Lookups:
-    """What follows from a graph's columns and takes reading them all to tell."""
+    """Indices derived from a graph's columns; deriving them reads every column."""
 
     node_of_entity: Tensor
     """The node of a row of the entity table, (E,); 0 if several nodes share it."""
@@ -70,7 +70,7 @@ class Lookups:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> Lookups:
-        """Read a whole graph."""
+        """Derive the indices of a graph, reading it in whole."""
         entity_of, num_entities = everything(graph.entity_of), graph.num_entities
         # The first node of a row that several share has no row "of its own":
         # such rows (literals, unknown) are never introduced and have no edges.
@@ -92,7 +92,7 @@ class Lookups:
         )
 
     def same_as(self, other: Lookups) -> bool:
-        """Whether the other ones say the same."""
+        """Whether all indices equal those of another graph."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in LOOKUPS)
         return self.num_words == other.num_words and all(
             len(ours) == len(theirs) and torch.equal(ours[0 : len(ours)], theirs)
@@ -117,7 +117,7 @@ class KnowledgeGraph:
 
     @cached_property
     def lookups(self) -> Lookups:
-        """What is not in the columns themselves."""
+        """Derived indices, from the file or computed on first use."""
         return self.known_lookups or Lookups.of(self)
 
     @property
@@ -307,7 +307,7 @@ NOTHING = "@@none@@"
 
 
 class Numbers(dict[str, int]):
-    """Numbers strings in the order in which they are first asked for."""
+    """Assigns numbers to strings in the order of first use."""
 
     def __missing__(self, name: str) -> int:
         self[name] = number = len(self)

@@ -58,7 +58,7 @@ _PLACE = threading.Lock()
 
 
 def seek_and_read(descriptor: int, size: int, place: int) -> bytes:
-    """Do what ``os.pread`` does, where there is none, for the threads of a process."""
+    """Read bytes at a place as ``os.pread`` does, safely between threads."""
     with _PLACE:
         os.lseek(descriptor, place, os.SEEK_SET)
         return os.read(descriptor, size)
@@ -122,7 +122,7 @@ class TensorFile:
 
 
 class Column:
-    """A tensor of a file; what was looked at is in memory."""
+    """A tensor of a file, read in blocks when their rows are first used."""
 
     def __init__(
         self, file: TensorFile, place: int, dtype: torch.dtype, shape: tuple[int, ...]
@@ -161,7 +161,7 @@ class Column:
         return self.content
 
     def search(self, key: Tensor, *, right: bool = False) -> Tensor:
-        """Return what ``torch.searchsorted`` does, of a column that is sorted.
+        """Search the sorted column as ``torch.searchsorted`` does.
 
         Of the file the block is read that begins last before a key.
         """
@@ -275,7 +275,7 @@ class PackedNames(Sequence[str]):
 
     @classmethod
     def pack(cls, strings: Iterable[str]) -> PackedNames:
-        """Put strings end to end."""
+        """Pack strings into one column of bytes."""
         encoded = [s.encode() for s in strings]
         lengths = torch.tensor([len(e) for e in encoded], dtype=torch.long)
         text = torch.frombuffer(bytearray(b"".join(encoded)), dtype=torch.uint8)
@@ -300,7 +300,7 @@ class PackedNames(Sequence[str]):
 
 
 def write(path: Path, columns: Columns) -> None:
-    """Check a graph in whole and write it; a reader sees the old file or the new one.
+    """Check a graph in whole and replace its file atomically.
 
     Raises:
         GraphError: If the columns contradict one another.

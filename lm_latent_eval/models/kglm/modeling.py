@@ -264,7 +264,7 @@ class KGLM(Pretrained):
         return torch.cat(log_p)[sent(order.argsort(), text.device)]
 
     def _nodes_at_once(self, num_tokens: int) -> int:
-        """How many nodes' words, aliases and products with tokens fit into a table."""
+        """Return the number of nodes whose scores fit into a table."""
         words = self.generative.words
         slots = math.prod(self.knowledge.aliases.shape[1:])
         largest = max(

@@ -366,14 +366,14 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
 
 
 def _summed(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return the same of rows of a, (N, V), where a and b are, each by itself."""
+    """Compute ``log_sum_product`` in log space, pair by pair; a is (N, V)."""
     at_once = max(1, NUMBERS // a.shape[-1])
     pairs = zip(row.split(at_once), column.split(at_once), strict=True)
     return torch.cat([widened((a[t] + b[n]).logsumexp(-1)) for t, n in pairs])
 
 
 class AliasMatching(nn.Module):
-    r"""b_t(n): what speaks for a mention of node n that begins at token t.
+    r"""b_t(n): the evidence for a mention of node n that begins at token t.
 
     .. math:: b_t(n) = \max_{a \in \mathrm{aliases}(n),\ a_1 = x_t}
         \bigl( w_1 + [a \text{ stands at } t] \, (w_2 + w_3 (|a| - 1)) \bigr)

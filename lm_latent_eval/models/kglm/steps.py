@@ -38,7 +38,7 @@ from lm_latent_eval.models.kglm.scores import AT_ONCE, ParentEdges
 
 
 def windows(history: Tensor, node: Tensor) -> Tensor:
-    """Return what each token has behind it.
+    """Return the window of nodes before each token.
 
     Args:
         history: Nodes of the ``cutoff`` tokens before the piece, (B, K, W).
@@ -191,7 +191,7 @@ class WalkSteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Tensor]:
-        """Go on with some steps of some walks; draw those that stand for the rest."""
+        """Extend walks by chosen steps; draw those that stand for the rest."""
         assert isinstance(choices, Ragged)
         mention, node = choices.decided(choice)
         log_f, (text, place) = None, (node <= REST).nonzero(as_tuple=True)
@@ -229,7 +229,7 @@ class WalkSteps:
 
     @staticmethod
     def _moved(state: Tensor, node: Tensor) -> Tensor:
-        """Put nodes behind the next token, (B, K, W), (B, K) -> (B, K, W)."""
+        """Append nodes to the windows, (B, K, W), (B, K) -> (B, K, W)."""
         return torch.cat([state[..., 1:], node[..., None]], -1)
 
 
@@ -348,7 +348,7 @@ not tell how much less. What is drawn of them is weighed by what it is."""
 
 
 def _log_rest(log_best: Tensor, listed: Tensor) -> Tensor:
-    """Return log p of all entities but so many of the best, (R, n), (R,) -> (R,)."""
+    """Return log p of all but the best entities, (R, n), their number (R,) -> (R,)."""
     mass = F.pad(log_best.exp().cumsum(-1), (1, 0)).gather(1, listed[:, None])[:, 0]
     return (1 - mass).clamp_min(LEAST_REST).log()
 
@@ -389,7 +389,7 @@ def drawn_of_the_rest(
 
 
 def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
-    """Return the distribution of the node under a mixture of pasts.
+    """Return the distribution of the next node under a mixture of histories.
 
     Args:
         walk: The distribution of the next step.

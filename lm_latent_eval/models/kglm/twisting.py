@@ -54,7 +54,7 @@ nodes with the fewest come first, and others lead to all candidates alike."""
 
 @dataclass(frozen=True)
 class ExpectedParents:
-    r"""What is known of the S states of each text as parents, in float64.
+    r"""Expected parents among the S states of each text, in float64.
 
     A DERIVED mention of node n is reached by an edge from an entity that was mentioned
     in the ``cutoff`` tokens before it. Of a walk that is not yet read on, only the node
@@ -91,7 +91,7 @@ class ExpectedParents:
     """log p(edge | head) of heads and relations, (pairs, T)."""
 
     def log_derived(self, t: int, ahead: Tensor, uniform: Tensor) -> Tensor:
-        r"""Return the logarithm of what DERIVED mentions at t lead to, (B, S).
+        r"""Return the log of the expected psi after a DERIVED mention at t, (B, S).
 
         .. math:: \log \sum_n d_t(n \mid c) \, \psi_t(n)
 
@@ -116,7 +116,7 @@ class ExpectedParents:
 def parents_of(
     walk: NextStep, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
 ) -> ExpectedParents:
-    """Look up what p says of parents and edges among the states of each text.
+    """Look up p's scores of parents and edges among the states of each text.
 
     Args:
         walk: The distribution of p's next step.
@@ -244,7 +244,7 @@ LEAST = 1e-12
 
 
 class WordScorer(Protocol):
-    """p's words."""
+    """The word distribution of p."""
 
     def __call__(self, position: Tensor, node: Tensor) -> Tensor:
         """Return log p(x_t | node, x_<t) of positions and nodes, nats, elementwise."""
@@ -322,7 +322,7 @@ class Costs:
 def twisted_walks(
     walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
 ) -> tuple[NextStep, NextStep]:
-    """Twist p's walk by what its words will cost.
+    """Twist p's walk by the expected log-probability of the words ahead.
 
     Args:
         walk: The distribution of p's next step, without a twist, over possible choices.
@@ -389,7 +389,7 @@ def _costs(
 
 
 class Ahead(NamedTuple):
-    """Of every token, in nats, (B, T, S) each: what is to come after a state."""
+    """log psi or log beta of every token and state, nats, (B, T, S) each."""
 
     mention: Tensor
     """A mention of each state; ``-inf`` of the first, which is none."""
@@ -454,14 +454,14 @@ def _recent(costs: Costs, psi: Ahead, beta: Ahead, cutoff: int) -> Tensor:
 
 
 def _less(value: Tensor, expected: Tensor) -> Tensor:
-    """Subtract, where both may be ``-inf``."""
+    """Subtract logarithms, both of which may be ``-inf``."""
     return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
 def _relative(
     ahead: Ahead, walk: NextStep, states: Candidates, furthest: float
 ) -> Twist:
-    """Compare with no mention at all, the hopeless ones as far as ``furthest``."""
+    """Return values relative to no mention, clamped to ``furthest`` nats."""
     mention, none = ahead
     best = torch.maximum(mention.amax(-1, True), none.amax(-1, True))
     best = best.masked_fill(best.isneginf(), 0.0)
@@ -474,7 +474,7 @@ def _relative(
 
 
 def _twist(value: Tensor, walk: NextStep, states: Candidates) -> Twist:
-    """List what candidates have, and what any other node."""
+    """Build a twist of the candidates' values and one value for all other nodes."""
     value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
     candidate = states.node[:, 1:].repeat_interleave(

@@ -39,7 +39,7 @@ class Everything(NamedTuple):
 
 @dataclass(frozen=True)
 class RelationState:
-    """Where B texts with K latents each have got to.
+    """State of B texts with K latents each.
 
     A latent is H readings that have been summed, or one. All but the recurrent state is
     on the host.
@@ -82,7 +82,7 @@ class RelationState:
 
     @property
     def used(self) -> Tensor:
-        """Which of them there are, (B, K, H) bool."""
+        """Which histories are no padding, (B, K, H) bool."""
         return self.log_share > -torch.inf
 
     def expanded(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,7 +229,7 @@ def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
 
 
 def goes_on(encoded: Encoded) -> Tensor:
-    """Whether open names go on as their texts do, (B, K, H); true where none is."""
+    """Whether open names agree with the words that follow, (B, K, H); true if none."""
     state, topics, (words, inside) = encoded.state, encoded.topics, encoded.words
     width = topics.alias_words.shape[1]
     step = torch.arange(width)
@@ -297,7 +297,7 @@ def _padded(
     offset: Tensor,
     share: Tensor,
 ) -> RelationState:
-    """Put what there is of each text side by side."""
+    """Stack the histories of each text, padded."""
     order, rank = ranked_within(text, share)
     size = (num_texts, 1, int(rank.max()) + 1 if len(rank) else 1)
     index = (text[order], torch.zeros_like(rank), rank)
@@ -314,7 +314,7 @@ def _padded(
 
 
 def tempered(lattice: Lattice, temperature: float) -> Lattice:
-    """Return what p charges, every logarithm divided by a temperature."""
+    """Divide every log-probability of a lattice by a temperature."""
     return replace(
         lattice,
         word=(lattice.word / temperature).clamp_min(FLOOR),

@@ -113,7 +113,7 @@ class LRLM(RelationModel):
         return RelationState.begin(torch.tensor(numbers))
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
-        """Read the tokens before each target and score all that a reading can do."""
+        """Read the tokens before each target and score every word and name."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
         state = after or RelationState.begin(nothing)
         embedded = self.words.embed(batch.inputs)
@@ -129,7 +129,7 @@ class LRLM(RelationModel):
     def _scored(
         self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
     ) -> Encoded:
-        """Score all that a reading can do."""
+        """Score every word and name of the pieces."""
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)
         log_source = widened(self.selector(by_place).log_softmax(-1))
@@ -194,7 +194,7 @@ class LRLM(RelationModel):
         return torch.stack(rows)
 
     def _first_words(self, value: Tensor, by_topic: Tensor) -> Tensor:
-        """Return what a name begins with, given how probable topics are.
+        """Return how probable each word is as the first of a name, (num_words,).
 
         Args:
             value: What it is predicted from, (inner,).
@@ -315,7 +315,7 @@ class LRLM(RelationModel):
 
 
 def _keys(state: RelationState, num_topics: int) -> Tensor:
-    """Return the texts and topics that readings have got to, as lattices need them."""
+    """Return the distinct (text, topic) pairs of the states, as lattices need them."""
     known = state.used & (state.topic != 0)
     text, _, _ = known.nonzero(as_tuple=True)
     keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
@@ -373,7 +373,7 @@ class Planned:
 
     @cached_property
     def route(self) -> Route:
-        """The way through what everything costs, on the host."""
+        """The route through the tempered lattice, on the host."""
         return self.way(tempered(self.encoded.lattice, self.temperature))
 
 
@@ -421,7 +421,7 @@ class Adapted(RouteProposal):
     def encode_again(
         self, planned: Planned, batch: TokenBatch, after: RelationState | None
     ) -> Planned:
-        """Return what was read, after some of the readings that it was read after."""
+        """Return the encoding after some of the readings that it followed."""
         encoded = planned.encoded
         encoded = replace(encoded, batch=batch, state=after or encoded.state)
         return replace(planned, encoded=encoded)

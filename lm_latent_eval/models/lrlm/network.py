@@ -24,7 +24,7 @@ States = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class TextMemory:
-    """What is known of one text."""
+    """Memory and current chunk of one text."""
 
     memory: States
     """Of earlier chunks."""
@@ -34,7 +34,7 @@ class TextMemory:
 
 @dataclass(frozen=True)
 class TextMemories:
-    """What is known of B texts."""
+    """Memories and current chunks of B texts."""
 
     texts: tuple[TextMemory, ...]
 
@@ -177,7 +177,7 @@ class TransformerXL(nn.Module):
         return torch.cat(outputs), past
 
     def _states(self, value: Tensor, past: TextMemory) -> States:
-        """Return what every layer is given at some words of a chunk, and the output."""
+        """Return the input of every layer at some words of a chunk, and the output."""
         reach = len(past.memory[0]) + len(past.chunk[0]) + len(value)
         step = torch.arange(reach, device=value.device, dtype=value.dtype)
         angle = step[:, None] * self.frequencies.to(value.dtype)

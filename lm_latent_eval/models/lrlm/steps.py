@@ -50,7 +50,7 @@ class BorderChoices:
 
     @property
     def value(self) -> Tensor:
-        """What options are chosen in proportion to, (N,) nats."""
+        """Unnormalised log-probabilities of the options, (N,) nats."""
         return (self.cost + self.after).clamp_min(FLOOR)
 
 
@@ -65,12 +65,12 @@ class Route:
 
     @classmethod
     def exact(cls, lattice: Lattice) -> Route:
-        """Weigh by what follows."""
+        """Weigh options by the posterior mass of what follows."""
         return cls(lattice, lattice.backward())
 
     @classmethod
     def plain(cls, lattice: Lattice) -> Route:
-        """Weigh by what follows, as if all of it were words."""
+        """Weigh options by what follows, as if all of it were words."""
         rest = lattice.word.flip(1).cumsum(1).flip(1)
         rest = torch.cat([rest, rest.new_zeros(len(rest), 1)], 1)
         return cls(lattice, rest.t()[:, lattice.text].clamp_min(FLOOR))
@@ -113,7 +113,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where K readings of each of B texts stand, on the host, (B, K) each."""
+    """State of K readings of each of B texts, on the host, (B, K) each."""
 
     topic: Tensor
     """0 where it is not known yet."""
@@ -230,7 +230,7 @@ class ReadingSteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Standing]:
-        """Go on with some choices of some readings."""
+        """Extend readings by chosen options."""
         assert isinstance(choices, Ragged)
         (option,) = choices.decided(choice)
         before, options = state.resampled(origin), self._borders[t]
@@ -245,7 +245,7 @@ class ReadingSteps:
     def _after(
         self, state: Standing, options: BorderChoices, choosing: Tensor, option: Tensor
     ) -> tuple[Standing, Columns]:
-        """Return where readings stand after a word, and where it comes from."""
+        """Return the state of readings after a word, and the word's source."""
 
         def known(of_option: Tensor, of_state: Tensor) -> Tensor:
             return torch.where(choosing, of_option[option], of_state)

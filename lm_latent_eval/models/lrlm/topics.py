@@ -127,7 +127,7 @@ class Topics:
         return len(self.fact_ends)
 
     def sizes(self) -> dict[str, Any]:
-        """What a model's configuration says of its topics."""
+        """Return the entries of a model's configuration that describe the topics."""
         return {
             "num_topics": self.num_topics,
             "num_facts": len(self.fact_relation),
@@ -187,7 +187,7 @@ class Topics:
         counts: Mapping[str, int] | None = None,
         pieces: Sequence[Sequence[int]] = (),
     ) -> Topics:
-        """Put topics into columns.
+        """Build the columns of topics.
 
         Args:
             topics: Name -> facts.
@@ -340,7 +340,7 @@ def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
 
 
 def check_fit(topics: Topics, config: RelationConfig, directory: Path) -> None:
-    """Hold topics against the model that they belong to.
+    """Check that topics have the sizes of a model's configuration.
 
     Raises:
         TopicsError: If they are another model's.

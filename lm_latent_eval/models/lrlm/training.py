@@ -87,7 +87,7 @@ def prepared(
     size: LRLMSize,
     **more: int,
 ) -> tuple[WordTokenizer, Topics, ConfigT]:
-    """Build what a model of relations is trained with.
+    """Build the tokenizer, topics and configuration of a relation model.
 
     Args:
         kind: Of the configuration.
@@ -146,7 +146,7 @@ def build_topics(
     max_alias_words: int,
     num_pieces: int,
 ) -> tuple[Topics, list[str]]:
-    """Collect what texts may be about.
+    """Collect topics and their facts from annotated texts and knowledge.
 
     Returns:
         The topics, and the names of their relations in order.

@@ -17,7 +17,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 @dataclass(frozen=True)
 class Tables:
-    """What facts and names look like to the model; their numbers are on the host."""
+    """Embeddings of facts and names; their indices are on the host."""
 
     topics: Topics
     fact: Tensor
@@ -54,7 +54,7 @@ WORD = 0
 
 
 class Copies(NamedTuple):
-    """K latents of B texts: what each is about, and where every word comes from."""
+    """K latents of B texts: a topic, and the source of every word."""
 
     topic: Tensor
     """1 .. num_topics, (B, K)."""
@@ -66,7 +66,7 @@ class Copies(NamedTuple):
 
 @dataclass(frozen=True)
 class NKLMState:
-    """Where B texts with K latents each have got to."""
+    """State of B texts with K latents each."""
 
     carry: Carry
     """The recurrent state of every latent after its last word, (B, K, size) each."""
@@ -77,7 +77,7 @@ class NKLMState:
 
     @property
     def hidden(self) -> Tensor:
-        """What the next word is predicted from, (B, K, size)."""
+        """Hidden state that predicts the next word, (B, K, size)."""
         return self.carry.layers[-1][0]
 
     def select(self, index: Tensor) -> NKLMState:
@@ -111,12 +111,12 @@ class NKLMState:
 
 
 def flat(carry: Carry) -> Carry:
-    """Put all latents of all texts one after another."""
+    """Flatten texts and latents, (B, K, ..) -> (B * K, ..)."""
     return Carry(tuple(tuple(s.flatten(0, 1) for s in layer) for layer in carry.layers))
 
 
 def folded(carry: Carry, batch: int) -> Carry:
-    """Put the latents of each text side by side."""
+    """Fold the latents of each text, (B * K, ..) -> (B, K, ..)."""
     return Carry(
         tuple(
             tuple(s.unflatten(0, (batch, -1)) for s in layer) for layer in carry.layers

@@ -248,7 +248,7 @@ TOPIC_LANE = 1
 
 @dataclass(frozen=True)
 class Reading:
-    """Latents that have decided where their last word comes from, not read it yet."""
+    """State of latents whose last word has a source and is not read yet."""
 
     joint: NKLM
     encoded: Encoded
@@ -315,19 +315,20 @@ class CopySteps:
 
     @cached_property
     def _ahead(self) -> list[Tensor]:
-        """What the words after each step speak for each topic, (B, N) nats each."""
+        """Evidence of the words after each step for each topic, (B, N) nats each."""
         words = self.encoded.batch.targets.shape[1]
         spoken = [
-            self.proposal.speak(self.encoded, t, t + 1) for t in reversed(range(words))
+            self.proposal.evidence(self.encoded, t, t + 1)
+            for t in reversed(range(words))
         ]
-        nothing = self.proposal.speak(self.encoded, 0, 0)
+        nothing = self.proposal.evidence(self.encoded, 0, 0)
         sums = [nothing]
         for more in spoken:
             sums.append(sums[-1] + more)
         return sums[::-1]
 
     def choices(self, state: Reading, t: int, score: Tensor, cut: Cut | None) -> Ragged:
-        """List the topics, or where a word can come from."""
+        """List the topics, or the sources of a word."""
         word = t - self.topics
         if word < 0:
             return self._topic_choices(state.before.topic)
@@ -365,7 +366,7 @@ class CopySteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Reading]:
-        """Go on with some choices of some latents."""
+        """Extend latents by chosen topics or sources."""
         assert isinstance(choices, Ragged)
         first, second = choices.decided(choice)
         before, word = state.state.resample(origin), t - self.topics
@@ -379,7 +380,7 @@ class CopySteps:
     def draw(
         self, state: Reading, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn[Reading]:
-        """Draw the topic, or where a word comes from."""
+        """Draw the topic, or the source of a word."""
         word = t - self.topics
         u = uniforms(0)[..., TOPIC_LANE] if word < 0 else uniforms(word)[..., 0]
         return draw_listed(self, state, t, u, origin, 1.0)
@@ -456,13 +457,13 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
 
     def _log_topics(self, encoded: Encoded) -> Tensor:
         """Return log q of each topic, (B, N) float64, on the host."""
-        spoken = self.speak(encoded, 0, encoded.batch.targets.shape[1])
+        spoken = self.evidence(encoded, 0, encoded.batch.targets.shape[1])
         fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
         log_q: Tensor = fitting.log_softmax(-1)
         return log_q
 
-    def speak(self, encoded: Encoded, first: int, last: int) -> Tensor:
-        """Return what some words of B texts speak for each topic, (B, N) nats.
+    def evidence(self, encoded: Encoded, first: int, last: int) -> Tensor:
+        """Return the evidence of some words of B texts for each topic, (B, N) nats.
 
         On the host.
         """
@@ -486,7 +487,7 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
     def options(
         self, encoded: Encoded, hidden: Tensor, topic: Tensor, t: int
     ) -> Ragged:
-        """Return where word t of latents (B, K) can come from, by log p of both.
+        """List the sources of word t of latents (B, K), with log p of source and word.
 
         That it is a plain word is the first choice of each.
         """

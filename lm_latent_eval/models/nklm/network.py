@@ -53,7 +53,7 @@ class NKLMLayers(RelationModel):
     # -- reading ----------------------------------------------------------------------
 
     def started(self, number: int) -> Carry:
-        """Return where texts stand that have but begun, with one latent each."""
+        """Return the recurrent state of texts that have begun, with one latent each."""
         start = torch.full((number,), START, device=self.device)
         value = torch.cat(
             [
@@ -116,7 +116,7 @@ class NKLMLayers(RelationModel):
         )
 
     def tables(self) -> Tables:
-        """Return what facts and names look like."""
+        """Embed the facts and names of the topics."""
         topics = self.knowledge
         every = torch.arange(len(topics.fact_relation))
         facts = self.facts.vectors(topics, every)
@@ -141,7 +141,7 @@ class NKLMLayers(RelationModel):
         source: Tensor,
         offset: Tensor,
     ) -> Tensor:
-        """Return log p of where words come from, but for what plain ones are.
+        """Return log p of the sources of words, without which word a plain one is.
 
         Args:
             tables: Facts and names.

@@ -118,7 +118,7 @@ class Annotator:
                 self.names.setdefault(topic, []).append((naming, surfaces, words))
 
     def __call__(self, text: AnnotatedText) -> Item | None:
-        """Return what is to be learnt of a text; None if it is about no topic."""
+        """Return a training item; None if the text is about no topic."""
         words, topic = self.read(text)
         if not topic:
             return None
@@ -127,7 +127,7 @@ class Annotator:
 
 
 def copied(words: Sequence[int], names: Sequence[Name]) -> tuple[list[int], list[int]]:
-    """Return where each word comes from: source and offset.
+    """Return the source and offset of each word.
 
     Names that stand in a text are taken one after another, the longest first, of those
     the leftmost, and of those first aliases before others; a name is taken if none of
