@@ -36,7 +36,7 @@ another batch, which was seen to move a token of the models here by a tenth of i
 
 
 def tied(log_p: Sequence[float], num_tokens: Sequence[int]) -> list[int]:
-    """Return the places of the best scores: several where rounding tells them apart.
+    """Return the indices of the best scores, those that tie but for rounding included.
 
     Args:
         log_p: Of each option, nats.
@@ -119,7 +119,7 @@ class Margin:
 
 
 def log_mean_gap(log_p: Tensor, log_ratios: Tensor) -> Tensor:
-    r"""Return what an average of log-probabilities loses against their average's log.
+    r"""Return log of the mean probability less the mean log-probability (Jensen gap).
 
     .. math:: \log \sum_k u_k\, p(a \mid x, z_k) - \sum_k u_k \log p(a \mid x, z_k),
         \qquad u_k \propto \frac{p(z_k \mid x)}{q(z_k \mid x)}
@@ -208,7 +208,7 @@ def accuracy_curve(
     *,
     seed: int = 0,
 ) -> list[AccuracyPoint]:
-    """Say how many draws a question are worth having.
+    """Return accuracies by the number of draws a question, with their errors.
 
     A question for which no draw has any weight is answered wrongly.
 
@@ -259,7 +259,7 @@ def accuracy_curve(
 
 
 def checked_answers(log_w: Tensor, least: int = 1) -> None:
-    """Refuse what are no log-weights of so many answers, shape (A, K)."""
+    """Raise unless these are log-weights of enough answers, shape (A, K)."""
     checked_weights(log_w)
     if log_w.ndim != 2 or len(log_w) < least:
         raise ValueError(

@@ -150,7 +150,7 @@ class CorpusRate:
         return rate._become(value, slope=value)
 
     def _become(self, value: float, *, slope: float) -> Self:
-        """Return a function of the rate, whose errors grow by its derivative."""
+        """Return a function of the rate, its errors by the delta method."""
 
         def scaled(error: float) -> float:
             # An infinite perplexity times no error at all is no error.
@@ -167,7 +167,7 @@ class CorpusRate:
 
 
 def _spread(estimates: Sequence[Estimate], units: Sequence[int], rate: float) -> float:
-    """Return what differs from text to text, as an error of their sum, nats."""
+    """Return the standard error over texts of the sum of their log p-hat, nats."""
     count = len(estimates)
     residuals = (
         e.log_evidence + rate * u for e, u in zip(estimates, units, strict=True)

@@ -194,7 +194,7 @@ def missing_mass(
 def stderr_with_missing_mass(
     draws_stderr: float, unseen: float, found: float, *, same: bool = True
 ) -> float | None:
-    r"""Return the error that holds if what a search found stands for all of p(x).
+    r"""Return the error of draws and of their missing mass together, or None.
 
     .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
 

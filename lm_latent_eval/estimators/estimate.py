@@ -404,7 +404,7 @@ class Estimate:
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        """Give the error that holds if what a search found stands for all of p(x).
+        """Return the estimate with an error, judged by what a search found of p(x).
 
         See ``stderr_with_missing_mass``, which also says where there is none.
 

@@ -92,7 +92,7 @@ def probability_interval(
 def smallest_at_most(
     num_samples: int, b: float = 1.0, confidence: float = 0.95
 ) -> float:
-    """Return what K weights of zero bound p by: no draws say that p is less.
+    """Return the upper bound of p from K weights of zero, the smallest there is.
 
     Args:
         num_samples: K.
@@ -411,7 +411,7 @@ class Wager:
     """The capital of bets that come one after the other."""
 
     def __init__(self) -> None:
-        """Begin with a capital of 1, or a little less."""
+        """Start with a capital of just below 1."""
         self._log = _LOG_PRIOR.clone()
 
     def add(self, gain: Tensor) -> None:
@@ -427,7 +427,7 @@ class Wager:
 def _mixed(
     gain: Tensor, log_prior: Tensor, put_together: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return what all stakes have won; the stakes' dimension follows the rows'."""
+    """Return the log-capital of all stakes together, mixed by their prior."""
     gain = gain.clamp(min=-1.0)[..., None, :]  # rounding
     dim = gain.ndim - 2
     number = max(_AT_ONCE // max(gain.numel(), 1), 1)
@@ -487,7 +487,7 @@ def _least_log_ratio(log_y: Tensor, log_z: Tensor, threshold: float) -> Tensor:
 
 
 def _far_below(log_y: Tensor, threshold: float) -> Tensor:
-    """Return what the largest y alone wins against, if all other bets are lost."""
+    """Return a log-mean that the largest y alone rejects, however small the others."""
     stakes, lost = _STAKES[1:, 0], log_y.shape[-1] - 1
     wins = _LOG_PRIOR[1:] + stakes.log() + lost * torch.log1p(-stakes)
     return log_y.amax(-1) + wins.max() - threshold
@@ -496,7 +496,7 @@ def _far_below(log_y: Tensor, threshold: float) -> Tensor:
 def _boundary(
     gain: Callable[[Tensor], Tensor], inside: Tensor, outside: Tensor, threshold: float
 ) -> Tensor:
-    """Bisect between what is kept and what is rejected, or beyond which nothing is.
+    """Bisect between kept and rejected parameters; return the rejected ends.
 
     Args:
         gain: Of bets against parameters of shape ``(..., 1)``, shape ``(..., K)``.

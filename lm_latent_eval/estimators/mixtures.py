@@ -1,4 +1,4 @@
-r"""Sums over the components of a mixture, and which of them a sum consists of.
+r"""Mixtures: their log-probability, its error, and shares of components and factors.
 
 .. math:: \log p(x) = \log \sum_c \pi_c\, p(x \mid c)
 
@@ -21,7 +21,7 @@ Numbers = NDArray[np.float64]
 
 
 def log_mixture(log_weights: Sequence[float], log_p: Sequence[float]) -> float:
-    """Return log p of a mixture, nats, whatever order its components are in.
+    """Return log p of a mixture, nats.
 
     Args:
         log_weights: Log pi_c, nats.
@@ -106,7 +106,7 @@ def split_variance(values: Numbers, weights: Sequence[Numbers]) -> list[float]:
 
 
 def _mean(values: Numbers, weights: Sequence[Numbers], kept: Sequence[int]) -> Numbers:
-    """Average over all factors but some."""
+    """Average over all factors except ``kept``."""
     for factor in reversed(range(len(weights))):
         if factor not in kept:
             values = np.tensordot(values, weights[factor], axes=(factor, 0))

@@ -274,7 +274,7 @@ def numbered(names: Sequence[Hashable]) -> np.ndarray:
 
 
 def _of_clusters(units: np.ndarray) -> tuple[float, float]:
-    r"""Return what residuals of G clusters are multiplied by, and their degrees.
+    r"""Return the variance correction of G clusters and its degrees of freedom.
 
     Of clusters of sizes U whose sums vary in proportion to U^2 (texts of one share what
     moves them), the squares of r = M d, M = I - U 1' / S, S = sum U, have mean
@@ -316,7 +316,7 @@ TAIL = 16
 
 
 def _outside(reach: float, degrees: float, slope: float) -> float:
-    """Return how often normal differences are further away than so many errors.
+    """Return the two-sided tail probability of an interval of this reach.
 
     Args:
         reach: How many, at either end, but for what skewness adds.
@@ -374,7 +374,7 @@ def _noncentral(degrees: float, shift: float, reaches: np.ndarray) -> np.ndarray
 
 @lru_cache(maxsize=1024)
 def _reach(degrees: float, slope: float, confidence: float = CONFIDENCE) -> float:
-    """Return how many errors either end is away, but for what skewness adds."""
+    """Return the half-width of an interval in standard errors, without skewness."""
     most = float(stdtrit(degrees, (1 + confidence) / 2))
     if not slope:
         return most
@@ -511,7 +511,7 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
 def groups(
     names: Sequence[str], apart: Collection[frozenset[str]]
 ) -> list[tuple[str, ...]]:
-    """Return the largest sets of which no two were told apart, in the order of names.
+    """Return the maximal sets of names no two of which were told apart, in their order.
 
     Args:
         names: All of them, at most 26.

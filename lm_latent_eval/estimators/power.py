@@ -1,4 +1,4 @@
-r"""How many texts or questions decide a difference, as often as is asked.
+r"""Power: how many texts or questions decide a difference with a given probability.
 
     n = min { n : P(|T| > c_n) >= power },   T ~ t_{n-1}(delta sqrt(n) / sigma)
 
@@ -27,7 +27,7 @@ MOST = 10**9
 
 @dataclass(frozen=True)
 class Needed:
-    """How many decide a difference."""
+    """Numbers of texts or questions that decide a difference."""
 
     number: int
     """At the spread that was seen."""
@@ -36,7 +36,7 @@ class Needed:
     at_most: int
 
     def times(self, size: float) -> Needed:
-        """Count in parts of what was counted, as the texts of clusters."""
+        """Convert to smaller units, such as the texts of clusters."""
         return Needed(*(math.ceil(each * size) for each in vars(self).values()))
 
 
@@ -154,7 +154,7 @@ def power_of_mcnemar(difference: float, share: float, number: int) -> float:
 
 
 def _largest_loss(differ: np.ndarray) -> np.ndarray:
-    """Return how many of so many the loser wins at most where p < 0.05, or -1."""
+    """Return the most wins of the loser at which p < 0.05, or -1."""
     tail = (1 - CONFIDENCE) / 2
     guess = np.floor(bdtrik(tail, np.maximum(differ, 1), 0.5))
     lost: np.ndarray = np.where(np.isfinite(guess), guess, -1).astype(int) + 1

@@ -27,7 +27,7 @@ from lm_latent_eval.registry import ESTIMATORS
 
 
 def estimator_class(name: str) -> type[Estimator]:
-    """Return what an estimator's name stands for; of ``auto`` what it widens.
+    """Return the class of an estimator by name; of ``auto``, the one that it widens.
 
     Raises:
         ValueError: If there is none, or what another package names is none.

@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 
 
 class Transitions(Protocol):
-    """Moves latents, and leaves q^(1 - b) p^b as it is."""
+    """A Markov kernel that leaves q^(1 - b) p^b invariant."""
 
     def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
         """Return new latents.
@@ -145,7 +145,7 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
 
 
 def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:
-    r"""Return the log of a p(x) that reverse chains give, nats, (...,).
+    r"""Estimate log p(x) from reverse chains, on average from above, nats, (...,).
 
     .. math:: -\log \frac{1}{R} \sum_{r=1}^{R} \frac{1}{w'_r}
 
@@ -171,7 +171,7 @@ def transitions(
     streams: Streams,
     num_tokens: int,
 ) -> Transitions:
-    """Return how the latents of texts are moved.
+    """Return the transitions of a model and proposal: Gibbs sweeps or local moves.
 
     Raises:
         ValueError: If they allow no local move.
@@ -205,7 +205,7 @@ class MovingProposal(
 
 @dataclass(frozen=True)
 class Sweeps(Generic[P, Q]):
-    """Redraws every decision, from first to last; backwards from last to first."""
+    """A Gibbs kernel: redraws every decision in order, backwards in reverse order."""
 
     model: RedrawnLM[P]
     proposal: RedrawnProposal[Q]
@@ -231,7 +231,7 @@ class Sweeps(Generic[P, Q]):
 
 @dataclass(frozen=True)
 class Metropolis(Generic[P, Q]):
-    """Tries one move of the proposal's, and takes it or stays; its own reversal."""
+    """A Metropolis-Hastings kernel of one local move; its own reversal."""
 
     model: LM[P]
     proposal: MovingProposal[Q]
@@ -260,7 +260,7 @@ class Metropolis(Generic[P, Q]):
 
 
 def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
-    """Take latents of one or the other, (B, K, ...)."""
+    """Select new latents where accepted, old ones elsewhere, (B, K, ...)."""
     if isinstance(new, Tensor):
         where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
         return torch.where(where, new, cast(Tensor, old))

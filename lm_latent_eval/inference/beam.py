@@ -43,7 +43,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 class SearchingEstimator(Estimator):
-    """What estimators share that search: long texts are read piece by piece."""
+    """Base class of estimators that search; they read long texts piece by piece."""
 
     searches: ClassVar[bool] = True
 

@@ -95,7 +95,7 @@ def check(
 
 
 def decides_nothing(proposal: Sampler[Q], batch: TokenBatch) -> bool:
-    """Say if a latent holds no number, so that there is one of a text at most."""
+    """Return whether latents are empty, so that a text has at most one."""
     one = batch.select(torch.arange(min(1, len(batch.length))))
     found = searching(proposal).beam(proposal.encode(one), 1)
     return all(part[:, :1].numel() == 0 for part in parts_of(found.latents))
@@ -107,7 +107,7 @@ _PROVEN: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
 
 @torch.no_grad()
 def sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool:
-    """Say if a model's own sum over latents is that over a list of them.
+    """Return whether a model's own sum over latents is the sum over a list of them.
 
     Of prefixes of the first texts that it is asked about, for which every latent is
     listed by a beam that has room left. Where there are more than ``MOST`` of a single
@@ -263,7 +263,7 @@ def _check_causality(
     log_p: Tensor,
     within: float,
 ) -> None:
-    """Check that what is read token by token is worth what is read at once.
+    """Check that reading token by token gives the probability of reading at once.
 
     A model that looks at later tokens gives the first ones another probability when
     those are not there. Latents are cut where each of their tensors has a token axis.
@@ -292,12 +292,12 @@ def _check_causality(
 
 
 def _said(parts: Sequence[Tensor]) -> str:
-    """Put types and axes of tensors into words."""
+    """Describe the types and axes of tensors."""
     return ", ".join(f"{part.dtype} of {part.ndim} axes" for part in parts)
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
-    """Return how far numbers are apart at most; both -inf are equal."""
+    """Return the largest absolute difference; two -inf are equal."""
     ours, theirs = widened(ours).cpu(), widened(theirs).cpu()
     off = (ours - theirs).abs().masked_fill(ours == theirs, 0.0)
     return math.inf if bool(off.isnan().any()) else float(off.max())

@@ -38,7 +38,7 @@ of a million tokens. Rank and place of fewer than 2^29 options fit into one int6
 
 
 def ranks(score: Tensor) -> Tensor:
-    """Return what latents are compared by: their scores on a grid.
+    """Round scores to the grid on which latents are ranked.
 
     Latents may tie, such as two that differ in nothing a model looks at. Their scores
     then differ by rounding, which is another in another batch; on a grid they are
@@ -79,7 +79,7 @@ CUT_LANE, CHOICE_LANE = 0, 1
 
 
 class Cut(Protocol):
-    """What decides which choices go on."""
+    """A rule that decides which choices survive a step."""
 
     @property
     def groups(self) -> int:
@@ -112,7 +112,7 @@ class Cut(Protocol):
         ...
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Return numbers of (0, 1) for what survived of each group, (B, R number).
+        """Return uniform numbers for the survivors of each group, (B, R number).
 
         They draw a member where a class of choices survived.
         """
@@ -169,7 +169,7 @@ class Thinned:
 
 
 def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Keep some choices of each row so that sums weighed by them stay as they were.
+    r"""Keep some choices of each row, with weights that leave sums unbiased.
 
     .. math:: \mathrm{E}\Bigl[\sum_{i \text{ kept}} f_i \, g_i\Bigr] = \sum_i g_i
 

@@ -234,7 +234,7 @@ class DiscreteFilter(SearchingEstimator):
         q: Q,
         cut: Thinned,
     ) -> Partial:
-        """Thin whole texts, without states, which nothing needs any more."""
+        """Thin whole texts, without keeping states."""
         kept = self._thinning(proposal, q, cut)
         log_w = widened(model.log_joint(p, kept.beam.latents)) + kept.log_f
         log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
@@ -337,7 +337,7 @@ class DiscreteFilter(SearchingEstimator):
         return torch.logaddexp(log_w[PASSES + 2 : -1], log_w[PASSES])
 
     def pays(self, log_w: Tensor, least: float) -> bool:
-        """Say if more width is worth while.
+        """Return whether wider beams and passes are worth their cost.
 
         It follows from beams and from a pilot, from no number that the estimate uses:
         so what it decides biases nothing.
@@ -417,7 +417,7 @@ class DiscreteFilter(SearchingEstimator):
 
 
 def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Estimate:
-    """Give an estimate its error, where passes, beams and pilot agree on it.
+    """Add the error of an estimate where passes, beams and pilot agree.
 
     Args:
         estimate: Without an error.
@@ -436,7 +436,7 @@ def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Es
 def _cut(
     keys: Sequence[int], width: int, starts: Sequence[int] | None = None
 ) -> Thinned:
-    """Return what cuts passes of a width, by random numbers of those keys."""
+    """Return the cut of passes of a width, with random numbers of these keys."""
     return Thinned(PASSES, width, Streams(keys, PASSES * width, starts=starts))
 
 

@@ -46,7 +46,7 @@ class Predicts(Protocol[P]):
 
 
 def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
-    """Return a proposal as what lists and ranks latents.
+    """Return a proposal as one that searches.
 
     Raises:
         ValueError: If it does not.
@@ -60,7 +60,7 @@ def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
 
 
 class Weighted(Protocol):
-    """Weighted latents of B texts that can be gone on with, such as ``Particles``."""
+    """Weighted latents of B texts that can be continued, such as ``Particles``."""
 
     @property
     def log_w(self) -> Tensor:
@@ -195,7 +195,7 @@ CHAINS = 10
 
 
 def chains_of(num_samples: int, name: str) -> int:
-    """Return among how many chains K evaluations of p(x, z) are divided.
+    """Return the number of chains that share K evaluations of p(x, z).
 
     Raises:
         ValueError: If they cannot be divided.
@@ -241,7 +241,7 @@ def stderr_of_few(stderr: float, number: int) -> float:
 
 @dataclass(frozen=True)
 class WholeTextEstimator(Estimator):
-    """An estimator that cannot go on with a text: all of it must be there."""
+    """Base class of estimators that need the whole text."""
 
     num_samples: int
 

@@ -114,7 +114,7 @@ class Particles:
 
 @dataclass(frozen=True)
 class Partial:
-    """B texts with weighted latents, and whether that may not be all of them."""
+    """B texts with weighted latents, and whether some may have been left out."""
 
     particles: Particles
     cut: Tensor
@@ -187,7 +187,7 @@ def encode_again(
     batch: TokenBatch,
     after: State | None,
 ) -> EncodedT:
-    """Encode pieces again for p or q, which read them only if they must."""
+    """Encode pieces again for p or q, without reading them twice where it can."""
     if isinstance(who, ReadsOnce):
         return cast(EncodedT, who.encode_again(encoded, batch, after))
     return who.encode(batch, after)
@@ -234,7 +234,7 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
 
 
 def _as_integers(part: Tensor) -> Tensor:
-    """Give what is one number a latent a place, and take real numbers by their bits."""
+    """Return latents as integers with a place axis; real numbers by their bits."""
     if part.is_floating_point():
         bits = torch.int32 if part.dtype is torch.float32 else torch.int64
         part = (part if bits is torch.int32 else part.double()).view(bits).long()
@@ -242,7 +242,7 @@ def _as_integers(part: Tensor) -> Tensor:
 
 
 def is_in(path: Tensor, others: Tensor, used: Tensor) -> Tensor:
-    """Say which latents, (B, N), are among others, (B, W), of those that are used."""
+    """Return which latents, (B, N), are among the used ones of others, (B, W)."""
     one = others.gather(1, used.long().argmax(-1, keepdim=True))
     known = torch.where(used, others, one).sort(-1).values
     place = torch.searchsorted(known, path).clamp_max(known.shape[-1] - 1)

@@ -130,7 +130,7 @@ def _gone_on(
     predicted: Tensor,
     uniform: Tensor,
 ) -> tuple[Particles, Latents]:
-    """List all choices of a token, and go on with one drawn by its probability.
+    """Draw one of all choices of a token by its probability, and continue from it.
 
     Raises:
         ValueError: If they are not all listed: they total less than was predicted.

@@ -253,7 +253,7 @@ class ParticleFilter(Estimator):
 
 
 def _gone_on(particles: Particles, origin: Tensor) -> Particles:
-    """Give particles the states that they go on with, (B, K) on the host."""
+    """Select the states of resampled particles, (B, K) on the host."""
     p, q = particles.model_state, particles.proposal_state
     if bool((origin == torch.arange(origin.shape[1])).all()):  # all stay
         return particles

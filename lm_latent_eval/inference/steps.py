@@ -534,7 +534,7 @@ def _best_histories(score: Tensor, cut: Cut) -> Tensor:
 
 
 def _padded(stay: Tensor, cut: Cut, number: int) -> tuple[Tensor, Tensor]:
-    """Give each group so many places: what stays there, and if anything does."""
+    """Pad the survivors of each group to equal numbers of places."""
     stay = stay.unflatten(1, (cut.groups, -1))
     size = stay.shape[2]
     used = torch.arange(number, device=stay.device) < size
@@ -573,7 +573,7 @@ class Followed(NamedTuple, Generic[StateT]):
 
 
 def follow(steps: Steps[StateT], columns: Columns) -> Iterator[Followed[StateT]]:
-    """Go along given latents, step by step.
+    """Yield the steps of given latents.
 
     Args:
         steps: Of a distribution that lists every choice.

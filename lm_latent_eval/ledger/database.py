@@ -156,7 +156,7 @@ class Ledger:
 
     @contextmanager
     def in_one_line(self) -> Iterator[None]:
-        """Say in a line what SQLite cannot do."""
+        """Turn errors of SQLite into one line."""
         try:
             yield
         except sqlite3.Error as err:
@@ -248,7 +248,7 @@ class Rows:
     def __init__(
         self, ledger: Ledger, connection: sqlite3.Connection, settings: Settings
     ) -> None:
-        """Take a file that is known to be whole."""
+        """Use a file that is known to be whole."""
         self.ledger, self._connection = ledger, connection
         self._digests = RowDigests(settings)
 
@@ -393,7 +393,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _end(connection: sqlite3.Connection) -> None:
-    """Put all rows into the one file, and on the disk.
+    """Merge the write-ahead log into the file, and sync it.
 
     While somebody is reading they stay where they are, which the next run minds not.
     """

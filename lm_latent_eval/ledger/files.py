@@ -279,5 +279,5 @@ class StateFile:
             ) from None  # torch advises to run what is in the file
 
     def set_aside(self) -> Path:
-        """Give the file another name, and return that."""
+        """Rename the file, and return the new path."""
         return self.path.replace(self.path.with_name(f"{self.path.name}.before"))

@@ -48,7 +48,7 @@ def differences(theirs: Settings, ours: Settings) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Write a value of a file in a message of one line."""
+    """Format a value for a message of one line."""
     plain = str(value)
     return plain if len(plain) <= 80 and plain.isprintable() else f"{value!a:.80}"
 
@@ -135,7 +135,7 @@ class RowDigests:
     """Digests of the rows of one run."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take what the rows depend on."""
+        """Start from the settings that rows depend on."""
         self._run = hashlib.sha256(_written(settings).encode())
 
     def added(self, row: dict[str, Any]) -> dict[str, Any]:

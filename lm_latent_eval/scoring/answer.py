@@ -18,7 +18,7 @@ from lm_latent_eval.text.digests import digest
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate with what its text and its draws were."""
+    """An estimate with facts about its text and its draws."""
 
     index: int
     """Which query it answers; of a task, which document."""
@@ -65,7 +65,7 @@ class Answer:
     def exact(
         cls, log_likelihood: float, text: str, context: str | None = None
     ) -> Self:
-        """Take the word of a model whose log-likelihoods, in nats, are exact."""
+        """Return the answer of an exact log-likelihood in nats."""
         estimate = Estimate.exact(
             float(log_likelihood), num_tokens=max(len(text.split()), 1)
         )
@@ -204,7 +204,7 @@ class Missed:
 
     @contextmanager
     def aside(self, query: Query) -> Iterator[None]:
-        """Keep for the end that a query has no support; name it in other errors."""
+        """Collect missed support of a query for the end; name it in other errors."""
         try:
             with naming(query):
                 yield
@@ -213,7 +213,7 @@ class Missed:
             self._names[query.index] = query.name
 
     def tell(self) -> None:
-        """Say which there were.
+        """Raise the error of all collected texts, if there are any.
 
         Raises:
             MissedTextsError: If there was one.

@@ -59,7 +59,7 @@ def announce(
     stepwise: bool = False,
     kept: bool = False,
 ) -> None:
-    """Say what a run takes before it starts, if it is much.
+    """Log the cost of a run before it starts, if it is large.
 
     Args:
         groups: Estimators, each with the number of words of every text it is for.
@@ -92,7 +92,7 @@ def announce(
 
 
 def recommend(few: Sequence[Estimate], texts: int) -> None:
-    """Say how many samples a long run is worth, judged by some of its texts.
+    """Log how many samples are worth while, judged by some texts of a long run.
 
     Args:
         few: Estimates of some texts, by draws.
@@ -166,7 +166,7 @@ nothing: of the first level, and of those after it."""
 
 
 class Budget(ABC):
-    """How the samples of texts are spent."""
+    """Base class: how the samples of texts are spent."""
 
     method: Estimator
     """The estimator of contexts and continuations, and of pilots."""
@@ -178,10 +178,10 @@ class Budget(ABC):
 
     @abstractmethod
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Say by which estimator each text is scored."""
+        """Yield estimators, each with the texts that it scores."""
 
     def replacement(self, method: Estimator, log_w: Tensor) -> Estimator | None:
-        """Return what a text is scored anew by, if its weights ask for it."""
+        """Return the estimator that rescores a text, if its weights ask for one."""
         return None
 
 
@@ -214,7 +214,7 @@ class Target(Budget):
         return self.method.num_samples
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text what its pilot asks for."""
+        """Give every text the samples that its pilot asks for."""
         _announce([(self.method, texts)], kept=False)
         groups: dict[int, list[Text]] = {}
         sentences = Counter(text.query.index for text in texts)
@@ -272,7 +272,7 @@ class Auto(Budget):
         yield self.method, texts
 
     def replacement(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
-        """Return what a text is given instead of what it was, if width still pays."""
+        """Return the next wider filter, if width still pays."""
         assert isinstance(method, DiscreteFilter)
         wider = self.levels.index(method) + 1
         grows = wider < len(self.levels) and method.pays(log_w, GROWN)
@@ -286,7 +286,7 @@ def budget_of(
     steps: bool,
     searcher: Sampler[object] | None = None,
 ) -> Budget:
-    """Return how the samples of a text are spent.
+    """Return the budget that options choose.
 
     Args:
         options: Whose estimator is chosen.
@@ -323,6 +323,6 @@ def budget_of(
 def _announce(
     groups: Sequence[tuple[Estimator, list[Text]]], *, kept: bool = True
 ) -> None:
-    """Say what estimators will take for the texts that they are for, if it is much."""
+    """Log the cost of estimators for their texts, if it is large."""
     words = [(method, [len(text.words) for text in some]) for method, some in groups]
     announce(words, kept=kept)

@@ -48,7 +48,7 @@ class Calibrated(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What texts of a model say of an estimator."""
+    """Gaps between bounds below and above, over texts of a model."""
 
     texts: list[Calibrated]
 

@@ -93,7 +93,7 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What whole texts, continuations and generation have in common."""
+    """Model, proposals and settings of one evaluation of texts or continuations."""
 
     model: Model
     proposal: Sampler[object]
@@ -139,7 +139,7 @@ class Evaluation:
     def fitting(
         self, texts: list[Text], work: Callable[[Sequence[Text]], T]
     ) -> Iterator[tuple[Sequence[Text], T]]:
-        """Do a batch's work; where memory runs out, that of its halves.
+        """Work on a batch, halving it where memory runs out.
 
         Later batches are as small from the beginning.
 
@@ -196,7 +196,7 @@ class Evaluation:
         ]
 
     def refuse_parts(self, what: str) -> None:
-        """Refuse what only a distribution has whose texts go on.
+        """Raise for models that give continuations no probability.
 
         Raises:
             ValueError: If the model gives scores that are not normalised, or is asked
@@ -218,6 +218,6 @@ class Evaluation:
             )
 
     def bar(self, total: int, unit: str) -> tqdm:
-        """Show how far a run is."""
+        """Return a progress bar."""
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)

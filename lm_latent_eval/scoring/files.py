@@ -92,7 +92,7 @@ def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
 def keep(
     output: Path, settings: Settings, find: Callable[[Left], Iterable[Row]]
 ) -> Record:
-    """Find what a file of estimates lacks, and write it when that has ended.
+    """Score the texts that a file of estimates lacks, then write the file.
 
     Args:
         output: The file, new or of an earlier run.
@@ -366,7 +366,7 @@ def score_corpus(
 
 
 def missing(record: Record) -> MissedTextsError:
-    """Return the error of a run that has ended and is not finished."""
+    """Return the error that names the texts without a number."""
     number = record.settings["num_texts"]
     found = {answer.index: answer for answer in record.answers}
     names = {n: f"text/{n}" for n in range(number) if n not in found}
@@ -380,7 +380,7 @@ def missing(record: Record) -> MissedTextsError:
 def blocks(
     texts: Iterable[str], left: Sequence[int], words: int
 ) -> Iterator[dict[int, str]]:
-    """Cut the texts that are left into blocks of about so many words.
+    """Cut the remaining texts into blocks of about ``words`` words.
 
     Args:
         texts: N of them, read as the blocks are.
@@ -496,7 +496,7 @@ def _found(
 
 
 def _own(error: BaseException) -> BaseException:
-    """Take back what Ray appends to errors: how to try again what would fail again."""
+    """Return an error without Ray's advice to retry, which would fail again."""
     if error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
     return error

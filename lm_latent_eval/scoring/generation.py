@@ -175,7 +175,7 @@ def _written(
     options: Mapping[int, GenerationOptions],
     texts: Sequence[Text],
 ) -> list[tuple[int, str]]:
-    """Continue a batch; what is finished leaves it."""
+    """Continue a batch of contexts, dropping finished ones."""
     found = []
     model, reader = evaluation.model, evaluation.reader
     particles, given = read_contexts(evaluation, evaluation.method, texts)

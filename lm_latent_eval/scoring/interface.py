@@ -223,7 +223,7 @@ by scores of whole latents, whose order no division changes."""
 def warn_of_idle(
     given: Collection[str], options: ScoringOptions, checkpoint: Checkpoint
 ) -> None:
-    """Warn, once a process, of options that move no likelihood.
+    """Warn, once a process, about options that have no effect on likelihoods.
 
     Args:
         given: Names of the options that a user has chosen.

@@ -65,12 +65,12 @@ Rates: TypeAlias = Callable[[Sequence[Answer]], CorpusRate]
 
 
 def value_of(rate: Rates) -> Number:
-    """Take the number itself."""
+    """Return the value of a rate."""
     return lambda answers: rate(answers).value
 
 
 def stderr_of(rate: Rates) -> Number:
-    """Take its error over texts; it is not available where that of draws is not."""
+    """Return the error over texts; N/A where that of draws is not known."""
 
     def stderr(answers: Sequence[Answer]) -> float | str:
         error = rate(answers).stderr
@@ -301,7 +301,7 @@ def _log_likelihoods(answers: Sequence[Answer]) -> torch.Tensor:
 def _terms(
     answers: Sequence[Answer], units: Sequence[int]
 ) -> tuple[list[Estimate], torch.Tensor, list[str]]:
-    """Return estimates, units and which draws are shared: what rates are made of."""
+    """Return estimates, units and streams, the arguments of a rate."""
     # Exact ones draw nothing, and have no stream.
     streams = [answer.stream or f"text {n}" for n, answer in enumerate(answers)]
     return [answer.estimate for answer in answers], torch.tensor(units), streams

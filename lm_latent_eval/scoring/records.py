@@ -157,7 +157,7 @@ def answer_of(row: dict[str, Any]) -> Answer:
 
 
 def checked_answer(answer: Answer) -> Answer:
-    """Return what somebody else has found, if a record could hold it.
+    """Return another scorer's answer, if a record could hold it.
 
     Raises:
         ValueError: If it could not.
@@ -323,7 +323,7 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
 def journal(
     path: Path, settings: dict[str, Any]
 ) -> Iterator[Callable[[str, Answer], None]]:
-    """Yield what keeps an answer of a task at once, without its log-weights.
+    """Yield a function that stores an answer of a task, without its log-weights.
 
     Args:
         path: The file; what an earlier run with the same settings left there stays.

@@ -54,7 +54,7 @@ class Scorer:
         max_batch_size: int | str | None = None,
         quiet: bool = False,
     ) -> None:
-        """Choose what the options leave open.
+        """Resolve the options that were left open.
 
         Args:
             checkpoint: Model and vocabulary.
@@ -144,7 +144,7 @@ class Scorer:
 
     @property
     def _vocabulary(self) -> str:
-        """What tells units apart: those of two checkpoints with it are the same."""
+        """An identifier of the vocabulary: equal ones mean the same units."""
         words = self.checkpoint.words
         return digest(json.dumps(words.vocabulary)) if words else self.checkpoint.digest
 

@@ -93,7 +93,7 @@ TokenIdModel: TypeAlias = SequenceModel[Sequence[int]]
 
 
 class ExactModel(ABC, Generic[SequenceT]):
-    """What a ``SequenceModel`` inherits whose log p is exact."""
+    """Base class of a ``SequenceModel`` whose log p is exact."""
 
     bound = Bound.EXACT
 
@@ -107,5 +107,5 @@ class ExactModel(ABC, Generic[SequenceT]):
         indices: Sequence[int] | None = None,
         /,
     ) -> LogLikelihoods:
-        """Score sequences, whose numbers play no part."""
+        """Score sequences; ``indices`` have no effect."""
         return LogLikelihoods.exact(self.log_p(sequences))
