@@ -106,8 +106,8 @@ STATEMENTS = {
         "test_parquet.py::test_edited_metadata_are_named"
     ),
     "A file named after one lies below `--output`": (
-        "test_file_names.py::test_exports_write_below_their_output "
-        "test_file_names.py::test_studies_write_below_their_output"
+        "test_untrusted.py::test_exports_write_below_their_output "
+        "test_untrusted.py::test_studies_write_below_their_output"
     ),
     "Markdown, HTML, LaTeX and CSV show them, and obey nothing in them": (
         "report/test_tabular.py::test_words_of_a_file_are_shown_and_not_obeyed "
@@ -115,9 +115,9 @@ STATEMENTS = {
         "report/test_page.py::test_names_are_text_and_not_tags"
     ),
     "not read and not waited for": (
-        "test_endless_files.py::test_files_of_a_checkpoint "
-        "test_endless_files.py::test_files_of_a_result "
-        "test_endless_files.py::test_pickles_and_archives"
+        "test_untrusted.py::test_files_of_a_checkpoint "
+        "test_untrusted.py::test_files_of_a_result "
+        "test_untrusted.py::test_pickles_and_archives"
     ),
     "whoever can change a file can write its digests anew": (
         "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_its_manifest "
@@ -137,8 +137,8 @@ STATEMENTS = {
     ),
     "code in their folder is refused": (
         f"{SELF}::test_no_other_place_reads_pickles_or_runs_code "
-        "test_own_code.py::test_code_of_a_network_is_not_run "
-        "test_own_code.py::test_code_of_a_tokenizer_is_not_run"
+        "test_untrusted.py::test_code_of_a_network_is_not_run "
+        "test_untrusted.py::test_code_of_a_tokenizer_is_not_run"
     ),
     "links in it are followed": (
         "test_durable.py::test_a_link_goes_on_pointing_to_the_file"

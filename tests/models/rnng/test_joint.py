@@ -16,10 +16,10 @@ from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
-from tests.device_work import counted
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.simulated_device import SIMULATED, simulated_device
+from tests.test_device_work import counted
 from tests.test_laws import TINY_MODELS
 
 LONGEST = 4
