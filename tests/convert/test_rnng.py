@@ -227,14 +227,3 @@ def test_words_that_are_none_or_twice(checkpoint, tmp_path):
         torch.save({**checkpoint, "idx2word": {**WORDS, 50: word}}, path)
         with pytest.raises(OriginalError, match=message):
             read(path)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_files_that_were_cut_off_are_refused(checkpoint, tmp_path, zipped, share):
-    path = tmp_path / "cut.pt"
-    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(OriginalError, match=r"cut\.pt is refused"):
-        read(path)

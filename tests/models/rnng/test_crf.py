@@ -1,4 +1,4 @@
-"""The CRF and p against sums over every tree."""
+"""Trees of the CRF and of p: ties, shared and cut work, and what is none."""
 
 from __future__ import annotations
 
@@ -6,46 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy.stats import chisquare
 
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import crf
 from lm_latent_eval.models.rnng.networks import GenerativeModel, SpanScores, StackCell
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
 
-TEMPERATURES = (0.5, 1.0, 2.0)
-LENGTHS = range(1, 8)
 TEXT = [4, 1, 5, 5, 4, 1, 4]
-
-
-def everything(rnng, words, ends, temperature=1.0):
-    """The batch of one sentence, all its trees, log p and log q of each."""
-    batch = reference.batch([TEXT[:words]], ends, unknown=-0.7)
-    trees = reference.trees([reference.every_tree(words)], ends)
-    proposal = rnng.proposal("crf", temperature)
-    encoded = proposal.encode(batch)
-    log_q = proposal.log_prob(encoded, trees)[0]
-    return encoded, trees, rnng.log_joint(rnng.encode(batch), trees)[0], log_q
 
 
 def model(ends):
     return reference.tiny(sentence_ends=ends == "eos")
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("ends", reference.ENDS)
-@pytest.mark.parametrize("words", [1, 2, 5, 7])
-def test_importance_weights_are_exact(words, ends, temperature):
-    encoded, _, log_p, log_q = everything(model(ends), words, ends, temperature)
-    assert len(log_q) == crf.num_trees(words)
-    assert abs(log_q.logsumexp(0).item()) < 1e-12, "q is a distribution"
-    assert (log_q > -torch.inf).all(), "q covers p"
-    assert (log_p > -torch.inf).all(), "premise"
-    expected = (log_q.exp() * (log_p - log_q).exp()).sum()
-    assert abs(expected / log_p.logsumexp(0).exp() - 1) < 1e-12
-    entropy = -(log_q.exp() * log_q).sum()
-    assert abs(encoded.entropy.item() - entropy) < 1e-12
 
 
 def test_unknown_words_cost_what_the_batch_says():
@@ -65,59 +36,6 @@ def test_unknown_words_cost_what_the_batch_says():
     # A word that is known but never uttered is the unknown word.
     batch = reference.batch([[1, 4, 99, 5]], "eos")
     assert torch.equal(rnng.log_joint(rnng.encode(batch), trees), free)
-
-
-def same(one, other):
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("ends", reference.ENDS)
-def test_samples_follow_q(ends, temperature):
-    words, samples = 5, 20_000
-    rnng = model(ends)
-    encoded, trees, _, log_q = everything(rnng, words, ends, temperature)
-    proposal = rnng.proposal("crf", temperature)
-    draws = proposal.sample(encoded, Streams([7], samples), samples)
-    same(proposal.log_prob(encoded, draws.latents), draws.log_q)
-    listed = {tree: k for k, tree in enumerate(rows(trees))}
-    drawn = torch.tensor([listed[a] for a in rows(draws.latents)])
-    same(draws.log_q[0], log_q[drawn])
-    observed = torch.bincount(drawn, minlength=len(log_q)).double()
-    expected = log_q.exp() * samples
-    assert (expected >= 5).all(), "premise"
-    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
-
-
-def rows(trees: Trees) -> list[tuple[int, ...]]:
-    both = torch.cat([trees.before[0], trees.after[0, :, None]], -1)
-    return [tuple(row) for row in both.tolist()]
-
-
-@pytest.mark.parametrize("width", [1, 10, 1000])
-@pytest.mark.parametrize("ends", reference.ENDS)
-def test_the_beam_is_the_best_distinct_trees(ends, width):
-    """Of up to 132 trees, all lengths in one batch."""
-    rnng = model(ends)
-    proposal = rnng.proposal("crf", 0.7)
-    texts = [TEXT[:n] for n in LENGTHS]
-    encoded = proposal.encode(reference.batch(texts, ends))
-    beam = proposal.beam(encoded, width)
-    same(
-        proposal.log_prob(encoded, beam.latents).where(
-            beam.score > -torch.inf, -torch.inf
-        ),
-        beam.score,
-    )
-    for b, words in enumerate(LENGTHS):
-        _, _, _, log_q = everything(rnng, words, ends, 0.7)
-        found = beam.score[b] > -torch.inf
-        assert found.sum() == min(width, len(log_q))
-        latents = torch.cat(
-            [beam.latents.before[b, found], beam.latents.after[b, found, None]], -1
-        )
-        assert len(latents.unique(dim=0)) == found.sum(), "distinct"
-        same(beam.score[b, found], log_q.sort(descending=True).values[:width])
 
 
 def test_ties_go_to_the_shorter_left_part():
@@ -175,15 +93,21 @@ def test_cutting_the_work_changes_nothing(monkeypatch):
 
     watch(GenerativeModel, "log_words", lambda scores: scores.numel())
     watch(SpanScores, "_score", len)
-    _, _, whole, _ = everything(rnng, 7, "eos")
+    batch = reference.batch([TEXT], "eos", unknown=-0.7)
+    trees = reference.trees([reference.every_tree(7)], "eos")
+
+    def scored():
+        rnng.proposal("crf").encode(batch)
+        return rnng.log_joint(rnng.encode(batch), trees)
+
+    whole = scored()
     assert largest["log_words"] > 50, "premise: there is something to cut"
     assert largest["_score"] > 3, "premise"
     largest.clear()
     monkeypatch.setattr("lm_latent_eval.models.rnng.joint.STACKS_AT_ONCE", 50)
     monkeypatch.setattr("lm_latent_eval.models.rnng.networks.TABLE", 50)
     monkeypatch.setattr("lm_latent_eval.models.rnng.networks.SPANS_AT_ONCE", 3)
-    _, _, parts, _ = everything(rnng, 7, "eos")
-    same(parts, whole)
+    torch.testing.assert_close(scored(), whole, rtol=0, atol=1e-12)
     assert largest["log_words"] <= 50
     assert largest["_score"] <= 3
 

@@ -1,4 +1,4 @@
-"""The word-by-word view against sums over every prefix of every tree."""
+"""Every proposal, and p word by word, against sums over every prefix of every tree."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ KINDS = {
     "original": {"only_possible": False, "never_uttered": []},
     "endless": {"sentence_ends": False},
 }
+ENDLESS = ("endless", "crf")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 PROPOSALS = ("adapted", "prior")
 every_proposal = pytest.mark.parametrize("name", PROPOSALS)
+SENTENCES = [(k, n) for k in KINDS for n in (*PROPOSALS, "crf") if (k, n) != ENDLESS]
+every_pair = pytest.mark.parametrize(("kind", "name"), SENTENCES)
+"""The CRF reads whole sentences; those without ends are those of ``test_golden.py``."""
 
 
 def model(kind, seed=0):
@@ -77,12 +81,13 @@ def test_next_token_is_the_ratio_of_prefix_probabilities(kind, context):
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 @pytest.mark.parametrize("tokens", [TEXT, [*TEXT[:4], END], [4, END]])
-@every_proposal
-@every_kind
+@every_pair
 def test_importance_weights_are_exact(kind, name, tokens, temperature):
     rnng = model(kind)
     if kind == "endless":
         tokens = [t for t in tokens if t != END]
+    if name == "crf" and tokens[-1] != END:
+        tokens = [*tokens, END]
     prefixes = every_prefix(len(tokens), end=tokens[-1] == END)
     proposal = rnng.proposal(name, temperature)
     log_q = proposal.log_prob(proposal.encode(piece(tokens)), prefixes)
@@ -142,7 +147,7 @@ def test_adapted_weights_do_not_depend_on_the_last_choice():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-@every_proposal
+@pytest.mark.parametrize("name", [*PROPOSALS, "crf"])
 def test_samples_follow_q(name, temperature):
     rnng, samples = model("new"), 20_000
     tokens = [*TEXT, END]
@@ -163,14 +168,13 @@ def test_samples_follow_q(name, temperature):
     assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
 
 
-@every_proposal
-@every_kind
+@every_pair
 def test_a_beam_that_holds_every_prefix(kind, name):
-    rnng = model(kind)
-    prefixes = every_prefix(len(TEXT))
+    rnng, tokens = model(kind), [*TEXT, END] if name == "crf" else TEXT
+    prefixes = every_prefix(len(tokens), end=name == "crf")
     proposal = rnng.proposal(name)
-    encoded = proposal.encode(piece(TEXT))
-    p = rnng.encode(piece(TEXT))
+    encoded = proposal.encode(piece(tokens))
+    p = rnng.encode(piece(tokens))
 
     def rank(trees):
         if name == "adapted":
@@ -179,7 +183,7 @@ def test_a_beam_that_holds_every_prefix(kind, name):
 
     ranks = rank(prefixes)
     assert len(ranks) == 14, "premise: a Catalan number"
-    exact = log_prefix(rnng, TEXT)
+    exact = log_prefix(rnng, tokens)
     for width in (1, 5, 14, 20):
         beam = proposal.beam(encoded, width)
         found = beam.score[0] > -torch.inf
@@ -187,8 +191,9 @@ def test_a_beam_that_holds_every_prefix(kind, name):
         assert len(latents.unique(dim=0)) == len(latents) == min(width, 14)
         again = rank(beam.latents)[found]
         torch.testing.assert_close(again, beam.score[0, found], rtol=0, atol=1e-12)
-        log_q = proposal.log_prob(encoded, beam.latents)
-        torch.testing.assert_close(log_q[0, found], beam.log_q[0, found])
+        if name != "crf":
+            log_q = proposal.log_prob(encoded, beam.latents)
+            torch.testing.assert_close(log_q[0, found], beam.log_q[0, found])
         log_p = rnng.log_joint(p, beam.latents)[0, found]
         assert log_p.logsumexp(0) <= exact + 1e-12
         if width >= 14:
