@@ -46,7 +46,7 @@ _PAX, _PAX_OF_ALL, _LONG_NAME = b"x", b"g", b"L"
 
 
 class TarError(ValueError):
-    """An archive that has what no model needs."""
+    """An archive with a member or header that no model needs."""
 
 
 def read_tar(

@@ -33,7 +33,7 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
 def misfits(
     wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what is not as a model asks for: a name, what is wanted, what is found.
+    """Yield tensors that do not fit a model: name, shape wanted, shape found.
 
     Example:
         >>> import torch

@@ -95,7 +95,7 @@ def _dict(items: Any = ()) -> dict[Any, Any]:
 
 
 def _default_dict(_factory: object = None, items: Any = ()) -> dict[Any, Any]:
-    """What it defaults to does not matter to a reader."""
+    """Make a dictionary; the default of a ``defaultdict`` is dropped."""
     return _dict(items)
 
 
@@ -202,7 +202,7 @@ class Reader(pickle._Unpickler):
         self.stack[-1] = StandIn(cls.name, args)
 
     def load_build(self) -> None:
-        """Give a record its state; the attributes of a container are nobody's."""
+        """Give a record its state; attributes of containers are dropped."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, StandIn):
             target.state = state
@@ -210,7 +210,7 @@ class Reader(pickle._Unpickler):
             _refuse("BUILD")
 
     def load_binpersid(self) -> None:
-        """Ask whoever knows what the pickle refers to."""
+        """Resolve a persistent id by ``refer``."""
         if self.refer is None:
             _refuse("BINPERSID")
         self.stack[-1] = self.refer(self.stack[-1])

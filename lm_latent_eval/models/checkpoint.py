@@ -261,7 +261,7 @@ def directory_of(path: str | Path, revision: str | None = None) -> Path:
 
 
 def _verify(directory: Path, expected: str | None = None) -> str:
-    """Hold a directory against its manifest; return its digest."""
+    """Compare a directory with its manifest; return its digest."""
     if not (directory / CONFIG).is_file():
         raise CheckpointError(
             f"{directory / CONFIG} is missing: {directory} is not a checkpoint"
@@ -329,7 +329,7 @@ def name_in(directory: Path) -> str | None:
 
 
 def _class(name: str, directory: Path) -> Any:
-    """Import a model that is p(x, z) with weights, not one that scores its own way."""
+    """Import a class of models with weights; refuse one that wraps a network."""
     found = model_class(name)
     if isinstance(found, type) and issubclass(found, Pretrained):
         return found

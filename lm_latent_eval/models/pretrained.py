@@ -38,7 +38,7 @@ _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "
 
 @runtime_checkable
 class ExtraFiles(Protocol):
-    """A model that is more than weights: it keeps further files in its directory."""
+    """A model with further files than weights in its directory."""
 
     def save_extras(self, directory: Path) -> None:
         """Write them."""

@@ -74,7 +74,7 @@ they divide; at higher ones all choices are as good as equal."""
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuse what cannot divide scores.
+    """Refuse a temperature that is out of range.
 
     Raises:
         ValueError: If it is not between the lowest and the highest.
@@ -89,7 +89,7 @@ def check_temperature(temperature: float) -> None:
 
 @dataclass(frozen=True)
 class Unmoved:
-    """The state of what reads nothing."""
+    """State of a proposal that reads nothing."""
 
     def select(self, index: Tensor) -> Unmoved:
         return self
@@ -100,7 +100,7 @@ class Unmoved:
 
 @dataclass(frozen=True)
 class NoLatents:
-    """q of the empty latent, 1; it reads nothing, so that only the model does."""
+    """q of the empty latent, which is 1: for models without latents."""
 
     name = "none"
 

@@ -54,7 +54,7 @@ class RealStep(NamedTuple):
 
 
 class RealStepLM(UnfoldingModel):
-    """A latent LM of D real numbers a token that says what one step is.
+    """A latent LM of D real numbers a token that is defined by one step.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
     A latent is a floating-point tensor (B, K, T, D), 0 past the end of a text.
@@ -67,7 +67,7 @@ class RealStepLM(UnfoldingModel):
 
     @abstractmethod
     def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> RealStep:
-        """Say how z_t of a piece is distributed, after K histories of each text."""
+        """Return the distribution of z_t, after K histories of each text."""
 
     @abstractmethod
     def log_word(
@@ -79,7 +79,7 @@ class RealStepLM(UnfoldingModel):
     def take(
         self, read: Any, state: tuple[Tensor, ...], z: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Return what histories know after z_t, (B, K, D), and x_t."""
+        """Return the state of histories after z_t, (B, K, D), and x_t."""
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...], z: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class RealStepLM(UnfoldingModel):
         return total.expand(latents.shape[:2])
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return where K histories stand after the encoded piece."""
+        """Return the state of K histories after the encoded piece."""
         walk = RealSteps(encoded, self, ADAPTED)
         states = [walk.begin(latents.shape[1])]
         states += [after for *_, after in walk.follow(latents)]

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.latent import NO_LATENT, Normalization, Uniforms
-from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
+from lm_latent_eval.models.pretrained import Pretrained, WordsConfig, value
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.recurrent import (
     LSTM,
@@ -52,33 +52,27 @@ TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
 
 
-class RecurrentConfig(CheckedConfig):
+class RecurrentConfig(WordsConfig):
     """Configuration of a recurrent language model.
 
     Args:
-        vocab_size: V, words the model can utter.
-        num_words: V plus words that are known but never uttered.
         embedding_dim: Size of the embeddings, shared with the output layer.
         hidden_size: Of the inner layers.
         num_layers: Recurrent layers.
         never_uttered: Words excluded from prediction (padding and start).
         dropout: Training only.
-        num_unknown_types: Distinct unknown words of the training text.
     """
 
-    vocab_size: int = value(4, Whole(4))
-    num_words: int = value(None, Whole("vocab_size"))
     embedding_dim: int = value(128, Whole(1))
     hidden_size: int = value(256, Whole(1))
     num_layers: int = value(2, Whole(1, 1000))
     never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
     dropout: float = value(0.0, Share())
-    num_unknown_types: int = value(0, Whole(0))
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What every position is predicted from."""
+    """Hidden states, from which each token is predicted."""
 
     batch: TokenBatch
     hidden: Tensor

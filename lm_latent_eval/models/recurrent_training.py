@@ -29,7 +29,7 @@ ModelT = TypeVar("ModelT", bound=RecurrentLM)
 
 
 class How(TypedDict, total=False):
-    """What the training of every recurrent language model can be told."""
+    """Options of the training of any recurrent language model."""
 
     tokenizer: WordTokenizer | None
     """A vocabulary to take over, so that two models compare."""

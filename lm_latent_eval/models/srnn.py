@@ -76,7 +76,7 @@ class SRNNConfig(CheckedConfig):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What every word adds to its sentence's score."""
+    """The share of each word in its sentence's score."""
 
     batch: TokenBatch
     scores: Tensor

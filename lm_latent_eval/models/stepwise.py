@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """Where K histories of B texts stand: tensors with leading axes (B, K)."""
+    """State after K histories of B texts: tensors with leading axes (B, K)."""
 
     parts: tuple[Tensor, ...]
 
@@ -68,7 +68,7 @@ class Histories(NamedTuple):
 
 
 class EncodedSteps(NamedTuple):
-    """A piece of B texts, what no latent changes of it, and the histories before it."""
+    """A piece of B texts: what the model read of it, and the histories before it."""
 
     batch: TokenBatch
     read: Any
@@ -77,7 +77,7 @@ class EncodedSteps(NamedTuple):
 
 
 class SaysSteps(Protocol):
-    """What scores the choices of a step, and follows them."""
+    """Scores the choices of a step, and goes on from them."""
 
     def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step:
         """Score the choices of token t of a piece, after K histories of each text."""
@@ -86,12 +86,12 @@ class SaysSteps(Protocol):
     def take(
         self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Return what histories know after their choices of token t, (B, K)."""
+        """Return the state of histories after their choices of token t, (B, K)."""
         ...
 
 
 class UnfoldingModel(Pretrained):
-    """What models share that say what one step is."""
+    """Base of models that are defined by one step of their latents."""
 
     proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
     """What ``proposal`` can return, the default first."""
@@ -108,7 +108,7 @@ class UnfoldingModel(Pretrained):
 
     @abstractmethod
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return what a history knows before the first token: tensors (B, 1, ...)."""
+        """Return the state before the first token: tensors (B, 1, ...)."""
 
     def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
         """Read a piece that follows some histories."""
@@ -117,7 +117,7 @@ class UnfoldingModel(Pretrained):
 
     @abstractmethod
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return where K histories stand after the encoded piece."""
+        """Return the state of K histories after the encoded piece."""
 
     def mixed(self, log_words: Tensor, log_share: Tensor) -> Tensor:
         """Mix predictions of K histories, (B, K, V), by their shares, (B, K).
@@ -131,7 +131,7 @@ class UnfoldingModel(Pretrained):
 
 
 class StepLM(UnfoldingModel):
-    """A latent LM that says what one step is.
+    """A latent LM that is defined by one step of its latents.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
     A latent is a tensor (B, K, T) of choices, 0 past the end of a text.
@@ -150,7 +150,7 @@ class StepLM(UnfoldingModel):
     def take(
         self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Return what histories know after their choices of token t, (B, K)."""
+        """Return the state of histories after their choices of token t, (B, K)."""
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...]) -> Tensor:
@@ -172,7 +172,7 @@ class StepLM(UnfoldingModel):
         return total
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return where K histories stand after the encoded piece."""
+        """Return the state of K histories after the encoded piece."""
         unfolding = ModelSteps(encoded, self, ADAPTED)
         after = [unfolding.begin(latents.shape[1])]
         after += [step.state for step in steps.follow(unfolding, (latents,))]
@@ -209,7 +209,7 @@ class StepLM(UnfoldingModel):
 
 @dataclass(frozen=True)
 class EncodedText:
-    """An encoded piece, as steps go along it."""
+    """An encoded piece as a sequence of steps."""
 
     encoded: EncodedSteps
 
@@ -238,7 +238,7 @@ class EncodedText:
     def gone_on(
         self, before: Histories, after: tuple[Tensor, ...], t: int
     ) -> Histories:
-        """Return what histories know after token t; texts that have ended stay."""
+        """Return the state of histories after token t; that of ended texts stays."""
         inside = self.length > t
         parts = (
             torch.where(inside.view(-1, *[1] * (new.ndim - 1)), new, old)
@@ -294,7 +294,7 @@ class ModelSteps(EncodedText):
 
 @dataclass(frozen=True)
 class OfModel:
-    """What proposals of a model's own steps share: they read as it does."""
+    """Base of proposals by a model's own steps: they encode as it does."""
 
     model: UnfoldingModel
     name: str
@@ -305,7 +305,7 @@ class OfModel:
         return self.model.encode(batch, after)
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return where K histories stand after the encoded piece."""
+        """Return the state of K histories after the encoded piece."""
         return self.model.advance(encoded, latents)
 
     def histories(self, encoded: EncodedSteps) -> int:

@@ -41,7 +41,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What a network makes of tokens."""
+    """Log-probabilities of tokens."""
 
     log_p: tuple[float, ...]
     """Of each, nats."""

@@ -160,7 +160,7 @@ class MaskedReader:
 
 
 def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
-    """Return V, once it is seen that a prediction depends on what follows.
+    """Check that predictions depend on the tokens that follow; return V.
 
     Nothing of a scored text is looked at: three tokens are, of which the last is
     changed.
@@ -188,7 +188,7 @@ def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
 
 
 def scores_of(model: PreTrainedModel, mixed_precision: torch.dtype | None) -> Logits:
-    """Return a network as a function; one that is told a time is always told zero.
+    """Return a network as a function; if it takes a time, that is zero.
 
     What an order needs, p(x_i | revealed), is that of no time (Ou et al., 2024), and
     published MDLM checkpoints do not look at it.

@@ -39,7 +39,7 @@ CONFIGURED_LENGTHS = (
 
 @dataclass(frozen=True)
 class Network:
-    """What a wrapper scores strings with."""
+    """A network with its tokenizer, which a wrapper scores strings with."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -239,7 +239,7 @@ def text_ends(
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash what cuts strings into tokens."""
+    """Hash a tokenizer."""
     found = hashlib.sha256()
     _add_tokenizer(found, tokenizer)
     return found.hexdigest()[:16]
@@ -313,7 +313,7 @@ def configured_length(
 
 
 def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash what was loaded; about a second a gigabyte."""
+    """Hash configuration, weights and tokenizer; about a second a gigabyte."""
     config = model.config.to_dict()
     said = {key: value for key, value in config.items() if key not in OF_FILES}
     found = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())

@@ -54,7 +54,7 @@ class ServerError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """What a server says of one token."""
+    """Log-probabilities at one place of a sequence."""
 
     log_p: float
     """Nats."""
@@ -224,7 +224,7 @@ class Server:
 
 
 class Honesty:
-    r"""Whether drawn tokens are of the model's own distribution: a bet that they are.
+    r"""A test, by betting, that drawn tokens follow the model's own distribution.
 
     The most probable token of a place is drawn with its probability. A temperature,
     top-p, top-k or a penalty that the server applies all the same draws it more often
@@ -307,7 +307,7 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
 
 
 def _message(content: bytes) -> str:
-    """Return what an error says of itself."""
+    """Return the message of an error."""
     try:
         said = json.loads(content)
         error = said.get("error", said)
@@ -319,7 +319,7 @@ def _message(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class ServedNetwork:
-    """What a wrapper scores strings with, token ids in and log-probabilities out."""
+    """A served network with its tokenizer: token ids in, log-probabilities out."""
 
     server: Server
     tokenizer: PreTrainedTokenizerBase

@@ -98,10 +98,6 @@ def test_without_trained_proposals_p_proposes(tmp_path):
     assert q.log_prob(q.encode(batch), chains).isfinite().all()
 
 
-def without(contents, left_out: str):
-    return {name: data for name, data in contents.items() if name != left_out}
-
-
 def damaged(contents, old: bytes, new: bytes):
     return {name: data.replace(old, new) for name, data in contents.items()}
 
@@ -117,16 +113,9 @@ def damaged(contents, old: bytes, new: bytes):
         ),
         (
             archive("A"),
-            [archive("A", proposal=True)] * 2,
-            "is a second peeking proposal: give one",
-        ),
-        (
-            archive("A"),
             [archive("A", proposal=True, words=SHUFFLED)],
             "the proposal belongs to another model",
         ),
-        (damaged(archive("A"), b"@@START@@", b"@@BEGIN@@"), [], "lacks @@START@@"),
-        (damaged(archive("A"), b"w19", b"w19\nw20"), [], "has 20 rows, but .* 21 ent"),
         (
             damaged(archive("A"), b"_rnn._rnns.0", b"_rnn._runs.0"),
             [],
@@ -137,7 +126,6 @@ def damaged(contents, old: bytes, new: bytes):
             [],
             "code before it are other models",
         ),
-        (without(archive("A"), "weights.th"), [], "lacks weights.th"),
     ],
 )
 def test_a_wrong_archive_is_refused(tmp_path, capsys, p, qs, message):

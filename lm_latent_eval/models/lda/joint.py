@@ -82,7 +82,7 @@ def log_urn(before: Tensor, drawn: Tensor, alpha: Tensor) -> Tensor:
 
 @dataclass
 class TopicConditionals:
-    """K latents a text, and what the others say of each decision.
+    """Gibbs steps: K latents a text, and p of each topic given the others.
 
     With ``alpha`` the others are an urn; without it decisions are independent.
     """
@@ -115,7 +115,7 @@ class TopicConditionals:
 
     @property
     def latents(self) -> Tensor:
-        """What has been decided, (B, K, T)."""
+        """The topics, (B, K, T); 0 where none was drawn yet."""
         return self.topics.clone()
 
     def choices(self, t: int) -> Tensor:
@@ -123,7 +123,7 @@ class TopicConditionals:
         return self.topics[..., t]
 
     def log_p(self, t: int) -> Tensor:
-        """Return what the other decisions and the word say of each topic, (B, K, N)."""
+        """Return log p of each topic, given the word and the others, (B, K, N)."""
         inside = self.inside[:, t, None, None]
         score = self.scores[:, None, t]
         if self.alpha is not None:

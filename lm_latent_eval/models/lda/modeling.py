@@ -65,7 +65,7 @@ class LeftToRightTopics(ModelProposal):
 
 @dataclass(frozen=True)
 class PriorTopics(LeftToRightTopics):
-    """As p draws topics before it draws words."""
+    """q(z) = p(z), which reads no words."""
 
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int
@@ -95,7 +95,7 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
 
     @property
     def left_to_right(self) -> LeftToRightTopics:
-        """What proposes where a text stops."""
+        """The proposal for a text that goes on."""
         return LeftToRightTopics(self.model, ADAPTED, self.temperature)
 
     def encode(self, batch: TokenBatch) -> EncodedSteps:
@@ -156,7 +156,7 @@ class Independent:
 
 
 def possible(log_words: Tensor) -> Tensor:
-    """Let words that no topic utters say nothing of topics."""
+    """Score all topics alike for a word that none of them utters."""
     return log_words.masked_fill(log_words.isneginf(), 0.0)
 
 

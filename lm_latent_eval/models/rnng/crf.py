@@ -259,7 +259,7 @@ class CRFProposal:
 
     @property
     def left_to_right(self) -> WordByWord:
-        """What proposes where a sentence stops in the middle."""
+        """The proposal for a sentence without its end."""
         return WordByWord(self.model, "adapted", self.temperature)
 
     def encode(self, batch: TokenBatch) -> EncodedSpans:

@@ -154,7 +154,7 @@ class Encoded:
     """Every number of REDUCEs before the first word, once they were asked for, and
     which stacks stood there then."""
     reached: list[tuple[Trees, StackState]] = field(default_factory=list)
-    """The trees that were looked at last, and where they lead."""
+    """The trees that were scored last, and the stacks that they lead to."""
 
     @property
     def longest(self) -> int:
@@ -167,11 +167,11 @@ class Encoded:
         return text, self.words.numpy()[text, t]
 
     def remember(self, trees: Trees, stacks: Stacks, row: Integers) -> None:
-        """Note where trees lead, which is asked for next."""
+        """Keep the stacks that trees lead to, for ``advance``."""
         self.reached[:] = [(trees, StackState(stacks, row))]
 
     def after(self, trees: Trees) -> StackState | None:
-        """Return where trees lead, if they are those that were looked at last."""
+        """Return the stacks that trees lead to, if these were scored last."""
         return next((state for known, state in self.reached if known is trees), None)
 
 
@@ -204,7 +204,7 @@ class RNNGJoint(Pretrained):
         )
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
-        """Note where the texts begin.
+        """Encode texts: their words, and the stacks that they begin on.
 
         Raises:
             ValueError: If words follow the end of a sentence.
@@ -218,7 +218,7 @@ class RNNGJoint(Pretrained):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: StackState | None
     ) -> Encoded:
-        """Note what the texts turn out to be, and keep what was made of them before.
+        """Encode again with other targets; reuse the choices that were listed before.
 
         Which stacks can stand before their first word does not depend on it, nor does
         what a search has found on where it goes on from.

@@ -60,7 +60,7 @@ from lm_latent_eval.text.words import END
 
 @dataclass(frozen=True)
 class Standing:
-    """Where K histories of each of B texts stand: on a table of stacks."""
+    """Stacks of K histories of each of B texts."""
 
     stacks: Stacks
     row: Integers
@@ -168,7 +168,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: StackState | None
     ) -> Encoded:
-        """Note from which histories a search has gone on."""
+        """Encode again, after the histories that a search has kept."""
         return self.model.encode_again(encoded, batch, after)
 
     def drawn_steps(self, encoded: Encoded) -> StackSteps:
@@ -313,12 +313,12 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
 
 def _begun(encoded: Encoded, samples: int) -> tuple[Stacks, Integers]:
-    """Return what K histories of each text begin on."""
+    """Return the stacks that K histories of each text begin on."""
     row = encoded.state.row
     return encoded.state.stacks.compact(np.broadcast_to(row, (len(row), samples)))
 
 
 def _distinct(numbers: Integers) -> tuple[Integers, Integers]:
-    """Return the numbers that there are, and which each of them is."""
+    """Return the distinct numbers, and the index of each."""
     found, which = np.unique(numbers, return_inverse=True)
     return found, which.reshape(numbers.shape)

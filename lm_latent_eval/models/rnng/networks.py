@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.rnng.stacks import Growth, Stacks
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
@@ -48,12 +48,10 @@ from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
 LANGUAGE = Matching(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say")
 
 
-class RNNGConfig(CheckedConfig):
+class RNNGConfig(WordsConfig):
     """Configuration of a recurrent neural network grammar and its CRF proposal.
 
     Args:
-        vocab_size: V, words the model can utter.
-        num_words: V plus words that are known but never uttered.
         hidden_size: d, of embeddings, stack and composition, which share it.
         num_layers: Layers of the stack LSTM.
         proposal_size: Of each direction of the proposal's LSTM.
@@ -66,12 +64,9 @@ class RNNGConfig(CheckedConfig):
         language: Code of the language whose sentences documents are split into.
         never_uttered: Words excluded from prediction (padding and start).
         dropout: Training only.
-        num_unknown_types: Distinct unknown words of the training text.
     """
 
     model_type = "latent_eval_rnng"
-    vocab_size: int = value(4, Whole(4))
-    num_words: int = value(None, Whole("vocab_size"))
     hidden_size: int = value(128, Whole(1))
     num_layers: int = value(2, Whole(1, 1000))
     proposal_size: int = value(128, Whole(1))
@@ -83,7 +78,6 @@ class RNNGConfig(CheckedConfig):
         [PADDING, START], Each(Whole(0, below="vocab_size"))
     )
     dropout: float = value(0.0, Share())
-    num_unknown_types: int = value(0, Whole(0))
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.only_possible is None:

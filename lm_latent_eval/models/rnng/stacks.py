@@ -99,7 +99,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class StackState:
-    """Where B texts with K histories of actions each stand."""
+    """Stacks of B texts with K histories of actions each."""
 
     stacks: Stacks
     row: Integers
@@ -116,7 +116,7 @@ class StackState:
 
 @dataclass(frozen=True)
 class MovesAtOnce:
-    """Moves that are made at once, words first and then REDUCEs."""
+    """Moves of one tensor operation, words first and then REDUCEs."""
 
     new: slice
     """The stacks that they make."""
