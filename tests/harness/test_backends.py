@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -70,20 +69,11 @@ def test_an_unknown_word_costs_what_its_policy_says(tiny, model, unk):
     assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
 
 
-def test_a_narrow_beam_stays_below(backend, truth):
-    words = ids("Ada", "saw", "the", "fox", "END")
-    for width in (1, 5, 100):
-        lm = backend(estimator="beam", num_samples=width)
-        (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
-        assert answer < truth.log_p(words)
-
-
 @pytest.mark.parametrize(
     "proposal", ["adapted", "smoothing", "peeking", "nonpeeking", "prior"]
 )
-@pytest.mark.parametrize("text", ["Ada saw the fox", "the saw"])
-def test_importance_sampling_is_unbiased(backend, model, truth, proposal, text):
-    num_samples = 20_000
+def test_importance_sampling_is_unbiased(backend, model, truth, proposal):
+    text, num_samples = "Ada saw the fox", 20_000
     words = ids(*text.split(), "END")
     exact_log_p = truth.log_p(words)
     relative_error = exact_relative_error(model, proposal, words, num_samples)
@@ -108,21 +98,6 @@ def exact_relative_error(model, proposal, words, num_samples):
     log_square = (2 * log_p - log_q)[log_p > -torch.inf].logsumexp(0)
     variance = (log_square - 2 * log_p.logsumexp(0)).exp() - 1
     return (variance / num_samples).sqrt().item()
-
-
-def test_every_seed_draws_anew_and_their_mean_is_the_probability(backend, model, truth):
-    words = ids("the", "saw", "END")
-    error = exact_relative_error(model, "peeking", words, 500)
-    estimates = []
-    for seed in range(30):
-        lm = backend(estimator="is", num_samples=500, seed=seed, proposal="peeking")
-        (answer,) = lm.loglikelihood_rolling(rolling("the saw"))
-        estimates.append(float(answer))
-    assert len(set(estimates)) == len(estimates)
-    ratio = (torch.tensor(estimates).double() - truth.log_p(words)).exp()
-    error /= len(ratio) ** 0.5
-    assert error < 0.05, "premise"
-    assert abs(ratio.mean() - 1) < 5 * error
 
 
 def test_a_model_without_latents_is_exact(tiny_lstm):
@@ -167,27 +142,6 @@ def test_continuations_are_ratios_of_prefix_probabilities(exact, truth):
         ids("Ada", "saw", "END")
     )
     assert abs(answers[0][0] - ended) > 0.1, "premise: an end would be noticed"
-
-
-@pytest.mark.parametrize("estimator", ["is", "beam"])
-def test_an_empty_continuation_is_certain(backend, estimator):
-    lm = backend(estimator=estimator, num_samples=50)
-    for answer, _ in lm.loglikelihood(conditional(("Ada", ""), ("", ""), ("", " "))):
-        assert answer == 0.0
-
-
-def test_the_chain_rule_holds(exact):
-    (a, _), (b, _), (both, _) = exact.loglikelihood(
-        conditional(("", "Ada saw"), ("Ada saw", " the fox"), ("", "Ada saw the fox"))
-    )
-    assert a + b == pytest.approx(both, abs=1e-10)
-
-
-def test_a_difference_of_estimates_says_that_it_is_no_bound(backend):
-    for estimator in ("is", "beam"):
-        lm = backend(estimator=estimator, num_samples=50)
-        ((answer, _),) = lm.loglikelihood(conditional(("Ada", " saw")))
-        assert answer.estimate.bound == "none"
 
 
 def test_sampled_continuations_agree_with_enumeration(backend, truth):
@@ -333,18 +287,6 @@ def test_generation_writes_at_most_max_gen_toks_words(backend):
             assert len(text.replace(".", " .").split()) <= most
 
 
-def test_sampled_generation_follows_from_the_seed(backend):
-    requests = generation(
-        *["the fox"] * 6, "Ada", "", max_gen_toks=6, do_sample=True, temperature=1.5
-    )
-    once, again = (backend(num_samples=10).generate_until(requests) for _ in range(2))
-    other = backend(num_samples=10, seed=1).generate_until(requests)
-    assert once == again
-    assert once != other
-    assert len(set(once[:6])) > 1, "documents of their own draw their own"
-    assert not any("<unk>" in text for text in (*once, *other))
-
-
 def test_sampled_words_follow_their_probabilities(backend, truth):
     """First words of many generations, against enumeration."""
     number = 600
@@ -396,19 +338,3 @@ def test_numbers_of_generation_come_as_strings(backend):
     few = lm.generate_until(generation("the", max_gen_toks=2, temperature=2, **asked))
     same = generation("the", max_gen_toks="2e0", temperature="2", **asked)
     assert lm.generate_until(same) == few
-
-
-def test_every_pair_of_options_is_answered_in_the_order_asked(exact, truth):
-    """Contexts and continuations of all lengths, mixed: none gets another's answer."""
-    words = ("the", "Ada", "saw")
-    pairs = [
-        (" ".join(a), " " + " ".join(b))
-        for a in itertools.chain(*(itertools.product(words, repeat=n) for n in (0, 2)))
-        for b in itertools.chain(*(itertools.product(words, repeat=n) for n in (1, 2)))
-    ][::3]
-    for (answer, _), (context, rest) in zip(
-        exact.loglikelihood(conditional(*pairs)), pairs, strict=True
-    ):
-        given, more = ids(*context.split()), ids(*rest.split())
-        expected = truth.log_p([*given, *more]) - truth.log_p(given)
-        assert answer == pytest.approx(expected, abs=1e-10)

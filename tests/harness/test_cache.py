@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 from pathlib import Path
 
-import lm_eval
 import pytest
 from lm_eval.api.model import CachingLM
-from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from tests import tiny_checkpoint
-from tests.conftest import PROJECT
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 TEXTS = ("Ada saw the fox", "", "the fox. " * 8)
@@ -64,13 +60,6 @@ def test_a_second_run_answers_from_the_cache(backend, caching, monkeypatch):
         assert new.estimate == old.estimate
         assert len(new.estimate.log_weights) == 10
         assert new.answer.stream == old.answer.stream
-
-
-def test_an_answer_is_pickled_with_its_estimate(backend):
-    (answer,) = backend(num_samples=10).loglikelihood_rolling(rolling("the fox"))
-    copy = pickle.loads(pickle.dumps(answer))
-    assert copy == answer
-    assert copy.answer == answer.answer
 
 
 def test_what_is_missing_from_the_cache_is_computed(backend, caching):
@@ -136,55 +125,7 @@ def test_the_cache_of_a_stranger_is_refused(backend, caching):
         caching(backend(num_samples=10), "stranger.db")
 
 
-def test_the_fingerprint_is_no_answer(backend, caching):
-    """A cache that was opened and never written can be opened again."""
-    caching(backend(num_samples=10))
-    caching(backend(num_samples=10))
-
-
 # -- the harness's own runs ----------------------------------------------------------
-
-
-@pytest.fixture
-def evaluate(tiny, tmp_path, monkeypatch):
-    """Run the perplexity task, with the request cache in a folder of its own."""
-    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
-    text = tmp_path / "text.txt"
-    text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
-
-    def run(num_samples=12, **options):
-        manager = TaskManager(
-            include_path=str(PROJECT / "tasks"),
-            include_defaults=False,
-            metadata={"text_file": str(text)},
-        )
-        return lm_eval.simple_evaluate(
-            model=LatentKGLM(pretrained=tiny, num_samples=num_samples),
-            tasks=["latent_perplexity"],
-            task_manager=manager,
-            bootstrap_iters=0,
-            **options,
-        )["results"]["latent_perplexity"]
-
-    return run
-
-
-@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
-def test_a_task_gives_the_same_table_from_the_cache(evaluate, tmp_path):
-    """Corpus-level numbers too, which need every draw's weight."""
-    plain = evaluate()
-    filled = evaluate(use_cache=str(tmp_path / "answers"))
-    cached = evaluate(use_cache=str(tmp_path / "answers"))
-    assert plain == filled == cached
-    with pytest.raises(CacheMismatchError, match="num_samples is 12 there and 13 here"):
-        evaluate(num_samples=13, use_cache=str(tmp_path / "answers"))
-
-
-def test_cached_requests_draw_the_same(evaluate, tmp_path):
-    plain = evaluate()
-    assert evaluate(cache_requests=True) == plain
-    assert list((tmp_path / "requests").iterdir()), "premise"
-    assert evaluate(cache_requests=True) == plain
 
 
 # -- a cache that cannot be written --------------------------------------------------

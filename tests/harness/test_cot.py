@@ -11,8 +11,6 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import (
-    BertConfig,
-    BertLMHeadModel,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -277,27 +275,6 @@ def test_rolling_and_generation_are_refused_with_the_reason(directory):
         lm.generate_until(generation("a", until=["b"]))
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"think_end": ""}, "think_end=''"),
-        ({"close": "forcd"}, r"close='forcd'.*did you mean forced"),
-        ({"max_think_tokens": 0}, "max_think_tokens=0"),
-        ({"num_samples": 0}, "num_samples=0"),
-        ({"model_temperature": 0}, "model_temperature=0"),
-        ({"hint": "{question}"}, "lacks {answer}"),
-        ({"num_sample": 3}, "did you mean num_samples"),
-        ({"enable_thinking": False}, "without them use --model hf"),
-    ],
-)
-def test_bad_options_are_said_before_anything_is_loaded(
-    directory, options, why, monkeypatch
-):
-    monkeypatch.setattr(LatentCoT, "loader", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(ValueError, match=why):
-        backend(directory, **options)
-
-
 def test_bad_questions_are_named(directory):
     lm = backend(directory)
     with pytest.raises(ValueError, match=r"task/0.*the answer is empty"):
@@ -346,14 +323,3 @@ def test_networks_that_are_not_causal_are_refused():
     t5 = T5ForConditionalGeneration(T5Config(**sizes, num_layers=1, num_heads=2))
     with pytest.raises(ValueError, match="has an encoder"):
         ThinkingLM(Network.of(t5, tokenizer, max_length=32))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        initializer_range=1.0,
-    )
-    with pytest.raises(ValueError, match="sees the tokens that follow"):
-        ThinkingLM(Network.of(BertLMHeadModel(config), tokenizer))

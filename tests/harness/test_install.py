@@ -1,13 +1,23 @@
-"""The package as users get it: a wheel and an editable install, both clean."""
+"""The package as users get it: uploads, clean installs, and others beside it."""
+
+from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+import yaml
+from hatchling.builders.sdist import SdistBuilder
+from trove_classifiers import classifiers
 
+import lm_latent_eval
+from hatch_build import readme
 from tests.conftest import PROJECT
 from tests.environment import Environment
 
@@ -157,3 +167,154 @@ def test_uninstalling_takes_the_bridge_along(wheel, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {path.name for path in environment.site_packages.iterdir()} == before
+
+
+TOP = {
+    *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),
+    "worlds",
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
+    *("SECURITY.md", "Makefile", "constraints.txt", "pyproject.toml"),
+    "hatch_build.py",
+    *(".github", ".gitignore", "PKG-INFO"),
+}
+"""What a source archive holds: all that its tests and its documents need."""
+SOURCES = {".py", ".json", ".safetensors", ".yaml", ".md", ".pth", ".cff", ".toml"}
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """Return the path of the source archive."""
+    folder = tmp_path_factory.mktemp("sdist")
+    [path] = SdistBuilder(str(PROJECT)).build(directory=str(folder))
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(sdist):
+    """Return the names in the source archive, below its one folder."""
+    with tarfile.open(sdist) as archive:
+        listed = [name.partition("/") for name in archive.getnames()]
+    assert {folder for folder, _, _ in listed} == {
+        f"lm_latent_eval-{lm_latent_eval.__version__}"
+    }
+    return {name for _, _, name in listed}
+
+
+def test_the_source_archive_holds_what_it_should(names):
+    assert {name.partition("/")[0] for name in names} == TOP
+    for folder in ("lm_latent_eval", "metrics", "tasks", "tests", "docs", "examples"):
+        source = {
+            path.relative_to(PROJECT).as_posix()
+            for path in (PROJECT / folder).rglob("*")
+            if path.suffix in SOURCES and "__pycache__" not in path.parts
+        }
+        assert source <= names, folder
+
+
+def test_nothing_that_was_made_here_is_uploaded(names):
+    made = ("__pycache__", ".pyc", ".venv", ".pytest_cache", ".git/", "results/")
+    allowed = "docs/results/"
+    assert not [
+        name
+        for name in names
+        for part in made
+        if part in name and not name.startswith(allowed)
+    ]
+
+
+def test_both_say_the_same(sdist, wheel):
+    with tarfile.open(sdist) as archive:
+        [info] = [n for n in archive.getnames() if n.endswith("/PKG-INFO")]
+        of_source = message_from_bytes(archive.extractfile(info).read())
+    with zipfile.ZipFile(wheel) as archive:
+        [info] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        said = message_from_bytes(archive.read(info))
+    assert said.items() == of_source.items()
+    assert said["Version"] == lm_latent_eval.__version__
+    assert said["License-Expression"] == "Apache-2.0"
+    assert said["Description-Content-Type"] == "text/markdown"
+    shown = said.get_payload(decode=True).decode()
+    assert shown == readme((PROJECT / "README.md").read_text("utf-8"), None)
+    assert "](docs/" not in shown
+    assert set(said.get_all("Classifier")) <= classifiers
+    assert {*said.get_all("Provides-Extra")} >= {"completion", "ngram", "report"}
+
+
+def test_links_of_the_readme_lead_somewhere_on_pypi():
+    text = "[a](docs/a.md#b), [c](https://c.org) and [d](#d)"
+    assert readme("![e](f.png)", None).startswith("e (`f.png`)\n")
+    rest = "[c](https://c.org) and [d](#d)"
+    assert readme(text, None).startswith(f"a (`docs/a.md#b`), {rest}\nPaths are")
+    linked = readme(text, "https://here.org/blob/v1/")
+    assert linked == f"[a](https://here.org/blob/v1/docs/a.md#b), {rest}"
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text("utf-8"))
+    assert cited["version"] == lm_latent_eval.__version__
+    assert cited["license"] == "Apache-2.0"
+    changes = (PROJECT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\n## [{cited['version']}] - " in changes
+
+
+PERPLEXITY = "latent_perplexity"
+EXAMPLES = {
+    "hmm": (PERPLEXITY, "auto", ("the cat saw a dog", "a dog ran")),
+    "mixture": (PERPLEXITY, "exact", ("the cat saw a dog", "a dog ran")),
+    "state_space": (PERPLEXITY, "smc", ("17 19 18 22", "30 31 29")),
+    "vae": (PERPLEXITY, "is", ("the cat saw a dog", "a dog ran")),
+    "alignment": ("alignment", "auto", ()),
+    "rag": ("rag", "auto", ()),
+}
+"""Its task, its first estimator, and its texts; it has its own task if it has none."""
+
+
+@pytest.fixture(scope="module")
+def environment(wheel_install):
+    for name in EXAMPLES:
+        wheel_install.install(str(PROJECT / "examples" / name))
+    return wheel_install
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_its_own_tests_pass(environment, name, tmp_path):
+    folder = PROJECT / "examples" / name / "tests"
+    options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}")
+    said = environment.run("-m", "pytest", *options, str(folder), cwd=tmp_path)
+    assert "passed" in said
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_stock_command_scores_it(environment, name, tmp_path):
+    task, estimator, texts = EXAMPLES[name]
+    environment.run("-m", f"latent_{name}", "model", cwd=tmp_path)
+    if texts:
+        (tmp_path / "texts.txt").write_text("\n".join(texts))
+        code = "import lm_latent_eval; print(lm_latent_eval.task_path())"
+        tasks = environment.run("-c", code, cwd=tmp_path).strip()
+    else:
+        own = PROJECT / "examples" / name / "task"
+        shutil.copytree(own, tmp_path, dirs_exist_ok=True)
+        tasks = "."
+    environment.run(
+        str(environment.lm_eval),
+        *("--model", "latent"),
+        *("--model_args", "pretrained=model"),
+        *("--tasks", task),
+        *("--include_path", tasks),
+        *("--metadata", json.dumps({"text_file": "texts.txt"} if texts else {})),
+        *("--output_path", "results"),
+        cwd=tmp_path,
+    )
+    (written,) = (tmp_path / "results").rglob("results_*.json")
+    content = json.loads(written.read_text())
+    assert content["config"]["model"] == "latent"
+    ours = content["config"]["latent_eval"]
+    assert ours["estimator"] == estimator
+    results = content["results"][task]
+    if texts:
+        assert ours["requests"] == len(texts)
+        assert results["token_perplexity,none"] > 1
+    else:
+        assert ours["conditional_on"]
+        assert results["acc,none"] > 0.5, "what is given is read"

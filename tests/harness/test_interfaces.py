@@ -73,12 +73,6 @@ def test_it_is_what_the_model_s_own_name_is(tiny):
     assert any_one.get_model_info() == own.get_model_info()
 
 
-def test_it_takes_any_of_ours(tiny_lstm):
-    lm = Latent(pretrained=tiny_lstm)
-    assert lm.fingerprint["model"] == "latent_lstm"
-    assert lm.fingerprint["estimator"] == "exact"
-
-
 def test_a_name_of_ours_takes_no_other(tiny, tiny_lstm):
     with pytest.raises(ValueError, match="latent_lstm takes lstm models alone; use"):
         LatentLSTM(pretrained=tiny_lstm, model="kglm")

@@ -12,8 +12,7 @@ import torch
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.scoring import evaluation, metrics
-from tests import tiny_checkpoint
+from lm_latent_eval.scoring import evaluation
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 TEXTS = (
@@ -89,7 +88,7 @@ def test_memory_moves_no_number(backend, settings, monkeypatch):
     assert same(plenty, everything(backend(**settings)))
 
 
-@pytest.mark.parametrize("proposal", ["peeking", "nonpeeking", "prior"])
+@pytest.mark.parametrize("proposal", ["peeking", "prior"])
 @pytest.mark.parametrize("estimator", ["is", "beam"])
 def test_pieces_move_no_number(backend, monkeypatch, estimator, proposal):
     """Proposals that do not read ahead: where a long text is cut does not matter."""
@@ -208,21 +207,6 @@ def test_the_pilot_only_chooses_how_many(backend):
     assert chosen.estimate.log_weights == pytest.approx(plain[0].estimate.log_weights)
 
 
-def test_a_pilot_draws_numbers_of_its_own(backend, monkeypatch):
-    keys = []
-    original = importance.ImportanceSampling.log_weights
-
-    def spy(self, model, proposal, batch, k):
-        keys.append(k)
-        return original(self, model, proposal, batch, k)
-
-    monkeypatch.setattr(importance.ImportanceSampling, "log_weights", spy)
-    lm = backend(num_samples=16, target_stderr=0.5)
-    lm.loglikelihood_rolling(rolling("Ada saw the fox"))
-    (pilot,), (number,) = keys
-    assert pilot != number
-
-
 def test_a_smaller_target_asks_for_more(backend):
     texts = rolling("Ada saw the fox", "Bo", "the fox saw Bo.")
     numbers = []
@@ -234,23 +218,6 @@ def test_a_smaller_target_asks_for_more(backend):
         assert list(text) == sorted(text)
     assert numbers[0][0] < numbers[1][0] < numbers[2][0]
     assert max(numbers[-1]) == 1000, "max_samples is the most"
-
-
-def test_the_corpus_level_uses_the_least_k(backend):
-    lm = backend(num_samples=64, target_stderr=0.2)
-    texts = ["Ada saw the fox", "Bo", "the fox saw Bo."]
-    answers = lm.loglikelihood_rolling(rolling(*texts))
-    counts = {a.estimate.num_samples for a in answers}
-    assert len(counts) > 1, "premise"
-    items = [scored.answer for scored in answers]
-    least = min(counts)
-    log_w = torch.tensor(
-        [a.estimate.log_weights[:least] for a in answers], dtype=torch.float64
-    )
-    total = tiny_checkpoint.log_mean_exp(log_w.sum(0))
-    tokens = sum(a.estimate.num_tokens for a in answers)
-    expected = (-total / tokens).exp().item()
-    assert metrics.corpus_level_perplexity(items) == pytest.approx(expected)
 
 
 # -- float32 -------------------------------------------------------------------------

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shutil
 
 import lm_eval
 import pytest
-import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lm_latent_eval
@@ -192,12 +190,8 @@ def test_a_configuration_of_wrong_types_is_refused(directory, tmp_path):
         lm_latent_eval.load(damaged, model="mdm", device="cpu")
 
 
-def test_what_is_missing_or_misspelled_is_said(directory, backend, tmp_path):
+def test_a_token_that_masks_and_room_are_needed(directory, backend, tmp_path):
     for how, said in (
-        ({"estimator": "elbow"}, "estimator='elbow': .*did you mean elbo"),
-        ({"num_sample": 3}, "'num_sample' is not an argument.*num_samples"),
-        ({"num_samples": 0}, "num_samples='?0'?: expected a whole number of at least"),
-        ({"logit_shift": 2}, "logit_shift='2': expected one of 0, 1"),
         ({"mask_token": "<m>"}, "mask_token='<m>': the tokenizer has no such token"),
         ({"max_length": 3}, "max_length=3: no room for a text"),
     ):
@@ -255,15 +249,3 @@ def test_guidance_is_for_generation(backend):
     ):
         with pytest.raises(ValueError, match="guided scores are those of another"):
             ask()
-
-
-def test_a_dtype_is_hf_s(directory):
-    lm = LatentMDM(pretrained=str(directory), device="cpu", dtype="float32")
-    assert lm.fingerprint["dtype"] == "torch.float32"
-    (found,) = lm.loglikelihood_rolling(rolling("Ada saw"))
-    (wanted,) = LatentMDM(
-        pretrained=str(directory), device="cpu"
-    ).loglikelihood_rolling(rolling("Ada saw"))
-    # Two tokens, whose log-softmax is rounded in float32.
-    assert found == pytest.approx(wanted, abs=64 * torch.finfo(torch.float32).eps)
-    assert not math.isclose(found, wanted, rel_tol=1e-14), "premise: it computed so"

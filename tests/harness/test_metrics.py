@@ -1,4 +1,4 @@
-"""Every metric of the tasks, on numbers worked out by hand."""
+"""Metrics of the tasks on numbers worked out by hand, and those of topic models."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import math
 import pickle
 
 import lm_eval
+import numpy as np
 import pytest
 import torch
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
+import lm_latent_eval
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import perplexity
-from lm_latent_eval.harness.answers import ScoredFloat, score_of
+from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.perplexity import (
+    halves,
     process_half,
     process_known_words,
     process_text,
 )
+from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
+from tests.stock_tasks import tasks
 
 # Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws
 # each, with weights 1/4 and 3/4, then 1/8 and 1/8.
@@ -69,13 +74,6 @@ def beams():
         for w, t in zip(WEIGHTS, TOKENS, strict=True)
     ]
     return [answer(*each) for each in zip(TEXTS, estimates, strict=True)]
-
-
-def test_counts():
-    scored = Answer.exact(-2.0, "dré  b\n")
-    assert (scored.words, scored.bytes) == (2, 8)
-    empty = Answer.exact(-2.0, "")
-    assert (empty.words, empty.bytes) == (1, 0)
 
 
 def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
@@ -251,7 +249,9 @@ def test_other_models_have_no_certificate_in_the_tasks():
     found = lm_eval.simple_evaluate(
         model="dummy",
         tasks=["latent_demo"],
-        task_manager=TaskManager(include_path=str(PROJECT / "tasks")),
+        task_manager=TaskManager(
+            include_path=str(PROJECT / "tasks"), include_defaults=False
+        ),
         bootstrap_iters=0,
         limit=2,
     )
@@ -333,15 +333,89 @@ def test_the_stderr_column_is_filled(results):
     assert not [name for name in column if name.endswith("_stderr")]
 
 
-def test_the_results_say_what_the_numbers_are(results):
-    said = results["config"]["latent_eval"]
-    assert said["estimator"] == "auto"
-    assert said["num_samples"] == 40
-    assert said["requests"] == 3
-    assert said["predicted_tokens"] == 5 + 6 + 3
-    assert sum(said["bound_of_log_likelihood"].values()) == 3
-    assert said["samples_per_request"][0] == 400, "a beam of 4 K, at least 400"
-    assert 1 <= said["effective_sample_size_minimum"] <= 20, "half are drawn"
-    samples = results["samples"]["latent_perplexity"]
-    scores = [score_of(sample["resps"][0][0]) for sample in samples]
-    assert all(map(math.isfinite, scores))
+# -- topic models: whole texts and document completion --------------------------------
+
+TOPIC_TEXTS = ["fox hound zebra moon", "sky sky fox", "moon"]
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("topics")
+    phi = np.array([[4.0, 3, 1, 1], [1, 1, 3, 3]])
+    TopicTables(["fox", "hound", "moon", "sky"], phi, np.array(0.5)).write(directory)
+    return directory
+
+
+def run(topics, path, task):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPIC_TEXTS))
+    manager = tasks(lm_latent_eval.task_path(), metadata={"text_file": str(path)})
+    found = lm_eval.simple_evaluate(
+        model="latent_lda",
+        model_args={"pretrained": str(topics), "estimator": "beam"},
+        tasks=[task],
+        task_manager=manager,
+        metadata={"text_file": str(path)},
+        bootstrap_iters=0,
+    )
+    return found["results"][task]
+
+
+def log_p(topics, texts):
+    model = lm_latent_eval.load(topics)
+    return model.log_likelihood(texts, estimator="beam", num_samples=1000)
+
+
+def test_perplexity_is_of_known_words(topics, tmp_path):
+    results = run(topics, tmp_path / "texts.jsonl", "latent_perplexity")
+    total = sum(found.log_evidence for found in log_p(topics, TOPIC_TEXTS))
+    expected = math.exp(-total / 7)  # zebra is no word of theirs
+    assert abs(results["token_perplexity,none"] - expected) < 1e-9
+    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
+        assert results[f"{rate},none"] == "refused: 1 words left out"
+
+
+@pytest.mark.usefixtures("stock_data")
+def test_a_stock_task_is_refused_where_words_are_left_out(topics):
+    """Its metrics divide by all words of a text, and can refuse nothing."""
+    with pytest.raises(
+        ValueError, match=r"wikitext/\d: .* leaves them out, and word_p"
+    ):
+        lm_eval.simple_evaluate(
+            model="latent_lda",
+            model_args={"pretrained": str(topics), "estimator": "beam"},
+            tasks=["wikitext"],
+            task_manager=tasks(),
+            bootstrap_iters=0,
+        )
+
+
+def test_the_topic_models_task_has_no_other_rate(topics, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    every, known = (
+        {
+            name: value
+            for name, value in run(topics, path, task).items()
+            if name not in ("alias", "name", "sample_len")
+        }
+        for task in ("latent_perplexity", "latent_topic_perplexity")
+    )
+    of_strings = ("word_", "byte_", "bits_")
+    assert known == {k: v for k, v in every.items() if not k.startswith(of_strings)}
+    assert len(known) < len(every)
+
+
+def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
+    results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
+    given = ["fox hound", "sky"]
+    nats = sum(e.log_evidence for e in log_p(topics, TOPIC_TEXTS[:2])) - sum(
+        e.log_evidence for e in log_p(topics, given)
+    )
+    assert results["completed_tokens,none"] == 3
+    expected = math.exp(-nats / 3)
+    assert abs(results["completion_perplexity,none"] - expected) < 1e-9
+    assert results["completion_perplexity_stderr,none"] == "N/A"
+
+
+def test_halves_are_beginnings_of_their_text():
+    found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
+    assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]

@@ -1,8 +1,15 @@
-"""Every run that writes results leaves a record of each task beside them."""
+"""Records beside the results: of every run, of ties, and of texts without a number.
+
+Questions whose options differ by rounding alone are ties in every batch. Of a run in
+which a text has no number, the rest is written and printed, then it fails; "saw" is
+what nothing is found of (``tests/missing_support.py``).
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,51 +18,62 @@ import pytest
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
+from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.records import _answers
 from lm_latent_eval.harness.tasks import request, whole_text
+from lm_latent_eval.report import results
+from lm_latent_eval.report.explain import explain
+from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
 from tests.harness.test_processes import FUNCTIONS, TASK
+from tests.missing_support import miss
 from tests.tiny_checkpoint import rolling
 
 TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
 TASKS = ["latent_perplexity", "tiny_questions"]
 
 
+def evaluated(lm, tasks, folder, output, use_cache=None):
+    """Evaluate tasks on the folder's text and the questions beside it."""
+    return lm_eval.simple_evaluate(
+        model=lm,
+        model_args="pretrained=tiny",
+        tasks=tasks,
+        task_manager=TaskManager(
+            include_path=[str(PROJECT / "tasks"), str(folder / "tasks")],
+            include_defaults=False,
+            metadata={"text_file": str(folder / "text.txt")},
+        ),
+        bootstrap_iters=0,
+        use_cache=use_cache,
+        log_samples=True,
+        evaluation_tracker=output and EvaluationTracker(output_path=str(output)),
+    )
+
+
+def write_tasks(folder, texts, functions=FUNCTIONS):
+    (folder / "text.txt").write_text(texts)
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "tiny_questions.yaml").write_text(TASK)
+    (folder / "tasks" / "functions.py").write_text(functions)
+
+
 @pytest.fixture
 def run(tiny_spelled, tmp_path):
     """Return a function that runs both tasks, or some, and returns the results."""
-    (tmp_path / "text.txt").write_text(TEXTS)
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "tiny_questions.yaml").write_text(TASK)
-    (tmp_path / "tasks" / "functions.py").write_text(FUNCTIONS)
+    write_tasks(tmp_path, TEXTS)
 
-    def evaluate(
-        output, use_cache=None, before=lambda lm: None, tasks=TASKS, **settings
-    ):
+    def run(output, use_cache=None, before=lambda lm: None, tasks=TASKS, **settings):
         lm = LatentKGLM(pretrained=tiny_spelled, num_samples=20, **settings)
         before(lm)
-        manager = TaskManager(
-            include_path=[str(PROJECT / "tasks"), str(tmp_path / "tasks")],
-            include_defaults=False,
-            metadata={"text_file": str(tmp_path / "text.txt")},
-        )
-        return lm_eval.simple_evaluate(
-            model=lm,
-            model_args="pretrained=tiny",
-            tasks=tasks,
-            task_manager=manager,
-            bootstrap_iters=0,
-            use_cache=use_cache,
-            evaluation_tracker=EvaluationTracker(output_path=output)
-            if output
-            else None,
-        )
+        return evaluated(lm, tasks, tmp_path, output, use_cache)
 
-    return evaluate
+    return run
 
 
 def written(results, folder):
@@ -168,3 +186,177 @@ def test_without_an_output_nothing_is_written(run, tmp_path, monkeypatch):
     assert run(None)["config"]["latent_eval"]["records"] == {}
     assert {p.name for p in (tmp_path / "tasks").iterdir()} >= {"functions.py"}
     assert not list(tmp_path.rglob("record_*"))
+
+
+# The model knows neither zebra nor yak, and an unknown word is a class of its own.
+TIED = """
+from datasets import Dataset
+
+def questions(**_):
+    pairs = [[" the zebra", " the yak"], [" the fox", " zebra fox zebra"]] * 2
+    return {"test": Dataset.from_list([
+        {"context": "Ada saw", "choices": pair, "answer": i // 2}
+        for i, pair in enumerate(pairs)
+    ])}
+"""
+
+
+@pytest.fixture
+def moved(tiny, tmp_path):
+    write_tasks(tmp_path, "", TIED)
+
+    def evaluate(nats):
+        """Add so many to the first option's score."""
+        lm = LatentKGLM(pretrained=tiny, num_samples=9, unk="closed")
+        score = lm._scorer.score_continuations
+
+        def rounded(queries):
+            for answer in score(queries):
+                more = nats * (1 - answer.index % 2)
+                moved = answer.estimate.log_evidence + more
+                estimate = replace(answer.estimate, log_evidence=moved)
+                yield replace(answer, estimate=estimate)
+
+        lm._scorer.score_continuations = rounded
+        output = tmp_path / f"out{nats}"
+        return evaluated(lm, ["tiny_questions"], tmp_path, output), output
+
+    return evaluate
+
+
+@pytest.mark.parametrize("nats", [1e-13, -1e-13, -1e-6])
+def test_rounding_decides_nothing(moved, nats):
+    found, output = moved(nats)
+    said = found["config"]["latent_eval"]
+    assert (said["questions"], said["questions_tied"]) == (4, 2)
+    assert found["results"]["tiny_questions"]["acc,none"] == 0.5, "either way"
+    [path] = output.rglob("record_*.parquet")
+    [record] = results.read(path)
+    tied = [answer.tied for answer in record.answers]
+    assert tied == [True, True, False, False] * 2
+    accuracies = [answer.accuracy for answer in record.answers[::2]]
+    assert accuracies == [0.5, 1.0, 0.5, 0.0]
+    assert numbers(record)["questions_tied"].value == 2
+    assert "questions_tied = 2" in explain(path)
+
+
+def test_a_difference_that_is_one_decides(moved):
+    found, _ = moved(-1e-3)
+    assert found["config"]["latent_eval"]["questions_tied"] == 0
+
+
+MISSED_TEXTS = "the fox\nAda saw the fox\na zebra\nBo\n"
+STOCK = """task: stock_rates
+dataset_path: text
+dataset_kwargs:
+  data_files:
+    test: {file}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{text}}}}"
+metric_list:
+  - metric: word_perplexity
+"""
+
+
+@pytest.fixture
+def missing(tiny_spelled, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    miss(monkeypatch)
+    write_tasks(tmp_path, MISSED_TEXTS)
+    stock = STOCK.format(file=tmp_path / "text.txt")
+    (tmp_path / "tasks" / "stock.yaml").write_text(stock)
+
+    def evaluate(tasks, use_cache=None):
+        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=9, estimator="is")
+        return evaluated(lm, tasks, tmp_path, tmp_path / "out", use_cache)
+
+    return evaluate
+
+
+def test_results_samples_and_records_of_the_others_are_kept(missing, tmp_path, capsys):
+    said = r"latent_perplexity/1 \('Ada saw.*stock_rates/1 \(6 of 8 texts are scored"
+    with pytest.raises(MissedSupportError, match=said):
+        missing(["latent_perplexity", "stock_rates"])
+    folder = tmp_path / "out" / "tiny"
+    [path] = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    found = content["results"]["latent_perplexity"]
+    assert found["token_perplexity,none"].endswith("(3 of 4 texts)")
+    stock = content["results"]["stock_rates"]["word_perplexity,none"]
+    assert stock == "refused: 1 texts without a number"
+    said = content["config"]["latent_eval"]["texts_without_number"]
+    assert said == {
+        "latent_perplexity": ["latent_perplexity/1"],
+        "stock_rates": ["stock_rates/1"],
+    }
+    assert found["texts_without_monte_carlo_error,none"] == "3 (3 of 4 texts)"
+    assert "(3 of 4 texts)" in capsys.readouterr().out
+    [log] = folder.glob("samples_latent_perplexity_*.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["doc_id"] for line in lines] == [0, 1, 2, 3]
+    assert [bool(line["token_perplexity"]) for line in lines] == [
+        *(True, False, True, True)
+    ]
+    records = {record.task: record for record in results.read(tmp_path / "out")}
+    record = records["latent_perplexity"]
+    assert [answer.index for answer in record.answers] == [0, 2, 3]
+    assert not record.finished
+    [parquet] = folder.glob("record_latent_perplexity_*.parquet")
+    for file in (path, parquet):
+        assert "No number of latent_perplexity/1" in explain(file)
+    with pytest.raises(ValueError, match="no number of 1 texts"):
+        Statement.of(record)
+
+
+def test_documents_without_a_half_are_left_out_of_their_quotient(missing, tmp_path):
+    named = r"/[23] \('Ada saw.*Likewise latent_document_completion/[23] \(4 of 6 texts"
+    with pytest.raises(MissedSupportError, match=named) as raised:
+        missing(["latent_document_completion"])
+    assert all(str(raised.value).count(f"completion/{n} (") == 1 for n in (2, 3))
+    [path] = (tmp_path / "out" / "tiny").glob("results_*.json")
+    found = json.loads(path.read_text())["results"]["latent_document_completion"]
+    [record] = results.read(tmp_path / "out")
+    scored = {answer.index: answer.estimate for answer in record.answers}
+    assert scored.keys() == {0, 1, 4, 5}
+    nats = [(1 if n % 2 else -1) * e.log_evidence for n, e in scored.items()]
+    tokens = sum((1 if n % 2 else -1) * e.num_tokens for n, e in scored.items())
+    expected = math.exp(-math.fsum(nats) / tokens)
+    shown = found["completion_perplexity,none"]
+    assert shown == f"{expected:.4f} (2 of 3 documents)"
+    assert found["completed_tokens,none"] == f"{tokens} (2 of 3 documents)"
+    [log] = (tmp_path / "out" / "tiny").glob("samples_*.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    parts = [line["completion_perplexity"] for line in lines]
+    assert parts[2:4] == [["given"], ["whole"]]
+
+
+def test_a_cache_keeps_the_reason(missing, tmp_path):
+    for _ in range(2):
+        with pytest.raises(MissedSupportError, match=r"latent_perplexity/1 \('Ada saw"):
+            missing(
+                ["latent_perplexity"], use_cache=str(tmp_path / "cache" / "answers")
+            )
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_an_option_without_a_number_is_not_chosen(missing, tmp_path):
+    with pytest.raises(MissedSupportError, match="tiny_questions"):
+        missing(["tiny_questions"])
+    [log] = (tmp_path / "out" / "tiny").glob("samples_tiny_questions_*.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    scores = [[float(option[0][0]) for option in line["resps"]] for line in lines]
+    missed = [n for n, row in enumerate(scores) if -math.inf in row]
+    assert missed, "premise"
+    assert len(missed) < len(lines), "premise"
+    [record] = results.read(tmp_path / "out")
+    kept = {answer.index for answer in record.answers}
+    assert kept == {n for n in range(len(lines)) if n not in missed}
+
+
+def test_without_tasks_the_backend_fails_itself(tiny_spelled, monkeypatch):
+    miss(monkeypatch)
+    lm = LatentKGLM(pretrained=tiny_spelled, num_samples=9, estimator="is")
+    with pytest.raises(MissedSupportError, match=r"task/1 \('Bo saw'\)"):
+        lm.loglikelihood_rolling(rolling("Ada", "Bo saw"))

@@ -20,7 +20,6 @@ from tokenizers import (
 from transformers import BertConfig, BertForMaskedLM
 
 import lm_latent_eval
-from lm_latent_eval import cli
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
@@ -332,25 +331,11 @@ def test_stock_tasks_are_summed_and_said_to_be(directory, tmp_path):
     assert found["config"]["checkpoint_digest"] == lm.fingerprint["checkpoint"]
 
 
-BAD = [
-    ({"num_samples": 1}, "num_samples=1: estimator=mixed needs at least 2"),
-    ({"proposal": "latice"}, r"proposal='latice': .*did you mean lattice"),
-    ({"estimator": "smc", "num_samples": 21}, "need a multiple of 2"),
-    ({"end": "bos"}, "end='bos': expected one of none, prefix, eos"),
-    ({"context_tokens": -1}, "context_tokens=-1"),
-    ({"contxt_tokens": 3}, "did you mean context_tokens"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_bad_options(directory, options, message):
-    with pytest.raises(ValueError, match=message):
-        LatentTokens(pretrained=str(directory), device="cpu", **options)
-
-
 def test_bad_texts(model):
     with pytest.raises(ValueError, match="the text is empty: only end=eos"):
         model.log_likelihood([""])
+    with pytest.raises(ValueError, match="need a multiple of 2"):
+        model.log_likelihood(["Ada"], estimator="smc", num_samples=21)
     assert model.log_likelihood([""], contexts=["Ada"])[0].log_evidence == 0
     with pytest.raises(ValueError, match=r"estimator=exact would read .* max_segment"):
         model.log_likelihood(
@@ -405,11 +390,3 @@ def test_where_the_gap_arises(directory, capsys):
     # Every segmentation but the canonical one differs somewhere.
     assert sum(gap.places.values()) >= 1 - gap.share - 1e-12
     assert sum(Gap.total(gaps).places.values()) == pytest.approx(gap.nats)
-
-
-def test_estimate_takes_them(directory, tmp_path, capsys):
-    data = tmp_path / "texts.txt"
-    data.write_text("the fox saw Ada\nthe fox\n")
-    command = ["estimate", str(directory), "--model", "tokens", "--data", str(data)]
-    assert cli.main([*command, "--num-samples", "6"]) == 0
-    assert "bits_per_byte" in capsys.readouterr().out
