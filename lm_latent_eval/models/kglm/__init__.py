@@ -1,1 +1,7 @@
-"""KGLM: a language model that walks through a knowledge graph."""
+"""KGLM: a language model that walks through a knowledge graph.
+
+``modeling`` has p(x, z) and the proposals, ``network`` their layers, ``latents`` the
+walks and the distribution of one step, ``steps`` what the engine unfolds, ``training``
+all about annotation. Besides: ``graph`` and ``graph_file``, ``scores`` of entities and
+edges, ``twisting`` (look-ahead), ``data`` (formats of annotated texts).
+"""
