@@ -74,7 +74,7 @@ def coverage(corpora):
 
 
 @pytest.mark.parametrize("spreads", [(1.0,), (1.0, 1.0), (1.0, 0.2, 0.05), (1.0,) * 20])
-@pytest.mark.parametrize("replicates", [5, 8])
+@pytest.mark.parametrize("replicates", [5, pytest.param(8, marks=pytest.mark.nightly)])
 def test_intervals_of_few_replicates_hold(replicates, spreads):
     generator = torch.Generator().manual_seed(0)
     shape = (TRIALS, len(spreads), replicates)
@@ -108,7 +108,9 @@ def run(asking):
             return stop.value.estimate
 
 
-@pytest.mark.parametrize("passes", [8, 16, 64])
+@pytest.mark.parametrize(
+    "passes", [8, *(pytest.param(n, marks=pytest.mark.nightly) for n in (16, 64))]
+)
 def test_intervals_of_elbo_hold(passes):
     """Of one text, against the bound that all sets of masks give."""
     every = run(estimated(LENGTH, MDMOptions(num_samples=2**LENGTH), 0))
