@@ -92,19 +92,6 @@ def test_corpus_level_takes_rows_of_the_same_length_only():
         corpus_perplexity(rows, 3)
 
 
-def test_weights_of_a_corpus_are_checked():
-    with pytest.raises(ValueError, match="at least one input"):
-        stacked_weights([])
-    with pytest.raises(ValueError, match=r"log_w\[0\] must have shape \(K,\)"):
-        stacked_weights(torch.zeros(1, 2, 3))
-    with pytest.raises(ValueError, match=r"log_w\[0\] must have shape \(K,\)"):
-        stacked_weights(torch.zeros(3))
-    with pytest.raises(TypeError, match=r"log_w\[1\] must be a floating-point tensor"):
-        stacked_weights([torch.zeros(3), [0.0, 0.0, 0.0]])
-    with pytest.raises(ValueError, match=r"log_w\[1, 0\] is nan"):
-        stacked_weights([torch.zeros(1), torch.tensor([math.nan])])
-
-
 def test_products_can_vanish_where_no_input_does():
     log_w = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log()
 

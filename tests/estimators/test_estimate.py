@@ -16,7 +16,6 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     effective_sample_size,
     log_evidence,
-    log_mass,
     pareto_k,
     stderr,
 )
@@ -45,24 +44,6 @@ def test_from_log_weights_is_the_formulas():
         log_weights=tuple(log_w.double().tolist()),
     )
     assert estimate.perplexity == pytest.approx(math.exp(-estimate.log_evidence / 12))
-
-
-def test_from_beam_is_the_formula():
-    log_joint = torch.tensor([-50.0, -51.0, -torch.inf])
-
-    estimate = Estimate.from_beam(log_joint, num_tokens=12)
-
-    assert estimate == Estimate(
-        log_evidence=log_mass(log_joint).item(),
-        stderr=None,
-        draws_stderr=0.0,
-        effective_sample_size=None,
-        pareto_k=None,
-        num_samples=3,
-        num_tokens=12,
-        bound=Bound.STRICT_LOWER,
-        estimator="beam",
-    )
 
 
 def test_is_a_value():

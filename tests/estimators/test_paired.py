@@ -63,12 +63,6 @@ def test_the_errors_are_what_they_say():
     )
 
 
-def test_one_text_says_nothing_of_others():
-    found = compared([-1.0], [10], 0.5)
-    assert found.texts_stderr == found.stderr == math.inf
-    assert found.interval == (-math.inf, math.inf)
-
-
 @pytest.mark.parametrize(
     ("differences", "units", "message"),
     [

@@ -90,12 +90,3 @@ def test_out_of_memory_halves_the_batch(lstm_directory, small_memory, ask):
     before = len(tried)
     assert agree(answers(scorer, ask), expected)
     assert max(tried[before:]) <= 70, "what does not fit is not tried again"
-
-
-def test_a_text_that_does_not_fit_is_named(lstm_directory, small_memory):
-    opened = load(lstm_directory, device="cpu").checkpoint
-    small_memory(words=50)
-    scorer = Scorer(opened, ScoringOptions(), batch_size=4, quiet=True)
-    named = r"^0 \(.*61 words.* do not fit .*fewer samples"
-    with pytest.raises(ValueError, match=named):
-        answers(scorer, "texts")

@@ -45,26 +45,6 @@ def test_the_other_texts_keep_their_estimates(model, monkeypatch):
 
 
 @pytest.mark.usefixtures("missing")
-def test_so_do_other_continuations(model):
-    with pytest.raises(MissedTextsError, match=r"text/1 .*misses") as raised:
-        model.log_likelihood(
-            [" the fox", " saw the fox", " fox"],
-            contexts=["Ada", "Bo", "the"],
-            estimator="is",
-            num_samples=9,
-        )
-    assert [answer.index for answer in raised.value.answers] == [0, 2]
-
-
-@pytest.mark.usefixtures("missing")
-def test_a_pilot_that_finds_nothing_ends_no_run(model):
-    options = {"estimator": "is", "num_samples": 9, "target_stderr": 1.0}
-    with pytest.raises(MissedTextsError) as raised:
-        model.log_likelihood(TEXTS, **options)
-    assert [answer.index for answer in raised.value.answers] == OTHERS
-
-
-@pytest.mark.usefixtures("missing")
 def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     output = tmp_path / "out.jsonl"

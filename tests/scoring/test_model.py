@@ -68,20 +68,6 @@ def test_equal_contexts_are_read_once(model, monkeypatch):
     assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)
 
 
-def test_arguments_are_read_as_on_a_command_line(model):
-    usual = model.log_likelihood(TEXTS, num_samples=1000)
-    for number in ("1000", 1e3, "1e3"):
-        same = model.log_likelihood(TEXTS, num_samples=number, batch_size="auto")
-        assert same == usual
-    with pytest.raises(ValueError, match=r"num_samples=1\.5: expected a whole number"):
-        model.log_likelihood(TEXTS, num_samples=1.5)
-    with pytest.raises(ValueError, match="batch_size='big': expected a whole number"):
-        model.log_likelihood(TEXTS, batch_size="big")
-    for wrong in ({"max_tokens": math.inf}, {"sampling_temperature": "hot"}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.*: expected"):
-            model.generate(["the"], num_samples=2, **wrong)
-
-
 def test_seeds_draw_anew_and_unknown_words_have_a_price(model):
     [a], [b] = (model.log_likelihood(TEXTS[:1], num_samples=20, seed=s) for s in (0, 1))
     assert a.log_weights != b.log_weights
@@ -125,10 +111,3 @@ def test_what_is_impossible_says_so(model, settings, error, message):
 def test_one_string_is_no_list_of_strings(model):
     with pytest.raises(TypeError, match="expected a list of strings"):
         model.log_likelihood("the fox")
-
-
-def test_a_text_that_cannot_be_scored_is_named(spelled_directory):
-    spelled = lm_latent_eval.load(spelled_directory, device="cpu")
-    with pytest.raises(ValueError, match=r"text/1 \('the <unk>'\): .* 1 literal <unk>"):
-        spelled.log_likelihood(["the fox", "the <unk>"])
-    assert spelled.log_likelihood(["the <unk>"], unk="penalized")

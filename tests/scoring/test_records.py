@@ -61,16 +61,6 @@ def test_log_weights_take_a_column_only_where_there_are_some(tmp_path):
         assert records.read(path)[0].answers == [made]
 
 
-def test_intervals_take_columns_only_where_there_are_some(tmp_path):
-    made = answer()
-    within = replace(made.estimate, at_least=-math.inf, at_most=-0.25)
-    for known in (made, replace(made, estimate=within)):
-        path = tmp_path / str(known is made)
-        write(path, known)
-        assert ("at_most" in pq.read_schema(path).names) is (known is not made)
-        assert records.read(path)[0].answers == [known]
-
-
 def test_a_killed_run_leaves_what_it_had(tmp_path):
     path = tmp_path / f"run{records.UNFINISHED}"
     with records.journal(path, {"seed": 3}) as add:

@@ -202,17 +202,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(data, tmp_path, after):
         [*read(pa.table({}))]
 
 
-def test_a_client_outside_of_the_cluster_is_told_where_to_run(
-    spelled_directory, data, tmp_path, monkeypatch
-):
-    """The file would be looked for on another machine."""
-    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    opening = Opening(str(spelled_directory), {"num_samples": 20}, device="cpu")
-    with pytest.raises(ValueError, match="run this there, with RAY_ADDRESS=auto"):
-        score_corpus(opening, data, tmp_path / "scores", workers=2)
-
-
 def test_ray_is_asked_for(spelled_directory, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     command = ["estimate", str(spelled_directory), "--data", str(data)]
