@@ -8,12 +8,13 @@ from scipy.stats import chisquare
 
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS
 
 NUMBER = 20_000
 PAIRS = [
     (name, which)
-    for name in ("entitynlm", "kglm", "lrlm", "nklm")
+    for name in ("entitynlm", "kglm", "lrlm", "nklm", "rnng")
     for which in TINY_MODELS[name].proposals
 ]
 
@@ -23,6 +24,8 @@ PAIRS = [
 def test_samples_follow_q(name, which, temperature):
     case = TINY_MODELS[name].case()
     text = [*case.words[1::-1], *case.words[:2]]
+    if name == "rnng":
+        text.append(END)  # whole sentences, which every proposal can read
     proposal = case.proposal(which, temperature)
     encoded = proposal.encode(case.batch([text]))
     every = case.latents(text)

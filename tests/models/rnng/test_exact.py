@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import Particles
@@ -144,28 +143,6 @@ def test_adapted_weights_do_not_depend_on_the_last_choice():
         same = log_w[0, [i for i, p in enumerate(past) if p == z]]
         torch.testing.assert_close(same, same[:1].expand_as(same), rtol=0, atol=1e-12)
     assert log_w.std() > 0.01, "premise"
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
-@pytest.mark.parametrize("name", [*PROPOSALS, "crf"])
-def test_samples_follow_q(name, temperature):
-    rnng, samples = model("new"), 20_000
-    tokens = [*TEXT, END]
-    prefixes = every_prefix(len(tokens), end=True)
-    proposal = rnng.proposal(name, temperature)
-    encoded = proposal.encode(piece(tokens))
-    log_q = proposal.log_prob(encoded, prefixes)[0]
-    draws = proposal.sample(encoded, Streams([3], samples), samples)
-    listed = {tuple(z): k for k, z in enumerate(prefixes.before[0].tolist())}
-    drawn = torch.tensor([listed[tuple(z)] for z in draws.latents.before[0].tolist()])
-    torch.testing.assert_close(draws.log_q[0], log_q[drawn], rtol=0, atol=1e-12)
-    observed = torch.bincount(drawn, minlength=len(log_q)).double()
-    expected = log_q.exp() * samples
-    common = expected >= 5
-    assert common.sum() > 5, "premise"
-    observed = torch.cat([observed[common], observed[~common].sum()[None] + 1e-9])
-    expected = torch.cat([expected[common], expected[~common].sum()[None] + 1e-9])
-    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
 
 
 @every_pair
