@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import START, UNKNOWN
 from tests.tiny_models import randomised
 
 VOCABULARY = 6
 BEYOND = 6
 """A word that is known but cannot be uttered."""
-SYMBOLS = (UNKNOWN, END, 4, 5)
-"""Every word that it can utter."""
 MAX_LENGTH = 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -128,8 +127,3 @@ def close(ours: torch.Tensor, golden: Any) -> None:
     """Every entry within the tolerance."""
     wanted = torch.tensor(golden, dtype=torch.float64)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
-
-
-def log_mean(values: torch.Tensor) -> float:
-    """Log of the mean of exponentials."""
-    return (values.logsumexp(-1) - math.log(values.shape[-1])).item()
