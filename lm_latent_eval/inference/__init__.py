@@ -5,8 +5,7 @@
 - ``steps``, ``unfolding``, ``cuts``: draws and searches of left-to-right latents;
 - ``particles``: weighted latents of a text that is read piece by piece; ``streams``:
   random numbers; ``ragged``: arrays;
-- ``simulation``: texts that a model writes, with bounds from above; ``consistency``:
-  checks of models and proposals that other packages bring.
+- ``consistency``: checks of models and proposals that other packages bring.
 """
 
 from __future__ import annotations

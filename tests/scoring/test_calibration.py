@@ -10,9 +10,9 @@ import torch
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import Mixed
 from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.inference.simulation import simulate, upper_bound
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import parts_of, rebuilt
+from lm_latent_eval.scoring.calibration import simulate, upper_bound
 from lm_latent_eval.text.words import END, START
 from tests.test_laws import opened
 
