@@ -10,6 +10,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.tasks import write_dataset
+from lm_latent_eval.scoring.texts import Query
 
 STOCK = Path(lm_eval.__file__).parent / "tasks"
 
@@ -74,6 +75,23 @@ def log_likelihoods(results):
         for name, samples in results["samples"].items()
         for sample in samples
     }
+
+
+def assert_the_scorer_says_so_alone(results, scorer, rel):
+    """A task's name and a document's number choose the draws; ``rel`` is rounding's."""
+    found = log_likelihoods(results)
+
+    def alone(name, text, context=""):
+        (answer,) = scorer.score_continuations([Query(0, name, text, context)])
+        return pytest.approx(answer.estimate.log_evidence, rel=rel), answer.is_greedy
+
+    for i, passage in enumerate(PASSAGES):
+        context, _, last = passage.rpartition(" ")
+        expected = [alone(f"lambada_openai/{i}", f" {last}", context)]
+        assert found["lambada_openai", i] == expected
+    for i, pair in enumerate(PAIRS):
+        expected = [alone(f"blimp_adjunct_island/{i}", f" {one}")[0] for one in pair]
+        assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
 
 
 def plain_names(results):

@@ -1,4 +1,4 @@
-"""``lm-latent-eval audit``: is what an lm-eval model scores a likelihood at all?"""
+"""``lm-latent-eval audit``: tests whether an lm-eval model's scores are likelihoods."""
 
 from __future__ import annotations
 

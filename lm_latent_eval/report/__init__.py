@@ -1,1 +1,1 @@
-"""What a run says to its reader."""
+"""Reports: numbers, comparisons, pages and exports of results."""

@@ -1,4 +1,4 @@
-"""``lm-latent-eval report``: what runs found, compared on one page."""
+"""One page of HTML that compares runs (``lm-latent-eval report``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what was found by whatever found it, as records.
+"""Results of lm-eval and of ``estimate``, read as records.
 
 A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
 ``lm-latent-eval estimate``. Models that are not ours leave no record; what they found

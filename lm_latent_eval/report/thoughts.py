@@ -1,4 +1,4 @@
-"""What the thoughts of a run were worth: diagnostics of ``latent_cot``."""
+"""Diagnostics of ``latent_cot`` runs, from their files of thoughts."""
 
 from __future__ import annotations
 

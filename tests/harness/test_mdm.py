@@ -12,9 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.source import Lengths
-from tests.stock_tasks import PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
+from tests.stock_tasks import PAIRS, TASKS, assert_the_scorer_says_so_alone, tasks
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny
 
@@ -52,19 +51,7 @@ def test_stock_tasks_run_unmodified(backend, how, bound):
     results = lm_eval.simple_evaluate(
         model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
     )
-    found, scorer = log_likelihoods(results), lm._scorer
-
-    def alone(name, text, context=""):
-        (answer,) = scorer.score_continuations([Query(0, name, text, context)])
-        return pytest.approx(answer.estimate.log_evidence, rel=1e-9), answer.is_greedy
-
-    for i, passage in enumerate(PASSAGES):
-        context, _, last = passage.rpartition(" ")
-        expected = [alone(f"lambada_openai/{i}", f" {last}", context)]
-        assert found["lambada_openai", i] == expected
-    for i, pair in enumerate(PAIRS):
-        expected = [alone(f"blimp_adjunct_island/{i}", option)[0] for option in pair]
-        assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
+    assert_the_scorer_says_so_alone(results, lm._scorer, 1e-9)
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
     estimator = how.get("estimator", "auto")

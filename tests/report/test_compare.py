@@ -167,13 +167,6 @@ def test_few_texts_have_no_verdict():
     assert "9 texts are too few for a verdict, which takes 10" in found.verdict
 
 
-def test_a_side_that_draws_nothing_has_no_number_of_samples():
-    path = {**SPELLED, "estimator": "path"}
-    sides = [record(3.0, settings=path), record(0.0, seed=1)]
-    [found] = compare({name: [[each]] for name, each in zip("AB", sides, strict=True)})
-    assert "path" in as_text([found])
-
-
 def test_errors_over_draws_are_those_of_each_model():
     """What draws have missed adds over texts as it is, as in a number."""
     known = partial(estimated, stderr=0.5)
@@ -219,18 +212,6 @@ def test_errors_that_few_passes_told_are_as_wide_as_in_a_number():
     known = verdict(few(a, draws_degrees=math.inf), b).units["bytes"][2]
     assert found.draws_stderr > 1.1 * known.draws_stderr
     assert found.texts_stderr == known.texts_stderr
-
-
-def test_where_draws_differ_by_more_than_texts_their_degrees_count():
-    noisy = partial(estimated, stderr=0.05, draws_stderr=0.05)
-    a = noisy(record(3.0, "stochastic lower", spread=0.01))
-    few, sure = (
-        verdict(noisy(a, draws_degrees=degrees), record(spread=0.01)).units["bytes"][2]
-        for degrees in (4.0 / NUM_TEXTS, math.inf)
-    )
-    assert few.degrees == pytest.approx(4, rel=0.2)
-    assert sure.degrees > 1e3
-    assert few.interval[0] < sure.interval[0]
 
 
 def test_pairing_sees_what_single_errors_hide():
@@ -442,9 +423,3 @@ def test_from_the_command_line(tmp_path, capsys):
     assert "say with --data" in capsys.readouterr().err
     assert main(["compare", estimates]) == 2
     assert main(["compare", estimates, estimates]) == 2
-
-
-def test_a_record_file_is_a_result(tmp_path):
-    write(record(1.0), tmp_path / "a.parquet")
-    [found] = read(tmp_path / "a.parquet")
-    assert found.answers == record(1.0).answers

@@ -1,4 +1,4 @@
-"""Compares models on the same texts, and says no more than the numbers hold."""
+"""Comparison of models on the same texts and questions."""
 
 from lm_latent_eval.report.compare.analysis import More, Ranking, more, rank
 from lm_latent_eval.report.compare.comparison import (

@@ -1,10 +1,9 @@
-"""Compares models on the same texts, and says no more than the numbers hold.
+"""Paired comparison of models on the same texts, task by task.
 
 A side is a model, as one run or several. Texts are paired by digest, questions by their
-name; units of one cluster count as one. Which side
-predicts them better is decided where the difference exceeds its error *and* what the
-numbers bound allows it: of two models, the better one may be better than was found, and
-the worse one must not be.
+name; units of one cluster count as one. Which side predicts the texts better is decided
+where the difference exceeds its error *and* the kind of bound allows it: of two models,
+the better one may be better than was found, and the worse one must not be.
 """
 
 from __future__ import annotations
