@@ -10,7 +10,11 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from lm_latent_eval.audit.run import Audit, audit
+from lm_latent_eval.audit.session import Plan, Requester, Session
+from lm_latent_eval.audit.verdict import Kind
 from lm_latent_eval.harness.answers import of_whole_text
+from lm_latent_eval.harness.audit import Model
 
 NAME = "audited_bigram"
 WORDS = ("ada", "bo", "cat", "dog", "elm", "fig", "gnu", "hen", "ivy", "jay")
@@ -278,3 +282,24 @@ def split(text: str) -> list[int]:
 
 def opens(text: str) -> bool:
     return not text or text[0].isspace()
+
+
+# -- audits of them -------------------------------------------------------------------
+
+NOISE = {"errors": 0.05}
+"""Fault -> the Monte Carlo error of a scorer that has it, nats."""
+
+
+def audited(world: int, plan: Plan | None = None, **arguments: object) -> Audit:
+    """Audit the bigram model of a world."""
+    noise = NOISE.get(str(arguments.get("fault")), 0.0)
+    model = Model.open(NAME, {"world": world, "noise": noise, **arguments})
+    session = Session(
+        Requester(model), Kind.WORDS, plan or Plan(), texts(world), seed=world
+    )
+    return audit(session, model=NAME)
+
+
+def alarms(found: Audit) -> set[str]:
+    """The items that fail and must not."""
+    return {one.item.title for one in found.alarms}

@@ -94,6 +94,7 @@ def test_segmentations_are_summed_more_exactly(dtype):
     assert abs(one - other) < 1e-4
 
 
+@pytest.mark.nightly
 def test_latents_are_estimated_more_exactly():
     """Weights that are rounded so move the demonstration's texts more than seeds do."""
     model = lm_latent_eval.load(CHECKPOINT, device="cpu")

@@ -1,4 +1,4 @@
-"""Laws of mixtures: splits, permutations, totals; draws against the exact sum."""
+"""Laws of mixtures: sums, permutations, totals; draws against the exact sum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     probability_interval,
 )
-from lm_latent_eval.estimators.mixtures import log_mixture, split_variance
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mixtures import files
@@ -27,7 +26,9 @@ from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
 from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
 
 ASKED = "Which barks?\nA. a cat\nB. a dog\nC. a hen\nAnswer:"
+
 ANSWERS = (" A", " B", " C")
+
 ROUNDING = 1e-12
 """Of sums of a few float64 numbers of about 1."""
 
@@ -121,16 +122,6 @@ def test_a_mixture_is_the_sum_that_it_says(tmp_path, everything):
     assert sum(total.values()) == pytest.approx(1, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("cut", [1, 2])
-def test_mixtures_over_any_split_of_components_agree(tmp_path, cut):
-    whole = numbers(scorer(tmp_path, {"prompts": PROMPTS}))
-    halves = [PROMPTS[:cut], PROMPTS[cut:]]
-    shares = [math.log(sum(p["weight"] for p in half) / 3.5) for half in halves]
-    parts = [numbers(scorer(tmp_path, {"prompts": half})) for half in halves]
-    for together, *apart in zip(whole, *parts, strict=True):
-        assert log_mixture(shares, apart) == pytest.approx(together, rel=ROUNDING)
-
-
 @pytest.mark.parametrize("draws", [None, 5])
 def test_permuting_components_moves_nothing(tmp_path, everything, draws):
     turned = json.loads(json.dumps(everything))
@@ -144,11 +135,9 @@ def test_permuting_components_moves_nothing(tmp_path, everything, draws):
     assert one.fingerprint == other.fingerprint
 
 
-@pytest.mark.parametrize("draws", [None, 7])
-@pytest.mark.parametrize("kind", ["all", "cyclic"])
-def test_all_answers_total_one(tmp_path, kind, draws):
-    content = {"prompts": PROMPTS, "permutations": kind}
-    found = numbers(scorer(tmp_path, content | ({"draws": draws} if draws else {})))
+def test_answers_by_the_same_draws_total_one(tmp_path):
+    content = {"prompts": PROMPTS, "permutations": "cyclic", "draws": 7}
+    found = numbers(scorer(tmp_path, content))
     assert sum(map(math.exp, found)) == pytest.approx(1, rel=ROUNDING)
 
 
@@ -257,23 +246,19 @@ def test_errors_of_components_count_by_their_shares(tmp_path):
         assert other.estimate.draws_stderr == pytest.approx(share * each)
 
 
-def test_a_weight_above_one_is_an_error_that_names_the_component(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (0.1, ValueError, r"task/0 .*component after has a log p of 0.1"),
+        (-math.inf, MissedSupportError, r"task/0.*none of 3 components"),
+    ],
+)
+def test_what_is_no_probability_of_an_answer_is_named(tmp_path, given, error, said):
     read = scorer(tmp_path, {"prompts": PROMPTS}).mixture
-    wrong = MixtureScorer(
-        read, {"base": lambda asked: [Found(0.1, 1, False) for _ in asked]}, {}, {}
-    )
-    with pytest.raises(
-        ValueError, match=r"task/0 .*component after has a log p of 0.1"
-    ):
+    every = [Found(given, 1, False)]
+    wrong = MixtureScorer(read, {"base": lambda asked: every * len(asked)}, {}, {})
+    with pytest.raises(error, match=said):
         answers(wrong)
-
-
-def test_an_answer_that_no_component_gives_is_named(tmp_path):
-    read = scorer(tmp_path, {"prompts": PROMPTS}).mixture
-    none = [Found(-math.inf, 1, False)]
-    never = MixtureScorer(read, {"base": lambda asked: none * len(asked)}, {}, {})
-    with pytest.raises(MissedSupportError, match=r"task/0.*none of 3 components"):
-        answers(never)
 
 
 def test_whole_texts_take_models_alone(tmp_path):
@@ -339,13 +324,3 @@ def test_shares_of_what_is_drawn_total_one(tmp_path):
     assert {row["questions"] for row in rows} != {8}, "premise: not all are drawn"
     for name in ("weight", "carries"):
         assert sum(row[name] for row in rows) == pytest.approx(1)
-
-
-def test_a_factor_that_does_nothing_moves_nothing():
-    rng = np.random.default_rng(0)
-    column = rng.random((4, 1))
-    weights = [np.full(4, 0.25), np.array([0.2, 0.3, 0.5])]
-    alone, other, together = split_variance(np.tile(column, (1, 3)), weights)
-    assert alone == pytest.approx(column.var())
-    assert other == pytest.approx(0, abs=1e-15)
-    assert together == pytest.approx(0, abs=1e-15)
