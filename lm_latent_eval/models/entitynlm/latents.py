@@ -1,4 +1,4 @@
-r"""Distribution of one step of an entity chain, p(z_t | z_<t, x).
+r"""Entity chains and slots, and the distribution of one step, p(z_t | z_<t, x).
 
 z_t = (entity, remaining) of token t: entity 0 is no mention, entities are numbered by
 their first mention, and ``remaining`` counts the further tokens of the mention. Inside

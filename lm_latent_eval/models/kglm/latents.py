@@ -1,4 +1,4 @@
-r"""Distribution of one step of a walk, p(z_t | z_<t, x).
+r"""Walks, and the distribution of one step, p(z_t | z_<t, x).
 
 z_t = (mention type, node) of token t:
 
@@ -113,16 +113,6 @@ class Rows:
     def previous(self) -> Tensor:
         """The node of the token before, (R,)."""
         return self.window[:, -1]
-
-
-class ListedSteps(NamedTuple):
-    """Choices of several rows, flat, on the host."""
-
-    row: Tensor
-    mention: Tensor
-    node: Tensor
-    log_p: Tensor
-    """What they add to the rank of a walk, nats."""
 
 
 class Parents(NamedTuple):

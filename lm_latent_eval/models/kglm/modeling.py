@@ -1,4 +1,4 @@
-"""KGLM's joint distribution p(x, z): text and a walk through a knowledge graph.
+"""KGLM: text and a walk through a knowledge graph, p(x, z) and q(z | x).
 
     p(x, z) = prod_t p(z_t | z_<t, x_<t) p(x_t | z_t, x_<t),  z_t = (mention type, node)
 

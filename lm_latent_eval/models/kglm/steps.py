@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import (
-    ListedSteps,
     Mention,
     NextStep,
     Parents,
@@ -239,6 +238,16 @@ def resampled(state: Tensor, origin: Tensor) -> Tensor:
 
 
 # -- choices: ranked for search, summed for prediction ------------------------------
+
+
+class ListedSteps(NamedTuple):
+    """Choices of several rows, flat, on the host."""
+
+    row: Tensor
+    mention: Tensor
+    node: Tensor
+    log_p: Tensor
+    """What they add to the rank of a walk, nats."""
 
 
 def listed_steps(

@@ -1,4 +1,4 @@
-"""LRLM's joint distribution p(x, z): text and its segmentation into words and names.
+"""LRLM: text and its segmentation into words and names, p(x, z) and q(z | x).
 
     p(x, z) = prod over segments of  p(word) p(x_t)  or  p(relation) p(r) p(alias of r)
 

@@ -1,4 +1,4 @@
-"""NKLM's joint distribution p(x, z): words, some copied from the facts of a topic.
+"""NKLM: words, some copied from the facts of a topic, p(x, z) and q(z | x).
 
     p(x, z) = p(topic) prod_t p(no fact) p(not copied) p(x_t)
                          or   p(fact) p(copied) p(alias) p(position)

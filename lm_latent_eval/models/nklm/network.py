@@ -1,4 +1,4 @@
-"""The network of NKLM: source and identity of each next word.
+"""The network of NKLM: layers that predict the source and identity of each word.
 
 The network reads a word as its source: one that is copied as its fact and its position.
 """
