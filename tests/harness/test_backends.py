@@ -277,16 +277,6 @@ def test_generation_stops_at_the_first_stop_string(backend):
         assert cut == text[: text.index(third)]
 
 
-def test_generation_writes_at_most_max_gen_toks_words(backend):
-    lm = backend(num_samples=10)
-    for most in (1, 4, 9):
-        requests = generation(
-            *["the fox"] * 5, max_gen_toks=most, do_sample=True, temperature=2.0
-        )
-        for text in lm.generate_until(requests):
-            assert len(text.replace(".", " .").split()) <= most
-
-
 def test_sampled_words_follow_their_probabilities(backend, truth):
     """First words of many generations, against enumeration."""
     number = 600
@@ -330,11 +320,3 @@ def test_wordy_arguments_are_checked(backend):
         ValueError, match=r"task/0 .*\['until'\]: expected a dictionary"
     ):
         lm.generate_until(no_dictionary)
-
-
-def test_numbers_of_generation_come_as_strings(backend):
-    lm = backend(num_samples=5)
-    asked = {"do_sample": True, "until": []}
-    few = lm.generate_until(generation("the", max_gen_toks=2, temperature=2, **asked))
-    same = generation("the", max_gen_toks="2e0", temperature="2", **asked)
-    assert lm.generate_until(same) == few

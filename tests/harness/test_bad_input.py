@@ -75,7 +75,9 @@ def test_no_requests_no_answers(backend):
     assert lm.get_model_info()["latent_eval"]["requests"] == 0
 
 
-@pytest.mark.parametrize("name", ["kglm", "lstm"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("kglm", marks=pytest.mark.nightly), "lstm"]
+)
 def test_a_very_long_text_is_one_document(tiny, tiny_lstm, name):
     """Not cut, and in the memory of a piece: ten times the words take little more."""
     # ru_maxrss counts kilobytes, but bytes on macOS.

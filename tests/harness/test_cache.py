@@ -9,7 +9,7 @@ import pytest
 from lm_eval.api.model import CachingLM
 
 from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat
-from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.harness.backends import LatentKGLM
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -62,13 +62,6 @@ def test_a_second_run_answers_from_the_cache(backend, caching, monkeypatch):
         assert new.answer.stream == old.answer.stream
 
 
-def test_what_is_missing_from_the_cache_is_computed(backend, caching):
-    caching(backend(num_samples=10)).loglikelihood_rolling(rolling(*TEXTS)[:2])
-    whole = caching(backend(num_samples=10)).loglikelihood_rolling(rolling(*TEXTS))
-    expected = backend(num_samples=10).loglikelihood_rolling(rolling(*TEXTS))
-    assert whole == pytest.approx(expected, rel=1e-12)
-
-
 CHANGES = {
     "num_samples": 11,
     "seed": 1,
@@ -108,12 +101,6 @@ def test_another_checkpoint_is_refused(backend, caching, tmp_path):
     digest = first.checkpoint.digest
     with pytest.raises(CacheMismatchError, match=f"checkpoint is {digest} there"):
         caching(other)
-
-
-def test_another_kind_of_model_is_refused(backend, tiny_lstm, caching):
-    caching(backend())
-    with pytest.raises(CacheMismatchError, match="latent_kglm there and latent_lstm"):
-        caching(LatentLSTM(pretrained=tiny_lstm))
 
 
 def test_the_cache_of_a_stranger_is_refused(backend, caching):

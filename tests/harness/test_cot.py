@@ -230,20 +230,6 @@ def test_targets_of_a_generation_task(evaluate, directory):
         assert abs(value - estimate.log_evidence) < 5 * error
 
 
-def test_python_opens_it(directory):
-    model = lm_latent_eval.load(directory, model="cot", device="cpu")
-    [estimate] = model.log_likelihood([" c"], contexts=["a b"], **OPTIONS)
-    assert estimate.num_samples == 40 and estimate.num_tokens == 1
-    [hundred] = model.log_likelihood(
-        [" c"], contexts=["a b"], **{**OPTIONS, "num_samples": 100}
-    )
-    assert hundred.num_samples == 100
-    with pytest.raises(ValueError, match="a whole text has no question"):
-        model.log_likelihood(["a b"], **OPTIONS)
-    with pytest.raises(ValueError, match="option='thoughts'"):
-        model.log_likelihood([" c"], contexts=["a"], thoughts=3, **OPTIONS)
-
-
 def test_mixed_precision_is_that_of_hf(directory):
     """A thought's tokens, as drawn, have what ``hf`` gives them in that precision."""
     mixed = {"dtype": "float32", "mixed_precision_dtype": "float16"}

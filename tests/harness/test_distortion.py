@@ -27,7 +27,6 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
-from tests.distortion.languages.tiny import gpt2
 from tests.distortion_tasks import (
     BINS,
     GROUP,
@@ -338,21 +337,6 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(spelled, ca
         kept
     )
     assert f"{200 - len(kept)} of 200 sequences of" in caplog.text
-
-
-def test_a_text_without_words_is_none_to_models_of_sentences(tmp_path):
-    grammar = draw(causal(), tmp_path, 100, max_length=4)
-    empty = grammar.dataset()["ids"][:].count([1])
-    assert empty > 0, "premise"
-    assert load(grammar, end="written").left_out == 0
-    assert load(grammar, end="implied").left_out == empty
-
-
-def test_a_tokenizer_that_does_not_know_the_begin(tmp_path):
-    language = CausalLanguage(gpt2(vocab_size=5), 1.0, 4, 1, causal().tokenizer)
-    grammar = draw(language, tmp_path, 20, max_length=4)
-    with pytest.raises(ValueError, match="none of 20 sequences is what its tokenizer"):
-        load(grammar)
 
 
 # -- log-probabilities of zero, and other answers --------------------------------------

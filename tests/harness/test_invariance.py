@@ -38,6 +38,12 @@ SETTINGS = (
     {"num_samples": 6, "estimator": "beam"},
     {"num_samples": 6, "target_stderr": 0.3, "max_samples": 40},
 )
+DAILY = SETTINGS[0]
+NIGHTLY = [
+    each if each is DAILY else pytest.param(each, marks=pytest.mark.nightly)
+    for each in SETTINGS
+]
+"""What moves no number for one estimator in the same way as for the others."""
 
 
 def errors(estimate):
@@ -77,7 +83,7 @@ def test_batch_size_moves_no_number(backend, settings):
         assert same(alone, everything(backend(batch_size=size, **settings)))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", NIGHTLY, ids=str)
 def test_memory_moves_no_number(backend, settings, monkeypatch):
     """A few latent decisions, or scores, at a time instead of millions."""
     plenty = everything(backend(**settings))
@@ -88,8 +94,9 @@ def test_memory_moves_no_number(backend, settings, monkeypatch):
     assert same(plenty, everything(backend(**settings)))
 
 
-@pytest.mark.parametrize("proposal", ["peeking", "prior"])
-@pytest.mark.parametrize("estimator", ["is", "beam"])
+@pytest.mark.parametrize(
+    ("estimator", "proposal"), [("is", "peeking"), ("beam", "prior")]
+)
 def test_pieces_move_no_number(backend, monkeypatch, estimator, proposal):
     """Proposals that do not read ahead: where a long text is cut does not matter."""
     settings = {"estimator": estimator, "num_samples": 6, "proposal": proposal}
@@ -108,7 +115,7 @@ def test_a_piece_reads_to_its_own_end_in_any_company(backend, monkeypatch):
     assert same(alone, together)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", NIGHTLY, ids=str)
 def test_order_and_company_move_no_number(backend, settings):
     lm = backend(**settings)
     asked, pairs = rolling(*TEXTS), conditional(*PAIRS)
@@ -177,16 +184,6 @@ def test_a_copy_that_pads_a_process_draws_the_same(backend):
     (unnamed,) = rolling("Ada saw the fox")
     unnamed.task_name = None
     assert len(lm.loglikelihood_rolling([unnamed] * 2)) == 2
-
-
-def test_requests_that_no_task_made_are_counted(backend):
-    lm = backend(num_samples=30)
-    nameless = rolling("the fox", "the fox")
-    for request in nameless:
-        request.task_name = None
-    first, second = lm.loglikelihood_rolling(nameless)
-    assert first.answer.stream != second.answer.stream
-    assert first.estimate.log_weights != second.estimate.log_weights
 
 
 # -- target_stderr -------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 
@@ -63,18 +62,6 @@ def test_stock_tasks_run_unmodified(backend, how, bound):
     assert ours["bound_of_log_likelihood"][bound] > 0
 
 
-def test_one_token_after_its_context_is_exact(backend):
-    ((answer, greedy),) = backend().loglikelihood(conditional(("Ada saw the", " fox")))
-    truth = tiny.Truth(
-        tiny.denoiser(),
-        tiny.TargetTokens((tiny.BEGIN, 8, 7, 5), (6,), (tiny.END,)),
-    )
-    rows = truth.rows(frozenset())[0]
-    assert answer == pytest.approx(float(rows[6]), abs=1e-10)
-    assert greedy == (int(rows.argmax()) == 6)
-    assert str(answer.estimate.bound) == "exact" and answer.answer.evaluations == 1
-
-
 def everything(lm):
     whole = lm.loglikelihood_rolling(rolling(*TEXTS))
     parts = lm.loglikelihood(conditional(*PAIRS_ASKED))
@@ -120,7 +107,6 @@ def test_options_of_a_question_share_their_masks(backend):
 
 
 def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
-    import shutil
 
     counted = tmp_path / "counted"
     shutil.copytree(directory, counted)
@@ -167,14 +153,6 @@ def test_a_causal_model_is_refused(tmp_path):
         LatentMDM(pretrained=str(tmp_path), device="cpu")
     with pytest.raises(ValueError, match="no network for AutoModelForMaskedLM"):
         lm_latent_eval.load(tmp_path, model="mdm", device="cpu")
-
-
-def test_a_configuration_of_wrong_types_is_refused(directory, tmp_path):
-    damaged = shutil.copytree(directory, tmp_path / "damaged")
-    config = json.loads((damaged / "config.json").read_text())
-    (damaged / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
-    with pytest.raises(ValueError, match=r"no network for .*'hidden_size'"):
-        lm_latent_eval.load(damaged, model="mdm", device="cpu")
 
 
 def test_a_token_that_masks_and_room_are_needed(directory, backend, tmp_path):

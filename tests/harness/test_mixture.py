@@ -104,24 +104,6 @@ def test_models_are_summed_whole_texts_too(mixed, networks):
             assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
 
 
-def test_a_mixture_of_mixtures_is_the_mixture(mixed, networks, tmp_path):
-    """The law of splits, through the backends."""
-    flat = mixed({"prompts": PROMPTS})
-    halves = []
-    for n, (prompt, weight) in enumerate(zip(PROMPTS, (1, 3), strict=True)):
-        half = tmp_path / f"half_{n}.yaml"
-        half.write_text(yaml.safe_dump({"prompts": [prompt]}))
-        arguments = {"mixture": str(half)}
-        one = {"name": f"{n}", "weight": weight, "base": "latent_mixture"}
-        halves.append({**one, "args": arguments})
-    nested = mixed({"models": halves}, "nested.yaml")
-    pairs = conditional(*PAIRS)
-    for a, b in zip(
-        flat.loglikelihood(pairs), nested.loglikelihood(pairs), strict=True
-    ):
-        assert a[0] == pytest.approx(b[0], rel=ROUNDING)
-
-
 def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
     content = {"models": of(networks, "one", "other")}
     with pytest.raises(ValueError, match=r"one, other cut strings.*end=prefix"):

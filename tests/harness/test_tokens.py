@@ -234,45 +234,6 @@ def model(directory):
     return lm_latent_eval.load(directory, model="tokens", device="cpu")
 
 
-def restored(model):
-    """Strings that the tokenizer does not change."""
-    tokenizer = model.opened.network.tokenizer
-    decode = tokenizer.backend_tokenizer.decoder.decode
-    return [
-        text
-        for text in (*SENTENCES[:4], "the fox saw Ada", "Ducks and geese")
-        if decode(tokenizer.tokenize(text)) == text
-    ]
-
-
-@pytest.mark.parametrize("end", ["none", "eos", "prefix"])
-def test_texts_are_never_below_hf(model, directory, end):
-    """Of several windows, too, and strictly above where others fit in beside it."""
-    texts = restored(model)
-    assert len(texts) >= 2, "premise"
-    found = model.log_likelihood(texts, num_samples=10, end=end)
-    plain = model.log_likelihood(
-        texts, estimator="canonical", end="eos" if end == "eos" else "none"
-    )
-    gains = [a.log_evidence - b.log_evidence for a, b in zip(found, plain, strict=True)]
-    assert min(gains) >= 0
-    assert max(gains) > 0.01
-    if end == "none":
-        hf = HFLM(pretrained=str(directory), device="cpu")
-        assert [b.log_evidence for b in plain] == pytest.approx(
-            tiny_checkpoint.log_likelihoods(hf, *texts), rel=1e-10
-        )
-
-
-def test_a_short_text_is_exact(model):
-    """A beam with room for all of them, and a sum over all of them."""
-    for text in ("the fox", "Ada"):
-        [every] = model.log_likelihood([text], estimator="exact")
-        [found] = model.log_likelihood([text], num_samples=4000)
-        assert str(found.bound) == str(every.bound) == "exact"
-        assert found.log_evidence == pytest.approx(every.log_evidence, rel=1e-10)
-
-
 def test_characters_of_several_bytes_are_restored(model):
     tokenizer = model.opened.network.tokenizer
     text = "the é"

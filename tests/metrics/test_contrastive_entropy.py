@@ -198,14 +198,6 @@ def test_without_a_ratio_entropies_are_kept(metric):
 
 
 @of("contrastive_entropy")
-def test_copies_that_are_no_worse_have_no_ratio(metric):
-    same = {0.1: [-1.0, -2.0], 0.3: [-2.0, -2.0]}
-    found = metric.compute(log_scores=[-1.0, -2.0], distorted=same)
-    assert found["nats_per_sentence"] == {0.1: 0, 0.3: 0.5}
-    assert found["ratio"] == {0.1: None, 0.3: None}
-
-
-@of("contrastive_entropy")
 def test_a_result_that_was_written_as_json(metric):
     first = metric.compute(**SCORES)
     read = json.loads(json.dumps(first))
@@ -232,15 +224,3 @@ def test_nothing_is_scored_for_a_baseline_that_is_no_level(metric):
 
 def never(texts):
     raise AssertionError("nothing should have been scored")
-
-
-@of("contrastive_entropy")
-def test_a_scorer_that_gives_nothing(metric):
-    with pytest.raises(ValueError, match="the scorer gave None for 'a b'"):
-        metric.compute(texts=["a b"], scorer=lambda texts: [None] * len(texts))
-
-
-@of("contrastive_entropy")
-def test_levels_are_looked_at_before_texts_are_scored(metric):
-    with pytest.raises(ValueError, match=r"level 0: expected a number above 0"):
-        metric.compute(texts=["a b"], scorer=pytest.fail, levels=[0, 0.1])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.numbers import NO_WEIGHTS, corpus_table, numbers, table
+from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
 from lm_latent_eval.scoring import files, records
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -138,17 +136,3 @@ def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, capsys, command, 
     said = capsys.readouterr().err
     assert "by an unfinished run of lm-latent-eval 0.2: finish it with" in said
     assert said.count("\n") == 1
-
-
-def test_the_perplexity_of_one_word_is_written_short():
-    """Its spelling may cost a hundred nats."""
-    one = replace(record(-3.0, texts=2), answers=[exact_of(n) for n in range(2)])
-    for shown in (table(one), corpus_table(one.answers, {})):
-        [line] = [row for row in shown.splitlines() if "word_perplexity" in row]
-        assert "1.9480e+46" in line
-        assert max(map(len, line.split())) < 20
-
-
-def exact_of(n):
-    answer = Answer.exact(-106.5857, f"word{n}")
-    return replace(answer, index=n)
