@@ -183,12 +183,12 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     from lm_latent_eval.scoring.interface import open_model, scorer_of
     from lm_latent_eval.scoring.records import Document
     from lm_latent_eval.scoring.spans import of_words
-    from lm_latent_eval.scoring.string_scorers import is_latent
+    from lm_latent_eval.scoring.string_scorers import causal_record, is_latent
     from lm_latent_eval.text.corpora import read_texts
 
     texts = read_texts(args.data)
     if args.model is None and not is_latent(directory):
-        return _causal(directory, texts)
+        return causal_record(directory, texts)
     given = scoring(args)
     opened = open_model(
         directory,
@@ -208,13 +208,6 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
         for place, (text, part) in enumerate(zip(texts, parts, strict=True))
     }
     return replace(score(scorer, texts), documents=documents)
-
-
-def _causal(directory: Path, texts: Sequence[str]) -> Record:
-    """Score texts by a causal network of transformers, token by token."""
-    from lm_latent_eval.scoring.string_scorers import causal_record
-
-    return causal_record(directory, texts)
 
 
 def add_report(commands: Commands, said: str) -> None:

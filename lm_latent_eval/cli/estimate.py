@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import Commands, add_options, given
 from lm_latent_eval.scoring.options import (
@@ -12,6 +13,9 @@ from lm_latent_eval.scoring.options import (
     parse_device,
     parse_dtype,
 )
+
+if TYPE_CHECKING:
+    from lm_latent_eval.scoring.interface import TextScorer
 
 
 def add_estimate(commands: Commands, said: str) -> None:
@@ -73,18 +77,10 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _estimate(args: argparse.Namespace) -> None:
-    if args.workers is not None:
-        _by_workers(args)
-        return
-    from lm_latent_eval.report.numbers import corpus_table
-    from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import score_file
+def _opened(args: argparse.Namespace, options: dict[str, str]) -> TextScorer:
+    """Open a model under options that were given."""
     from lm_latent_eval.scoring.interface import open_model, scorer_of
-    from lm_latent_eval.text.corpora import read_texts
 
-    options = scoring(args)
-    texts = read_texts(args.data)
     opened = open_model(
         args.checkpoint,
         model=args.model,
@@ -93,12 +89,26 @@ def _estimate(args: argparse.Namespace) -> None:
         dtype=parse_dtype(args.dtype),
         device=parse_device(args.device),
     )
-    scorer = scorer_of(
+    return scorer_of(
         opened,
         options,
         batch_size=args.batch_size,
         max_batch_size=args.max_batch_size,
     )
+
+
+def _estimate(args: argparse.Namespace) -> None:
+    if args.workers is not None:
+        _by_workers(args)
+        return
+    from lm_latent_eval.report.numbers import corpus_table
+    from lm_latent_eval.scoring.answer import MissedTextsError
+    from lm_latent_eval.scoring.files import score_file
+    from lm_latent_eval.text.corpora import read_texts
+
+    options = scoring(args)
+    texts = read_texts(args.data)
+    scorer = _opened(args, options)
     try:
         items = score_file(scorer, texts, args.output)
     except MissedTextsError as err:
@@ -157,26 +167,11 @@ def _calibrate(args: argparse.Namespace) -> None:
     from lm_latent_eval.options import whole
     from lm_latent_eval.report.numbers import calibration_table
     from lm_latent_eval.scoring.calibration import calibrate
-    from lm_latent_eval.scoring.interface import open_model, scorer_of
     from lm_latent_eval.scoring.scorer import Scorer
 
     number = whole("texts", args.texts, 2)
     most = whole("max_words", args.max_words, 1)
-    options = scoring(args)
-    opened = open_model(
-        args.checkpoint,
-        model=args.model,
-        revision=args.revision,
-        options=options,
-        dtype=parse_dtype(args.dtype),
-        device=parse_device(args.device),
-    )
-    scorer = scorer_of(
-        opened,
-        options,
-        batch_size=args.batch_size,
-        max_batch_size=args.max_batch_size,
-    )
+    scorer = _opened(args, scoring(args))
     if not isinstance(scorer, Scorer):
         raise ValueError(
             f"{args.checkpoint}: its model scores strings its own way, without latents "

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Protocol
 
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.estimators.choices import ROUNDING, tied
-from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
@@ -121,11 +119,9 @@ class Recorder:
         where = host()
         if where is None:
             return {}
-        where.folder.mkdir(parents=True, exist_ok=True)
-        stamp = datetime.now().isoformat().replace(":", "-")
-        files = {}
+        named, files = where.new_files("record"), {}
         for task, rows in self._rows.items():
-            files[task] = f"record_{safe_name(task)}_{stamp}.parquet"
+            files[task] = named(task)
             path, ordered = where.folder / files[task], sorted(rows)
             lacking = {WITHOUT_NUMBER: without[task]} if task in without else {}
             said = {**settings, **lacking}

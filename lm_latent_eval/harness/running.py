@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec
@@ -25,7 +26,8 @@ from typing import Any, NoReturn, ParamSpec
 from lm_eval.loggers.utils import add_env_info
 from lm_eval.utils import make_table
 
-from lm_latent_eval.harness.answers import MissedFloat
+from lm_latent_eval.files import safe_name
+from lm_latent_eval.harness.answers import MissedFloat, score_of
 from lm_latent_eval.ledger.files import BusyError
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import MissedTextsError
@@ -59,6 +61,12 @@ class Host:
     """Where its results will be."""
     tasks: dict[str, Any]
     """Name -> task, whose instances hold their answers."""
+
+    def new_files(self, kind: str) -> Callable[[str], str]:
+        """Make the folder; return what names the file of each task."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stamp = datetime.now().isoformat().replace(":", "-")
+        return lambda task: f"{kind}_{safe_name(task)}_{stamp}.parquet"
 
 
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
@@ -198,8 +206,7 @@ def missed() -> Iterator[tuple[str, MissedFloat]]:
     for name, task in running_tasks().items():
         for instance in task.instances:
             for answer in instance.resps:
-                score = answer[0] if isinstance(answer, tuple) else answer
-                if isinstance(score, MissedFloat):
+                if isinstance(score := score_of(answer), MissedFloat):
                     yield name, score
 
 

@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, cast
 
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
@@ -216,14 +214,12 @@ class ThoughtRecorder:
         where = host()
         if where is None:
             return {}
-        where.folder.mkdir(parents=True, exist_ok=True)
-        stamp = datetime.now().isoformat().replace(":", "-")
         by_task: dict[str, list[Kept]] = {}
         for place in sorted(self._kept):
             by_task.setdefault(place[0], []).append(self._kept[place])
-        files = {}
+        named, files = where.new_files("thoughts"), {}
         for task, questions in by_task.items():
-            files[task] = f"thoughts_{safe_name(task)}_{stamp}.parquet"
+            files[task] = named(task)
             about = {"task": task, **settings}
             write_thoughts(where.folder / files[task], about, questions, self._texts)
         remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model, model_registry
 
-from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
@@ -169,13 +167,11 @@ class LatentMixture(Backend):
             )
             info["latent_eval"]["greedy_not_known"] = unsure
         if (where := host()) is not None:
-            where.folder.mkdir(parents=True, exist_ok=True)
-            stamp = datetime.now().isoformat().replace(":", "-")
+            named = where.new_files("components")
             for task, some in found.items():
-                name = f"components_{safe_name(task)}_{stamp}.parquet"
                 settings = {"task": task, **self.fingerprint}
-                write_components(where.folder / name, settings, some)
-                ours[task]["file"] = name
+                ours[task]["file"] = named(task)
+                write_components(where.folder / named(task), settings, some)
         if ours:
             info["latent_eval"]["mixture"] = ours
         return info
