@@ -22,136 +22,6 @@ from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.mixtures.worth import LISTED, TOGETHER
 
-
-def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    """Say what would make a task's numbers better, or that nothing would.
-
-    Args:
-        values: Of a task, as lm-eval writes them.
-        ours: How they were made.
-    """
-    unknown = values.get("texts_without_monte_carlo_error,none")
-    if unknown is None:
-        return
-    number, checks = ours.get("num_samples", 1), ours.get("checks", True)
-    strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
-    proposal, best = ours.get("proposal"), ours.get("default_proposal")
-    if unknown and strict:
-        yield (
-            "How far a beam's bound is from the truth is not known. estimator=auto "
-            "adds what the beam left out, and an error."
-        )
-    elif unknown and not checks:
-        yield (
-            "Nothing has checked these draws. estimator=auto searches as well, sums "
-            "what it finds, and gives an error where the two agree."
-        )
-    elif unknown:
-        yield (
-            f"Wider searches still find more of {unknown:g} texts, or search and draws "
-            f"contradict each other. num_samples={4 * number} would look further."
-        )
-    if unknown and best and proposal != best:
-        yield f"proposal={best}, the model's own, would draw what p asks for."
-    error = values.get("token_perplexity_monte_carlo_error,none")
-    over_texts = values.get("token_perplexity_stderr,none")
-    if not isinstance(error, float) or not isinstance(over_texts, float) or not error:
-        return
-    if error > WORTH_LESS * over_texts:
-        more = enough_samples(number, error, over_texts)
-        yield (
-            f"About num_samples={more} would make the Monte Carlo error a fifth of "
-            "that over texts, below which it hardly counts."
-        )
-    else:
-        yield "More samples would hardly make ± smaller: what counts is more texts."
-
-
-QUESTIONS = "questions"
-
-
-def components(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say what carries a task's answers, and what moves them.
-
-    Args:
-        found: What results say of the task's components (``mixtures.worth``).
-    """
-    least, most = found["components"]
-    number = f"{least}" if least == most else f"{least} to {most}"
-    if drawn := found["drawn"]:
-        how = f"{number} drawn for {drawn} of {found['questions']} questions"
-        if "decided" in found:
-            how += (
-                f"; the best option is certain (95 % a question) of "
-                f"{found['decided']} of {found['draws_asked']}"
-            )
-        yield f"Components: {how}."
-    else:
-        yield f"Components: {number} a question, all summed."
-    for factor, rows in found["factors"].items():
-        yield f"What carries the answers, by {factor}:"
-        yield rendered(_carriers(factor, rows), "text")
-        if len(rows) == LISTED:
-            yield f"(The {LISTED} that carry most.)"
-    if found["variance"]:
-        yield "What moves them: shares of the variance over questions and components."
-        yield rendered(spread(found["variance"]), "text")
-    for one in found["carriers"]:
-        by = ", ".join(
-            f"{factor} {name!r} ({share:.0%})"
-            for factor, (name, share) in one["carried_by"].items()
-        )
-        yield one_line(
-            f"question {one['document']}: {one['answer']!r}, p = {one['p']:.4g}, is "
-            f"carried by {by}"
-        )
-    if found["questions"] > len(found["carriers"]) and "file" in found:
-        yield f"The others are in {one_line(found['file'])}."
-
-
-def _carriers(factor: str, rows: list[dict[str, Any]]) -> Table:
-    """Return what each variant of a factor is worth."""
-    head = [factor, "weight", "carries", "its own accuracy", "questions"]
-    cells: list[list[Cell]] = [
-        [
-            str(row["name"]),
-            float(row["weight"]),
-            float(row["carries"]),
-            row["accuracy"],
-            row["questions"],
-        ]
-        for row in rows
-    ]
-    return Table(head, cells)
-
-
-def spread(variance: Mapping[str, Any]) -> Table:
-    """Return how much of the spread each factor makes.
-
-    Args:
-        variance: Of the right answer's share of p and of accuracy, by what moves them.
-    """
-    totals = {name: sum(variance[name].values()) for name in ("share", "accuracy")}
-    names = [name for name in variance["share"] if name != TOGETHER]
-    if variance["share"].get(TOGETHER) or variance["accuracy"].get(TOGETHER):
-        names.append(TOGETHER)
-
-    def of(kind: str, name: str) -> Cell:
-        return variance[kind][name] / totals[kind] if totals[kind] else None
-
-    rows: list[list[Cell]] = [
-        [
-            name,
-            of("share", name),
-            of("accuracy", name),
-            variance["accuracy_moved_by"].get(name),
-        ]
-        for name in names
-    ]
-    head = ["moved by", "right answer's share of p", "right or wrong"]
-    return Table([*head, "± of the accuracy, one drawn"], rows)
-
-
 MEANING = {
     "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
     "text's likelihood by itself (instance level). ± is over texts: what to expect of "
@@ -414,3 +284,132 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(
         one_line(text), 88, initial_indent=indent, subsequent_indent=indent + "  "
     )
+
+
+# -- advice and mixtures ---------------------------------------------------------------
+
+
+def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
+    """Say what would make a task's numbers better, or that nothing would.
+
+    Args:
+        values: Of a task, as lm-eval writes them.
+        ours: How they were made.
+    """
+    unknown = values.get("texts_without_monte_carlo_error,none")
+    if unknown is None:
+        return
+    number, checks = ours.get("num_samples", 1), ours.get("checks", True)
+    strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
+    proposal, best = ours.get("proposal"), ours.get("default_proposal")
+    if unknown and strict:
+        yield (
+            "How far a beam's bound is from the truth is not known. estimator=auto "
+            "adds what the beam left out, and an error."
+        )
+    elif unknown and not checks:
+        yield (
+            "Nothing has checked these draws. estimator=auto searches as well, sums "
+            "what it finds, and gives an error where the two agree."
+        )
+    elif unknown:
+        yield (
+            f"Wider searches still find more of {unknown:g} texts, or search and draws "
+            f"contradict each other. num_samples={4 * number} would look further."
+        )
+    if unknown and best and proposal != best:
+        yield f"proposal={best}, the model's own, would draw what p asks for."
+    error = values.get("token_perplexity_monte_carlo_error,none")
+    over_texts = values.get("token_perplexity_stderr,none")
+    if not isinstance(error, float) or not isinstance(over_texts, float) or not error:
+        return
+    if error > WORTH_LESS * over_texts:
+        more = enough_samples(number, error, over_texts)
+        yield (
+            f"About num_samples={more} would make the Monte Carlo error a fifth of "
+            "that over texts, below which it hardly counts."
+        )
+    else:
+        yield "More samples would hardly make ± smaller: what counts is more texts."
+
+
+def components(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say what carries a task's answers, and what moves them.
+
+    Args:
+        found: What results say of the task's components (``mixtures.worth``).
+    """
+    least, most = found["components"]
+    number = f"{least}" if least == most else f"{least} to {most}"
+    if drawn := found["drawn"]:
+        how = f"{number} drawn for {drawn} of {found['questions']} questions"
+        if "decided" in found:
+            how += (
+                f"; the best option is certain (95 % a question) of "
+                f"{found['decided']} of {found['draws_asked']}"
+            )
+        yield f"Components: {how}."
+    else:
+        yield f"Components: {number} a question, all summed."
+    for factor, rows in found["factors"].items():
+        yield f"What carries the answers, by {factor}:"
+        yield rendered(_carriers(factor, rows), "text")
+        if len(rows) == LISTED:
+            yield f"(The {LISTED} that carry most.)"
+    if found["variance"]:
+        yield "What moves them: shares of the variance over questions and components."
+        yield rendered(spread(found["variance"]), "text")
+    for one in found["carriers"]:
+        by = ", ".join(
+            f"{factor} {name!r} ({share:.0%})"
+            for factor, (name, share) in one["carried_by"].items()
+        )
+        yield one_line(
+            f"question {one['document']}: {one['answer']!r}, p = {one['p']:.4g}, is "
+            f"carried by {by}"
+        )
+    if found["questions"] > len(found["carriers"]) and "file" in found:
+        yield f"The others are in {one_line(found['file'])}."
+
+
+def _carriers(factor: str, rows: list[dict[str, Any]]) -> Table:
+    """Return what each variant of a factor is worth."""
+    head = [factor, "weight", "carries", "its own accuracy", "questions"]
+    cells: list[list[Cell]] = [
+        [
+            str(row["name"]),
+            float(row["weight"]),
+            float(row["carries"]),
+            row["accuracy"],
+            row["questions"],
+        ]
+        for row in rows
+    ]
+    return Table(head, cells)
+
+
+def spread(variance: Mapping[str, Any]) -> Table:
+    """Return how much of the spread each factor makes.
+
+    Args:
+        variance: Of the right answer's share of p and of accuracy, by what moves them.
+    """
+    totals = {name: sum(variance[name].values()) for name in ("share", "accuracy")}
+    names = [name for name in variance["share"] if name != TOGETHER]
+    if variance["share"].get(TOGETHER) or variance["accuracy"].get(TOGETHER):
+        names.append(TOGETHER)
+
+    def of(kind: str, name: str) -> Cell:
+        return variance[kind][name] / totals[kind] if totals[kind] else None
+
+    rows: list[list[Cell]] = [
+        [
+            name,
+            of("share", name),
+            of("accuracy", name),
+            variance["accuracy_moved_by"].get(name),
+        ]
+        for name in names
+    ]
+    head = ["moved by", "right answer's share of p", "right or wrong"]
+    return Table([*head, "± of the accuracy, one drawn"], rows)
