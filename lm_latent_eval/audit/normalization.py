@@ -42,6 +42,13 @@ from lm_latent_eval.audit.verdict import (
 )
 
 BETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
+PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
+SURROGATES = range(0xD800, 0xE000)
+"""Code points that are no characters."""
+NUM_CODE_POINTS = 0x110000
+BATCH = 25
+"""Draws that are asked for together."""
+Asked = list[tuple[Pair, Reply]]
 
 
 class Wealth:
@@ -139,14 +146,6 @@ class DrawnSet:
         return ratio
 
 
-PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
-SURROGATES = range(0xD800, 0xE000)
-"""Code points that are no characters."""
-NUM_CODE_POINTS = 0x110000
-BATCH = 25
-"""Draws that are asked for together."""
-
-
 def normalization(session: Session) -> Iterator[Finding]:
     """Ask for totals of lists, of large sets and of code points."""
     rng = session.rng("normalization")
@@ -155,9 +154,6 @@ def normalization(session: Session) -> Iterator[Finding]:
     yield _complete(session, lists)
     yield _large(session, lists, rng)
     yield _code_points(session, rng)
-
-
-Asked = list[tuple[Pair, Reply]]
 
 
 def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:

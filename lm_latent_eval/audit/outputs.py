@@ -32,6 +32,8 @@ from lm_latent_eval.files import one_line
 
 UNKNOWN = ("qzxvk", "wvvjqzzkx")
 """Two strings that are no words."""
+TOKENS = 14
+"""Of a sample; options that are told are no longer than this less two, in bytes."""
 
 
 def units(session: Session) -> Iterator[Finding]:
@@ -120,10 +122,6 @@ def _alike(one: Reply, other: Reply) -> bool:
     return math.isfinite(one.log_p) and math.isclose(
         one.log_p, other.log_p, rel_tol=1e-10, abs_tol=1e-10
     )
-
-
-TOKENS = 14
-"""Of a sample; options that are told are no longer than this less two, in bytes."""
 
 
 def samples(session: Session) -> Iterator[Finding]:

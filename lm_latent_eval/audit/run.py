@@ -34,6 +34,8 @@ REFUSED = 2
 """How many times the requests announced are made at most: refused ones are repeated."""
 TRIED = 8
 """Requests that are timed before the others."""
+WIDTH = 110
+TITLE = 46
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,6 @@ def _cost(session: Session, planned: int) -> str:
         f"{planned:,} requests ({REFUSED * planned:,} if many are refused), about "
         f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}"
     )
-
-
-WIDTH = 110
-TITLE = 46
 
 
 def page(audit: Audit) -> str:

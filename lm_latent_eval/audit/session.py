@@ -1,4 +1,4 @@
-"""What every part of an audit has: who is asked, about what, how often, how strictly.
+"""Session of an audit: who is asked, about what, how often, how strictly.
 
 A scorer is asked as lm-eval asks it, by three kinds of requests, which are counted.
 """
@@ -24,6 +24,23 @@ from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
 Pair = tuple[str, str]
 """A context and its continuation."""
 Asked = TypeVar("Asked")
+TEXTS = (
+    "The miller's daughter counted twelve geese before the rain came down.",
+    "Nobody in the valley had seen a bridge as old as this one, and it still stood.",
+    "He wrote seventeen letters in the winter, and she answered none of them.",
+    "The river was high after the rain, so the ferry did not go out that day.",
+    "In the morning the children went to the market with their mother.",
+    "It was a small house at the end of the road, with a red door and two windows.",
+    "They had been in the town for a year when the new school was opened.",
+    "She said that the train would be late, but it came on time after all.",
+)
+"""Asked about where nobody gives others."""
+ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
+"""Words with several code points a character, or several bytes a code point."""
+LEVEL = 0.05
+"""How often an audit of a clean scorer may end in an alarm."""
+WRITTEN = 4
+"""Texts that a backend writes after a context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,22 +174,6 @@ def shown(pair: Pair) -> dict[str, str]:
     return {"context": pair[0], "continuation": pair[1]}
 
 
-TEXTS = (
-    "The miller's daughter counted twelve geese before the rain came down.",
-    "Nobody in the valley had seen a bridge as old as this one, and it still stood.",
-    "He wrote seventeen letters in the winter, and she answered none of them.",
-    "The river was high after the rain, so the ferry did not go out that day.",
-    "In the morning the children went to the market with their mother.",
-    "It was a small house at the end of the road, with a red door and two windows.",
-    "They had been in the town for a year when the new school was opened.",
-    "She said that the train would be late, but it came on time after all.",
-)
-"""Asked about where nobody gives others."""
-
-ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
-"""Words with several code points a character, or several bytes a code point."""
-
-
 def word_ends(text: str) -> list[int]:
     """Return where words end and others follow: before the white space between them.
 
@@ -239,14 +240,6 @@ def cut_texts(
         cut = places[int(rng.integers(len(places)))]
         found.append((text[:cut], text[cut:]))
     return found
-
-
-LEVEL = 0.05
-"""How often an audit of a clean scorer may end in an alarm."""
-
-
-WRITTEN = 4
-"""Texts that a backend writes after a context."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Draws thoughts token by token, many at a time."""
+"""Thoughts drawn token by token, many at a time."""
 
 from __future__ import annotations
 

@@ -54,6 +54,9 @@ from lm_latent_eval.wrappers.cot.served import ServedThinker
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
 
+ROWS = 128
+"""Sequences read at once where nobody says how many."""
+
 
 def _forget(thoughts: Thoughts) -> None:
     """Keep nothing."""
@@ -283,10 +286,6 @@ class ThoughtScorer(NetworkScorer):
                 "max_think_tokens or num_samples, or choose close=forced, which is "
                 "another model"
             ) from err
-
-
-ROWS = 128
-"""Sequences read at once where nobody says how many."""
 
 
 class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):

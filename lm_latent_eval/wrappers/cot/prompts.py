@@ -20,6 +20,16 @@ PROPOSALS = ("prior", "hinted")
 CLOSINGS = ("natural", "forced")
 UNTIL = ("samples", "decided")
 SAID = "what the chat template says"
+KNOWN = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+)
+"""What chat templates write around thoughts."""
+Key = tuple[str, str]
+"""A question's name, and the string that it is asked with."""
 
 
 def _string(name: str, value: Any) -> str | None:
@@ -74,16 +84,6 @@ class ThoughtOptions(OptionTable):
     proposal: str = choice("prior", PROPOSALS)
     hint: str = option("{question}\n(The answer is {answer}.)\n", _hint)
     seed: int = option(0, partial(whole, least=0))
-
-
-KNOWN = (
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-)
-"""What chat templates write around thoughts."""
 
 
 class Ending(StrEnum):
@@ -197,10 +197,6 @@ class Marks:
                 )
             ids = [first]
         return tuple(ids)
-
-
-Key = tuple[str, str]
-"""A question's name, and the string that it is asked with."""
 
 
 @dataclass(frozen=True)

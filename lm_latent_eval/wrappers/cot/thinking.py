@@ -32,6 +32,11 @@ from lm_latent_eval.wrappers.cot.drawing import (
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
+Marginals: TypeAlias = list[tuple[int, Tensor]]
+"""A place, and log-sums over thoughts of what stands there and at some places after it,
+nats, ``(A, places, V)``; a constant is left out."""
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
 class Closed:
@@ -76,11 +81,6 @@ def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Rea
         targets = drawn[:, place : place + log_p.shape[1]]
         total += _gathered(log_p[:, : targets.shape[1]], targets).sum(-1)
     return total, reading
-
-
-Marginals: TypeAlias = list[tuple[int, Tensor]]
-"""A place, and log-sums over thoughts of what stands there and at some places after it,
-nats, ``(A, places, V)``; a constant is left out."""
 
 
 def answers_after(
@@ -151,9 +151,6 @@ class Greedy:
 
 def _gathered(log_p: Tensor, tokens: Tensor) -> Tensor:
     return log_p.gather(-1, tokens[..., None])[..., 0]
-
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,28 @@ from lm_latent_eval.ledger.database import Ledger, read_run
 from lm_latent_eval.scoring.records import task_of
 from lm_latent_eval.wrappers.cot.prompts import Ending
 
+Texts = Callable[[Sequence[int]], str]
+METADATA = b"lm_latent_eval_thoughts"
+_NUMBERS = pa.list_(pa.float64())
+SCHEMA = pa.schema(
+    {
+        "document": pa.int64(),
+        "name": pa.string(),
+        "question": pa.string(),
+        "hints": pa.list_(pa.string()),
+        "answers": pa.list_(pa.string()),
+        "right": _NUMBERS,
+        "tokens": pa.list_(pa.list_(pa.int32())),
+        "thoughts": pa.list_(pa.string()),
+        "endings": pa.list_(pa.string()),
+        "log_p": _NUMBERS,
+        "log_q": _NUMBERS,
+        "log_p_answers": pa.list_(_NUMBERS),
+        "greedy": pa.list_(pa.bool_()),
+    }
+)
+FORMAT = 3
+
 
 @dataclass(frozen=True)
 class Thought:
@@ -103,28 +125,6 @@ class Thoughts:
     def answered(self) -> Tensor:
         """Which thoughts an answer follows, shape ``(K,)``."""
         return (self.log_p_answers > -torch.inf).any(0)
-
-
-Texts = Callable[[Sequence[int]], str]
-METADATA = b"lm_latent_eval_thoughts"
-_NUMBERS = pa.list_(pa.float64())
-SCHEMA = pa.schema(
-    {
-        "document": pa.int64(),
-        "name": pa.string(),
-        "question": pa.string(),
-        "hints": pa.list_(pa.string()),
-        "answers": pa.list_(pa.string()),
-        "right": _NUMBERS,
-        "tokens": pa.list_(pa.list_(pa.int32())),
-        "thoughts": pa.list_(pa.string()),
-        "endings": pa.list_(pa.string()),
-        "log_p": _NUMBERS,
-        "log_q": _NUMBERS,
-        "log_p_answers": pa.list_(_NUMBERS),
-        "greedy": pa.list_(pa.bool_()),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -276,9 +276,6 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_integer(kind):
         return type(value) is int and 0 <= value < 2 ** (kind.bit_width - 1)
     return type(value) is (bool if pa.types.is_boolean(kind) else str)
-
-
-FORMAT = 3
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Writes texts by unmasking, a block after the other.
+"""Generation by unmasking, a block after the other.
 
 After a context stand as many masks as there are tokens to write. Steps reveal them, a
 block of places before the next, by the rule that ``unmasking.py`` has: at each step

@@ -1,4 +1,4 @@
-"""How a masked diffusion model is scored, checked before anything is loaded."""
+"""Options of ``latent_mdm``, checked before anything is loaded."""
 
 from __future__ import annotations
 

@@ -30,6 +30,30 @@ from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 
 LENGTHS_FILE = "lengths.json"
+SHIFTS = {
+    "LLaDAModelLM": 0,
+    "MDLM": 0,
+    "DreamModel": 1,
+    "BD3LM": 0,
+    "SDARForCausalLM": 0,
+    "SDARMoeForCausalLM": 0,
+    "LLaDA2MoeModelLM": 0,
+}
+"""Architecture of published checkpoints -> ``Source.shift``, as their authors' programs
+have it: github.com/ML-GSAI/LLaDA (generate.py), github.com/kuleshov-group/mdlm
+(diffusion.py) and bd3lms (models/dit.py), github.com/DreamLM/Dream (eval/eval.py),
+github.com/JetAstra/SDAR (generate.py). Not by ``model_type``: others have taken those
+names for networks that are not shifted."""
+MASKS_ITSELF = ("BD3LM",)
+"""Architectures that mask their attention over blocks themselves."""
+STORES_ASKED = ("SDARForCausalLM", "SDARMoeForCausalLM")
+"""Architectures that keep keys and values where they are asked to (``store_kv``)."""
+BLOCK_CAUSAL = (*MASKS_ITSELF, *STORES_ASKED, "LLaDA2MoeModelLM")
+"""Architectures whose attention is causal over blocks."""
+BLOCK_LENGTHS = ("block_size", "block_length")
+"""What configurations call the tokens of a block."""
+UNIFORM = ("diffusion_gemma", "udlm")
+"""Types of models that replace tokens by others instead of masking them."""
 
 
 @dataclass(frozen=True)
@@ -100,32 +124,6 @@ class Lengths:
     def digest(self) -> str:
         """What tells it from others."""
         return digest(json.dumps(dict(self.counts)))
-
-
-SHIFTS = {
-    "LLaDAModelLM": 0,
-    "MDLM": 0,
-    "DreamModel": 1,
-    "BD3LM": 0,
-    "SDARForCausalLM": 0,
-    "SDARMoeForCausalLM": 0,
-    "LLaDA2MoeModelLM": 0,
-}
-"""Architecture of published checkpoints -> ``Source.shift``, as their authors' programs
-have it: github.com/ML-GSAI/LLaDA (generate.py), github.com/kuleshov-group/mdlm
-(diffusion.py) and bd3lms (models/dit.py), github.com/DreamLM/Dream (eval/eval.py),
-github.com/JetAstra/SDAR (generate.py). Not by ``model_type``: others have taken those
-names for networks that are not shifted."""
-MASKS_ITSELF = ("BD3LM",)
-"""Architectures that mask their attention over blocks themselves."""
-STORES_ASKED = ("SDARForCausalLM", "SDARMoeForCausalLM")
-"""Architectures that keep keys and values where they are asked to (``store_kv``)."""
-BLOCK_CAUSAL = (*MASKS_ITSELF, *STORES_ASKED, "LLaDA2MoeModelLM")
-"""Architectures whose attention is causal over blocks."""
-BLOCK_LENGTHS = ("block_size", "block_length")
-"""What configurations call the tokens of a block."""
-UNIFORM = ("diffusion_gemma", "udlm")
-"""Types of models that replace tokens by others instead of masking them."""
 
 
 @runtime_checkable

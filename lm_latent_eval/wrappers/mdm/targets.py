@@ -25,6 +25,8 @@ from lm_latent_eval.wrappers.mdm.unmasking import (
     log_beaten,
 )
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class TargetTokens:
@@ -144,9 +146,6 @@ class Blocks:
 
 
 Target: TypeAlias = TargetTokens | Block
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

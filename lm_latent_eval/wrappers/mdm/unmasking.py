@@ -1,4 +1,4 @@
-r"""Which masked places of a block a step reveals: the rule of unmasking.
+r"""Rules of unmasking: which masked places of a block a step reveals.
 
     f(S u A) += pi(A, x_A | S, x_S) f(S)
 
@@ -44,6 +44,13 @@ T = TypeVar("T")
 
 Certainty: TypeAlias = Callable[[Tensor], Tensor]
 """Log-probabilities of V tokens at M places, (M, V) -> how sure each is, (M,)."""
+ANY_ORDER, LOW_CONFIDENCE = "any_order", "low_confidence"
+MOST_CHOICES = 4096
+"""Sets of places that a step may choose among and that are all weighed."""
+_AT_ONCE = 1 << 22
+"""Numbers of one array of transitions."""
+_THRESHOLDS = ("confidence", LOW_CONFIDENCE)
+"""Rules that a threshold on probabilities means something to."""
 
 
 class Predicted(NamedTuple):
@@ -69,13 +76,6 @@ class Predicted(NamedTuple):
 
 Requests: TypeAlias = Generator[Tensor, Predicted, T]
 """Yields masks, (n, L) true where a token is masked; returns what it has found."""
-
-
-ANY_ORDER, LOW_CONFIDENCE = "any_order", "low_confidence"
-MOST_CHOICES = 4096
-"""Sets of places that a step may choose among and that are all weighed."""
-_AT_ONCE = 1 << 22
-"""Numbers of one array of transitions."""
 
 
 def confidence(rows: Tensor) -> Tensor:
@@ -107,8 +107,6 @@ RULES: dict[str, Certainty] = {
 }
 """Rules by which places follow from what is revealed, by name."""
 NAMES = (ANY_ORDER, *RULES, LOW_CONFIDENCE)
-_THRESHOLDS = ("confidence", LOW_CONFIDENCE)
-"""Rules that a threshold on probabilities means something to."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""The file that says what is mixed: YAML or JSON, read and checked as a whole.
+r"""Format of mixture files: YAML or JSON, read and checked as a whole.
 
 prompts:                      # texts around a context
   - "{context}"

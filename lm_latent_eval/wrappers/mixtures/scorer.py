@@ -1,4 +1,4 @@
-r"""Answers questions by a mixture: log p(answer | question), a sum over components.
+r"""Scorer of a mixture: log p(answer | question), a sum over components.
 
 .. math:: p(a \mid x) = \sum_c \pi_c(x)\, p_c(a_c \mid x_c)
 

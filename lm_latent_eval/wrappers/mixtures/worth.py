@@ -1,4 +1,9 @@
-"""What the components of a task's answers are worth: shares, accuracies, variances."""
+"""Shares, accuracies and variances of a mixture's components, and their file.
+
+The file has a Parquet row an answer. ``log_likelihood`` is that of the mixture,
+``components`` name the variants of every factor, one component after the other, and
+the variance of p over them stands beside what moves it.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,25 @@ LISTED = 10
 """Variants, and questions, that results name; the file beside them has all."""
 TOGETHER = "together"
 """What factors move that none of them moves alone."""
+METADATA = b"lm_latent_eval_components"
+_NUMBERS, _NAMES = pa.list_(pa.float64()), pa.list_(pa.string())
+SCHEMA = pa.schema(
+    {
+        "document": pa.int64(),
+        "option": pa.int64(),
+        "text": pa.string(),
+        "right": pa.float64(),
+        "log_likelihood": pa.float64(),
+        "at_least": pa.float64(),
+        "at_most": pa.float64(),
+        "factors": _NAMES,
+        "components": pa.list_(_NAMES),
+        "log_weights": _NUMBERS,
+        "log_p": _NUMBERS,
+        "variance_of": _NAMES,
+        "variance": _NUMBERS,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -253,27 +277,6 @@ def _carriers(question: Question) -> dict[str, Any]:
         "p": math.exp(option.log_p),
         "carried_by": {factor: list(pair) for factor, pair in first.items()},
     }
-
-
-METADATA = b"lm_latent_eval_components"
-_NUMBERS, _NAMES = pa.list_(pa.float64()), pa.list_(pa.string())
-SCHEMA = pa.schema(
-    {
-        "document": pa.int64(),
-        "option": pa.int64(),
-        "text": pa.string(),
-        "right": pa.float64(),
-        "log_likelihood": pa.float64(),
-        "at_least": pa.float64(),
-        "at_most": pa.float64(),
-        "factors": _NAMES,
-        "components": pa.list_(_NAMES),
-        "log_weights": _NUMBERS,
-        "log_p": _NUMBERS,
-        "variance_of": _NAMES,
-        "variance": _NUMBERS,
-    }
-)
 
 
 def write_components(

@@ -32,6 +32,7 @@ from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, TokenPath
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 """Canonical tokens, and those that another segmentation has instead."""
+PLACES = 10
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,6 @@ def _walked(path: TokenPath) -> Iterator[tuple[int, int]]:
 
 def _between(tokens: dict[int, int], first: int, last: int) -> tuple[int, ...]:
     return tuple(tokens[node] for node in sorted(tokens) if first < node <= last)
-
-
-PLACES = 10
 
 
 def main(argv: Sequence[str] | None = None) -> None:

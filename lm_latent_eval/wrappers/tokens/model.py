@@ -51,6 +51,14 @@ from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
+logger = logging.getLogger(__name__)
+QUERIES = 256
+"""Queries that are answered before the next ones are looked at."""
+UNITS = {
+    "none": "nats; texts end at a token border, and their ends are not counted",
+    "prefix": "nats; of all texts that begin so",
+    "eos": "nats; ends counted",
+}
 
 
 class Walker:
@@ -216,17 +224,6 @@ def _next(log_p: torch.Tensor, temperature: float, key: int, step: int) -> int:
     mass = (log_p.cpu().double() / temperature).softmax(-1).cumsum(-1)
     uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
     return int(torch.searchsorted(mass / mass[-1], uniform, right=True))
-
-
-logger = logging.getLogger(__name__)
-
-QUERIES = 256
-"""Queries that are answered before the next ones are looked at."""
-UNITS = {
-    "none": "nats; texts end at a token border, and their ends are not counted",
-    "prefix": "nats; of all texts that begin so",
-    "eos": "nats; ends counted",
-}
 
 
 class TokensScorer(NetworkScorer):

@@ -89,19 +89,6 @@ def test_what_options_share_is_read_once():
     assert total == pytest.approx(1, abs=1e-12)
 
 
-def test_rounding_of_float32():
-    """A block of eight, 255 passes: within the rounding of its eight factors."""
-    network, text = Listed(8, seed=2), (0, 2, 1, 1, 0, 2, 2, 1)
-    values = []
-    for dtype in (torch.float64, torch.float32):
-        network.scores = network.scores.to(dtype)
-        jobs = [(TargetTokens((), text), orders.log_p_exact(8))]
-        [(_, found)] = answer_all(network.reader(), PLAIN, jobs)
-        values.append(found.value)
-    # Scores and log-softmax of up to 8 nats, rounded twice for each of eight tokens.
-    assert 0 < abs(values[0] - values[1]) < 8 * 2 * 8 * torch.finfo(torch.float32).eps
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -192,12 +179,6 @@ def test_what_takes_too_many_passes_is_estimated(model):
     most = scored(model, block_length=4, num_samples=15)
     assert str(most.bound) == "exact" and most.estimator == "exact"
     assert abs(few.log_evidence - most.log_evidence) < 6 * few.draws_stderr
-
-
-def test_one_block_of_all_is_the_whole_text(model):
-    whole = scored(model, estimator="exact").log_evidence
-    assert scored(model, block_length=9).log_evidence == pytest.approx(whole, abs=1e-12)
-    assert scored(model, block_length=2).log_evidence != pytest.approx(whole, abs=1e-3)
 
 
 def test_the_record_names_the_process(model):
