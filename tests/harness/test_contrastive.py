@@ -203,7 +203,11 @@ def test_shares_of_processes_make_up_the_whole():
 
 
 @pytest.mark.parametrize(
-    "backend, folder", [(LatentLSTM, "tiny_lstm"), (LatentKGLM, "tiny")]
+    "backend, folder",
+    [
+        (LatentLSTM, "tiny_lstm"),
+        pytest.param(LatentKGLM, "tiny", marks=pytest.mark.nightly),
+    ],
 )
 def test_latent_models_and_their_cached_answers(
     backend, folder, evaluate, request, tmp_path

@@ -89,11 +89,24 @@ def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
         assert METRICS[name](items) == expected
 
 
-def test_rates_per_byte_are_refused_where_gaps_were_not_charged():
+@pytest.mark.parametrize(
+    ("lost", "rates", "said"),
+    [
+        ({"respaced": 2}, ("bits_per_byte",), "2 gaps not charged"),
+        (
+            {"left_out": 2},
+            ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+            "2 words left out",
+        ),
+    ],
+)
+def test_rates_are_refused_where_strings_were_not_scored(lost, rates, said):
     [first, second] = sampled()
-    items = [first, dataclasses.replace(second, respaced=2)]
-    assert METRICS["bits_per_byte"](items) == "refused: 2 gaps not charged"
-    assert METRICS["bits_per_byte"]([first, second]) == pytest.approx(4 / 15)
+    items = [first, dataclasses.replace(second, **lost)]
+    for rate in rates:
+        assert METRICS[rate](items) == f"refused: {said}"
+        assert METRICS[f"{rate}_stderr"](items) == "N/A"
+    assert METRICS["token_perplexity"](items) == METRICS["token_perplexity"](sampled())
 
 
 def test_numbers_of_many_digits_are_powers_of_ten():
@@ -259,16 +272,6 @@ def test_other_models_have_no_certificate_in_the_tasks():
     assert values["word_perplexity,none"] > 1
     assert not [name for name in values if "token" in name or "effective" in name]
     assert "word_perplexity" in make_table(found)
-
-
-def test_rates_per_word_and_byte_are_refused_where_words_were_left_out(caplog):
-    [first, second] = sampled()
-    items = [first, dataclasses.replace(second, left_out=2)]
-    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
-        assert METRICS[rate](items) == "refused: 2 words left out"
-        assert METRICS[f"{rate}_stderr"](items) == "N/A"
-    assert "2 words are left out, which the model does not know" in caplog.text
-    assert METRICS["token_perplexity"](items) == METRICS["token_perplexity"](sampled())
 
 
 def test_the_sample_log_is_plain_json_with_what_a_metric_sums():

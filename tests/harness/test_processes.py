@@ -12,7 +12,6 @@ from lm_latent_eval.harness.backends import LatentKGLM
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
 from tests.tiny_checkpoint import conditional, rolling
-from tests.wrappers.mdm import tiny as mdm
 
 WORKER = """
 import json, sys
@@ -163,54 +162,6 @@ def test_two_processes_give_the_numbers_of_one(run, alone, launch):
         assert runs[2][1]["requests"] == 0
     for name, value in alone[0][1].items():
         assert two[0][1][name] == close_to(value), name
-
-
-MDM_WORKER = """
-import json, sys
-import lm_eval, torch
-from lm_eval.tasks import TaskManager
-from lm_latent_eval.harness.wrappers.mdm import LatentMDM
-
-torch.set_num_threads(1)
-network, text, tasks, out = sys.argv[1:]
-lm = LatentMDM(pretrained=network, num_samples=16, device="cpu", max_length=20)
-manager = TaskManager(
-    include_path=tasks.split(":"), include_defaults=False, metadata={"text_file": text}
-)
-results = lm_eval.simple_evaluate(
-    model=lm,
-    tasks=["latent_perplexity", "tiny_questions"],
-    task_manager=manager,
-    bootstrap_iters=0,
-)
-if lm.rank == 0:
-    said = results["config"]["latent_eval"]
-    answers = [
-        [r[0][0] for r in s["resps"]]
-        for s in results["samples"]["tiny_questions"]
-    ]
-    with open(out, "w") as file:
-        json.dump([results["results"], said, lm.world_size, sorted(answers)], file)
-"""
-
-
-@pytest.mark.nightly
-def test_two_processes_unmask_as_one(folder, tmp_path):
-    network = mdm.network("bert", framed=True)
-    network.model.save_pretrained(tmp_path)
-    network.tokenizer.save_pretrained(tmp_path)
-    tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
-    arguments = [tmp_path, folder / "text.txt", tasks]
-    alone, two = (
-        launch(folder, MDM_WORKER, arguments, how) for how in ((), ACCELERATE)
-    )
-    assert (alone[2], two[2]) == (1, 2)
-    assert_close(two[0], alone[0])
-    for name, value in alone[1].items():
-        assert two[1][name] == close_to(value), name
-    assert two[1]["questions"] == 5 and two[1]["requests"] == 4 + 15
-    for one, other in zip(alone[3], two[3], strict=True):
-        assert other == pytest.approx(one, rel=1e-9)
 
 
 def assert_close(found, expected):
