@@ -77,7 +77,7 @@ def one_step(words: tuple[int, ...], *, room: int, fewest: int) -> dict:
 def test_one_perturbation(words, ended):
     ids = [*words, END] if ended else list(words)
     perturbation = Perturbation(ALPHABET, END, max_length=5)
-    expected = one_step(words, memory=4 if ended else 5, fewest=0 if ended else 1)
+    expected = one_step(words, room=4 if ended else 5, fewest=0 if ended else 1)
     assert sum(expected.values()) == pytest.approx(1)
     assert words not in expected, "premise: every perturbation changes something"
     number = 5_000
