@@ -29,7 +29,7 @@ from torch import Tensor
 
 import lm_latent_eval
 from lm_latent_eval.contrastive.entropy import contrastive_entropy
-from lm_latent_eval.contrastive.vocabulary import distinct_words
+from lm_latent_eval.contrastive.noise import distinct_words
 from lm_latent_eval.estimators.standard_errors import mean_stderr, ratio_stderr
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models.recurrent_training import train_rnn

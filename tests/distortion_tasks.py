@@ -12,8 +12,8 @@ from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.languages.words import word_tokenizer
 from lm_latent_eval.harness.answers import of_whole_text
 from tests.conftest import PROJECT
 from tests.distortion.languages.tiny import gpt2

@@ -20,14 +20,13 @@ from safetensors.torch import load_file
 
 from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.study.layout import Layout, Learners
-from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, read_unfinished
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import read_record
-from lm_latent_eval.study.draws import ledger
 from lm_latent_eval.study.rows import read as read_rows
+from lm_latent_eval.study.totals import ledger
 from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests.conftest import PROJECT
 from tests.harness.test_cot_processes import CHOICES

@@ -19,11 +19,11 @@ import torch
 
 from lm_latent_eval.devices import moved
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
+from lm_latent_eval.distortion.learners.data import Batches, TokenSequences
 from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
 from lm_latent_eval.distortion.learners.options import TrainingOptions
-from lm_latent_eval.distortion.learners.sequences import Batches, TokenSequences
-from lm_latent_eval.distortion.learners.trainer import LearnerTrainer
+from lm_latent_eval.distortion.learners.training import LearnerTrainer
 from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles

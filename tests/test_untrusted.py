@@ -19,15 +19,15 @@ import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
+from lm_latent_eval.distortion.languages.corpus import TokenIds
+from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.distortion.learners.architectures import PretrainedStart
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
-from lm_latent_eval.distortion.study.layout import Layout
+from lm_latent_eval.distortion.study.plan import Layout
 from lm_latent_eval.files import beside, safe_name
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.scoring.string_scorers import string_scorer
-from lm_latent_eval.text.spacing import Spacing
+from lm_latent_eval.text.orthography import Spacing
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_directory
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code

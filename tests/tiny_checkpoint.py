@@ -23,9 +23,7 @@ from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.spacing import Spacing
-from lm_latent_eval.text.spelling import BYTES, Spelling
+from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from tests.kglm_space import every_walk
 from tests.tiny_models import randomised

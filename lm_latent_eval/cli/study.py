@@ -73,7 +73,7 @@ def add_study(commands: Commands, said: str) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from lm_latent_eval.registry import require
-    from lm_latent_eval.study.report.tables import write_report
+    from lm_latent_eval.study.tables import write_report
 
     require("matplotlib", extra="plots")  # before hours of work, not after
     kind = read_format(args)

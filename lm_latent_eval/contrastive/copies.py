@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm_latent_eval.contrastive.text_noise import TextNoise
-from lm_latent_eval.contrastive.units import WhiteSpaceWords
-from lm_latent_eval.contrastive.vocabulary import distinct_words
+from lm_latent_eval.contrastive.noise import TextNoise, WhiteSpaceWords, distinct_words
 from lm_latent_eval.scoring.string_scorers import Scorable, string_scorer
 from lm_latent_eval.text.noise import NoiseChannel
 

@@ -24,15 +24,19 @@ from lm_eval.api.registry import get_aggregation, register_aggregation, register
 from transformers import AutoTokenizer
 
 from lm_latent_eval.contrastive import Rate
-from lm_latent_eval.contrastive.contrasts import (
+from lm_latent_eval.contrastive.levels import (
     Contrast,
     bits_per_sentence,
     bits_per_word,
     ratio,
 )
-from lm_latent_eval.contrastive.text_noise import TextNoise
-from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
-from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
+from lm_latent_eval.contrastive.noise import (
+    TextNoise,
+    Tokens,
+    WhiteSpaceWords,
+    distinct_words,
+    read_vocabulary,
+)
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
 from lm_latent_eval.options import one_of, truth, whole

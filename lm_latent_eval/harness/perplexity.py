@@ -28,7 +28,7 @@ from lm_latent_eval.harness.tasks import announce
 from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 _OF_STRINGS = ("word_", "byte_", "bits_")
 

@@ -31,7 +31,7 @@ from lm_latent_eval.harness.answers import MissedFloat, score_of
 from lm_latent_eval.ledger.files import BusyError
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import MissedTextsError
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import metric_registry, register_metric
 from lm_eval.api.task import ConfigurableTask
 
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 RollingTask: Any = getattr(
     lm_eval.api.task, "LoglikelihoodRollingTask", ConfigurableTask

@@ -9,8 +9,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import InformationRate as Rate
 from lm_latent_eval.metric import complete, known, present, whole_counts
-from lm_latent_eval.text.counts import Counts
-from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
+from lm_latent_eval.text.counts import Counts, gamble, letters, ngram_entropies
 
 _UNITS = {
     "token": "num_tokens",

@@ -35,9 +35,8 @@ from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local, refuse_tuned
 from lm_latent_eval.text import strict_json
-from lm_latent_eval.text.encoder import Encoder, OwnEncoder
+from lm_latent_eval.text.encoder import Encoder, OwnEncoder, reader
 from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.reading import reader
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import WordTokenizer
 

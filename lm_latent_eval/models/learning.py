@@ -16,9 +16,7 @@ from lm_latent_eval.latent import Latents
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.spacing import Spacing
-from lm_latent_eval.text.spelling import BYTES, Spelling
+from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer

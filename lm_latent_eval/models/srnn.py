@@ -43,8 +43,8 @@ from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.counts import line_starts
 from lm_latent_eval.text.noise import NoiseChannel
-from lm_latent_eval.text.sentences import line_starts
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
 from lm_latent_eval.training.supervised import Part

@@ -24,7 +24,7 @@ from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.files import one_line
 from lm_latent_eval.models import MODELS, checkpoint
 from lm_latent_eval.networks.causal import CausalReader
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
 """What a configuration says of its files, and moves no number."""

@@ -23,8 +23,7 @@ from lm_latent_eval.report import results as lm_eval_results
 from lm_latent_eval.report.scores import Run, Score, Scores, as_fields, number
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Document, Record, checked_answer
-from lm_latent_eval.text.digests import digest
-from lm_latent_eval.text.files import numbered_lines, read_text
+from lm_latent_eval.text.files import digest, numbered_lines, read_text
 from lm_latent_eval.values import parse
 
 # -- Every Eval Ever -------------------------------------------------------------------

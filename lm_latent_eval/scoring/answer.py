@@ -13,7 +13,7 @@ from typing import Self
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.scoring.texts import Query, Text, naming
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 
 @dataclass(frozen=True)

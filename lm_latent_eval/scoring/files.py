@@ -35,7 +35,7 @@ from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
 TASK = "estimate"

@@ -29,7 +29,7 @@ from lm_latent_eval.scoring.generation import GenerationOptions, generate
 from lm_latent_eval.scoring.likelihoods import Continuations, WholeTexts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 logger = logging.getLogger(__name__)
 

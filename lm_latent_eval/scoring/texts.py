@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from lm_latent_eval.text.encoder import Encoder
-from lm_latent_eval.text.reading import Reading
+from lm_latent_eval.text.encoder import Encoder, Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import LITERAL_UNKNOWN
 

@@ -2,8 +2,8 @@
 
 The experiments of Logan et al. (2020) for any model of the latent interface:
 
+- ``totals``: log-weights, kept in a ledger, and what follows from them;
 - ``plan``: which settings;
-- ``draws``: their log-weights, kept in a ledger, since they are what costs time;
-- ``totals``: what follows from log-weights, streamed over a corpus;
-- ``run``: all of it for one checkpoint and one corpus, resumable.
+- ``run``: all of it for one checkpoint and one corpus, resumable;
+- ``rows``, ``claims``, ``figures``, ``tables``: the results and their report.
 """

@@ -21,9 +21,8 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.study import rows
-from lm_latent_eval.study.draws import Draws, ledger
 from lm_latent_eval.study.plan import StudyPlan, StudySetting
-from lm_latent_eval.study.totals import Totals
+from lm_latent_eval.study.totals import Draws, Totals, ledger
 from lm_latent_eval.text.corpora import stream_texts
 
 TEXTS_AT_ONCE = 1024

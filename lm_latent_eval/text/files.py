@@ -1,8 +1,9 @@
-"""Text files: UTF-8, with or without a byte-order mark."""
+"""Text files, UTF-8 with or without a byte-order mark; digests of texts."""
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,3 +70,8 @@ def _encoding(path: Path) -> str | None:
     with Path(path).open("rb") as file:
         start = file.read(max(map(len, _MARKS)))
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lm_latent_eval.contrastive.contrasts import (
+from lm_latent_eval.contrastive.levels import (
     Contrast,
     bits_per_sentence,
     bits_per_word,

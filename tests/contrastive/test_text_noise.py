@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, normalizers
 
-from lm_latent_eval.contrastive.text_noise import TextNoise
-from lm_latent_eval.contrastive.units import Tokens, WhiteSpaceWords
-from lm_latent_eval.contrastive.vocabulary import distinct_words, read_vocabulary
+from lm_latent_eval.contrastive.noise import (
+    TextNoise,
+    Tokens,
+    WhiteSpaceWords,
+    distinct_words,
+    read_vocabulary,
+)
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import tiny_checkpoint
 from tests.tiny_causal import fast

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lm_latent_eval.distortion.edits import Perturbation
+from lm_latent_eval.distortion.sources import Perturbation
 
 END = 1
 ALPHABET = [2, 3, 5]

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from scipy.stats import chisquare, poisson
 
-from lm_latent_eval.distortion.random_sequences import random_sequence
+from lm_latent_eval.distortion.sources import random_sequence
 
 ALPHABET = [3, 4, 7]
 NUMBER = 5_000

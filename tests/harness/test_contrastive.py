@@ -14,8 +14,7 @@ from datasets import Dataset
 from lm_eval.api.registry import aggregation_registry, metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
-from lm_latent_eval.contrastive.text_noise import TextNoise
-from lm_latent_eval.contrastive.units import WhiteSpaceWords
+from lm_latent_eval.contrastive.noise import TextNoise, WhiteSpaceWords
 from lm_latent_eval.harness.answers import of_whole_text, score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.harness.tasks import RollingTask, whole_text

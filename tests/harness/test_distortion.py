@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.tokenizer import train_bpe
+from lm_latent_eval.distortion.languages.language import train_bpe
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
 from lm_latent_eval.latent import NO_LATENT

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import InformationRate
-from lm_latent_eval.text.ngrams import gamble, letters, ngram_entropies
+from lm_latent_eval.text.counts import gamble, letters, ngram_entropies
 from tests.metrics.conftest import of
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel
 import lm_latent_eval
 from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
-from lm_latent_eval.contrastive.vocabulary import read_vocabulary
+from lm_latent_eval.contrastive.noise import read_vocabulary
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.manifest import ManifestError

@@ -21,10 +21,8 @@ from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.spacing import BEGIN, Spacing
-from lm_latent_eval.text.spacing import END as END_OF_TEXT
-from lm_latent_eval.text.spelling import Spelling
+from lm_latent_eval.text.orthography import BEGIN, Orthography, Spacing, Spelling
+from lm_latent_eval.text.orthography import END as END_OF_TEXT
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from tests.kglm_space import every_walk
 from tests.tiny_models import randomised

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.scoring.texts import Cutter, Query
-from lm_latent_eval.text.reading import reader
-from lm_latent_eval.text.sentences import sentence_starts
+from lm_latent_eval.text.counts import sentence_starts
+from lm_latent_eval.text.encoder import reader
 from lm_latent_eval.text.words import END, WordTokenizer
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import ids

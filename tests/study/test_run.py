@@ -17,10 +17,10 @@ from lm_latent_eval.models.checkpoint import load_checkpoint, save
 from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.texts import Query, Text
-from lm_latent_eval.study.draws import FILE, Draws, ledger
 from lm_latent_eval.study.plan import StudyPlan, StudySetting
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.run import ROWS_FILE, Study
+from lm_latent_eval.study.totals import FILE, Draws, ledger
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 from tests.rounding import agree
@@ -206,7 +206,7 @@ def test_models_without_latents_have_nothing_to_study(lstm_directory, data, tmp_
 def test_corpora_are_read_a_part_at_a_time(checkpoint, data, tmp_path, monkeypatch):
     study(checkpoint, data, tmp_path / "whole").run()
     monkeypatch.setattr("lm_latent_eval.study.run.TEXTS_AT_ONCE", 2)
-    monkeypatch.setattr("lm_latent_eval.study.draws.ROWS_AT_ONCE", 50)
+    monkeypatch.setattr("lm_latent_eval.study.totals.ROWS_AT_ONCE", 50)
     study(checkpoint, data, tmp_path / "parts").run()
     whole, parts = (read(tmp_path / name / ROWS_FILE) for name in ("whole", "parts"))
     for a, b in zip(whole, parts, strict=True):

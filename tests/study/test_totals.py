@@ -17,11 +17,11 @@ from lm_latent_eval.estimators import (
     stderr,
 )
 from lm_latent_eval.study import rows, totals
-from lm_latent_eval.study.draws import DrawnRows
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import (
     FEWEST_REPLICATES,
     RECOMBINED,
+    DrawnRows,
     Totals,
 )
 

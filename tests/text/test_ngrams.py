@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.text.ngrams import LETTERS, gamble, letters, ngram_entropies
+from lm_latent_eval.text.counts import LETTERS, gamble, letters, ngram_entropies
 
 TEXTS = st.text("abc", min_size=4, max_size=40)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lm_latent_eval.text.reading import reader
+from lm_latent_eval.text.encoder import reader
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import UNKNOWN
 from tests.tiny_checkpoint import UTTERED, orthography, tokenizer

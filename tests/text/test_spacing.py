@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from lm_latent_eval.text.spacing import BEGIN, END, WHITE_SPACE, Spacing
+from lm_latent_eval.text.orthography import BEGIN, END, WHITE_SPACE, Spacing
 from lm_latent_eval.text.words import WordTokenizer, split
 
 TEXTS = ("the fox.", "the  fox .\n", "(the) 7 foxes")

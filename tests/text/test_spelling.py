@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from lm_latent_eval.text import spelling as spelling_module
-from lm_latent_eval.text.orthography import Orthography
-from lm_latent_eval.text.spacing import Spacing
-from lm_latent_eval.text.spelling import Spelling
+from lm_latent_eval.text import orthography as spelling_module
+from lm_latent_eval.text.orthography import Orthography, Spacing, Spelling
 from tests.memory import measured, on_linux
 from tests.memory_limit import at_most
 from tests.tiny_models import randomised
@@ -73,7 +71,7 @@ def test_long_words_are_spelled_piece_by_piece(monkeypatch, at_once):
 
 
 SPELL = """
-from lm_latent_eval.text import spelling
+from lm_latent_eval.text import orthography as spelling
 spelling.AT_ONCE = 1 << 10
 model = spelling.Spelling(embedding_dim=4, hidden_size=4)
 def peak(spell):

@@ -92,8 +92,8 @@ def _add_tokenizer(steps: Commands) -> None:
 
 
 def _sample(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.catalog import open_language
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.learners.languages import open_language
 
     given = {
         "temperature": args.temperature,
@@ -118,7 +118,7 @@ def _sample(args: argparse.Namespace) -> None:
 
 
 def _tokenizer(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.languages.tokenizer import train_bpe
+    from lm_latent_eval.distortion.languages.language import train_bpe
     from lm_latent_eval.text.corpora import stream_texts
 
     bpe = train_bpe(stream_texts(args.data), args.vocab_size)
@@ -146,7 +146,7 @@ def add_trees(steps: Commands) -> None:
 
 def _trees(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.learners.treebank import write_trees
+    from lm_latent_eval.distortion.learners.rnng import write_trees
 
     number = write_trees(Corpus.open(args.corpus), args.output)
     print(f"wrote {args.output}: {number} trees")

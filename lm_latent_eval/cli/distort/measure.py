@@ -151,12 +151,11 @@ def _add_show(steps: Commands) -> None:
 
 
 def _score(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion.catalog import language_of, load_learner
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.learners.catalog import load_learner
-    from lm_latent_eval.distortion.learners.languages import language_of
     from lm_latent_eval.distortion.learners.scores import score_sequences
-    from lm_latent_eval.distortion.random_sequences import MEAN_LENGTH
     from lm_latent_eval.distortion.sources import (
+        MEAN_LENGTH,
         Perturbed,
         Random,
         SequenceSource,
@@ -238,7 +237,7 @@ def _productivity(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.report.writing import sample_table
+    from lm_latent_eval.distortion.report.style import sample_table
     from lm_latent_eval.report.tabular import rendered
 
     kind = read_format(args)

@@ -172,8 +172,8 @@ def _start(args: argparse.Namespace) -> tuple[Start, float]:
 
 
 def _data(args: argparse.Namespace) -> TrainingData:
+    from lm_latent_eval.distortion.catalog import language_of
     from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, open_data
-    from lm_latent_eval.distortion.learners.languages import language_of
 
     data = open_data(args.data, tokenizer=args.tokenizer, max_length=args.max_length)
     if args.fresh is None:

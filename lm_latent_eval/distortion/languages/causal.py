@@ -22,15 +22,13 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
+    LANGUAGE_FILE,
     Sample,
     checked_length,
     checked_sequences,
+    load_tokenizer,
     sequence_key,
     step_uniforms,
-)
-from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
-from lm_latent_eval.distortion.languages.words import (
-    LANGUAGE_FILE,
     write_description,
 )
 from lm_latent_eval.networks.causal import CausalReader, check_causal

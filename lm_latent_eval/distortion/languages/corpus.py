@@ -7,14 +7,18 @@ saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequenc
     ids     list of int32  its tokens, the end included
     ended   bool           whether it has one; else it was cut at the maximum length
     log_p   float64        nats under the language; of a cut one, that of its beginning
+
+Here too: its sequences as strings, and whether others use the same token ids.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import torch
@@ -23,13 +27,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 import lm_latent_eval
+from lm_latent_eval.distortion.columns import SHARDS, Shards
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     checked_length,
+    load_tokenizer,
 )
-from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
-from lm_latent_eval.distortion.shards import SHARDS, Shards
 from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
 from lm_latent_eval.ledger.settings import Settings
 
@@ -220,3 +224,162 @@ def _check_possible(sample: Sample, indices: range) -> None:
             f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
             f"{sample.log_p[wrong[0]].item()}"
         )
+
+
+class End(StrEnum):
+    """How a model is asked for a whole sequence, its end included."""
+
+    WRITTEN = "written"
+    """The string of the end token is the last of the text, the begin token's its
+    context: for models that read both as tokens (``hf``)."""
+
+    IMPLIED = "implied"
+    """A rolling log-likelihood counts the end by itself: for models of whole texts
+    (``latent_...``, ``kenlm``)."""
+
+
+def as_texts(corpus: Corpus, end: End) -> Dataset:
+    """Write sequences as texts, those that can be read back.
+
+    A text stands for one sequence only if the tokenizer cuts it into that sequence's
+    tokens. A byte-pair encoding need not: a language may utter two tokens where the
+    encoding has one for both.
+
+    Args:
+        corpus: The sequences.
+        end: What is part of a text.
+
+    Returns:
+        A row a sequence: ``index``, ``begin`` (context), ``text``, ``ended`` and
+        ``true_log_p`` in nats.
+
+    Raises:
+        ValueError: If the corpus has no tokenizer, or nothing can be read back.
+    """
+    tokenizer = corpus.tokenizer()
+    if tokenizer is None:
+        raise ValueError(
+            f"{corpus.directory} has no tokenizer, so its sequences have no texts that "
+            "a model could be asked for: sample from a language that has one"
+        )
+
+    def written(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    before = [int(corpus.settings["begin_id"])] if end is End.WRITTEN else []
+    begin = written(before) if before else ""
+    columns: dict[str, list[Any]] = defaultdict(list)
+    for rows in corpus.dataset().iter(batch_size=_ROWS_AT_ONCE):
+        asked = [
+            ids[:-1] if ended and end is End.IMPLIED else ids
+            for ids, ended in zip(rows["ids"], rows["ended"], strict=True)
+        ]
+        texts = [written(ids) if ids else "" for ids in asked]
+        encoded = tokenizer([begin + text for text in texts], add_special_tokens=False)
+        for place, found in enumerate(encoded["input_ids"]):
+            # To models of sentences no words are no sentence, whatever its end costs.
+            if texts[place] and found == before + asked[place]:
+                columns["index"].append(rows["index"][place])
+                columns["begin"].append(begin)
+                columns["text"].append(texts[place])
+                columns["ended"].append(rows["ended"][place])
+                columns["true_log_p"].append(rows["log_p"][place])
+    if not columns:
+        raise ValueError(
+            f"{corpus.directory}: none of {corpus.num_sequences} sequences is what its "
+            "tokenizer makes of the sequence's text, so lm-eval cannot ask for them. "
+            "Is it the tokenizer of this language?"
+        )
+    return Dataset.from_dict(columns)
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """Token ids, and what they stand for.
+
+    Attributes:
+        owner: Whose they are, for messages.
+        size: How many ids there are.
+        begin_id: What a sequence follows.
+        end_id: What it ends with.
+        tokenizer: None where ids have no strings.
+    """
+
+    owner: str
+    size: int
+    begin_id: int
+    end_id: int
+    tokenizer: PreTrainedTokenizerBase | None
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> Self:
+        """Return that of a corpus."""
+        names = ("vocab_size", "begin_id", "end_id")
+        size, begin_id, end_id = (int(corpus.settings[name]) for name in names)
+        return cls(str(corpus.directory), size, begin_id, end_id, corpus.tokenizer())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return that of a tokenizer's directory.
+
+        Raises:
+            ValueError: If there is none, or it has no begin or end of a sequence.
+        """
+        tokenizer = load_tokenizer(path)
+        if tokenizer is None:
+            raise ValueError(f"{path} is not the directory of a tokenizer")
+        begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+        if not isinstance(begin_id, int) or not isinstance(end_id, int):
+            raise ValueError(
+                f"the tokenizer of {path} names no token for the begin or the end of a "
+                "sequence: set its bos_token and eos_token"
+            )
+        return cls(str(path), len(tokenizer), begin_id, end_id, tokenizer)
+
+    def check_tokens(
+        self, owner: str, size: int, tokenizer: PreTrainedTokenizerBase | None
+    ) -> None:
+        """Raise unless somebody else's ids stand for the same tokens.
+
+        Where the ids of this vocabulary have no strings, only the numbers compare.
+
+        Raises:
+            ValueError: If they do not; names the first id that differs.
+        """
+        if size != self.size:
+            raise ValueError(
+                f"{owner} has {size} token ids and {self.owner} has {self.size}: "
+                "probabilities compare between models of one tokenizer only"
+            )
+        if self.tokenizer is None:
+            return
+        if tokenizer is None:
+            raise ValueError(
+                f"{owner} has no tokenizer to compare with that of {self.owner}: save "
+                "the one it was trained with beside it"
+            )
+        ours, theirs = _tokens(self.tokenizer), _tokens(tokenizer)
+        for id_ in sorted(ours | theirs):
+            if ours.get(id_) != theirs.get(id_):
+                raise ValueError(
+                    f"token {id_} is {theirs.get(id_)!r} for {owner} and "
+                    f"{ours.get(id_)!r} for {self.owner}: they have other tokenizers"
+                )
+
+    def check(self, other: TokenIds) -> None:
+        """Raise unless another vocabulary is the same.
+
+        Raises:
+            ValueError: If it is another one.
+        """
+        self.check_tokens(other.owner, other.size, other.tokenizer)
+        ours, theirs = (self.begin_id, self.end_id), (other.begin_id, other.end_id)
+        if ours != theirs:
+            raise ValueError(
+                f"sequences begin and end with the tokens {theirs} in {other.owner} "
+                f"and {ours} in {self.owner}"
+            )
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    return {id_: token for token, id_ in tokenizer.get_vocab().items()}

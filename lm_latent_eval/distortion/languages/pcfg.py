@@ -28,25 +28,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_latent_eval.distortion.languages.derivations import (
+from lm_latent_eval.distortion.languages.grammar import (
     Derivation,
+    Grammar,
+    NormalForm,
     Rewriter,
     Step,
 )
-from lm_latent_eval.distortion.languages.grammar import Grammar, NormalForm
 from lm_latent_eval.distortion.languages.language import (
-    Sample,
-    checked_length,
-    checked_sequences,
-    log_p_by_length,
-    sequence_key,
-)
-from lm_latent_eval.distortion.languages.words import (
     BEGIN_ID,
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Sample,
+    checked_length,
+    checked_sequences,
     description_digest,
+    log_p_by_length,
+    sequence_key,
     word_tokenizer,
     write_description,
 )

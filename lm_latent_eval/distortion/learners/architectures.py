@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.corpus import TokenIds
 from lm_latent_eval.distortion.learners import (
     lstm as lstm,  # so that its directories load
 )
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import check_positions
 from lm_latent_eval.text import strict_json

@@ -1,19 +1,265 @@
-"""Training data of learners: a corpus, natural text, or fresh samples an epoch."""
+"""Training data of learners: a corpus, natural text, or fresh samples; its batches."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from lm_latent_eval.distortion.languages.corpus import Corpus
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import Language
-from lm_latent_eval.distortion.learners.sequences import TokenSequences
-from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.ledger.files import SETTINGS_FILE
+from lm_latent_eval.text.corpora import stream_texts
+
+IGNORED = -100
+"""A place without a target."""
+_WINDOW = 50
+"""Batches whose sequences are sorted by length together."""
+
+
+@dataclass(frozen=True)
+class TokenSequences:
+    """Sequences of token ids, end to end in one array a piece.
+
+    Attributes:
+        pieces: The ids of a piece, and where each of its sequences begins, with the
+            end of the last one.
+        firsts: The place of the first sequence of each piece.
+        lengths: Tokens of each sequence, (N,).
+    """
+
+    pieces: tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]
+    firsts: NDArray[np.int64]
+    lengths: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, arrays: Sequence[pa.ListArray]) -> TokenSequences:
+        """Take the sequences of Arrow arrays, which are not copied."""
+        pieces = tuple(
+            (array.values.to_numpy(), array.offsets.to_numpy()) for array in arrays
+        )
+        sizes = [len(starts) - 1 for _, starts in pieces]
+        lengths = [np.diff(starts) for _, starts in pieces]
+        return cls(pieces, np.cumsum([0, *sizes[:-1]]), np.concatenate(lengths))
+
+    @classmethod
+    def of_corpus(cls, corpus: Corpus) -> TokenSequences:
+        """Map the files of a corpus into memory."""
+        arrays: list[pa.ListArray] = []
+        for shard in corpus.shards():
+            with pa.memory_map(str(shard.path)) as file:
+                arrays += pa.ipc.open_stream(file).read_all()["ids"].chunks
+        return cls.of(arrays)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, place: int) -> NDArray[np.int32]:
+        """Return the ids of a sequence."""
+        piece = int(self.firsts.searchsorted(place, "right")) - 1
+        ids, starts = self.pieces[piece]
+        row = place - int(self.firsts[piece])
+        return ids[starts[row] : starts[row + 1]]
+
+
+@dataclass
+class Batches:
+    """The batches of an epoch, in an order that follows from the seed and its number.
+
+    Sequences are shuffled, sorted by length within windows of 50 batches, cut into
+    batches, and the batches are shuffled: those of similar lengths go together, but an
+    epoch has no order of lengths. The last, smaller batch is of random sequences.
+
+    Attributes:
+        sequences: Those of an epoch, counted from 0.
+        num_sequences: How many, in every epoch.
+        batch_size: Sequences a batch.
+        begin_id: What a sequence follows.
+        seed: Of the order.
+        quiet: Show no progress bar.
+    """
+
+    sequences: Callable[[int], TokenSequences]
+    num_sequences: int
+    batch_size: int
+    begin_id: int
+    seed: int
+    quiet: bool = False
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch, counted from 0; the Trainer says which."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self.num_sequences // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the inputs and labels of the batches."""
+        sequences = self.sequences(self.epoch)
+        for places in tqdm(
+            self.order(sequences.lengths),
+            desc=f"epoch {self.epoch + 1}",
+            unit=" batches",
+            leave=False,
+            disable=self.quiet or None,  # None: quiet but on a terminal
+        ):
+            yield padded([sequences[place] for place in places], self.begin_id)
+
+    def order(self, lengths: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+        """Return the places of each batch's sequences."""
+        generator = np.random.default_rng((self.seed, self.epoch))
+        shuffled = generator.permutation(len(lengths))
+        whole = len(lengths) // self.batch_size * self.batch_size
+        batches = [shuffled[whole:]] if whole < len(lengths) else []
+        for start in range(0, whole, window := self.batch_size * _WINDOW):
+            some = shuffled[start : min(start + window, whole)]
+            by_length = some[np.argsort(lengths[some], kind="stable")]
+            batches += np.split(by_length, len(some) // self.batch_size)
+        return [batches[number] for number in generator.permutation(len(batches))]
+
+
+def padded(sequences: Sequence[NDArray[np.int32]], begin_id: int) -> dict[str, Tensor]:
+    """Return ``input_ids``, begin and all tokens but the last, and ``labels``, (n, T).
+
+    A sequence that was cut has no end to learn: its labels are its tokens. What stands
+    after a sequence has no label, and a causal model does not see it.
+
+    Example:
+        >>> rows = padded([np.array([5, 1]), np.array([6])], begin_id=0)
+        >>> rows["input_ids"].tolist(), rows["labels"].tolist()
+        ([[0, 5], [0, 6]], [[5, 1], [6, -100]])
+    """
+    lengths = torch.tensor([len(ids) for ids in sequences])
+    inside = torch.arange(int(lengths.max())) < lengths[:, None]
+    labels = torch.full(inside.shape, IGNORED)
+    labels[inside] = torch.from_numpy(np.concatenate(sequences)).long()
+    begin = torch.full_like(labels[:, :1], begin_id)
+    inputs = torch.cat([begin, labels[:, :-1]], 1)
+    return {"input_ids": inputs.where(inputs != IGNORED, begin_id), "labels": labels}
+
+
+_TEXTS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Natural text, a sequence a text: what a language is trained on.
+
+    A text's tokens are followed by the end. A longer one than ``max_length`` is cut
+    and has no end; how many are is said. Strings that look like special tokens are
+    text. All ids are kept in memory, four bytes each.
+
+    Attributes:
+        path: JSON lines, or one text a line.
+        vocabulary: Its tokenizer cuts the texts.
+        max_length: The most tokens of a sequence, its end included.
+        quiet: Do not say how many texts were cut.
+    """
+
+    path: Path
+    vocabulary: TokenIds
+    max_length: int = 128
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is something to read, and by what.
+
+        Raises:
+            ValueError: If not.
+        """
+        if not Path(self.path).is_file():
+            raise ValueError(f"{self.path}: no such file")
+        if self.vocabulary.tokenizer is None:
+            raise ValueError(
+                f"{self.vocabulary.owner} has no tokenizer to read text by"
+            )
+        if self.max_length < 1:
+            raise ValueError(f"max_length={self.max_length}: expected at least 1")
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def repeated(self) -> None:
+        """There is no corpus of known probabilities."""
+        return None
+
+    def sequences(self, epoch: int) -> TokenSequences:
+        """Return the same ones in every epoch."""
+        return self._sequences
+
+    def clear(self) -> None:
+        """Keep the file."""
+
+    def drawn(self, epochs: int) -> None:
+        """They are of no language of ours."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """Return digests of file and tokenizer, begin, end and the maximum length."""
+        with Path(self.path).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        tokenizer: Any = self.vocabulary.tokenizer
+        rules = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
+        return {
+            "text": digest,
+            "tokenizer": rules.hexdigest()[:16],
+            "begin_id": self.vocabulary.begin_id,
+            "end_id": self.vocabulary.end_id,
+            "max_length": self.max_length,
+        }
+
+    @cached_property
+    def _sequences(self) -> TokenSequences:
+        arrays, num_cut = [], 0
+        for ids, cut in self._encoded():
+            arrays.append(pa.array(ids, pa.list_(pa.int32())))
+            num_cut += cut
+        sequences = TokenSequences.of(arrays)
+        if num_cut and not self.quiet:
+            print(
+                f"{self.path}: {num_cut} of {len(sequences)} texts have more than "
+                f"{self.max_length} tokens, their end included, and are cut",
+                file=sys.stderr,
+            )
+        return sequences
+
+    def _encoded(self) -> Iterator[tuple[list[list[int]], int]]:
+        """Yield the ids of some texts, and how many of them were cut."""
+        tokenizer: Any = self.vocabulary.tokenizer
+        stream = stream_texts(self.path)
+        while texts := list(islice(stream, _TEXTS_AT_ONCE)):
+            try:
+                rows = tokenizer(
+                    texts,
+                    add_special_tokens=False,
+                    split_special_tokens=True,
+                    return_attention_mask=False,
+                    verbose=False,
+                ).input_ids
+            except Exception as err:  # the Rust library raises nothing narrower
+                raise ValueError(
+                    f"the tokenizer of {self.vocabulary.owner} cannot read "
+                    f"{self.path} ({err})"
+                ) from err
+            ended = [[*row, self.vocabulary.end_id] for row in rows]
+            cut = [row[: self.max_length] for row in ended]
+            yield cut, sum(len(row) > self.max_length for row in ended)
 
 
 class TrainingData(Protocol):

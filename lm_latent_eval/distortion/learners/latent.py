@@ -1,4 +1,10 @@
-r"""A latent language model as a learner: its log p is estimated.
+r"""Latent language models as learners: log p estimated, or summed over every tree.
+
+A latent model scores words, so it can learn a language whose tokens are words: each of
+them one word of the checkpoint. Then sequences and texts are one to one, and p(text) is
+a probability of the sequence.
+
+An estimate is
 
 .. math:: \log\hat p(x) = \log \frac{1}{K} \sum_{k=1}^{K} w_k,
           \qquad E[\log\hat p(x)] \le \log p_M(x)
@@ -7,22 +13,32 @@ so that an error :math:`\log\hat p - \log p_L` is the model's own plus one of th
 estimator: noise of the standard error s that comes with each estimate, and a bias of
 about :math:`-s^2 / 2`, always towards underestimation. A sequence is scored as one text
 with its end, which is charged once; it is never cut into sentences.
+
+Of an RNNG, log p of a short sentence is also summed over every binary tree:
+
+.. math:: \log p(x) = \log \sum_z p(x, z), \qquad n \text{ words have }
+          \frac{1}{n} \binom{2n - 2}{n - 1} \text{ trees}
+
+A beam that holds every tree *is* this sum: the trees of a beam are distinct, and of n
+words the k best are all of them once k is their number. So errors without an
+estimator's part stand beside estimated ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.lexicon import check_whole, ids_in, words_of
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.latent import Normalization, SentenceModel
+from lm_latent_eval.latent import Enumerable, Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
@@ -30,7 +46,117 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.unknown_words import UnknownWords
-from lm_latent_eval.text.words import END
+from lm_latent_eval.text.words import END, SPECIAL_WORDS, WordTokenizer
+
+_MOST_NAMED = 10
+
+
+def words_of(corpus: Corpus) -> dict[int, str]:
+    """Return the word of each token that sequences are made of.
+
+    Raises:
+        ValueError: If the tokens are not words.
+    """
+    tokenizer = corpus.tokenizer()
+    if not (
+        isinstance(tokenizer, PreTrainedTokenizerFast)
+        and isinstance(tokenizer.backend_tokenizer.model, WordLevel)
+    ):
+        raise ValueError(
+            f"{corpus.directory}: its tokens are not words, and a model of words gives "
+            "sequences of other tokens no probability; draw a corpus from a grammar"
+        )
+    return {
+        token: str(tokenizer.convert_ids_to_tokens(token))
+        for token in corpus.alphabet()
+    }
+
+
+def check_whole(corpus: Corpus) -> None:
+    """Raise if a sequence was cut at the maximum length.
+
+    Raises:
+        ValueError: If there is such a one.
+    """
+    cut = sum(batch["ended"].false_count for batch in corpus.shards().batches())
+    if cut:
+        raise ValueError(
+            f"{cut} of {corpus.num_sequences} sequences of {corpus.directory} have no "
+            f"end: they were cut at {corpus.max_length} tokens, and a model of whole "
+            "texts has no probability for a beginning. Draw the corpus with a larger "
+            "--max-length"
+        )
+
+
+def texts_of(corpus: Corpus) -> list[str]:
+    """Return the sequences as words between spaces.
+
+    Raises:
+        ValueError: If the tokens are not words, or a sequence was cut.
+    """
+    words = words_of(corpus)
+    check_whole(corpus)
+    return [
+        " ".join(words[token] for token in ids[:-1])
+        for batch in corpus.shards().batches()
+        for ids in batch["ids"].to_pylist()
+    ]
+
+
+def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
+    """Return a vocabulary of exactly these words, cut at white space.
+
+    Raises:
+        ValueError: If one is a mark of the vocabulary.
+    """
+    listed = list(words)
+    if marks := sorted({*listed} & {*SPECIAL_WORDS}):
+        raise ValueError(f"words that are marks: {', '.join(marks)}; rename them")
+    vocabulary = [*SPECIAL_WORDS, *listed]
+    return WordTokenizer.at_white_space(vocabulary, len(vocabulary))
+
+
+def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
+    """Return what a checkpoint calls the words of a language.
+
+    Args:
+        tokenizer: The checkpoint's.
+        words: Token of the language -> word.
+
+    Raises:
+        ValueError: If the checkpoint lacks a word, or cuts it into several.
+    """
+    several, lacking, found = [], [], {}
+    for token, word in words.items():
+        if word in SPECIAL_WORDS:
+            lacking.append(word)
+            continue
+        ids = tokenizer(word).ids
+        if len(ids) != 1:
+            several.append(word)
+        elif tokenizer.is_unknown(ids[0]):
+            lacking.append(word)
+        else:
+            found[token] = ids[0]
+    if several:
+        raise ValueError(
+            f"the checkpoint does not read as one word what is one in the language: "
+            f"{_named(several)}. Train it on the corpus itself (learners.rnng), or on "
+            "text that is cut at white space"
+        )
+    if lacking:
+        raise ValueError(
+            f"the checkpoint lacks {len(lacking)} of {len(words)} words of the "
+            f"language: {_named(lacking)}. They would share one probability. Train it "
+            "with all words of the language (learners.rnng), or on more text and with "
+            "--min-count 1"
+        )
+    return found
+
+
+def _named(words: Sequence[str]) -> str:
+    more = len(words) - _MOST_NAMED
+    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class LatentLearner:
@@ -220,3 +346,123 @@ def _check_normalization(normalization: Normalization) -> None:
             f"the model is no distribution over texts ({normalization}): nothing can "
             "be said of its errors against a language's probabilities"
         )
+
+
+class EveryTree:
+    """Scores sequences of a language of words with an RNNG, exactly."""
+
+    bound = Bound.EXACT
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        words: Mapping[int, str],
+        end_id: int,
+        *,
+        max_words: int = 10,
+        batch_size: int | None = None,
+    ) -> None:
+        """Match the words of language and model.
+
+        Args:
+            checkpoint: An RNNG and its vocabulary.
+            words: Token of the language -> word.
+            end_id: What its sequences end with.
+            max_words: Of a sentence: a word more takes about four times as long.
+            batch_size: Texts scored together; None is as many as memory allows.
+
+        Raises:
+            ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
+        """
+        model = checkpoint.model
+        if not isinstance(model, Enumerable):
+            raise ValueError(
+                f"{checkpoint.directory} holds a {checkpoint.name} model, whose "
+                "latents cannot be listed: estimate its likelihoods"
+            )
+        if max_words < 1:
+            raise ValueError(f"max_words={max_words}: expected at least 1")
+        self._max_words, self._model = max_words, model
+        # Sentences of n words with a beam of as many trees as they have.
+        self._by_length = {}
+        for n in range(max_words + 1):
+            width = max(1, model.num_latents(n))
+            how = ScoringOptions(estimator="beam", num_samples=width)
+            self._by_length[n] = LatentLearner(
+                checkpoint, words, end_id, how, batch_size=batch_size
+            )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        corpus: Corpus,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a checkpoint for the sequences of a corpus.
+
+        Args:
+            path: A checkpoint directory.
+            corpus: Names the words, and must have whole sequences.
+            device: Where to compute; None is a GPU if there is one.
+            dtype: ``float32`` or ``float64``; None is that of the file.
+            options: As :class:`EveryTree`.
+
+        Raises:
+            ValueError: If corpus and checkpoint do not fit together.
+        """
+        words = words_of(corpus)
+        check_whole(corpus)
+        checkpoint = load_checkpoint(
+            path, device=parse_device(device), dtype=parse_dtype(dtype)
+        )
+        return cls(checkpoint, words, corpus.end_id, **options)
+
+    def score(
+        self,
+        sequences: Sequence[Sequence[int]],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
+        """Sum over the trees of whole sequences.
+
+        Raises:
+            ValueError: If a sequence has more words than the maximum, or as
+                :meth:`LatentLearner.score`.
+        """
+        indices = range(len(sequences)) if indices is None else indices
+        lengths = [max(0, len(ids) - 1) for ids in sequences]
+        self._check_lengths(indices, lengths)
+        log_p = torch.empty(len(sequences), dtype=torch.float64)
+        for n in sorted({*lengths}):
+            places = [place for place, length in enumerate(lengths) if length == n]
+            scored = self._by_length[n].score(
+                [sequences[place] for place in places],
+                [indices[place] for place in places],
+            )
+            log_p[places] = scored.log_p
+        return LogLikelihoods.exact(log_p)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+        about = self._by_length[0].settings()
+        kept = ("model", "digest", "mass", "dtype")
+        return {"kind": "every tree", **{name: about[name] for name in kept}}
+
+    def _check_lengths(self, indices: Sequence[int], lengths: list[int]) -> None:
+        long = [
+            (index, n)
+            for index, n in zip(indices, lengths, strict=True)
+            if n > self._max_words
+        ]
+        if long:
+            index, n = long[0]
+            raise ValueError(
+                f"{len(long)} of {len(lengths)} sequences have more than "
+                f"{self._max_words} words: number {index} has {n}, and "
+                f"{self._model.num_latents(n)} trees. Leave such sequences out, or "
+                "give a larger max_words"
+            )

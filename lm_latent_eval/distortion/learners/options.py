@@ -1,9 +1,17 @@
-"""Training options of learners; imports nothing heavy."""
+"""Training options of learners, and the history of a training; without torch."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from lm_latent_eval.files import write_text
+from lm_latent_eval.text.files import read_text
+from lm_latent_eval.text.strict_json import parse
 
 
 @dataclass(frozen=True)
@@ -59,3 +67,93 @@ class TrainingOptions:
     def settings(self) -> dict[str, Any]:
         """Return what the result depends on; rounding apart, a micro-batch is not."""
         return {name: v for name, v in asdict(self).items() if name != "micro_batch"}
+
+
+HISTORY_FILE = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the training data, and the model after it."""
+
+    epoch: int
+    """From 1 on."""
+    train_nats_per_token: float
+    """Over the epoch, with dropout, while the weights moved."""
+    dev_nats_per_token: float
+    """Exact, with the weights after the epoch."""
+    learning_rate: float
+    """During the epoch."""
+    sequences_seen: int
+    """Since the beginning."""
+    updates: int
+    """Since the beginning."""
+    seconds: float
+    """Of the epoch, its data and all scores included."""
+
+    @property
+    def dev_perplexity(self) -> float:
+        """Perplexity per token of the validation data."""
+        return math.exp(self.dev_nats_per_token)
+
+
+@dataclass(frozen=True)
+class History:
+    """The epochs of a training run, in order."""
+
+    epochs: tuple[Epoch, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Self:
+        """Take the epochs among records, whose further entries do not count.
+
+        Raises:
+            KeyError: If an epoch lacks an entry.
+            TypeError: If one is no number.
+        """
+        names = [field.name for field in fields(Epoch)]
+        epochs = []
+        for record in records:
+            if "dev_nats_per_token" in record:
+                values = {name: record[name] for name in names}
+                for name, value in values.items():
+                    if type(value) not in (int, float):
+                        raise TypeError(f"{name} is {value!r:.60}")
+                epochs.append(Epoch(**values))
+        return cls(tuple(epochs))
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read the file of a folder.
+
+        Raises:
+            ValueError: If it is missing or damaged.
+        """
+        path = Path(directory) / HISTORY_FILE
+        try:
+            lines = read_text(path).splitlines()
+            return cls.of(parse(line, infinities=True) for line in lines)
+        except (OSError, ValueError, KeyError, TypeError) as err:
+            raise ValueError(
+                f"{path} is not the history of a training ({err})"
+            ) from err
+
+    def write(self, directory: Path) -> None:
+        """Write the file of a folder, as a whole."""
+        rows = [
+            asdict(epoch)
+            | {"dev_perplexity": epoch.dev_perplexity, "best": epoch == self.best}
+            for epoch in self.epochs
+        ]
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        write_text(directory / HISTORY_FILE, lines)
+
+    @property
+    def best(self) -> Epoch:
+        """The first epoch of the lowest validation loss."""
+        return min(self.epochs, key=lambda epoch: epoch.dev_nats_per_token)
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return len(self.epochs) - self.best.epoch if self.epochs else 0

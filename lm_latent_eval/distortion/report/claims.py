@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.columns import Columns
-from lm_latent_eval.distortion.report.reading import Comparison
+from lm_latent_eval.distortion.report.measures import Comparison
 from lm_latent_eval.distortion.statistics import ErrorBin, ErrorMap
 from lm_latent_eval.distortion.statistics.bins import FEWEST, Bins, equal_edges, places
 

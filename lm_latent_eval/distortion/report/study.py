@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm_latent_eval.distortion.columns import Trajectory
-from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.report.claims import claims
 from lm_latent_eval.distortion.report.curves import draw_latent
-from lm_latent_eval.distortion.report.heat_map import draw_map
-from lm_latent_eval.distortion.report.histograms import draw_estimates
+from lm_latent_eval.distortion.report.maps import draw_estimates, draw_map
 from lm_latent_eval.distortion.report.measures import (
     MEASURES,
+    Comparison,
     error_table,
     histogram,
     map_table,
@@ -25,16 +24,16 @@ from lm_latent_eval.distortion.report.measures import (
     perplexity_row,
     read_map,
 )
-from lm_latent_eval.distortion.report.reading import Comparison
-from lm_latent_eval.distortion.report.writing import sample_table, shown, write_json
-from lm_latent_eval.distortion.study.layout import (
+from lm_latent_eval.distortion.report.style import sample_table, shown, write_json
+from lm_latent_eval.distortion.sources import Perturbation
+from lm_latent_eval.distortion.study.plan import (
     BASE,
     LANGUAGE_TEXT,
+    DistortionPlan,
     Layout,
     Learners,
     LearnerSpec,
 )
-from lm_latent_eval.distortion.study.plan import DistortionPlan
 from lm_latent_eval.distortion.study.run import KIND
 from lm_latent_eval.ledger.files import read
 from lm_latent_eval.report.tabular import Cell, Table, rendered, write_page

@@ -7,18 +7,19 @@ from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.distortion.statistics.error_curve import (
     ErrorBin,
     ErrorCurve,
+    JointHistogram,
     estimation_error,
 )
+from lm_latent_eval.distortion.statistics.error_groups import (
+    ErrorTrajectory,
+    LengthError,
+    LengthErrors,
+)
 from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
-from lm_latent_eval.distortion.statistics.error_trajectory import ErrorTrajectory
-from lm_latent_eval.distortion.statistics.joint_histogram import JointHistogram
-from lm_latent_eval.distortion.statistics.length_error import LengthError, LengthErrors
 from lm_latent_eval.distortion.statistics.productivity import (
     ProductivityCurve,
     good_turing,
+    mean_sentence_perplexity,
     potential_productivity,
     productivity_stderr,
-)
-from lm_latent_eval.distortion.statistics.sentence_perplexity import (
-    mean_sentence_perplexity,
 )

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_latent_eval.distortion.statistics.checks import checked_integers, checked_log_p
+from lm_latent_eval.distortion.statistics.bins import checked_integers, checked_log_p
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,15 @@ import torch
 from tqdm import tqdm
 
 import lm_latent_eval
-from lm_latent_eval.distortion.study.layout import (
+from lm_latent_eval.distortion.study.plan import (
     BASE,
     FINETUNED,
+    SIZES,
+    DistortionPlan,
     Layout,
     Learners,
     LearnerSpec,
 )
-from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan
 from lm_latent_eval.distortion.study.steps import FIRST, StudySteps
 from lm_latent_eval.ledger.files import going_on
 

@@ -1,4 +1,8 @@
-"""Resumable steps of a study: sampling, training, scoring.
+"""Resumable steps of a study: natural text, sampling, training, scoring.
+
+A study needs two texts: one that the language is trained on, and another that a model
+has read before, where a figure starts from a pretrained one. No text is in both, or in
+two of their files, or twice in one: what is held out has not been read.
 
 A step needs nothing but the plan and the folders of the steps before it, so that steps
 of one stage can run beside each other, in processes of their own.
@@ -6,16 +10,21 @@ of one stage can run beside each other, in processes of their own.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from lm_latent_eval.demo import SPLITS, other_texts
+from lm_latent_eval.demo import texts as texts_of
+from lm_latent_eval.distortion.catalog import language_of, load_learner, open_language
 from lm_latent_eval.distortion.columns import ScoresFolder
-from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.language import Language
-from lm_latent_eval.distortion.languages.tokenizer import train_bpe
+from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
+from lm_latent_eval.distortion.languages.language import Language, train_bpe
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.architectures import (
     ARCHITECTURES,
@@ -24,15 +33,15 @@ from lm_latent_eval.distortion.learners.architectures import (
     Size,
     Start,
 )
-from lm_latent_eval.distortion.learners.catalog import load_learner
-from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, TrainingData
-from lm_latent_eval.distortion.learners.enumeration import EveryTree
-from lm_latent_eval.distortion.learners.languages import language_of, open_language
-from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.data import (
+    CorpusData,
+    FreshData,
+    TextData,
+    TrainingData,
+)
+from lm_latent_eval.distortion.learners.latent import EveryTree, LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score_sequences
-from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.sources import (
     Perturbed,
@@ -42,20 +51,82 @@ from lm_latent_eval.distortion.sources import (
     Texts,
     Unchanged,
 )
-from lm_latent_eval.distortion.study.layout import (
+from lm_latent_eval.distortion.study.plan import (
     BASE,
     FINETUNED,
     LANGUAGE_TEXT,
     OTHER_TEXT,
+    DistortionPlan,
     Layout,
     LearnerSpec,
     pretrained,
 )
-from lm_latent_eval.distortion.study.plan import DistortionPlan
-from lm_latent_eval.distortion.study.texts import natural_texts, write_texts
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.uniforms import stream_key
+
+HELD_OUT = 20
+"""One text in so many is held out: half of them for validation."""
+_SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+
+
+def write_texts(texts: Iterator[str], directory: Path) -> None:
+    """Divide texts into ``train.txt``, ``dev.txt`` and ``test.txt``, one a line.
+
+    Raises:
+        ValueError: If there are too few to hold some out.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = {name: directory / f"{name}.txt" for name in ("train", "dev", "test")}
+    counts = dict.fromkeys(parts, 0)
+    files = {name: path.open("w", encoding="utf-8") for name, path in parts.items()}
+    try:
+        for number, text in enumerate(texts):
+            place = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
+            name = place.get(number % HELD_OUT, "train")
+            files[name].write(" ".join(text.split()) + "\n")
+            counts[name] += 1
+    finally:
+        for file in files.values():
+            file.close()
+    if not all(counts.values()):
+        raise ValueError(
+            f"too few texts for {directory}: {counts}; expected at least {HELD_OUT}"
+        )
+
+
+def natural_texts(path: Path | None, part: str) -> Iterator[str]:
+    """Read one of two texts, each of their texts once.
+
+    Args:
+        path: A file: of its distinct texts, every second one is what languages learn,
+            and the others are what a model had read before. None is the demonstration
+            corpora of two worlds.
+        part: ``language`` or ``other``.
+    """
+    number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
+    if path is not None:
+        return islice(_distinct(stream_texts(path)), number, None, 2)
+    first = [text for split in SPLITS for text in texts_of(split)]
+    if part == LANGUAGE_TEXT:
+        return _distinct(_sentences(first))
+    known = {*_sentences(first)}
+    return _distinct(s for s in _sentences(other_texts()) if s not in known)
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    return (sentence for text in texts for sentence in _SENTENCE.split(text))
+
+
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
+    """Leave out what was there before; 16 bytes of each text are kept in memory."""
+    seen = set()
+    for text in texts:
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield text
+
 
 FIRST = {"train": 0, "dev": 1_000_000_000, "test": 2_000_000_000}
 """Numbers of a corpus' sequences: fresh ones follow those of training."""

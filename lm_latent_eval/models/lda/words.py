@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lm_latent_eval.text.reading import Reading
+from lm_latent_eval.text.encoder import Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END, START, WordTokenizer
 

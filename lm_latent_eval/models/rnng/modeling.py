@@ -13,7 +13,7 @@ from lm_latent_eval.models.rnng.crf import CRFProposal, num_trees
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.networks import RNNGConfig
-from lm_latent_eval.text.sentences import sentence_starts
+from lm_latent_eval.text.counts import sentence_starts
 
 
 class RNNG(RNNGJoint):

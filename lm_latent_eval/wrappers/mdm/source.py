@@ -24,7 +24,7 @@ from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text import strict_json
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import encodable
 from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens

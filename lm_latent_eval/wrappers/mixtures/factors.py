@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 
 CONTEXT, DOCUMENT = "{context}", "{document}"
 Rewrite = Callable[[str, str], tuple[str, str]]

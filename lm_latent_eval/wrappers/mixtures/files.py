@@ -29,8 +29,7 @@ import numpy as np
 from lm_latent_eval.files import one_line
 from lm_latent_eval.registry import Registry
 from lm_latent_eval.text import strict_yaml
-from lm_latent_eval.text.digests import digest
-from lm_latent_eval.text.files import numbered_lines
+from lm_latent_eval.text.files import digest, numbered_lines
 from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.mixtures.factors import (
     CONTEXT,

@@ -33,7 +33,7 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.text.digests import digest
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.mixtures.factors import Factor, Fixed, Variant
 from lm_latent_eval.wrappers.mixtures.files import Mixture

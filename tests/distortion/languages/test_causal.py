@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from tests.distortion.languages.tiny import causal, gpt2, records
 
 

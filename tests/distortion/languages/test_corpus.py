@@ -11,10 +11,9 @@ from datasets import Features, List, Value
 from transformers import AutoTokenizer
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.language import Sample
-from lm_latent_eval.distortion.languages.words import write_description
+from lm_latent_eval.distortion.languages.language import Sample, write_description
 from tests.distortion.languages.tiny import AMBIGUOUS, causal, gpt2, pcfg
 
 SIZE = {"num_sequences": 25, "shard_size": 10, "max_length": 4, "quiet": True}

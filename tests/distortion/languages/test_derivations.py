@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 from scipy.stats import chisquare
 
-from lm_latent_eval.distortion.languages.catalog import load_language
-from lm_latent_eval.distortion.languages.derivations import Derivation, Phrase
+from lm_latent_eval.distortion.catalog import load_language
+from lm_latent_eval.distortion.languages.grammar import Derivation, Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import pcfg
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.distortion.languages.catalog import examples, load_language
+from lm_latent_eval.distortion.catalog import examples, load_language
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.languages.words import word_tokenizer
 from tests.distortion.languages.tiny import AMBIGUOUS
 
 RULES = {

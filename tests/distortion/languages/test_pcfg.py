@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from lm_latent_eval.distortion.catalog import load_causal_learner
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.distortion.languages.corpus import TokenIds
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.learners.architectures import (
     ARCHITECTURES,
     Configuration,
     PretrainedStart,
     named_size,
 )
-from lm_latent_eval.distortion.learners.catalog import load_causal_learner
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from lm_latent_eval.estimators import Bound
 from tests.distortion.languages.tiny import gpt2
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, draw

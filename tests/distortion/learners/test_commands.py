@@ -10,7 +10,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from tests.distortion.languages.tiny import REGULAR, gpt2
 
 

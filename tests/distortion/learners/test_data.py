@@ -7,17 +7,17 @@ import json
 import numpy as np
 import pytest
 
-from lm_latent_eval.distortion.languages.tokenizer import train_bpe
-from lm_latent_eval.distortion.languages.words import word_tokenizer
+from lm_latent_eval.distortion.languages.corpus import TokenIds
+from lm_latent_eval.distortion.languages.language import train_bpe, word_tokenizer
 from lm_latent_eval.distortion.learners.data import (
+    Batches,
     CorpusData,
     FreshData,
+    TextData,
     check_apart,
     open_data,
+    padded,
 )
-from lm_latent_eval.distortion.learners.sequences import Batches, padded
-from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
 from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import MAX_LENGTH, draw
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.distortion.learners.enumeration import EveryTree
+from lm_latent_eval.distortion.learners.latent import EveryTree
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.catalog import language_of, open_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import rnng
-from lm_latent_eval.distortion.learners.languages import language_of, open_language
 from lm_latent_eval.training.options import Options, RNNGSize
 from tests.distortion.languages.tiny import REGULAR, gpt2
 

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.enumeration import EveryTree
-from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
+from lm_latent_eval.distortion.learners.latent import (
+    EveryTree,
+    LatentLearner,
+    exact_vocabulary,
+    words_of,
+)
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint

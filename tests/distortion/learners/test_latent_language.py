@@ -11,13 +11,15 @@ import torch
 from scipy.stats import chisquare
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.words import LANGUAGE_FILE, read_description
+from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
+from lm_latent_eval.distortion.languages.language import LANGUAGE_FILE, read_description
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.architectures import Configuration
-from lm_latent_eval.distortion.learners.enumeration import EveryTree
-from lm_latent_eval.distortion.learners.latent_language import LatentLanguage
-from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, words_of
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
+from lm_latent_eval.distortion.learners.latent import (
+    EveryTree,
+    exact_vocabulary,
+    words_of,
+)
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from lm_latent_eval.distortion.catalog import language_of
 from lm_latent_eval.distortion.columns import ScoresFolder
-from lm_latent_eval.distortion.edits import Perturbation
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners.languages import language_of
 from lm_latent_eval.distortion.learners.scores import score_sequences
-from lm_latent_eval.distortion.random_sequences import random_sequence
-from lm_latent_eval.distortion.sources import Perturbed, Random, Unchanged
+from lm_latent_eval.distortion.sources import (
+    Perturbation,
+    Perturbed,
+    Random,
+    Unchanged,
+    random_sequence,
+)
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from tests.distortion.languages.tiny import pcfg, regular

@@ -14,21 +14,18 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.catalog import load_causal_learner, load_language
 from lm_latent_eval.distortion.columns import Trajectory
-from lm_latent_eval.distortion.languages.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners import sequences, training
+from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
+from lm_latent_eval.distortion.learners import data as sequences
+from lm_latent_eval.distortion.learners import training
 from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
     PretrainedStart,
 )
-from lm_latent_eval.distortion.learners.catalog import load_causal_learner
-from lm_latent_eval.distortion.learners.data import CorpusData, FreshData
-from lm_latent_eval.distortion.learners.history import Epoch, History
-from lm_latent_eval.distortion.learners.options import TrainingOptions
-from lm_latent_eval.distortion.learners.text_data import TextData
-from lm_latent_eval.distortion.learners.token_ids import TokenIds
+from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, TextData
+from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.ledger.files import only_writer
 from tests.distortion.languages.tiny import regular

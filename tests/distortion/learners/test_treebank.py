@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.languages.catalog import load_language
+from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.derivations import Derivation
+from lm_latent_eval.distortion.languages.grammar import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary, texts_of
-from lm_latent_eval.distortion.learners.treebank import derivations, parsed, write_trees
+from lm_latent_eval.distortion.learners.latent import exact_vocabulary, texts_of
+from lm_latent_eval.distortion.learners.rnng import derivations, parsed, write_trees
 from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank, reduces
 from lm_latent_eval.text.words import END
 from tests.distortion.languages import tiny

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from lm_latent_eval.distortion.learners.lexicon import exact_vocabulary
+from lm_latent_eval.distortion.learners.latent import exact_vocabulary
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from tests.models.rnng import reference

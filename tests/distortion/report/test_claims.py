@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.distortion.report import claims
 from lm_latent_eval.distortion.report.claims import ClaimVerdict
-from lm_latent_eval.distortion.report.reading import Comparison
+from lm_latent_eval.distortion.report.measures import Comparison
 from lm_latent_eval.distortion.statistics import ErrorMap
 from lm_latent_eval.estimators import Bound
 from tests.distortion.report.saved import columns, language, noise

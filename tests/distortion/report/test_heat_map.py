@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.report import draw_map
-from lm_latent_eval.distortion.report.heat_map import (
+from lm_latent_eval.distortion.report.maps import (
     colour_limit,
     colour_ticks,
     plot_infinite,

@@ -5,7 +5,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report import draw_estimates, draw_language_check
-from lm_latent_eval.distortion.report.histograms import (
+from lm_latent_eval.distortion.report.maps import (
     plot_histogram,
     plot_histograms,
 )

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.report.measures import MEASURES
-from lm_latent_eval.distortion.report.reading import Comparison
-from lm_latent_eval.distortion.report.writing import plain
+from lm_latent_eval.distortion.report.measures import MEASURES, Comparison
+from lm_latent_eval.distortion.report.style import plain
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorTrajectory,

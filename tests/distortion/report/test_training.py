@@ -3,7 +3,7 @@ import torch
 from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report import draw_amount, draw_training
-from lm_latent_eval.distortion.report.training import (
+from lm_latent_eval.distortion.report.curves import (
     INSET,
     colour_scale,
     plot_amount,

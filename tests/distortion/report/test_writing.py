@@ -1,8 +1,11 @@
 """Sequences of tokens as text: bytes that make no character are written as such."""
 
-from lm_latent_eval.distortion.languages.tokenizer import SMALLEST, train_bpe
-from lm_latent_eval.distortion.languages.words import word_tokenizer
-from lm_latent_eval.distortion.report.writing import shown
+from lm_latent_eval.distortion.languages.language import (
+    SMALLEST,
+    train_bpe,
+    word_tokenizer,
+)
+from lm_latent_eval.distortion.report.style import shown
 
 
 def test_bytes_that_make_no_character_are_written_as_bytes():

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.distortion.learners.architectures import ARCHITECTURES
-from lm_latent_eval.distortion.study.layout import Learners
-from lm_latent_eval.distortion.study.plan import DistortionPlan, plans
+from lm_latent_eval.distortion.study.plan import DistortionPlan, Learners, plans
 
 MINI = Path(__file__).with_name("mini.json")
 

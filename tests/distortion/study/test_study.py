@@ -11,10 +11,9 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.tokenizer import load_tokenizer
+from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.distortion.report.study import write_report
-from lm_latent_eval.distortion.study.layout import Layout, Learners
-from lm_latent_eval.distortion.study.plan import DistortionPlan
+from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.distortion.study.run import DistortionStudy
 from lm_latent_eval.ledger.files import LOCK_FILE, read
 from lm_latent_eval.text.corpora import read_texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm_latent_eval.distortion.study.texts import natural_texts, write_texts
+from lm_latent_eval.distortion.study.steps import natural_texts, write_texts
 from lm_latent_eval.text.corpora import read_texts
 
 

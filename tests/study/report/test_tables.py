@@ -12,12 +12,10 @@ from matplotlib.figure import Figure
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.study.report.claims import claims
-from lm_latent_eval.study.report.columns import StudyColumn, read_columns
-from lm_latent_eval.study.report.figures import _all_near, _looks
-from lm_latent_eval.study.report.ridges import kernel_density, ridges
-from lm_latent_eval.study.report.tables import as_markdown
+from lm_latent_eval.study.claims import StudyColumn, claims, read_columns
+from lm_latent_eval.study.figures import _all_near, _looks, kernel_density, ridges
 from lm_latent_eval.study.rows import read, write
+from lm_latent_eval.study.tables import as_markdown
 
 TEXTS = (
     "She studied in the town.",

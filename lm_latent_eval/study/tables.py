@@ -13,8 +13,7 @@ from lm_latent_eval.report.tabular import (
     rendered,
     write_page,
 )
-from lm_latent_eval.study.report.claims import claims
-from lm_latent_eval.study.report.columns import Curve, StudyColumn, read_columns
+from lm_latent_eval.study.claims import Curve, StudyColumn, claims, read_columns
 from lm_latent_eval.study.totals import FEWEST_REPLICATES
 
 TITLE = "# How estimates depend on how they are made"
@@ -36,7 +35,7 @@ def write_report(studies: Sequence[Path], output: Path, kind: str = "text") -> s
         ValueError: If a folder is not of a study, or none has a setting that is done.
         ModuleNotFoundError: If matplotlib is missing.
     """
-    from lm_latent_eval.study.report.figures import draw_figures
+    from lm_latent_eval.study.figures import draw_figures
 
     columns = [column for study in studies for column in read_columns(study)]
     if not columns:

@@ -24,18 +24,16 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.distortion.languages.language import (
-    Sample,
-    checked_length,
-    checked_sequences,
-    log_p_by_length,
-    sequence_key,
-)
-from lm_latent_eval.distortion.languages.words import (
     BEGIN_ID,
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Sample,
+    checked_length,
+    checked_sequences,
     checked_words,
+    log_p_by_length,
+    sequence_key,
     word_tokenizer,
     write_description,
 )

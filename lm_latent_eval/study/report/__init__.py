@@ -1,1 +1,0 @@
-"""Figures and tables of a study, after Logan et al. (2020)."""
