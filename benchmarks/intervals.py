@@ -1,6 +1,6 @@
 """Intervals of each estimator against a wide search, on texts that fit a model or not.
 
-    python benchmarks/coverage.py --texts 200 --output results/coverage
+    python benchmarks/intervals.py --texts 200 --output results/intervals
 
 alters demonstration texts (words shuffled, names replaced, lower case, several texts
 joined) and scores each by every estimator and by a search of ten times the width with
