@@ -26,6 +26,7 @@ from workloads import SEGMENTED, segmented
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 
 T = TypeVar("T")
 K, ROUNDS = 32, 3
