@@ -68,17 +68,13 @@ def test_holds_at_its_confidence(log_w, confidence):
     assert rate <= delta + margin(delta)
 
 
-def test_is_nearly_tight_on_spiky_weights():
-    rate = violations(log_evidence(spiky(CORPORA, 1, 1, seed=5)))
-
-    assert abs(rate - 0.04) < margin(0.04), "a smaller price would not do"
-
-
 def test_best_of_many_seeds_must_be_paid_for():
     num_seeds = 20
     per_seed = log_evidence(spiky(CORPORA, num_seeds, 1, seed=6))
     best = per_seed.max(-1, keepdim=True).values
 
+    one = violations(per_seed[:, :1])
+    assert abs(one - 0.04) < margin(0.04), "a smaller price would not do"
     unpaid = violations(best)
     paid = violations(best, num_configurations=num_seeds)
 
@@ -119,42 +115,15 @@ def test_copies_that_share_draws_must_be_paid_for():
 
 def test_the_price_in_nats():
     log_evidences = torch.tensor([-30.0, -12.0])
-
-    def price(**options):
-        return -42 - certified_log_likelihood(log_evidences, **options)
-
-    assert price() == pytest.approx(math.log(20))
-    assert price(confidence=0.99) == pytest.approx(math.log(100))
-    assert price(num_configurations=6) == pytest.approx(math.log(120))
-    assert price(multiplicity=3) == pytest.approx(3 * math.log(20))
-    assert price(multiplicity=3, num_configurations=6) == pytest.approx(
-        3 * math.log(120)
-    )
-
-
-def test_perplexity_is_the_bounds():
-    log_evidences = torch.tensor([-30.0, -12.0])
-
-    assert certified_perplexity(log_evidences, 10) == pytest.approx(
-        math.exp((42 + math.log(20)) / 10)
-    )
-    assert certified_perplexity(
-        log_evidences, torch.tensor([7, 3]), 0.9, num_configurations=2, multiplicity=2
-    ) == pytest.approx(math.exp((42 + 2 * math.log(20)) / 10))
-
-
-@pytest.mark.parametrize(
-    ("log_evidences", "options", "message"),
-    [
-        *(
-            ([0.0, 0.0], {"confidence": c}, "confidence must be between 0 and 1")
-            for c in (0.0, 1.0, -0.5, 95, math.nan)
-        ),
-        ([0.0], {"num_configurations": 0}, "num_configurations must be at least 1"),
-        ([0.0], {"multiplicity": 0}, "multiplicity must be at least 1; got 0"),
-        ([0.0, -math.inf], {}, r"log_evidences\[1\] is -inf"),
-    ],
-)
-def test_what_cannot_be_certified_is_refused(log_evidences, options, message):
-    with pytest.raises(ValueError, match=message):
-        certified_log_likelihood(torch.tensor(log_evidences), **options)
+    for options, price in (
+        ({}, math.log(20)),
+        ({"confidence": 0.99}, math.log(100)),
+        ({"num_configurations": 6}, math.log(120)),
+        ({"multiplicity": 3}, 3 * math.log(20)),
+        ({"multiplicity": 3, "num_configurations": 6}, 3 * math.log(120)),
+    ):
+        bound = certified_log_likelihood(log_evidences, **options)
+        assert bound == pytest.approx(-42 - price)
+        for num_tokens in (10, torch.tensor([7, 3])):
+            found = certified_perplexity(log_evidences, num_tokens, **options)
+            assert found == pytest.approx(math.exp((42 + price) / 10))

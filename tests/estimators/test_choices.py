@@ -32,20 +32,12 @@ NONE = torch.zeros(40, dtype=torch.float64)
 RIGHT = torch.tensor([0.0, 1.0, 0.0])
 
 
-def test_one_draw_is_right_as_often_as_draws_are():
-    [one] = accuracy_curve([LOG_W], [NONE], [RIGHT], [1])
+def test_one_draw_is_right_as_often_as_draws_are_and_all_choose_as_the_estimate():
+    [one, every] = accuracy_curve([LOG_W], [NONE], [RIGHT], [1, 40])
     share = (LOG_W.argmax(0) == 1).double().mean().item()
-    assert one.accuracy == pytest.approx(share)
-    assert one.voted == pytest.approx(share)
-
-
-def test_all_draws_choose_as_the_estimate_does():
-    for right in torch.eye(3):
-        [every] = accuracy_curve([LOG_W], [NONE], [right], [40])
-        chosen = int(LOG_W.logsumexp(-1).argmax())
-        assert every.accuracy == right[chosen]
-        most = votes(LOG_W, NONE)
-        assert every.voted == right[int(most.argmax())]
+    assert one.accuracy == one.voted == pytest.approx(share)
+    assert every.accuracy == RIGHT[int(LOG_W.logsumexp(-1).argmax())]
+    assert every.voted == RIGHT[int(votes(LOG_W, NONE).argmax())]
 
 
 def test_the_error_of_draws_is_that_of_runs():
@@ -135,20 +127,14 @@ def test_what_is_known_is_compared_with_what_is_drawn():
     assert not is_undecided([drawn])
 
 
-def test_the_bound_grows_with_the_length():
+def test_scores_tie_within_a_rounding_that_grows_with_the_length():
     assert tied([-1.0, -1.0 - 3 * ROUNDING], [2, 3]) == [0, 1]
     assert tied([-1.0, -1.0 - 3 * ROUNDING], [2, 2]) == [0]
     assert tied([-torch.inf, -torch.inf], [2, 2]) == [0, 1], "none is better"
     assert tied([-torch.inf, -9.0], [0, 0]) == [1]
-
-
-def test_the_most_probable_word_is_the_first_that_ties():
     log_p = torch.tensor([-3.0, -1.0, -1.0 + ROUNDING / 2, -2.0])
     assert first_of_best(log_p) == 1
     assert first_of_best(log_p + torch.tensor([0, 0, 1e-3, 0])) == 2
-
-
-def test_rounding_makes_no_choice_sure():
     log_w = torch.tensor([[-1.0, -2.0], [-1.0 - 1e-13, -2.0 - 1e-13]]).double()
     assert not Margin.of(log_w).is_sure
     assert votes(log_w, torch.zeros(2)).tolist() == [0.5, 0.5]
@@ -162,8 +148,6 @@ def test_pass_at_k_is_the_mean_over_choices():
             np.mean([max(s) for s in itertools.combinations(a, k)]) for a in answers
         ]
         assert pass_at(k, right, np.full(3, 5)) == pytest.approx(said)
-    with pytest.raises(ValueError, match="pass@6 needs 6 answers"):
-        pass_at(6, right, np.full(3, 5))
 
 
 def test_what_more_answers_would_take_away():
@@ -175,19 +159,3 @@ def test_what_more_answers_would_take_away():
     errors = [repeat_stderr([*each]) for each in drawn[:200]]
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(spread, rel=0.08)
     assert repeat_stderr([np.array([1.0])]) == 0
-
-
-def test_impossible_input_is_refused():
-    with pytest.raises(ValueError, match=r"of 2 or more answers, shape \(A, K\); got"):
-        Margin.of(LOG_W[:1])
-    with pytest.raises(ValueError, match="all weights are zero"):
-        Margin.of(torch.full((2, 3), -torch.inf))
-    with pytest.raises(ValueError, match="no answer is possible after any draw"):
-        log_mean_gap(torch.full((2, 3), -torch.inf), torch.zeros(3))
-    with pytest.raises(ValueError, match="the same number of draws"):
-        accuracy_curve([LOG_W, LOG_W[:, 1:]], [NONE, NONE[1:]], [RIGHT, RIGHT])
-    with pytest.raises(ValueError, match="the same number of draws"):
-        accuracy_curve([], [], [])
-    for wrong in ([], [[]], [[1.0, 2.0], [1.0, 2.0, 3.0]]):
-        with pytest.raises(ValueError, match="as many replicates of every option"):
-            is_undecided(wrong)

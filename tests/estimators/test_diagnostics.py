@@ -65,19 +65,6 @@ def test_equal_weights_in_the_tail_are_as_good_as_nearly_equal_ones(num_samples)
     assert abs(pareto_k(log_w) - pareto_k(nearly)) < 1e-4
 
 
-@pytest.mark.parametrize("num_samples", [30, 34, 35, 224, 225, 226, 900, 1000])
-def test_tail_is_as_long_as_that_of_arviz(num_samples):
-    wide = 3 * math.sqrt(num_samples) if num_samples > 225 else num_samples / 5
-    log_w = torch.linspace(-5, -1, num_samples, dtype=torch.float64)
-    log_w[-math.floor(wide) + 1 :] = 0.0
-    assert math.isfinite(of_arviz(log_w))
-    assert pareto_k(log_w).isfinite()
-
-    log_w[-math.floor(wide) :] = 0.0
-    assert not math.isfinite(of_arviz(log_w))
-    assert pareto_k(log_w) == -math.inf
-
-
 def test_zero_weights_are_no_tail_and_few_weights_tell_none():
     few, enough = normal(29, seed=6), normal(30, seed=6)
     zeros = torch.full((900,), -torch.inf, dtype=torch.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pickle
 from dataclasses import replace
@@ -13,7 +12,6 @@ import torch
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
-    MissedSupportError,
     effective_sample_size,
     log_evidence,
     pareto_k,
@@ -47,52 +45,13 @@ def test_from_log_weights_is_the_formulas():
 
 
 def test_is_a_value():
-    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
-
-    assert pickle.loads(pickle.dumps(estimate)) == estimate
-    assert hash(Estimate.from_log_weights(draws(), num_tokens=12)) == hash(estimate)
-    assert Estimate.from_log_weights(draws(), num_tokens=13) != estimate
+    estimate, again = (
+        Estimate.from_log_weights(draws(), num_tokens=12) for _ in range(2)
+    )
+    assert pickle.loads(pickle.dumps(estimate)) == estimate == again
+    assert hash(again) == hash(estimate)
     assert Estimate.from_log_weights(draws().flip(0), num_tokens=12) != estimate
     assert "log_weights" not in repr(estimate)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        estimate.stderr = 0.0
-
-
-def test_missed_support_is_an_error():
-    nothing = torch.full((7,), -torch.inf)
-
-    with pytest.raises(MissedSupportError, match=r"proposal misses .* all 7 latents"):
-        Estimate.from_log_weights(nothing, num_tokens=12)
-    with pytest.raises(MissedSupportError, match=r"beam misses .* all 7 latents"):
-        Estimate.from_beam(nothing, num_tokens=12)
-    assert issubclass(MissedSupportError, ValueError)
-
-
-@pytest.mark.parametrize("make", [Estimate.from_log_weights, Estimate.from_beam])
-def test_input_is_one_inputs_weights(make):
-    with pytest.raises(ValueError, match=r"shape \(K,\); got \(2, 3\)"):
-        make(torch.zeros(2, 3), num_tokens=1)
-    with pytest.raises(ValueError, match=r"log_w\[1\] is nan"):
-        make(torch.tensor([0.0, math.nan]), num_tokens=1)
-    with pytest.raises(ValueError, match="num_tokens must be at least 0; got -1"):
-        make(torch.zeros(3), num_tokens=-1)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"log_evidence": -math.inf}, "log_evidence must be finite; got -inf"),
-        ({"log_evidence": math.nan}, "log_evidence must be finite; got nan"),
-        ({"stderr": math.nan}, "error must be at least 0; got nan"),
-        ({"draws_stderr": -0.1}, "error must be at least 0; got -0.1"),
-        ({"num_samples": 0}, "num_samples must be at least 1; got 0"),
-    ],
-)
-def test_what_was_not_computed_is_refused(change, message):
-    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
-
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(estimate, **change)
 
 
 def part(weights, num_tokens=2):
@@ -132,8 +91,6 @@ def test_a_product_is_unbiased():
 
 
 def test_a_product_is_as_strong_as_its_weakest_part():
-    with pytest.raises(ValueError, match="a product of no estimates"):
-        Estimate.product([])
     beam = Estimate.from_beam(torch.tensor([0.5]).log(), num_tokens=1)
     sure = Estimate.exact(math.log(0.25), num_tokens=1)
     drawn = part([0.5, 0.25])
@@ -149,34 +106,25 @@ def test_a_product_is_as_strong_as_its_weakest_part():
 
 
 @pytest.mark.parametrize(
-    ("unseen", "found", "known"),
+    ("unseen", "found", "same", "known"),
     [
-        (0.0, 1.0, True),
-        (0.98, 1.0, True),
-        (0.995, 1.0, False),
-        (0.4, 0.97, True),
-        (0.4, 0.01, True),
-        (0.6, 0.01, False),
+        (0.0, 1.0, True, True),
+        (0.98, 1.0, True, True),
+        (0.995, 1.0, True, False),
+        (0.4, 0.97, True, True),
+        (0.4, 0.01, True, True),
+        (0.6, 0.01, True, False),
+        # Of another proposal: if little is left to the draws.
+        (0.4, 0.91, False, True),
+        (0.4, 0.89, False, False),
     ],
 )
-def test_an_error_is_given_where_search_and_draws_agree(unseen, found, known):
+def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, known):
     """Draws that see 1 - u of p(x) leave the estimate too low by as much."""
     estimate = Estimate.from_log_weights(draws(), num_tokens=12)
-    checked = estimate.checked(unseen, found)
+    checked = estimate.checked(unseen, found, same=same)
     assert (checked.unseen, checked.draws_stderr) == (unseen, estimate.draws_stderr)
     if known:
         assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
-    else:
-        assert checked.stderr is None
-
-
-@pytest.mark.parametrize(("found", "known"), [(0.91, True), (0.89, False)])
-def test_draws_of_another_proposal_have_an_error_if_little_is_left_to_them(
-    found, known
-):
-    checked = part([0.2, 0.4, 0.3]).checked(0.4, found, same=False)
-    assert checked.unseen == 0.4
-    if known:
-        assert checked.missed == pytest.approx(-math.log(0.6))
     else:
         assert checked.stderr is None

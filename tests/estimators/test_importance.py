@@ -17,7 +17,6 @@ from lm_latent_eval.estimators import (
     checked_weights,
     degrees_of_freedom,
     effective_sample_size,
-    enough_samples,
     log_evidence,
     log_grid,
     log_mass,
@@ -100,54 +99,37 @@ def test_curve_is_nested_and_ends_at_the_estimate(log_w):
 
 
 @pytest.mark.parametrize("function", [*POINTWISE, sample_size_curve])
-def test_batch_equals_alone(function):
-    log_w = normal(2, 3, 60, seed=0, sd=2.0)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_batch_equals_alone_in_float64(function, dtype):
+    log_w = normal(2, 3, 60, seed=0, sd=2.0).to(dtype)
     log_w[0, 1, :20] = -torch.inf
     log_w[1, 2] = -torch.inf
+    before = log_w.clone()
 
     batch = function(log_w)
 
+    assert batch.dtype == torch.float64
     for i, j in itertools.product(range(2), range(3)):
-        torch.testing.assert_close(batch[i, j], function(log_w[i, j]), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("function", [*POINTWISE, sample_size_curve])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_every_dtype_is_accumulated_in_float64(function, dtype):
-    log_w = normal(3, 50, seed=1).to(dtype)
-    before = log_w.clone()
-
-    answer = function(log_w)
-
-    assert answer.dtype == torch.float64
-    torch.testing.assert_close(answer, function(log_w.double()), rtol=0, atol=0)
+        alone = function(log_w[i, j].double())
+        torch.testing.assert_close(batch[i, j], alone, rtol=0, atol=0)
     assert torch.equal(log_w, before), "inputs are not modified"
 
 
-@pytest.mark.parametrize("num_samples", [1, 2, 4])
-def test_unbiased_by_enumeration_of_every_sample(num_samples):
-    draws = torch.cartesian_prod(*[torch.arange(5)] * num_samples).view(-1, num_samples)
-    chance = LOG_Q[draws].sum(-1).exp()
-
-    estimates = log_evidence((LOG_JOINT - LOG_Q)[draws])
-
-    mean = (chance * (estimates - EXACT).exp()).sum().item()
-    assert chance.sum().item() == pytest.approx(1, abs=1e-12)
-    assert mean == pytest.approx(1, abs=1e-12)
-
-
-def test_log_is_biased_downwards_and_less_so_with_more_samples():
-    log_q = torch.tensor([0.5, 0.1, 0.4], dtype=torch.float64).log()
-    log_joint = torch.tensor([0.1, 0.15, 0.02], dtype=torch.float64).log()
+def test_unbiased_and_its_log_biased_downwards_by_enumeration_of_every_sample():
     means = []
-    for num_samples in range(1, 7):
-        draws = torch.cartesian_prod(*[torch.arange(3)] * num_samples)
+    possible = -torch.inf < LOG_JOINT
+    for num_samples in (1, 2, 4):
+        draws = torch.cartesian_prod(*[torch.arange(5)] * num_samples)
         draws = draws.view(-1, num_samples)
-        estimates = log_evidence((log_joint - log_q)[draws])
-        means.append((log_q[draws].sum(-1).exp() * estimates).sum().item())
-
-    assert means == sorted(means)
-    assert means[-1] < log_joint.logsumexp(0).item()
+        chance = LOG_Q[draws].sum(-1).exp()
+        estimates = log_evidence((LOG_JOINT - LOG_Q)[draws])
+        mean = (chance * (estimates - EXACT).exp()).sum().item()
+        assert chance.sum().item() == pytest.approx(1, abs=1e-12)
+        assert mean == pytest.approx(1, abs=1e-12)
+        some = possible[draws].any(-1)
+        means.append((chance * estimates)[some].sum() / chance[some].sum())
+    assert means == sorted(means), "less so with more samples"
+    assert means[-1] < EXACT
 
 
 def test_exact_posterior_as_proposal_has_no_error():
@@ -166,14 +148,6 @@ def test_stderr_is_the_spread_of_replicates():
 
     # 4,000 replicates know their spread to 1.1 percent
     assert stderr(log_w).square().mean().sqrt() == pytest.approx(spread, rel=0.055)
-
-
-def test_a_beam_never_exceeds_the_evidence_and_equals_it_with_every_latent():
-    exact = LOG_JOINT.logsumexp(0)
-    for width in range(1, 6):
-        for beam in itertools.combinations(range(5), width):
-            assert log_mass(LOG_JOINT[list(beam)]) <= exact + 1e-14
-    assert log_mass(LOG_JOINT) == pytest.approx(exact.item(), abs=1e-14)
 
 
 def test_zero_weights_and_single_draws():
@@ -203,19 +177,6 @@ def test_errors_name_the_first_offending_index(function, value):
         function(log_w)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(torch.zeros(shape) for shape in ((), (0,), (3, 0))),
-        *([0.5], None, np.zeros(3), torch.zeros(3, dtype=torch.long)),
-    ],
-)
-def test_only_tensors_with_samples(value):
-    message = "K >= 1|log_w must be a floating-point tensor"
-    with pytest.raises((TypeError, ValueError), match=message):
-        log_evidence(value)
-
-
 def test_sizes_of_a_curve():
     assert log_grid(1) == (1,)
     assert log_grid(1001) == (*log_grid(1000), 1001)
@@ -243,20 +204,6 @@ def test_intervals_of_wide_weights_hold(sd):
     if sd == 2:
         narrow = off <= quantile * drawn
         assert narrow.double().mean() < 0.95 - margin, "premise: it is needed"
-
-
-def test_the_error_of_log_normal_weights_by_hand():
-    even = torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64)
-    # The quantiles are the third and the fourth of -1, 0, 1, 3: they are 2 apart.
-    uneven = torch.tensor([3.0, -1.0, 1.0, 0.0], dtype=torch.float64)
-    assert log_normal_stderr(even) < 1e-6
-    expected = math.sqrt(math.log1p(math.expm1(4) / 4))
-    assert log_normal_stderr(uneven) == pytest.approx(expected)
-    assert log_normal_stderr(uneven - 5000) == pytest.approx(expected)
-    assert log_normal_stderr(torch.tensor([0.0, -math.inf, -math.inf])) == 0
-    assert log_normal_stderr(torch.tensor([0.0])) == 0
-    wide = torch.tensor([0.0, 0.0, 5000.0], dtype=torch.float64)
-    assert log_normal_stderr(wide) == pytest.approx(5000, rel=1e-6)
 
 
 def test_the_error_of_a_ratio_counts_what_its_parts_share():
@@ -301,24 +248,16 @@ def long_tailed(*shape, seed):
     return noise - 0.5
 
 
-def looks_precise(mean, error):
-    return error < 0.1
-
-
-def looks_high(mean, error):
-    return mean > 1
-
-
-def stopped(log_w, rule):
-    """Return p-hat and k at the first k >= PILOT that a rule likes, or the last."""
+def stopped(log_w):
+    """Return p-hat at the first k >= PILOT that looks precise, or the last."""
     k = torch.arange(1, log_w.shape[-1] + 1)
     mean = sample_size_curve(log_w, k.tolist()).exp()
     mean_square = sample_size_curve(2 * log_w, k.tolist()).exp()
     error = ((mean_square / mean.square() - 1).clamp(min=0) / k).sqrt()
-    stop = rule(mean, error) & (k >= PILOT)
+    stop = (error < 0.1) & (k >= PILOT)
     stop[..., -1] = True
     first = stop.double().argmax(-1, keepdim=True)
-    return mean.gather(-1, first)[..., 0], first[..., 0] + 1.0
+    return mean.gather(-1, first)[..., 0]
 
 
 def piloted(pilot_log_w, fresh_log_w):
@@ -328,47 +267,33 @@ def piloted(pilot_log_w, fresh_log_w):
     return curve.gather(-1, num_samples[..., None] - 1)[..., 0].exp()
 
 
-def z_score(sample, mean):
-    return ((sample.mean() - mean) / (sample.std() / math.sqrt(sample.numel()))).item()
-
-
 @pytest.mark.parametrize(
-    ("weights", "rule", "direction"),
-    [
-        (now_and_then_dead, looks_precise, +1),
-        (now_and_then_dead, looks_high, +1),
-        (long_tailed, looks_high, +1),
-        (long_tailed, looks_precise, -1),
-    ],
+    ("weights", "direction"), [(now_and_then_dead, +1), (long_tailed, -1)]
 )
-def test_stopping_on_the_running_estimate_biases_it(weights, rule, direction):
-    estimate, stopping_time = stopped(weights(20_000, MAXIMUM, seed=1), rule)
+def test_stopping_on_the_running_estimate_biases_it_and_a_pilot_does_not(
+    weights, direction
+):
+    def bias(estimate):
+        error = estimate.std().item() / math.sqrt(len(estimate))
+        return (estimate.mean().item() - 1) / error, error
 
-    assert direction * z_score(estimate, 1) > 5
-    assert abs(z_score(estimate * stopping_time - stopping_time, 0)) < 5, "Wald"
-
-
-@pytest.mark.parametrize("weights", [now_and_then_dead, long_tailed])
-def test_pilot_and_fresh_draws_are_unbiased(weights):
-    estimate = piloted(weights(20_000, PILOT, seed=2), weights(20_000, MAXIMUM, seed=3))
-
-    tolerance = estimate.std().item() / math.sqrt(len(estimate))
-    assert tolerance < 0.003, "premise: the bias of stopping would show"
-    assert abs(estimate.mean().item() - 1) < 5 * tolerance
+    fresh = weights(20_000, MAXIMUM, seed=3)
+    assert direction * bias(stopped(fresh))[0] > 5
+    off, error = bias(piloted(weights(20_000, PILOT, seed=2), fresh))
+    assert error < 0.003, "premise: the bias of stopping would show"
+    assert abs(off) < 5
 
 
 def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
     corpora, texts = 200, 300
     log_w = now_and_then_dead(corpora, texts, MAXIMUM, seed=6)
-    stop, _ = stopped(log_w, looks_precise)
+    stop = stopped(log_w)
     pilot = piloted(now_and_then_dead(corpora, texts, PILOT, seed=7), log_w)
 
     def violations(estimate):
         bounds = [certified_log_likelihood(row.log()) for row in estimate]
         return sum(bound > 0 for bound in bounds) / corpora
 
-    margin = 5 * math.sqrt(0.05 * 0.95 / corpora)
-    assert violations(stop) > 0.05 + margin
     assert violations(stop) > 0.5
     assert violations(pilot) <= 0.05
 
@@ -415,16 +340,3 @@ def test_rows_are_inputs_and_limits_are_kept():
     assert chosen.tolist() == [25, 4, 200, 200]
     assert chosen.dtype == torch.int64
     assert required_num_samples(torch.zeros(1), 0.1, maximum=50) == 50
-
-
-def test_impossible_targets_and_limits_are_refused():
-    pilot = torch.zeros(5)
-    for target in (0.0, -0.1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="target_stderr must be above 0"):
-            required_num_samples(pilot, target, maximum=10)
-    for minimum, maximum in ((0, 5), (6, 5)):
-        with pytest.raises(ValueError, match="1 <= minimum <= maximum"):
-            required_num_samples(pilot, 0.1, maximum=maximum, minimum=minimum)
-    for draws, texts in ((0.0, 0.2), (0.1, math.inf), (math.inf, 0.2), (0.1, 0.0)):
-        with pytest.raises(ValueError, match=f"finite; got {draws}, {texts}"):
-            enough_samples(100, draws, texts)

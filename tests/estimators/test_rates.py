@@ -14,7 +14,6 @@ from scipy.stats import entropy
 from lm_latent_eval.estimators import (
     InformationRate,
     branching_factor,
-    log_capital,
     perplexity,
 )
 
@@ -43,8 +42,6 @@ def test_perplexities_of_every_size():
     assert perplexity(-3 * (largest + 1e-9), 3) == math.inf
     assert perplexity(-math.inf, 3) == math.inf
     assert math.isnan(perplexity(math.nan, 3))
-    with pytest.raises(ValueError, match="no token is predicted"):
-        perplexity(-1.0, 0)
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
@@ -56,28 +53,5 @@ def test_branching_factor_of_any_die(weights):
 
     assert found == pytest.approx(math.exp(entropy(p.numpy())))
     assert 1 - 1e-12 <= found <= len(weights) + 1e-9
-
-
-def test_errors_say_what_is_wrong():
-    with pytest.raises(ValueError, match="Is this a loss"):
-        InformationRate.of(3.0, 2)
-    with pytest.raises(ValueError, match="finite; got nan"):
-        InformationRate.of(math.nan, 2)
-    with pytest.raises(ValueError, match="num_units must be at least 1; got 0"):
-        InformationRate.of(-3.0, 0)
-    with pytest.raises(ValueError, match="stderr"):
-        InformationRate.of(-3.0, 1, stderr=-1)
-    with pytest.raises(ValueError, match=r"at least 1; got 0\.5"):
-        InformationRate.of_perplexity(0.5)
-    with pytest.raises(ValueError, match="above 0; got 0"):
-        InformationRate(1.0).per(0)
-    with pytest.raises(ValueError, match="must total 1"):
-        branching_factor(torch.tensor([0.5, 0.6]))
-    nearly = torch.tensor([0.5, 0.5 + 1e-7], dtype=torch.float64)
-    with pytest.raises(ValueError, match="must total 1"):
-        branching_factor(nearly)
-    assert branching_factor(nearly.float()) == pytest.approx(2), "float32 rounds"
-    with pytest.raises(ValueError, match="at least 0"):
-        branching_factor(torch.tensor([1.5, -0.5]))
-    with pytest.raises(ValueError, match="a bet needs a symbol"):
-        log_capital(0.0, 0, 27)
+    rounded = torch.tensor([0.5, 0.5 + 1e-7])
+    assert branching_factor(rounded) == pytest.approx(2), "float32 rounds"

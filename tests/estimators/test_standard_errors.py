@@ -30,11 +30,8 @@ def test_a_batch_of_ratios_is_each_of_them():
             squares = sum(float(n - ratio * m) ** 2 for n, m in zip(x, y, strict=True))
             expected = math.sqrt(squares * 4 / 3) / y.sum().item()
             assert found[row, column].item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_one_pair_has_no_error_that_is_known():
-    one = torch.ones(3, 1, dtype=torch.float64)
-    assert ratio_stderr(2 * one, one).tolist() == [math.inf] * 3
+    one_pair = ratio_stderr(a[..., :1], b[..., :1])
+    assert one_pair.isposinf().all(), "unknown"
 
 
 TRIALS = 4000
@@ -136,9 +133,6 @@ def test_degrees_of_a_sum():
     assert pooled_degrees([(1.0, 7), (3.0, math.inf)]) == pytest.approx(100 * 7)
     parts = [told(torch.tensor([0.0, 1, 2])), told(torch.tensor([5.0, 6, 7]))]
     assert Estimate.product(parts).draws_degrees == pytest.approx(4)
-
-
-def test_what_is_not_known_is_not_widened():
     assert widened(math.inf, 4) == math.inf and widened(0.0, 4) == 0.0
     assert widened(1.0, 1e9) == pytest.approx(1)
 

@@ -1,0 +1,178 @@
+"""What estimators refuse, and what the error names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import lm_latent_eval.estimators as of
+from lm_latent_eval.estimators import choices, paired, power
+
+NAN, INF = math.nan, math.inf
+FOUND = of.Estimate.from_log_weights(torch.zeros(3), num_tokens=12)
+NONE = torch.full((7,), -torch.inf)
+DEAD = NONE.expand(2, 7)
+RAGGED = [torch.zeros(4), torch.zeros(4), torch.zeros(5)]
+TWO = torch.tensor([-3.0, -2.0])
+HEAVY = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 2.5]]).log()
+NEARLY = torch.tensor([0.5, 0.5 + 1e-7], dtype=torch.float64)
+QUESTION = torch.zeros(3, 4), torch.zeros(4), torch.zeros(3)
+
+
+def pair(differences, units):
+    d = torch.tensor(differences, dtype=torch.float64)
+    none = torch.zeros_like(d)
+    return paired.PairedDifference.of(d, torch.tensor(units), draws_stderr=none)
+
+
+def estimate(make, log_w, num_tokens):
+    return make(log_w, num_tokens=num_tokens)
+
+
+def certified(log_evidences, confidence=0.9, configurations=1, multiplicity=1):
+    return of.certified_log_likelihood(
+        log_evidences,
+        confidence,
+        num_configurations=configurations,
+        multiplicity=multiplicity,
+    )
+
+
+def curve(*questions):
+    return choices.accuracy_curve(*([q[n] for q in questions] for n in range(3)))
+
+
+REFUSED = [
+    *(
+        case
+        for make in (of.Estimate.from_log_weights, of.Estimate.from_beam)
+        for case in (
+            (r"shape \(K,\); got \(2, 3\)", estimate, make, torch.zeros(2, 3), 1),
+            (r"log_w\[1\] is nan", estimate, make, torch.tensor([0.0, NAN]), 1),
+            ("num_tokens must be at least 0; got -1", estimate, make, TWO, -1),
+        )
+    ),
+    ("a product of no estimates", of.Estimate.product, []),
+    # Corpora
+    (r"log_w\[2\] has 5 samples .* same K", of.corpus_log_evidence, RAGGED),
+    ("same K", of.corpus_effective_sample_size, RAGGED),
+    ("same K", of.corpus_stderr, RAGGED),
+    ("same K", of.corpus_perplexity, RAGGED, 3),
+    ("all 2 products of 2 inputs' w", of.corpus_perplexity, torch.eye(2).log(), 2),
+    (r"log_evidences\[1\] is nan", of.instance_perplexity, torch.tensor([0, NAN]), 9),
+    (r"log_evidences\[1\] is inf", of.instance_perplexity, torch.tensor([0, INF]), 9),
+    ("num_tokens must be at least 1 in all; got 0", of.instance_perplexity, TWO, 0),
+    (r"num_tokens\[1\] is -2", of.instance_perplexity, TWO, torch.tensor([5, -2])),
+    (r"must have shape \(N,\)", of.instance_perplexity, torch.zeros(0), 5),
+    (r"\[1\] is nan", of.filter_log_weights, torch.tensor([0.0, NAN])),
+    (r"has shape \(3,\).*\(2,\)", of.CorpusRate.nats, [FOUND] * 2, torch.ones(3)),
+    *(
+        ("confidence must be between 0 and 1", certified, TWO, x)
+        for x in (0.0, 1.0, -0.5, 95, NAN)
+    ),
+    ("multiplicity must be at least 1; got 0", certified, TWO, 0.9, 1, 0),
+    ("num_configurations must be at least 1", certified, TWO, 0.9, 0),
+    (r"log_evidences\[1\] is -inf", certified, torch.eye(2)[0].log()),
+    # Weights
+    ("at least 1; got 0", of.log_grid, 0),
+    (r"sizes\[1\] is 0; expected 1 to 2", of.sample_size_curve, TWO, [1, 0]),
+    (r"sizes\[1\] is 3; expected 1 to 2", of.sample_size_curve, TWO, [1, 3]),
+    ("same draws have the same shape", of.log_ratio_stderr, TWO, HEAVY),
+    *(
+        (f"finite; got {draws}, {texts}", of.enough_samples, 100, draws, texts)
+        for draws, texts in ((0.0, 0.2), (0.1, INF), (INF, 0.2), (0.1, 0.0))
+    ),
+    (r"draw 2 of row 1 weighs 2\.5, .*above 2:", of.probability_interval, HEAVY, 2.0),
+    ("b must be positive", of.bernstein_interval, HEAVY, INF),
+    ("of the same draws", of.difference_interval, HEAVY, HEAVY[0]),
+    # Choices
+    ("pass@6 needs 6 answers", choices.pass_at, 6, np.array([1]), np.array([5])),
+    (r"of 2 or more answers, shape \(A, K\); got", choices.Margin.of, QUESTION[0][:1]),
+    ("all weights are zero", choices.Margin.of, DEAD),
+    ("no answer is possible after", choices.log_mean_gap, DEAD, torch.zeros(7)),
+    ("the same number of draws", curve),
+    ("the same number of draws", curve, QUESTION, (HEAVY.T, *QUESTION[1:])),
+    *(
+        ("as many replicates of every option", choices.is_undecided, wrong)
+        for wrong in ([], [[]], [[1.0, 2.0], [1.0, 2.0, 3.0]])
+    ),
+    # Comparisons
+    ("needs texts", pair, [], []),
+    ("got 1 texts of 0 units", pair, [1.0], [0]),
+    (r"differences\[1\] is not finite", pair, [1.0, NAN], [1, 1]),
+    ("at least one question", paired.PairedAccuracy.of, NONE[:0] > 0, NONE[:0] > 0),
+    ("positive difference", power.needed, 0.0, 0.1, 50),
+    # Rates
+    ("no token is predicted", of.perplexity, -1.0, 0),
+    ("Is this a loss", of.InformationRate.of, 3.0, 2),
+    ("finite; got nan", of.InformationRate.of, NAN, 2),
+    ("num_units must be at least 1; got 0", of.InformationRate.of, -3.0, 0),
+    ("stderr", lambda: of.InformationRate.of(-3.0, 1, stderr=-1)),
+    (r"at least 1; got 0\.5", of.InformationRate.of_perplexity, 0.5),
+    ("above 0; got 0", of.InformationRate(1.0).per, 0),
+    ("must total 1", of.branching_factor, torch.tensor([0.5, 0.6])),
+    ("must total 1", of.branching_factor, NEARLY),
+    ("at least 0", of.branching_factor, torch.tensor([1.5, -0.5])),
+    ("a bet needs a symbol", of.log_capital, 0.0, 0, 27),
+]
+"""What the error says, and a call."""
+
+
+@pytest.mark.parametrize(("message", "call"), [(m, c) for m, *c in REFUSED])
+def test_it_says_what_is_wrong(message, call):
+    function, *arguments = call
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("log_evidence must be finite; got -inf", {"log_evidence": -INF}),
+        ("log_evidence must be finite; got nan", {"log_evidence": NAN}),
+        ("error must be at least 0; got nan", {"stderr": NAN}),
+        ("error must be at least 0; got -0.1", {"draws_stderr": -0.1}),
+        ("num_samples must be at least 1; got 0", {"num_samples": 0}),
+    ],
+)
+def test_what_was_not_computed_is_no_estimate(message, change):
+    with pytest.raises(ValueError, match=message):
+        replace(FOUND, **change)
+
+
+@pytest.mark.parametrize(
+    ("who", "make"),
+    [("proposal", of.Estimate.from_log_weights), ("beam", of.Estimate.from_beam)],
+)
+def test_missed_support_is_an_error(who, make):
+    with pytest.raises(of.MissedSupportError, match=rf"{who} misses .* all 7 latents"):
+        make(NONE, num_tokens=12)
+    assert issubclass(of.MissedSupportError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(torch.zeros(shape) for shape in ((), (0,), (3, 0))),
+        *([0.5], None, np.zeros(3), torch.zeros(3, dtype=torch.long)),
+    ],
+)
+def test_only_tensors_with_samples_are_weights(value):
+    message = "K >= 1|log_w must be a floating-point tensor"
+    with pytest.raises((TypeError, ValueError), match=message):
+        of.log_evidence(value)
+    with pytest.raises(TypeError, match="log_evidences must be a floating-point"):
+        of.instance_perplexity([-3.0], 5)
+
+
+def test_a_pilot_needs_a_target_and_limits():
+    for target in (0.0, -0.1, INF, NAN):
+        with pytest.raises(ValueError, match="target_stderr must be above 0"):
+            of.required_num_samples(TWO, target, maximum=10)
+    for minimum, maximum in ((0, 5), (6, 5)):
+        with pytest.raises(ValueError, match="1 <= minimum <= maximum"):
+            of.required_num_samples(TWO, 0.1, maximum=maximum, minimum=minimum)
