@@ -24,6 +24,7 @@ from lm_latent_eval.inference.annealing import (
 from lm_latent_eval.inference.gibbs import SweepNumbers
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.latent import parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -85,34 +86,6 @@ def test_one_step_is_importance_sampling(model):
         one.log_weights(model, q, batch(texts), keys(2)),
         drawn.log_weights(model, q, batch(texts), keys(2)),
     )
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("proposal", ["document", "prior", "adapted"])
-def test_transitions_leave_what_is_between_as_it_is(model, proposal, backwards):
-    """A latent of f_b, moved once, is one of f_b."""
-    b, number = 0.4, 20_000
-    q = proposal_named(model, proposal)
-    p_read, q_read = model.encode(batch([TEXT])), q.encode(batch([TEXT]))
-    every = tiny.every_topic(len(TEXT))
-    log_f = (1 - b) * q.log_prob(q_read, every) + b * model.log_joint(p_read, every)
-    f = log_f[0].softmax(-1)
-    draw = torch.Generator().manual_seed(0)
-    begun = every[:, f.multinomial(number, replacement=True, generator=draw)]
-    streams = Streams(keys(1, "kernel"), number)
-    if proposal == "adapted":  # nothing but a move of one topic
-        move = Metropolis(model, q, p_read, q_read, streams)
-    else:
-        move = Sweeps(model, q, p_read, q_read, SweepNumbers(streams), len(TEXT))
-    scores = model.log_joint(p_read, begun), q.log_prob(q_read, begun)
-    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=backwards)
-    torch.testing.assert_close(log_p, model.log_joint(p_read, moved))
-    torch.testing.assert_close(log_q, q.log_prob(q_read, moved))
-    assert (moved != begun).any(-1).double().mean() > 0.2
-    places = (moved[0] * torch.tensor([27, 9, 3, 1])).sum(-1)
-    share = places.bincount(minlength=len(f)) / number
-    error = (f * (1 - f) / number).sqrt()
-    assert ((share - f).abs() <= 5 * error + 1e-12).all()
 
 
 @pytest.mark.parametrize("proposal", ["document", "prior"])
@@ -233,13 +206,19 @@ NUMBER = 10_000
 
 
 def pick(latents, index):
-    if isinstance(latents, torch.Tensor):
-        return latents[:, index]
-    return type(latents)(*(part[:, index] for part in latents))
+    return rebuilt(latents, [part[:, index] for part in parts_of(latents)])
 
 
-@every_move
-def test_a_move_leaves_what_is_between_as_it_is(name, which, text):
+@pytest.mark.parametrize(
+    ("name", "which", "text", "backwards"),
+    [
+        *((*case, False) for case in CASES),
+        # Sweeps over all topics of a text, and moves of one.
+        *(("lda", q, TEXT, way) for q in ("document", "prior") for way in (0, 1)),
+    ],
+    ids=str,
+)
+def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     """A latent of f_b = q^(1 - b) p^b, moved or not, is one of f_b."""
     case, b = TINY_MODELS[name].case(), 0.4
     proposal, every = case.proposal(which), case.latents(text)
@@ -250,9 +229,12 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text):
     draw = torch.Generator().manual_seed(0)
     begun = pick(every, f.multinomial(NUMBER, replacement=True, generator=draw))
     streams = Streams(keys(1, "move"), NUMBER)
-    move = Metropolis(case.model, proposal, p, q, streams)
+    if which in ("document", "prior") and name == "lda":
+        move = Sweeps(case.model, proposal, p, q, SweepNumbers(streams), len(text))
+    else:
+        move = Metropolis(case.model, proposal, p, q, streams)
     scores = case.model.log_joint(p, begun).double(), proposal.log_prob(q, begun)
-    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=False)
+    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=bool(backwards))
     torch.testing.assert_close(log_p, case.model.log_joint(p, moved).double())
     torch.testing.assert_close(log_q, proposal.log_prob(q, moved))
     known, order = fingerprint(every)[0].sort()
@@ -293,16 +275,7 @@ def test_moves_lead_everywhere(name, which, text):
         sound = (case.model.log_joint(p, there) > -torch.inf)[0]
         assert {*fingerprint(there)[0][sound].tolist()} <= known
         order = torch.where(sound, torch.arange(300) + 300, torch.arange(300))
-        both = [there, here]
-        here = (
-            torch.cat(both[::-1], 1)[:, order]
-            if isinstance(there, torch.Tensor)
-            else type(there)(
-                *(
-                    torch.cat(pair[::-1], 1)[:, order]
-                    for pair in zip(*both, strict=True)
-                )
-            )
-        )
+        both = zip(parts_of(here), parts_of(there), strict=True)
+        here = rebuilt(there, [torch.cat(pair, 1)[:, order] for pair in both])
         seen |= {*fingerprint(here)[0].tolist()}
     assert wanted <= seen

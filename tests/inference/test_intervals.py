@@ -16,7 +16,7 @@ from lm_latent_eval.estimators import (
     missing_mass,
 )
 from lm_latent_eval.estimators import estimate as estimate_module
-from lm_latent_eval.inference import ImportanceSampling, Mixed, ParticleFilter
+from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -212,9 +212,9 @@ def test_intervals_of_models_whose_latents_can_be_listed(name):
 @pytest.mark.parametrize(
     ("method", "num_texts"),
     [
-        *((ImportanceSampling(20), n) for n in (1, 200)),
+        *((ImportanceSampling(20), n) for n in (1, 50)),
         (Mixed(20), 1),
-        pytest.param(Mixed(20), 200, marks=pytest.mark.nightly),
+        pytest.param(Mixed(20), 50, marks=pytest.mark.nightly),
     ],
 )
 def test_certificates_hold(method, num_texts):
@@ -244,12 +244,3 @@ def test_upper_bounds_hold_on_average_and_mean_nothing_where_draws_miss():
     p, q = blind(0.99)
     found = estimates(Mixed(20), p, q, 20)
     assert all(e.bounded_above(e.log_evidence).upper is None for e in found)
-
-
-def test_filters_and_draws_alone_print_no_error():
-    case, model, proposal = opened("entitynlm")
-    batch = case.batch([case.readable(proposal)[5]])
-    for method in (ImportanceSampling(50), ParticleFilter(50)):
-        log_w = method.log_weights(model, proposal, batch, keys(1))
-        estimate = method.estimate(log_w[0], 3)
-        assert estimate.stderr is None and estimate.draws_stderr >= 0

@@ -41,25 +41,6 @@ def example(name: str, case: Any, proposal: Any) -> list[int]:
     return case.readable(proposal)[5]
 
 
-@proposals(*READ_ON, *WITHOUT_LATENTS)
-def test_fingerprints_are_of_the_whole_text_so_far(name, which):
-    """Read in pieces, the same draws are told apart as they are at once."""
-    case, model, proposal = opened(name, which)
-    text = case.readable(proposal)[5]
-    batch, draw = case.batch([text]), ImportanceSampling(200)
-    _, whole = draw.draw(
-        model, proposal, batch, keys(1), encode(model, proposal, batch)
-    )
-    first, rest = batch.piece(0, 2), batch.piece(2, 3)
-    begin = Particles.begin(1, "cpu")
-    read = draw.extend(model, proposal, first, keys(1), [0], begin)
-    read = draw.extend(model, proposal, rest, keys(1), [2], read)
-    _, at_once = whole[0].unique(return_inverse=True)
-    _, in_pieces = read.path[0].unique(return_inverse=True)
-    pairs = {*zip(at_once.tolist(), in_pieces.tolist(), strict=True)}
-    assert len(pairs) == len(at_once.unique()) == len(in_pieces.unique()) > 1
-
-
 @proposals(*WITHOUT_LATENTS)
 def test_mixed_is_unbiased_and_never_below_its_search(name, which):
     method = Mixed(7)

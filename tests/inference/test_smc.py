@@ -62,15 +62,6 @@ def assert_unbiased(log_w, truth):
     assert abs(ratio.mean().item() - 1) < 5 * error
 
 
-@pytest.mark.parametrize("num_samples", [4, 20])
-def test_the_estimate_is_unbiased(model, num_samples, resampled):
-    copies = 8_000 // num_samples
-    log_w = filtered(model, copies, num_samples)
-    assert log_w.shape == (copies, num_samples)
-    assert max(resampled) > 0.1, "premise: filters draw anew"
-    assert_unbiased(log_w, Truth(model).log_p(WORDS))
-
-
 @pytest.fixture(scope="module")
 def grammar():
     """Return a tiny RNNG whose words depend much on the stack, so weights are uneven.
@@ -123,10 +114,9 @@ def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
 SENTENCE = [4, UNKNOWN, 5, 5, 4]
 
 
-@pytest.mark.parametrize("num_samples", [10, 40])
 @pytest.mark.parametrize("words", [SENTENCE, [*SENTENCE, END]], ids=len)
-def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, num_samples, resampled):
-    log_w = filtered(grammar, 16_000 // num_samples, num_samples, words)
+def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, resampled):
+    log_w = filtered(grammar, 1_600, 10, words)
     assert sum(share > 0.5 for share in resampled) > 1, "premise: again and again"
     prefixes = every_prefix(len(words), end=words[-1] == END)
     log_p = grammar.log_joint(grammar.encode(batch([words])), prefixes)
