@@ -29,6 +29,7 @@ from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests.means import weights_are_of
 from tests.models.lda import tiny
 from tests.test_laws import TINY_MODELS
 
@@ -44,14 +45,6 @@ def batch(texts):
 def exact(model, text):
     encoded = model.encode(batch([text]))
     return model.log_joint(encoded, tiny.every_topic(len(text))).logsumexp(-1).item()
-
-
-def mean_is(log_w, log_p, precise=0.05):
-    """Hold the mean of independent weights to p, by five standard errors of its own."""
-    ratio = (log_w.double() - log_p).exp()
-    error = ratio.std().item() / math.sqrt(ratio.numel())
-    assert error < precise, "premise: a bias would be noticed"
-    assert abs(ratio.mean().item() - 1) < 5 * error + 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +67,7 @@ def test_it_is_unbiased(model, method, proposal):
     texts = [TEXT] * COPIES
     q = proposal_named(model, proposal)
     log_w = method.log_weights(model, q, batch(texts), keys(COPIES))
-    mean_is(log_w[:, 0], exact(model, TEXT))
+    weights_are_of(exact(model, TEXT), log_w[:, 0])
 
 
 def test_one_step_is_importance_sampling(model):
@@ -99,7 +92,7 @@ def test_chains_backwards_are_unbiased_for_the_reciprocal(model, proposal):
     log_w = AnnealedImportanceSampling(100).reverse_log_weights(
         model, q, batch([TEXT] * 500), keys(500), latents
     )
-    mean_is(-log_w.flatten(), -exact(model, TEXT))
+    weights_are_of(-exact(model, TEXT), -log_w)
     above = log_evidence_from_above(log_w)
     below = log_evidence(
         AnnealedImportanceSampling(100).log_weights(
@@ -158,7 +151,7 @@ def test_the_published_left_to_right_estimate_is_biased(model):
     text, method = [4, 5, 4, 4, 5], LeftToRightEstimator(2)
     log_p = method.log_predicted(sticky, batch([text] * 20_000), keys(20_000))
     exact_log_p = exact(sticky, text)
-    mean_is(log_evidence(log_p.sum(-1)), exact_log_p)
+    weights_are_of(exact_log_p, log_evidence(log_p.sum(-1)))
     ratio = (method.word_by_word(log_p) - exact_log_p).exp()
     error = ratio.std().item() / math.sqrt(len(ratio))
     assert abs(ratio.mean().item() - 1) > 5 * error
@@ -253,7 +246,7 @@ def test_annealing_by_moves_is_unbiased(name, which, text):
     case, copies = TINY_MODELS[name].case(), 2000
     method = AnnealedImportanceSampling(4)
     log_w = case.log_weights(method, case.proposal(which), [text] * copies)[:, 0]
-    mean_is(log_w, case.log_p(text), 0.1)
+    weights_are_of(case.log_p(text), log_w, 0.1)
 
 
 @every_move

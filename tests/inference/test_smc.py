@@ -15,6 +15,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
+from tests.means import weights_are_of
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import Truth, ids
@@ -54,14 +55,6 @@ def filtered(model, copies, num_samples, words=WORDS):
     return method.log_weights(model, model.proposal("prior"), texts, keys)
 
 
-def assert_unbiased(log_w, truth):
-    """Hold estimates of copies of one text, on the scale of weights, to their error."""
-    ratio = (log_evidence(log_w) - truth).exp()
-    error = ratio.std().item() / math.sqrt(len(ratio))
-    assert 0 < error < 0.05, "premise: precise enough to notice a bias"
-    assert abs(ratio.mean().item() - 1) < 5 * error
-
-
 @pytest.fixture(scope="module")
 def grammar():
     """Return a tiny RNNG whose words depend much on the stack, so weights are uneven.
@@ -93,7 +86,7 @@ def test_the_estimate_is_unbiased_where_it_looks_ahead(
         piece, starts = texts.piece(start, end), [start] * copies
         particles = method.extend(model, proposal, piece, keys, starts, particles)
     assert sum(share > 0.1 for share in resampled) > 1, "premise: again and again"
-    assert_unbiased(particles.log_w, Truth(model).log_p(WORDS))
+    weights_are_of(Truth(model).log_p(WORDS), log_evidence(particles.log_w))
 
 
 def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
@@ -120,7 +113,7 @@ def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, resampled):
     assert sum(share > 0.5 for share in resampled) > 1, "premise: again and again"
     prefixes = every_prefix(len(words), end=words[-1] == END)
     log_p = grammar.log_joint(grammar.encode(batch([words])), prefixes)
-    assert_unbiased(log_w, log_p.logsumexp(-1).item())
+    weights_are_of(log_p.logsumexp(-1).item(), log_evidence(log_w))
 
 
 @pytest.mark.parametrize("name", ["model", "grammar"])
