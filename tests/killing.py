@@ -79,11 +79,11 @@ def latent_cot(log: Path, arguments: list[str]) -> None:
         log: File of what is printed.
         arguments: Network, folder of tasks, and the folder of results.
     """
-    from tests.harness.test_cot_processes import run
+    from tests.harness.test_processes import think
 
     _print_into(log)
     network, tasks, folder = arguments
-    said = run(network, tasks, folder)
+    said = think(network, tasks, folder)
     Path(folder, "said.json").write_text(json.dumps(said))
 
 

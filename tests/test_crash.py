@@ -29,8 +29,7 @@ from lm_latent_eval.study.rows import read as read_rows
 from lm_latent_eval.study.totals import ledger
 from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests.conftest import PROJECT
-from tests.harness.test_cot_processes import CHOICES
-from tests.harness.test_processes import TASK
+from tests.harness.test_processes import CHOICES, TASK
 from tests.killing import (
     ENOUGH,
     KILLS,

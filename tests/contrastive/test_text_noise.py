@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, normalizers
+from tokenizers import normalizers
 
 from lm_latent_eval.contrastive.noise import (
     TextNoise,
@@ -19,7 +19,7 @@ from lm_latent_eval.contrastive.noise import (
 )
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import tiny_checkpoint
-from tests.tiny_causal import fast
+from tests.harness.test_tokens import byte_level
 
 CHANNEL = NoiseChannel.preset(0.3, ["plum", "river", "tower"])
 TEXTS = [
@@ -39,32 +39,24 @@ def noise():
 # -- words at white space --------------------------------------------------------------
 
 
-@given(st.text(alphabet=st.characters(codec="utf-8")))
-def test_words_are_what_stands_between_white_space(text):
+@given(
+    st.one_of(
+        st.text(alphabet=st.characters(codec="utf-8")),
+        st.lists(st.sampled_from(["a", "bc", " ", "\n", "\u2003"])).map("".join),
+    ),
+    st.data(),
+)
+def test_white_space_stays_where_it_is(text, data):
     words = WhiteSpaceWords()
-    assert words.cut(text) == text.split()
-    assert words.paste(words.cut(text), text) == text
-
-
-@given(st.lists(st.sampled_from(["a", "bc", " ", "\n", "\u2003"])), st.data())
-def test_white_space_stays_where_it_is(pieces, data):
-    text, words = "".join(pieces), WhiteSpaceWords()
-    others = data.draw(
-        st.lists(
-            st.sampled_from(["x", "yz"]),
-            min_size=len(words.cut(text)),
-            max_size=len(words.cut(text)),
-        )
-    )
+    cut = words.cut(text)
+    assert cut == text.split() and words.paste(cut, text) == text
+    other = st.lists(st.sampled_from(["x", "yz"]), min_size=len(cut), max_size=len(cut))
+    others = data.draw(other)
     pasted = words.paste(others, text)
     assert words.cut(pasted) == others
     assert [c for c in pasted if c.isspace()] == [c for c in text if c.isspace()]
-
-
-@pytest.mark.parametrize("words", [["x"], ["x", "y", "z"]])
-def test_words_must_fit_their_places(words):
-    with pytest.raises(ValueError, match=f"has 2 words; got {len(words)}"):
-        WhiteSpaceWords().paste(words, "a b")
+    with pytest.raises(ValueError, match=f"has {len(cut)} words; got {len(cut) + 1}"):
+        words.paste([*others, "z"], text)
 
 
 def test_a_string_is_distorted_as_its_words_are(noise):
@@ -73,29 +65,19 @@ def test_a_string_is_distorted_as_its_words_are(noise):
         words = CHANNEL.distort(text.split(), seed=4, name=9, replicate=replicate)
         assert noise.distort(text, 9, replicate).split() == words
     assert [noise.distort(text, 9) for text in TEXTS[1:3]] == TEXTS[1:3]
+    copies = {noise.distort(TEXTS[4], n) for n in range(20)}
+    assert len(copies) > 15, "equal texts are distorted for themselves"
 
 
 # -- tokens ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bytes_in_pairs():
-    """A byte-level tokenizer, which can spell any string."""
-    trained = ByteLevelBPETokenizer()
-    trained.train_from_iterator(
-        TEXTS, vocab_size=280, special_tokens=["<|end|>"], show_progress=False
-    )
-    return fast(
-        Tokenizer.from_str(trained.to_str()), eos_token="<|end|>", name_or_path="pairs"
-    )
-
-
-def test_as_many_tokens_leave_as_enter(bytes_in_pairs):
-    tokens = Tokens(bytes_in_pairs)
-    special = bytes_in_pairs.convert_tokens_to_ids("<|end|>")
+def test_as_many_tokens_leave_as_enter():
+    tokenizer = byte_level()
+    tokens = Tokens(tokenizer)
+    special = tokenizer.eos_token_id
     assert special not in tokens.vocabulary
-    assert sorted([special, *tokens.vocabulary]) == list(range(len(bytes_in_pairs)))
-    assert tokens.name == "tokens of pairs"
+    assert sorted([special, *tokens.vocabulary]) == list(range(len(tokenizer)))
     channel = NoiseChannel.preset(0.3, tokens.vocabulary)
     changed = 0
     for n, text in enumerate(TEXTS):
@@ -105,16 +87,12 @@ def test_as_many_tokens_leave_as_enter(bytes_in_pairs):
         assert len(noisy) == len(ids)
         assert special not in noisy
         spelled = TextNoise(channel, tokens, seed=4).distort(text, n)
-        assert spelled == bytes_in_pairs.decode(noisy)
+        assert spelled == tokenizer.decode(noisy)
         changed += spelled != text
     assert changed > len(TEXTS) / 3
-
-
-def test_tokens_that_lose_something_are_refused(bytes_in_pairs):
-    lossy = Tokenizer.from_str(bytes_in_pairs.backend_tokenizer.to_str())
-    lossy.normalizer = normalizers.Lowercase()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     with pytest.raises(ValueError, match=r"turn 'She sold .*' into 'she sold"):
-        Tokens(fast(lossy)).cut("She sold her house.")
+        Tokens(tokenizer).cut("She sold her house.")
 
 
 # -- data sets -------------------------------------------------------------------------
@@ -127,6 +105,12 @@ def test_batches_change_nothing(noise, batch_size):
     assert mapped["text"] == [noise.distort(text, n) for n, text in enumerate(TEXTS)]
     assert mapped["other"] == data["other"]
     assert mapped["text"][4] != TEXTS[4]
+    page = TextNoise(CHANNEL, WhiteSpaceWords(), replicate=2, column="page")
+    found = page.process_docs(Dataset.from_dict({"page": TEXTS}))["page"]
+    assert found[4] == page.distort(TEXTS[4], 4, 2) != page.distort(TEXTS[4], 4)
+    order = list(reversed(range(len(TEXTS))))
+    backwards = noise({"text": [TEXTS[n] for n in order]}, order)["text"]
+    assert backwards[::-1] == mapped["text"]
 
 
 @pytest.mark.nightly
@@ -136,50 +120,24 @@ def test_processes_change_nothing(noise):
     assert mapped["text"] == noise.process_docs(data)["text"]
 
 
-def test_records_are_distorted_in_any_order(noise):
-    order = list(reversed(range(len(TEXTS))))
-    backwards = noise({"text": [TEXTS[n] for n in order]}, order)["text"]
-    assert backwards[::-1] == noise({"text": TEXTS}, range(len(TEXTS)))["text"]
-
-
-def test_equal_texts_are_distorted_for_themselves(noise):
-    copies = {noise.distort(TEXTS[4], n) for n in range(20)}
-    assert len(copies) > 15
-
-
-def test_column_and_replicate_are_settings():
-    noise = TextNoise(CHANNEL, WhiteSpaceWords(), replicate=2, column="page")
-    data = Dataset.from_dict({"page": TEXTS})
-    assert noise.process_docs(data)["page"][4] == noise.distort(TEXTS[4], 4, 2)
-
-
 # -- vocabularies ----------------------------------------------------------------------
 
 
-def test_words_of_texts_come_once_and_in_order():
+def test_a_vocabulary_is_read_from_a_training_text(tmp_path, lstm_directory):
     assert distinct_words(["b  a", "", "c b\n"]) == ["a", "b", "c"]
-
-
-def test_a_vocabulary_is_read_from_a_training_text(tmp_path):
     plain, lines = tmp_path / "train.txt", tmp_path / "train.jsonl"
     plain.write_text("b a\nc b\n")
     lines.write_text(json.dumps({"text": "b a"}) + "\n" + json.dumps({"text": "c"}))
     assert read_vocabulary(plain) == read_vocabulary(lines) == ["a", "b", "c"]
-
-
-def test_a_vocabulary_is_read_from_a_checkpoint(lstm_directory):
     assert sorted(read_vocabulary(lstm_directory)) == sorted(tiny_checkpoint.UTTERED)
-
-
-def test_tokens_of_other_checkpoints_are_no_words(tmp_path, bytes_in_pairs):
-    bytes_in_pairs.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"vocab_size": 5}')
-    with pytest.raises(ValueError, match="its tokens are pieces of words"):
-        read_vocabulary(tmp_path)
 
 
 def test_a_vocabulary_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"none\.txt: no such file"):
         read_vocabulary(tmp_path / "none.txt")
     with pytest.raises(ValueError, match="is not a checkpoint of words"):
+        read_vocabulary(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"vocab_size": 5}')
+    with pytest.raises(ValueError, match="its tokens are pieces of words"):
         read_vocabulary(tmp_path)

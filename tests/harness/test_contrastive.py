@@ -15,11 +15,11 @@ from lm_eval.api.registry import aggregation_registry, metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
 from lm_latent_eval.contrastive.noise import TextNoise, WhiteSpaceWords
-from lm_latent_eval.harness.answers import of_whole_text, score_of
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.harness.tasks import RollingTask, whole_text
 from lm_latent_eval.text.noise import NoiseChannel
-from tests import contrastive_tasks, tiny_causal
+from tests import contrastive_tasks
 from tests.conftest import PROJECT
 from tests.contrastive_tasks import (
     FOLDER,
@@ -33,7 +33,6 @@ from tests.contrastive_tasks import (
 )
 from tests.harness.test_tokens import byte_level
 from tests.rounding import agree
-from tests.tiny_checkpoint import rolling
 
 
 @pytest.fixture
@@ -117,19 +116,15 @@ def test_replicates_are_averaged_and_their_spread_is_the_error(evaluate):
     assert numbers[f"{ratio}_stderr,none"] == pytest.approx(error)
 
 
-def test_a_sentence_is_asked_once_with_all_its_copies(evaluate):
+def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):
+    """A sentence is asked once with all its copies, which follow from its number."""
     lm = Unigrams()
-    evaluate(lm)
+    metadata = {"noise_seed": 3, "noise_replicates": 2, "count_ends": True}
+    found = evaluate(lm, metadata=metadata)
     [requests] = lm.calls
     asked = [(r.doc_id, r.doc["distortion"]["level"]) for r in requests]
-    assert asked == [(n, level) for n in range(4) for level in (0, 0.1, 0.3, 0.5)]
-    clean = [r.args for r in requests if r.doc["distortion"]["level"] == 0]
-    assert clean == [whole_text(sentence) for sentence in SENTENCES]
-
-
-def test_copies_are_the_channels(evaluate):
-    """Of the paper's channel at that level, from the sentence's number alone."""
-    found = evaluate(Unigrams(), metadata={"noise_seed": 3, "noise_replicates": 2})
+    levels = (0, 0.1, 0.1, 0.3, 0.3, 0.5, 0.5)
+    assert asked == [(n, level) for n in range(4) for level in levels]
     for number, sample in enumerate(found["samples"][TASK]):
         expected = [
             NoiseChannel.preset(level / 100, [SUBSTITUTE]).distort(
@@ -138,40 +133,20 @@ def test_copies_are_the_channels(evaluate):
             for level in LEVELS
             for replicate in range(2)
         ]
+        assert sample["arguments"][0] == whole_text(SENTENCES[number])
         copies = [argument.split() for *_, argument in sample["arguments"][1:]]
         assert copies == expected
-
-
-# -- what lm-eval's own options do -----------------------------------------------------
-
-
-def test_a_limit_counts_sentences(evaluate):
-    found = evaluate(Unigrams(), limit=2)
-    assert found["results"][TASK]["words,none"] == 13
-    assert found["n-samples"][TASK] == {"original": 4, "effective": 2}
-    whole = evaluate(Unigrams())["samples"][TASK]
-    for sample, same in zip(found["samples"][TASK], whole[:2], strict=True):
-        assert sample["arguments"] == same["arguments"]
-
-
-def test_samples_are_json(evaluate):
-    for sample in evaluate(Unigrams())["samples"][TASK]:
+        # Samples are JSON.
         read = json.loads(json.dumps(sample, default=handle_non_serializable))
         contrast = read["contrastive_entropy@30%"]
         told = [response for [response] in read["resps"]]
         scores = [x[0] if isinstance(x, list) else x for x in told]  # 0.5: in pairs
         assert contrast["clean"] == scores[0]
-        assert contrast["baseline"] == [scores[1]]
-        assert contrast["distorted"] == [scores[2]]
-        assert contrast["words"] == len(read["doc"]["text"].split())
-
-
-def test_results_say_what_the_numbers_are(evaluate, tmp_path):
-    metadata = {"noise_replicates": 2, "noise_seed": 7, "count_ends": True}
-    found = evaluate(Unigrams(), metadata=metadata)
+        assert contrast["baseline"] == scores[1:3]
+        assert contrast["distorted"] == scores[3:5]
     said = json.loads(json.dumps(found["configs"][TASK]["metadata"]["noise"]))
     assert said["levels"] == [0.1, 0.3, 0.5]
-    assert (said["replicates"], said["seed"]) == (2, 7)
+    assert (said["replicates"], said["seed"]) == (2, 3)
     assert said["units"] == "words at white space"
     assert said["substitutes"] == f"1 of the words of {tmp_path / 'train.txt'}"
     assert said["stderr"] == "over noise replicates"
@@ -179,7 +154,15 @@ def test_results_say_what_the_numbers_are(evaluate, tmp_path):
     assert found["results"][TASK]["words,none"] == 28 + 4
 
 
-def test_requests_are_never_taken_from_a_cache(evaluate, stock_data, caplog):
+# -- what lm-eval's own options do -----------------------------------------------------
+
+
+def test_limits_caches_of_requests_and_processes(evaluate, stock_data, caplog):
+    found, whole = evaluate(Unigrams(), limit=2), evaluate(Unigrams())
+    assert found["results"][TASK]["words,none"] == 13
+    assert found["n-samples"][TASK] == {"original": 4, "effective": 2}
+    arguments = [sample["arguments"] for sample in whole["samples"][TASK]]
+    assert [sample["arguments"] for sample in found["samples"][TASK]] == arguments[:2]
     for sentence in ("the fox saw the fox . the saw", "saw saw saw saw"):
         Path("other.txt").write_text(sentence)
         found = evaluate(
@@ -187,18 +170,13 @@ def test_requests_are_never_taken_from_a_cache(evaluate, stock_data, caplog):
         )
         assert found["samples"][TASK][0]["arguments"][0] == whole_text(sentence)
     assert "requests are not cached" in caplog.text
-
-
-def test_shares_of_processes_make_up_the_whole():
-    task = load(["the fox saw .", "saw the fox .", "the fox ."])
+    task, shares = load(["the fox saw .", "saw the fox .", "the fox ."]), {}
     task.build_all_requests()
-    whole = {(i.doc_id, i.idx): i.args for i in task.instances}
-    shares = {}
+    asked = {(i.doc_id, i.idx): i.args for i in task.instances}
     for rank in range(2):
         task.build_all_requests(rank=rank, world_size=2)
         shares |= {(i.doc_id, i.idx): i.args for i in task.instances}
-    assert shares == whole
-    assert len(whole) == 3 * 4
+    assert shares == asked and len(asked) == 3 * 4
 
 
 @pytest.mark.parametrize(
@@ -211,27 +189,14 @@ def test_shares_of_processes_make_up_the_whole():
 def test_latent_models_and_their_cached_answers(
     backend, folder, evaluate, request, tmp_path
 ):
-    def opened():
-        path = request.getfixturevalue(folder)
-        return backend(pretrained=path, num_samples=20)
-
-    answers = str(tmp_path / "answers")
-    first = evaluate(opened(), use_cache=answers)
-    silent = opened()
+    path, answers = request.getfixturevalue(folder), str(tmp_path / "answers")
+    first = evaluate(backend(pretrained=path, num_samples=20), use_cache=answers)
+    silent = backend(pretrained=path, num_samples=20)
     silent.loglikelihood_rolling = None
     again = evaluate(silent, use_cache=answers)
     # A cache has one answer to a text that was asked for twice.
     assert agree(first["results"], again["results"])
-
-    # Of whole texts with their ends, each on its own.
-    lm, samples = opened(), first["samples"][TASK]
-    for number, sample in enumerate(samples):
-        for [*_, text], [told] in zip(
-            sample["arguments"], sample["resps"], strict=True
-        ):
-            [alone] = lm.loglikelihood_rolling(rolling(text, task=TASK, first=number))
-            assert score_of(told) == pytest.approx(float(alone), rel=1e-9)
-
+    samples = first["samples"][TASK]
     scores = [[score_of(x) for [x] in sample["resps"]] for sample in samples]
     clean, at_10, _, at_50 = map(sum, zip(*scores, strict=True))
     numbers = first["results"][TASK]
@@ -245,20 +210,17 @@ def test_latent_models_and_their_cached_answers(
 # -- other data, other units -----------------------------------------------------------
 
 
-def test_a_training_split_gives_the_substitutes():
+def test_a_training_split_gives_the_substitutes_or_else_the_scored_text(caplog):
     splits = {"train": [{"text": "q r"}, {"text": "r s"}]}
-    task = load(["the fox"], splits=splits, training_split="train")
-    assert task.noise[0.1].channel.vocabulary == ["q", "r", "s"]
-    assert task.config.metadata["noise"]["substitutes"] == (
-        "3 of the words of the training split"
-    )
-
-
-def test_else_the_scored_text_does_and_says_so(caplog):
-    task = load(["the fox", "saw the"])
-    assert task.noise[0.1].channel.vocabulary == ["fox", "saw", "the"]
-    said = task.config.metadata["noise"]["substitutes"]
-    assert said == "3 of the words of the scored text itself"
+    for more, words, source in (
+        ({"splits": splits, "training_split": "train"}, "qrs", "training split"),
+        ({}, ["fox", "saw", "the"], "scored text itself"),
+    ):
+        assert "no vocabulary_file" not in caplog.text
+        task = load(["the fox", "saw the"], **more)
+        assert task.noise[0.1].channel.vocabulary == [*words]
+        said = task.config.metadata["noise"]["substitutes"]
+        assert said == f"3 of the words of the {source}"
     assert "no vocabulary_file" in caplog.text
 
 
@@ -279,49 +241,34 @@ def test_any_data_set_of_the_hub_or_of_files(evaluate, stock_data):
     assert texts == [whole_text(row["page"]) for row in rows]
 
 
-def test_tokens_of_a_tokenizer_are_distorted_instead(tiny_gpt2):
-    task = load(SENTENCES, metadata={"noise_tokenizer": tiny_gpt2})
+def test_tokens_of_a_tokenizer_are_distorted_instead(tmp_path):
+    byte_level().save_pretrained(tmp_path)
+    task = load(SENTENCES, metadata={"noise_tokenizer": str(tmp_path)})
     said = task.config.metadata["noise"]
     assert said["units"] == said["substitutes"].partition(" of ")[2]
-    assert said["units"] == f"tokens of {tiny_gpt2}"
+    assert said["units"] == f"tokens of {tmp_path}"
     task.build_all_requests()
-    tokenizer = task.noise[0.5].units.tokenizer
-    ids = tokenizer.encode(SENTENCES[0])
+    ids = task.noise[0.5].units.tokenizer.encode(SENTENCES[0])
     noisy = task.noise[0.5].channel.distort(ids, seed=0, name=0)
     assert noisy != ids
-    assert task.instances[3].args == whole_text(tokenizer.decode(noisy))
+    decoded = task.noise[0.5].units.tokenizer.decode(noisy)
+    assert task.instances[3].args == whole_text(decoded)
 
 
 def test_tasks_of_others_distort_their_documents():
     """What a YAML's ``process_docs`` needs is one bound method."""
     noise = TextNoise(NoiseChannel.preset(0.5, ["z"]), WhiteSpaceWords(), seed=2)
-    task = RollingTask(
-        config={
-            "task": "noisy",
-            "custom_dataset": lambda **_: {
-                "test": Dataset.from_list([{"text": text} for text in SENTENCES])
-            },
-            "process_docs": noise.process_docs,
-            "output_type": "loglikelihood_rolling",
-            "test_split": "test",
-            "doc_to_text": "",
-            "doc_to_target": "text",
-            "num_fewshot": 0,
-        }
-    )
+    splits = {"test": Dataset.from_list([{"text": text} for text in SENTENCES])}
+    config = {
+        **{"task": "noisy", "custom_dataset": lambda **_: splits, "num_fewshot": 0},
+        **{"process_docs": noise.process_docs, "output_type": "loglikelihood_rolling"},
+        **{"test_split": "test", "doc_to_text": "", "doc_to_target": "text"},
+    }
+    task = RollingTask(config=config)
     task.build_all_requests()
     expected = [whole_text(noise.distort(text, n)) for n, text in enumerate(SENTENCES)]
     assert [instance.args for instance in task.instances] == expected
     assert expected[0] != whole_text(SENTENCES[0]), "premise"
-
-
-@pytest.fixture(scope="session")
-def tiny_gpt2(tmp_path_factory):
-    """A directory with a tiny causal language model and its tokenizer."""
-    folder, tokenizer = str(tmp_path_factory.mktemp("gpt2")), byte_level()
-    tokenizer.save_pretrained(folder)
-    tiny_causal.model(len(tokenizer), positions=64).save_pretrained(folder)
-    return folder
 
 
 def test_other_levels_leave_the_group_empty_and_say_so(evaluate, caplog):
@@ -335,19 +282,10 @@ def test_other_levels_leave_the_group_empty_and_say_so(evaluate, caplog):
 # -- what has no number ----------------------------------------------------------------
 
 
-class Contrary(Unigrams):
-    """Likes substitutes."""
-
-    def loglikelihood_rolling(self, requests, disable_tqdm=False):
-        found = super().loglikelihood_rolling(requests)
-        return [
-            of_whole_text(request.args, -score_of(answer))
-            for request, answer in zip(requests, found, strict=True)
-        ]
-
-
-def test_a_ratio_over_nothing_is_refused(evaluate, caplog):
-    found = evaluate(Contrary())
+def test_a_ratio_over_nothing_is_refused(evaluate, caplog, monkeypatch):
+    bits = Unigrams.bits
+    monkeypatch.setattr(Unigrams, "bits", lambda _, text: 100 - bits(text))
+    found = evaluate(Unigrams())
     table = make_table(found) + make_table(found, "groups")
     refused = "refused: the baseline's contrastive entropy is -"
     assert table.count(refused) == 2 * 3  # in the task, and twice in the group

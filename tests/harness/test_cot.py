@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partialmethod
 
 import lm_eval
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import (
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import T5Config, T5ForConditionalGeneration
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
@@ -27,7 +25,7 @@ from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from tests.stock_tasks import STOCK
-from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.tiny_checkpoint import conditional
 from tests.wrappers.cot import tiny
 
 ASKED = [("a b", "A"), ("c c a", "B"), ("b", "C"), ("a", "A"), ("c", "B")]
@@ -71,9 +69,10 @@ def evaluate(directory, stock_data, tmp_path):
     ]
     splits = ("train", "validation", "test")
     write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, rows)})
-    problems = [{"question": q, "answer": f"b b #### {c}"} for q, c in ASKED]
-    for row, end in zip(problems, "caabc", strict=True):
-        row["answer"] = f"b b #### {end}"
+    problems = [
+        {"question": question, "answer": f"b b #### {end}"}
+        for (question, _), end in zip(ASKED, "caabc", strict=True)
+    ]
     write_dataset("openai/gsm8k", {"main": dict.fromkeys(splits, problems)})
     (tmp_path / "target.yaml").write_text(TARGETS.format(stock=STOCK))
 
@@ -111,16 +110,10 @@ def saved(results, folder):
 
 def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsys):
     results = evaluate()
-    [kept] = [
-        file
-        for path in (tmp_path / "out").rglob("thoughts_*.parquet")
-        for file in thought_files(path)
-    ]
-    [record] = [
-        found
-        for path in (tmp_path / "out").rglob("record_*.parquet")
-        for found in records.read(path)
-    ]
+    [path] = (tmp_path / "out").rglob("thoughts_*.parquet")
+    [kept] = thought_files(path)
+    [path] = (tmp_path / "out").rglob("record_*.parquet")
+    [record] = records.read(path)
     # The rows of the record are the estimates of the thoughts that lie beside it.
     said = {(a.index, a.option): a.estimate.log_evidence for a in record.answers}
     for question in kept.questions:
@@ -180,33 +173,39 @@ def test_other_answers_are_scored_from_the_file(
         assert found[n, " a"] == pytest.approx(wanted[n][0].item(), rel=1e-9)
 
 
-def test_other_runs_leave_the_thoughts_of_a_killed_one(evaluate, tmp_path, monkeypatch):
-    class KilledError(Exception):
-        pass
+class KilledError(Exception):
+    pass
 
+
+def test_a_killed_run_leaves_its_thoughts_and_other_runs_leave_them_alone(
+    evaluate, tmp_path, monkeypatch, capsys
+):
     drawn, draw = [], Thinker.draw
 
-    def killing(thinker, questions, *numbers):
-        if len(drawn) == 2:
+    def counting(thinker, questions, *numbers, most=99):
+        if len(drawn) == most:
             raise KilledError
-        return counting(thinker, questions, *numbers)
-
-    def counting(thinker, questions, *numbers):
         drawn.extend(question.key for question in questions)
         return draw(thinker, questions, *numbers)
 
-    monkeypatch.setattr(Thinker, "draw", killing)
+    def unfinished():
+        return [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
+
+    monkeypatch.setattr(Thinker, "draw", partialmethod(counting, most=2))
     with pytest.raises(KilledError):
         evaluate(batch_size=1)
     killed = {*drawn}
+    main(["thoughts", str(tmp_path / "out")])
+    assert ", 40 thoughts each, latent_cot, not finished" in capsys.readouterr().out
     monkeypatch.setattr(Thinker, "draw", counting)
     for others in ({"task": "gsm8k_target"}, {"limit": 1}):
+        drawn.clear()
         evaluate(**others, batch_size=1)
-        assert [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
+        assert unfinished()
     drawn.clear()
     evaluate(batch_size=1)
     assert len(drawn) == len(ASKED) - len(killed) and not killed & {*drawn}
-    assert not [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
+    assert not unfinished()
 
 
 def test_targets_of_a_generation_task(evaluate, directory):
@@ -253,14 +252,6 @@ def test_mixed_precision_is_that_of_hf(directory):
     assert not torch.equal(whole[0].log_p, thoughts.log_p)
 
 
-def test_rolling_and_generation_are_refused_with_the_reason(directory):
-    lm = backend(directory)
-    with pytest.raises(ValueError, match="no question that thoughts could be about"):
-        lm.loglikelihood_rolling(rolling("a b"))
-    with pytest.raises(ValueError, match="use --model hf"):
-        lm.generate_until(generation("a", until=["b"]))
-
-
 def test_bad_questions_are_named(directory):
     lm = backend(directory)
     with pytest.raises(ValueError, match=r"task/0.*the answer is empty"):
@@ -282,9 +273,7 @@ def test_marks_are_those_of_the_chat_template():
     scorer = ThinkingLM(network).scorer({})
     assert (scorer.marks.start, scorer.marks.end) == ("<think>", "</think>")
     assert scorer.fingerprint["think_end"] == "</think>"
-
-
-def test_a_thought_that_the_template_opens_is_not_opened_twice():
+    # A thought that the template opens is not opened twice.
     marks = tiny.scorer(tiny.network()).marks
     assert marks.prompt("a b <think>") == marks.prompt("a b ")
     assert marks.prompt("a b <think>\n") == marks.prompt("a b ")

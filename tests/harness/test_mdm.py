@@ -17,7 +17,6 @@ from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny
 
 TEXTS = ("Ada saw the fox", "the fox saw Ada . a Bo saw the", "", "Bo", "the fox")
-PAIRS_ASKED = (("Ada saw", " the fox"), ("Ada saw", " Bo . Ada saw"), ("", "the"))
 
 
 @pytest.fixture(scope="module")
@@ -62,52 +61,17 @@ def test_stock_tasks_run_unmodified(backend, how, bound):
     assert ours["bound_of_log_likelihood"][bound] > 0
 
 
-def everything(lm):
-    whole = lm.loglikelihood_rolling(rolling(*TEXTS))
-    parts = lm.loglikelihood(conditional(*PAIRS_ASKED))
-    drawn = lm.generate_until(generation(*TEXTS, max_gen_toks=5, do_sample=True))
-    greedy = lm.generate_until(generation(*TEXTS, max_gen_toks=5))
-    numbers = [float(x) for x in (*whole, *(a for a, _ in parts))]
-    return numbers, [g for _, g in parts], drawn, greedy
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"num_samples": 20},
-        {"estimator": "is", "num_samples": 9, "proposal": "adapted"},
-        {"unmasking": "margin"},
-    ],
-    ids=str,
-)
-def test_batch_size_and_order_move_no_number(backend, how):
-    lm = backend(batch_size=1, **how)
-    numbers, *rest = everything(lm)
-    for size in (3, "auto"):
-        again, *others = everything(backend(batch_size=size, **how))
-        assert again == pytest.approx(numbers, rel=1e-9) and others == rest
-    backwards = lm.loglikelihood_rolling(rolling(*TEXTS)[::-1])[::-1]
-    assert backwards == pytest.approx(numbers[: len(TEXTS)], rel=1e-9)
-    contexts = generation(*TEXTS, max_gen_toks=5, do_sample=True)
-    assert lm.generate_until(contexts[::-1])[::-1] == rest[1]
-
-
 def test_options_of_a_question_share_their_masks(backend):
     """Equal options get equal numbers; another document draws its own."""
     lm = backend(num_samples=16)
-    text = " Bo . Ada saw the"
-    asked = conditional(("Ada saw", text), ("Ada saw", text))
-    asked[1].metadata = (*asked[0].metadata,)
+    asked = conditional(*[("Ada saw", " Bo . Ada saw the")] * 2)
+    [(_, _), (elsewhere, _)] = lm.loglikelihood(asked)
     asked[1].doc_id = asked[0].doc_id
     (one, _), (other, _) = lm.loglikelihood(asked)
-    assert one == other
-    (elsewhere, _), _ = lm.loglikelihood(conditional(("Ada saw", text), ("", "a")))
-    again = lm.loglikelihood(conditional(("Ada saw", text), ("Ada saw", text)))[1][0]
-    assert elsewhere == one and again != one
+    assert one == other != elsewhere
 
 
 def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
-
     counted = tmp_path / "counted"
     shutil.copytree(directory, counted)
     lengths = Lengths.train([2, 4, 4])
@@ -145,32 +109,31 @@ def test_python_and_the_record_agree(directory, backend):
 # -- bad input -----------------------------------------------------------------------
 
 
-def test_a_causal_model_is_refused(tmp_path):
+def test_networks_that_cannot_be_and_room_are_named(backend, tmp_path):
     config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=20)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="a gpt2 is a causal model"):
-        LatentMDM(pretrained=str(tmp_path), device="cpu")
-    with pytest.raises(ValueError, match="no network for AutoModelForMaskedLM"):
-        lm_latent_eval.load(tmp_path, model="mdm", device="cpu")
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "causal")
+    tiny.tokenizer().save_pretrained(tmp_path / "causal")
+    tiny.network("bert").model.save_pretrained(tmp_path)
+    tiny.tokenizer(mask=False).save_pretrained(tmp_path)
 
+    def opened(folder=tmp_path, **how):
+        return LatentMDM(pretrained=str(folder), device="cpu", **how)
 
-def test_a_token_that_masks_and_room_are_needed(directory, backend, tmp_path):
-    for how, said in (
-        ({"mask_token": "<m>"}, "mask_token='<m>': the tokenizer has no such token"),
-        ({"max_length": 3}, "max_length=3: no room for a text"),
+    for refused, said in (
+        (lambda: opened(tmp_path / "causal"), "a gpt2 is a causal model"),
+        (
+            lambda: lm_latent_eval.load(tmp_path / "causal", model="mdm", device="cpu"),
+            "no network for AutoModelForMaskedLM",
+        ),
+        (lambda: backend(mask_token="<m>"), "mask_token='<m>': the tokenizer has no"),
+        (lambda: backend(max_length=3), "max_length=3: no room for a text"),
+        (opened, "has a token that masks: give mask_token"),
     ):
         with pytest.raises(ValueError, match=said):
-            backend(**how)
-    network = tiny.network("bert")
-    network.model.save_pretrained(tmp_path)
-    tiny.tokenizer(mask=False).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="has a token that masks: give mask_token"):
-        LatentMDM(pretrained=str(tmp_path), device="cpu")
-    lm = LatentMDM(pretrained=str(tmp_path), device="cpu", mask_token="[MASK]")
-    numbered = LatentMDM(pretrained=str(tmp_path), device="cpu", mask_token=1)
+            refused()
     (one,), (other,) = (
-        each.loglikelihood_rolling(rolling("Ada saw")) for each in (lm, numbered)
+        opened(mask_token=mask).loglikelihood_rolling(rolling("Ada saw"))
+        for mask in ("[MASK]", 1)
     )
     assert one == other
 

@@ -6,12 +6,20 @@ import json
 import subprocess
 import sys
 
+import lm_eval
 import pytest
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.report.thoughts import thought_files
+from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
+from tests.rounding import agree
 from tests.tiny_checkpoint import conditional, rolling
+from tests.wrappers.cot import tiny as thinking
 
 WORKER = """
 import json, sys
@@ -176,6 +184,79 @@ def assert_close(found, expected):
 def close_to(value):
     is_number = isinstance(value, float)
     return pytest.approx(value, rel=1e-9, nan_ok=True) if is_number else value
+
+
+# -- thoughts ------------------------------------------------------------------------
+
+CHOICES = [" a", " b c", " c"]
+CONTEXTS = ["a b", "c", "b b c a", "a c", "c c c", "b", "a a", "c b a"]
+QUESTIONS = f"""
+from datasets import Dataset
+
+def questions(**_):
+    return {{"test": Dataset.from_list([
+        {{"context": context, "choices": {CHOICES}, "answer": n % 3}}
+        for n, context in enumerate({CONTEXTS})
+    ])}}
+"""
+THINKING = """
+import json, sys
+import torch
+from tests.harness.test_processes import think
+
+torch.set_num_threads(1)
+*arguments, out = sys.argv[1:]
+said = think(*arguments)
+if said:
+    with open(out, "w") as file:
+        json.dump(said, file)
+"""
+
+
+def think(directory, tasks, out):
+    """Answer the questions; return what results say of accuracy and thoughts."""
+    options = {
+        **thinking.OPTIONS,
+        **{"proposal": "hinted", "close": "forced", "max_think_tokens": 4},
+        **{"num_samples": 20, "batch_size": 1, "device": "cpu"},
+    }
+    results = lm_eval.simple_evaluate(
+        model=LatentCoT(pretrained=str(directory), **options),
+        model_args="pretrained=tiny",
+        tasks=["tiny_questions"],
+        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+        bootstrap_iters=0,
+        evaluation_tracker=EvaluationTracker(output_path=str(out)),
+    )
+    if results is None:  # a process that is not the first
+        return None
+    said = dict(results["config"]["latent_eval"]["thoughts"])
+    del said["files"]
+    return {"acc": results["results"]["tiny_questions"]["acc,none"], **said}
+
+
+@pytest.mark.nightly
+def test_two_processes_think_as_one(tmp_path):
+    network, tasks = tmp_path / "network", tmp_path / "tasks"
+    thinking.network().model.save_pretrained(network)
+    thinking.tokenizer().save_pretrained(network)
+    tasks.mkdir()
+    (tasks / "questions.yaml").write_text(TASK)
+    (tasks / "functions.py").write_text(QUESTIONS)
+    one, two = tmp_path / "one", tmp_path / "two"
+    said = think(network, tasks, one)
+    assert launch(tmp_path, THINKING, [network, tasks, two], ACCELERATE) == said
+
+    def thoughts(out):
+        [path] = out.rglob("thoughts_*.parquet")
+        [file] = thought_files(path)
+        return [row_of(question) for question in file.questions]
+
+    assert len(thoughts(one)) == len(CONTEXTS)
+    assert agree(thoughts(two), thoughts(one))
+
+
+# -- one process that is told of others ----------------------------------------------
 
 
 def test_what_pads_a_process_is_not_in_the_summary(tiny):

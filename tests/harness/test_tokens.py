@@ -10,26 +10,27 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 from tokenizers import (
+    ByteLevelBPETokenizer,
     Tokenizer,
     decoders,
     models,
     normalizers,
     pre_tokenizers,
+    processors,
     trainers,
 )
-from transformers import BertConfig, BertForMaskedLM
 
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
-from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.__main__ import Gap, find, main
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal, tiny_checkpoint
-from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, log_likelihoods, tasks
+from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, tasks
 from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.wrappers.mdm import tiny as masked
 
 SENTENCES = [
     "The miller's daughter counted twelve geese before the rain came down.",
@@ -46,18 +47,11 @@ SPECIAL = ["<s>", "</s>"]
 
 def byte_level():
     """As GPT-2: bytes, merges, and no mark of its own around a text."""
-    built = Tokenizer(models.BPE())
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330,
-        special_tokens=SPECIAL[1:],
-        initial_alphabet=alphabet,
-        show_progress=False,
+    built = ByteLevelBPETokenizer()
+    built.train_from_iterator(
+        SENTENCES, vocab_size=330, special_tokens=SPECIAL[1:], show_progress=False
     )
-    built.train_from_iterator(SENTENCES, trainer)
-    return tiny_causal.fast(built, eos_token="</s>")
+    return tiny_causal.fast(Tokenizer.from_str(built.to_str()), eos_token="</s>")
 
 
 def byte_fallback():
@@ -66,42 +60,25 @@ def byte_fallback():
     built.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    built.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    undone = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    built.decoder = decoders.Sequence([*undone, decoders.Strip(" ", 1, 0)])
     built.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    marks = ["<unk>", *SPECIAL]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         show_progress=False,
-        special_tokens=["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],
+        special_tokens=[*marks, *(f"<0x{byte:02X}>" for byte in range(256))],
     )
     built.train_from_iterator(SENTENCES, trainer)
-    state = json.loads(built.to_str())
     # Tokens of bytes are no special ones: the trainer only puts them first.
-    state["added_tokens"] = state["added_tokens"][:3]
-    state["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [
-            {"SpecialToken": {"id": "<s>", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-        ],
-        "pair": [
-            {"Sequence": {"id": "A", "type_id": 0}},
-            {"Sequence": {"id": "B", "type_id": 1}},
-        ],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-    }
-    return tiny_causal.fast(
-        Tokenizer.from_str(json.dumps(state)),
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
+    state = json.loads(built.to_str())
+    del state["added_tokens"][len(marks) :]
+    built = Tokenizer.from_str(json.dumps(state))
+    built.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B:1", special_tokens=[("<s>", 1)]
     )
+    unk, bos, eos = marks
+    return tiny_causal.fast(built, bos_token=bos, eos_token=eos, unk_token=unk)
 
 
 def word_pieces():
@@ -152,12 +129,6 @@ def test_a_text_that_starts_twice_is_told(tmp_path, caplog, adds):
     assert found == pytest.approx(wanted, abs=1e-9)
 
 
-def evaluate(lm):
-    return lm_eval.simple_evaluate(
-        model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
-    )
-
-
 LONG = " ".join(SENTENCES[:5])
 PAIRED = [
     ("The miller's daughter", " counted twelve geese."),
@@ -206,29 +177,6 @@ def test_a_context_without_tokens_is_what_texts_follow(directory):
     assert text == wanted[0]
 
 
-@pytest.mark.usefixtures("stock_data")
-def test_canonical_is_hf_on_stock_tasks(directory):
-    # Its cache of logits confuses the last word of a passage with the end of a sentence
-    # of BLiMP that begins as the passage does, on 0.5.
-    hf = evaluate(HFLM(pretrained=str(directory), device="cpu", logits_cache=False))
-    ours = evaluate(
-        LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
-    )
-    for task, metrics in hf["results"].items():
-        for name, value in metrics.items():
-            if isinstance(value, float):
-                assert ours["results"][task][name] == pytest.approx(value, rel=1e-10)
-    found, wanted = log_likelihoods(ours), log_likelihoods(hf)
-    assert found.keys() == wanted.keys()
-    for key, answers in wanted.items():
-        for one, other in zip(found[key], answers, strict=True):
-            if isinstance(other, tuple):
-                assert one[0] == pytest.approx(other[0], rel=1e-10)
-                assert one[1] == other[1]
-            else:
-                assert one == pytest.approx(other, rel=1e-10)
-
-
 @pytest.fixture(scope="module")
 def model(directory):
     return lm_latent_eval.load(directory, model="tokens", device="cpu")
@@ -272,7 +220,7 @@ def test_a_window_is_filled_by_what_fits(directory):
 
 
 @pytest.mark.usefixtures("stock_data")
-def test_stock_tasks_are_summed_and_said_to_be(directory, tmp_path):
+def test_stock_tasks_are_summed_and_said_to_be(directory):
     lm = LatentTokens(
         pretrained=str(directory), device="cpu", num_samples=6, end="prefix"
     )
@@ -281,10 +229,7 @@ def test_stock_tasks_are_summed_and_said_to_be(directory, tmp_path):
             lm.loglikelihood(conditional(("", " the fox saw Ada.")))
         return
     found = lm_eval.simple_evaluate(
-        model=lm,
-        tasks=["lambada_openai", "blimp_adjunct_island"],
-        task_manager=tasks(),
-        bootstrap_iters=0,
+        model=lm, tasks=TASKS[1:], task_manager=tasks(), bootstrap_iters=0
     )
     said = found["config"]["latent_eval"]
     assert said["estimator"] == "mixed" and said["end"] == "prefix"
@@ -314,24 +259,12 @@ def test_a_normalizer_that_changes_a_string_is_told():
     assert len(list(ask.score_texts([Query(0, "task/0", "ada")]))) == 1
 
 
-def test_networks_that_are_none(tmp_path):
-    tokenizer = byte_level()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    masked = Network.of(BertForMaskedLM(config).eval(), tokenizer)
+def test_networks_that_are_none():
+    network = masked.network("bert")
     with pytest.raises(ValueError, match="BertForMaskedLM sees the tokens that follow"):
-        SegmentedLM(masked)
-
-    class Slow:
-        pass
-
-    with pytest.raises(ValueError, match="Slow is a slow tokenizer"):
-        ByteVocabulary.of(Slow(), 10)
+        SegmentedLM(network)
+    with pytest.raises(ValueError, match="object is a slow tokenizer"):
+        ByteVocabulary.of(object(), 10)
 
 
 def test_where_the_gap_arises(directory, capsys):

@@ -1,0 +1,285 @@
+"""What every backend owes lm-eval: answers alike in any company, and from a cache."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from lm_eval.api.model import CachingLM
+from lm_eval.api.registry import get_model
+
+from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat, score_of
+from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.harness.tasks import request
+from tests import tiny_causal, tiny_checkpoint
+from tests.harness.test_kenlm import arpa
+from tests.rounding import agree
+from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.wrappers.cot import tiny as thinking
+from tests.wrappers.mdm import tiny as masked
+
+
+def kglm(folder):
+    tiny_checkpoint.write(folder, tiny_checkpoint.kglm())
+    return {"estimator": "is", "num_samples": 6}
+
+
+def lstm(folder):
+    tiny_checkpoint.write(folder, tiny_checkpoint.lstm())
+    return {}
+
+
+def saved(network, folder, **more):
+    network.model.save_pretrained(folder)
+    network.tokenizer.save_pretrained(folder)
+    return {"device": "cpu", **more}
+
+
+def tokens(folder):
+    return saved(tiny_causal.network(tiny_causal.letters()), folder, num_samples=6)
+
+
+def cot(folder):
+    how = {**thinking.MARKS, "max_think_tokens": 4, "close": "forced"}
+    return saved(thinking.network(), folder, **how, num_samples=20)
+
+
+def mdm(folder):
+    return saved(masked.network("bert", framed=True), folder, num_samples=9)
+
+
+def mixture(folder):
+    given = tokens(folder) | {"base": "latent_tokens"}
+    (folder / "mixture.yaml").write_text("prompts: ['{context}', 'b{context}']")
+    return given | {"mixture": str(folder / "mixture.yaml")}
+
+
+def kenlm(folder):
+    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
+    (folder / "tiny.arpa").write_text(arpa())
+    return {"pretrained": str(folder / "tiny.arpa")}
+
+
+WORDS = (("Ada saw", " the fox"), ("the", " fox saw Ada . the fox"), ("", "Bo"))
+LETTERS = (("ab", "a"), ("b", "aabab"), ("a", "ba"))
+CASES = {
+    "latent_kglm": (kglm, WORDS, {"seed": 1}, {}),
+    "latent_lstm": (lstm, WORDS, {"unk": "closed"}, {}),
+    "latent_tokens": (tokens, LETTERS, {"num_samples": 8}, {}),
+    "latent_cot": (
+        cot,
+        (("a b", " c"), ("c c a", " b b"), ("b", " a")),
+        {"model_temperature": 1.5},
+        {
+            "loglikelihood_rolling": "no question that thoughts could be about",
+            "generate_until": "use --model hf",
+        },
+    ),
+    "latent_mdm": (mdm, WORDS, {"num_samples": 8}, {}),
+    "latent_mixture": (
+        mixture,
+        LETTERS,
+        {"num_samples": 8},
+        {
+            "loglikelihood_rolling": "no context that prompt could change",
+            "generate_until": "latent_mixture scores texts",
+        },
+    ),
+    "kenlm": (kenlm, WORDS, None, {"generate_until": "generates none"}),
+}
+"""What writes it, what it is asked, what another setting is, and what it refuses."""
+
+
+def paired(*texts):
+    """Whole texts as lm-eval 0.5 asks for them."""
+    return [
+        request("loglikelihood_rolling", ("", text), {}, 0, ("task", n, 1))
+        for n, text in enumerate(texts)
+    ]
+
+
+def asked(pairs):
+    """Requests of every kind; whole texts by both lines of lm-eval."""
+    contexts, texts = zip(*pairs, strict=True)
+    yield "loglikelihood", conditional(*pairs)
+    yield "loglikelihood_rolling", rolling(*texts)
+    yield "loglikelihood_rolling", paired(*texts)
+    yield "generate_until", generation(*contexts, max_gen_toks=3)
+
+
+@pytest.fixture(params=CASES)
+def case(request, tmp_path):
+    """Return what opens a backend, its questions, another one, and its refusals."""
+    write, pairs, changed, refused = CASES[request.param]
+    given = {"pretrained": str(tmp_path), **write(tmp_path)}
+
+    def opened(**more):
+        return get_model(request.param)(**{**given, **more})
+
+    if changed is None:
+        (tmp_path / "other.arpa").write_text(arpa().replace("-0.35", "-0.36"))
+        changed = {"pretrained": str(tmp_path / "other.arpa")}
+    return opened, pairs, changed, refused
+
+
+def test_batches_and_order_move_no_number(case):
+    """And 0.5, which asks for whole texts in pairs, is told of the same numbers."""
+    opened, pairs, _, refused = case
+    alone, together = opened(batch_size=1), opened(batch_size=3)
+    numbers = {}
+    for kind, requests in asked(pairs):
+        if kind in refused:
+            with pytest.raises((ValueError, NotImplementedError), match=refused[kind]):
+                getattr(alone, kind)(requests)
+            continue
+        found = getattr(alone, kind)(requests)
+        again = getattr(together, kind)(requests[::-1])[::-1]
+        assert agree(found, again) and len(found) == len(pairs)
+        if requests[0].args[0] == "" and kind == "loglikelihood_rolling":
+            assert [greedy for _, greedy in found] == [False] * len(pairs)
+            found = [score_of(pair) for pair in found]
+        assert agree(found, numbers.setdefault(kind, found))
+        assert getattr(alone, kind)([]) == []
+
+
+def test_a_cache_answers_alike_and_only_for_the_same_model(case, caching):
+    opened, pairs, changed, refused = case
+    first, silent = caching(opened()), opened()
+    for kind in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
+        setattr(silent, kind, lambda _: pytest.fail("not from the cache"))
+    second = caching(silent)
+    for kind, requests in asked(pairs):
+        if kind not in refused:
+            found = getattr(first, kind)(requests)
+            assert getattr(second, kind)(requests) == found
+    [name] = changed
+    named = "checkpoint" if name == "pretrained" else name
+    with pytest.raises(CacheMismatchError, match=named):
+        caching(opened(**changed))
+
+
+# -- the cache of one backend ----------------------------------------------------------
+
+
+@pytest.fixture
+def caching(tmp_path):
+    """Return a function that wraps a backend in the same cache; it is closed after."""
+    opened = []
+
+    def wrap(lm, name="cache.db"):
+        wrapped = object.__new__(CachingLM)
+        opened.append(wrapped)
+        wrapped.__init__(lm, str(tmp_path / name))
+        return wrapped
+
+    yield wrap
+    for wrapped in opened:
+        if "dbdict" in vars(wrapped):
+            wrapped.dbdict.close()
+
+
+TEXTS = ("Ada saw the fox", "", "the fox. " * 8)
+CHANGES = {
+    "num_samples": 11,
+    "seed": 1,
+    "temperature": 1.5,
+    "proposal": "prior",
+    "unk": "closed",
+    "estimator": "beam",
+    "target_stderr": 0.5,
+    "dtype": "float32",
+}
+
+
+def test_what_is_cached_has_its_estimate(backend, caching):
+    mine = {"num_samples": 10, "proposal": "peeking"}
+    texts = caching(backend(**mine)).loglikelihood_rolling(rolling(*TEXTS))
+    again = caching(backend(**mine, batch_size=8, max_batch_size=4))  # no settings
+    for old, new in zip(
+        texts, again.loglikelihood_rolling(rolling(*TEXTS)), strict=True
+    ):
+        assert isinstance(new, ScoredFloat) and new.estimate == old.estimate
+        assert len(new.estimate.log_weights) == 10
+        assert new.answer.stream == old.answer.stream
+
+
+def test_another_setting_or_checkpoint_is_refused(backend, caching, tmp_path):
+    mine = {"num_samples": 10, "proposal": "peeking"}
+    first = backend(**mine)
+    caching(first).loglikelihood_rolling(rolling("the fox"))
+    for name, value in CHANGES.items():
+        other = backend(**(mine | {name: value}))
+        with pytest.raises(CacheMismatchError) as caught:
+            caching(other)
+        there, here = first.fingerprint[name], other.fingerprint[name]
+        assert f"{name} is {there} there and {here} here" in str(caught.value)
+        assert "cache.db" in str(caught.value)
+        assert "--use_cache another path" in str(caught.value)
+    folder = tiny_checkpoint.write(tmp_path / "other", tiny_checkpoint.kglm(seed=3))
+    other = LatentKGLM(pretrained=str(folder), estimator="is", **mine)
+    digest = first.checkpoint.digest
+    with pytest.raises(CacheMismatchError, match=f"checkpoint is {digest} there"):
+        caching(other)
+
+
+def test_the_cache_of_a_stranger_is_refused(backend, caching):
+    stranger = caching(backend(num_samples=10), "stranger.db")
+    stranger.dbdict.clear()
+    stranger.dbdict["a hash"] = -1.0
+    stranger.dbdict.commit()
+    with pytest.raises(CacheMismatchError, match="1 answers of a model that left no"):
+        caching(backend(num_samples=10), "stranger.db")
+
+
+def test_a_full_disk_keeps_the_answers_and_says_so(backend, caching, caplog):
+    lm = backend(num_samples=10, batch_size=1)
+    full = caching(lm)
+    full.loglikelihood_rolling(rolling(TEXTS[0]))
+    (pages,) = full.dbdict.conn.select_one("PRAGMA page_count")
+    full.dbdict.conn.execute(f"PRAGMA max_page_count = {pages}")
+    many = [f"the fox saw {n}" for n in range(12)]
+    with pytest.raises(OSError, match=r"cache\.db cannot be used .* is full") as caught:
+        full.loglikelihood_rolling(rolling(*many, first=1))
+    assert "\n" not in str(caught.value)
+    loggers = {record.name for record in caplog.records}
+    assert not any("sqlitedict" in name for name in loggers), "thirty lines"
+    kept = len(full.dbdict) - 1
+    assert 1 <= kept < 12, "premise"
+    full.dbdict.conn.execute(f"PRAGMA max_page_count = {1 << 30}")
+    asked = []
+    score, lm = lm._scorer.score_texts, full.lm
+    lm._scorer.score_texts = lambda queries: asked.extend(queries) or score(queries)
+    again = full.loglikelihood_rolling(rolling(TEXTS[0], *many))
+    assert len(asked) == 13 - kept, "no answer twice"
+    expected = backend(num_samples=10).loglikelihood_rolling(rolling(TEXTS[0], *many))
+    assert again == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_answer_is_in_the_file_before_the_next(backend, caching, monkeypatch):
+    lm = backend(num_samples=10, batch_size=1)
+    cached, seen = caching(lm), []
+    score = lm._scorer.score_texts
+
+    def watched(queries):
+        for answer in score(queries):
+            with sqlite3.connect(cached.dbdict.filename) as other:
+                seen.extend(other.execute("SELECT COUNT(*) FROM unnamed").fetchone())
+            other.close()
+            yield answer
+
+    monkeypatch.setattr(lm._scorer, "score_texts", watched)
+    cached.loglikelihood_rolling(rolling(*TEXTS))
+    assert seen == [1, 2, 3], "the fingerprint, and the answers so far"
+
+
+def test_a_damaged_cache_says_so(backend, caching):
+    written = caching(backend(num_samples=10))
+    written.loglikelihood_rolling(rolling(*[f"the fox {n}" for n in range(100)]))
+    path = Path(written.dbdict.filename)
+    written.dbdict.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(OSError, match=r"cache\.db cannot be used .* remove it"):
+        caching(backend(num_samples=10))
