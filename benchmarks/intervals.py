@@ -1,15 +1,17 @@
-"""Intervals of each estimator against a wide search, on texts that fit a model or not.
+"""Coverage of printed intervals (95 %), kind of text by kind of text.
 
-    python benchmarks/intervals.py --texts 200 --output results/intervals
+    python -m benchmarks.intervals --texts 200 --output results/intervals/demonstration
+    python -m benchmarks.intervals --report results/intervals/* --figure coverage.png
 
-alters demonstration texts (words shuffled, names replaced, lower case, several texts
-joined) and scores each by every estimator and by a search of ten times the width with
-other random numbers. ``--model DIR --data FILE`` takes another model and texts as they
-are. The table says, kind by kind, nats a text below that search, how many of the
-intervals (95 %) do not hold what it found and the upper limit of their share (Clopper
-and Pearson), texts without an error, the median error and half-width of those that
-are off by more than 1e-4 nats, and CPU seconds. Scores are kept one by one in the
-output folder: a run that was stopped goes on, and more texts add to it.
+scores texts by estimators and by a reference with other random numbers, which is exact
+where the model allows it. Texts are the demonstration's, altered (words shuffled, names
+replaced, lower case, several joined) or drawn from the model itself; with ``--model DIR
+--data FILE`` those of a file, and with ``--model hmm`` random words under the tests'
+hidden Markov model. The table says, kind by kind, nats a text below the reference, how
+many intervals the reference refutes and the upper limit of their share (Clopper and
+Pearson), texts without an error, the median error and half-width of those that are off
+by more than 1e-4 nats, and CPU seconds a text. Every score is kept in a file of its
+method in the output folder: a run that was stopped goes on, and more texts add to it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,38 +36,68 @@ from scipy.stats import beta
 from scipy.stats import t as student
 
 import lm_latent_eval
+from benchmarks.scale import peak
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.__main__ import main as write_demo
 from lm_latent_eval.ledger.database import Ledger
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.scoring.answer import Missed
+from lm_latent_eval.scoring.calibration import written
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.text.files import digest
 
-METHODS = (
-    ("auto", 20),
-    ("auto", 100),
-    ("mixed", 100),
-    ("mixed", 400),
-    ("beam", 400),
-    ("beam", 1600),
-    ("is", 1000),
-    ("smc", 1000),
-)
-REFERENCE = ("dpf", 6400)
+METHODS = ("auto,20", "auto,100", "mixed,100", "mixed,400", "beam,1600", "is,1000")
+KINDS = ("as they are", "shuffled", "names replaced", "lower case")
+REFERENCE = "dpf,6400"
+EXACT = "exact,1"
 LITTLE = 1e-4
 """Nats that nobody asks an error of."""
 NORMAL = 1.96
-MARKS = {"auto": "o", "mixed": "s", "beam": "^", "is": "x", "smc": "+"}
-COLORS = {
-    "auto": "#0072b2",
-    "mixed": "#d55e00",
-    "beam": "#009e73",
-    "is": "#cc79a7",
-    "smc": "#666666",
-}
+DRAWN = "model-drawn"
+HMM, HMM_WORDS = "hmm", (8, 40)
 
 Alter = Callable[[str, random.Random], str]
-Method = tuple[str, int]
-Scores = dict[Method, dict[int, dict[str, Any]]]
-"""Method -> text -> its score."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one method says of the texts of a kind."""
+
+    kind: str
+    method: str
+    rows: dict[int, Row]
+    best: dict[int, Row]
+    """The reference's."""
+
+    @property
+    def below(self) -> dict[int, float]:
+        """Nats that a text is below the reference."""
+        return {n: self.best[n]["log_p"] - row["log_p"] for n, row in self.rows.items()}
+
+    @property
+    def told(self) -> list[int]:
+        """Texts of which an error is printed."""
+        return [n for n, row in self.rows.items() if row["half"] is not None]
+
+    @property
+    def refuted(self) -> list[int]:
+        """Those whose interval the reference refutes, its own error granted.
+
+        The reference may be too low itself: from above it refutes by what it says of
+        all its error, from below by what its draws say.
+        """
+        return [n for n in self.told if self._off(n) > LITTLE]
+
+    def _off(self, n: int) -> float:
+        best, below = self.best[n], self.below[n]
+        own = 2 * best["draws_stderr"] if below > 0 else best["half"]
+        return abs(below) - math.hypot(
+            self.rows[n]["half"], math.inf if own is None else own
+        )
 
 
 def demonstration() -> list[str]:
@@ -93,6 +126,14 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
     def joined(number: int) -> Alter:
         return lambda text, dice: " ".join([text, *dice.choices(texts, k=number - 1)])
 
+    def long(words: int) -> Alter:
+        def alter(text: str, dice: random.Random) -> str:
+            while len(text.split()) < words:
+                text = f"{text} {dice.choice(texts)}"
+            return " ".join(text.split()[:words])
+
+        return alter
+
     return {
         "as they are": lambda text, dice: text,
         "shuffled": shuffled,
@@ -100,6 +141,7 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
         "lower case": lambda text, dice: text.lower(),
         "five joined": joined(5),
         "twelve joined": joined(12),
+        **{f"{words} words": long(words) for words in (200, 300, 400, 1000, 3000)},
     }
 
 
@@ -108,12 +150,198 @@ def altered(kinds: Sequence[str], number: int, seed: int) -> dict[str, list[str]
     texts = demonstration()
     known = alterations(texts)
     if unknown := set(kinds) - known.keys():
-        raise SystemExit(f"--kinds {', '.join(unknown)}: expected {', '.join(known)}")
+        names = ", ".join([*known, DRAWN])
+        raise SystemExit(f"--kinds {', '.join(unknown)}: expected {names}")
     found = {}
-    for kind in kinds or known:
+    for kind in kinds:
         dice = [random.Random(f"{seed} {kind} {n}") for n in range(number)]
         found[kind] = [known[kind](each.choice(texts), each) for each in dice]
     return found
+
+
+def drawn(checkpoint: Checkpoint, number: int, seed: int) -> list[Text]:
+    """Draw texts from a model; the first are the same for any number."""
+    scorer = Scorer(checkpoint, ScoringOptions.parse(seed=seed), quiet=True)
+    # Texts that are too long are left out.
+    return [text for text, _ in written(scorer, 2 * number)][:number]
+
+
+def some_of(file: Path, number: int, seed: int, words: int | None) -> list[str]:
+    """Return texts of a file in random order, cut after so many words."""
+    texts = [" ".join(text.split()[:words]) for text in read_texts(file)]
+    random.Random(seed).shuffle(texts)
+    return texts[:number]
+
+
+def hidden_markov() -> Checkpoint:
+    """Return the tests' hidden Markov model of 12 states, which looks nowhere ahead."""
+    from lm_latent_eval.text.words import WordTokenizer
+    from tests.inference.test_questions import Peaked
+    from tests.tiny_steps import tiny
+
+    words = WordTokenizer.of_words(["a", "b"], already_cut=True)
+    return Checkpoint(HMM, tiny(kind=Peaked), words, Path(HMM), digest=HMM)
+
+
+def random_words(number: int, seed: int) -> list[Text]:
+    """Return texts of the hidden Markov model's words."""
+    from tests.tiny_steps import VOCABULARY
+
+    texts = []
+    for n in range(number):
+        dice = random.Random(f"{seed} {HMM} {n}")
+        words = dice.choices(range(VOCABULARY), k=dice.randint(*HMM_WORDS))
+        query = Query(n, f"{HMM}/{n}", "")
+        texts.append(Text(query, 0, [], [], words, [0.0] * len(words), 0.0, 0, 0))
+    return texts
+
+
+def scored(checkpoint: Checkpoint, text: str | Text, method: str, seed: int) -> Row:
+    """Score a text."""
+    name, _, number = method.partition(",")
+    begin = time.process_time()
+    if name == "exact" and checkpoint.name == HMM:
+        from tests.tiny_steps import log_p
+
+        assert isinstance(text, Text)
+        found = lm_latent_eval.Estimate.exact(
+            log_p(checkpoint.model, text.words),
+            num_tokens=len(text.words),
+            estimator=name,
+        )
+    else:
+        found = _estimated(checkpoint, text, name, int(number), seed)
+    return {
+        "log_p": found.log_evidence,
+        "half": None if found.stderr is None else half_width(found),
+        "draws_stderr": found.draws_stderr,
+        "tokens": found.num_tokens,
+        "seconds": time.process_time() - begin,
+        "peak": peak(),  # MB, of the process so far
+    }
+
+
+def _estimated(
+    checkpoint: Checkpoint, text: str | Text, name: str, number: int, seed: int
+) -> lm_latent_eval.Estimate:
+    options = ScoringOptions.parse(estimator=name, num_samples=number, seed=seed)
+    scorer = Scorer(checkpoint, options, quiet=True)
+    if isinstance(text, Text):
+        missed = Missed([text.query])
+        [answer] = [each for _, each in scorer.whole_texts.parts([text], missed)]
+        missed.tell()
+    else:
+        [answer] = scorer.score_texts([Query(0, "text/0", text)])
+    return answer.estimate
+
+
+def half_width(estimate: lm_latent_eval.Estimate) -> float:
+    """Return that of the interval that holds 95 %, nats."""
+    drawn = student.ppf(0.975, estimate.draws_degrees) * estimate.draws_stderr
+    return math.hypot(drawn, NORMAL * (estimate.missed or 0.0))
+
+
+def ledger_of(folder: Path, name: str) -> Ledger:
+    """Return the file of a method's scores."""
+    return Ledger(folder / f"{name.replace(',', '-')}.sqlite", "file of scores", 1)
+
+
+def score(
+    asked: argparse.Namespace, texts: dict[str, list[Any]], model: Checkpoint
+) -> None:
+    """Score what is not there yet."""
+    start = 100_000 * asked.seed  # each text has random numbers of its own
+    for method in (asked.reference, *asked.methods):
+        is_reference = method == asked.reference
+        settings = {
+            "model": model.digest,
+            "texts": asked.data and digest(asked.data.read_text()),
+            "words": asked.words,
+            "seed": asked.seed,
+            "method": method,
+            "lm_latent_eval": lm_latent_eval.__version__,
+        }
+        ledger = ledger_of(asked.output, "reference" if is_reference else method)
+        with ledger.going_on(settings, "the scores so far") as rows:
+            for kind, some in texts.items():
+                known = {key[0] for key in rows.keys(kind)}
+                for number in sorted({*range(len(some))} - known):
+                    seed = 2 * (start + number) + is_reference
+                    row = scored(model, some[number], method, seed)
+                    rows.add(kind, (number,), row)
+                    _progress(kind, method, number, row)
+
+
+def _progress(kind: str, method: str, number: int, row: Row) -> None:
+    half = "N/A" if row["half"] is None else f"{row['half']:.4f}"
+    print(
+        f"{kind}, {number}: {method} {row['log_p']:.4f} ± {half}, "
+        f"{row['tokens']} tokens, {row['seconds']:.1f} s, peak {row['peak']:.0f} MB",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def read(folder: Path) -> Iterator[Scores]:
+    """Read the scores of all methods on the texts that the reference has, too."""
+    best = _rows(folder / "reference.sqlite")
+    methods = list(folder.glob("*-*.sqlite"))
+    every = {path.stem.replace("-", ","): _rows(path) for path in sorted(methods)}
+    for kind, reference in best.items():
+        for method, rows in every.items():
+            both = {n: row for n, row in rows.get(kind, {}).items() if n in reference}
+            if both:
+                yield Scores(kind, method, both, reference)
+
+
+def _rows(path: Path) -> dict[str, dict[int, Row]]:
+    """Return the scores in a file: kind -> text -> its score."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in Ledger(path, "file of scores", 1).read()[1]:
+        found.setdefault(row.part, {})[int(row.key[0])] = row.row
+    return found
+
+
+def line(scores: Scores) -> str:
+    """Compare scores with the reference, text by text."""
+    told, below = scores.told, scores.below
+    false, seconds = len(scores.refuted), [r["seconds"] for r in scores.rows.values()]
+    far = [
+        (abs(below[n]), scores.rows[n]["half"]) for n in told if abs(below[n]) > LITTLE
+    ]
+    middle = [f"{statistics.median(x):.4f}" for x in zip(*far, strict=True)]
+    most = beta.ppf(0.95, false + 1, len(told) - false) if false < len(told) else 1.0
+    held = [f"{false} of {len(told)}", f"{100 * most:.0f} %"] if told else ["", ""]
+    cells = [
+        scores.kind,
+        scores.method.replace(",", ", "),
+        f"{statistics.fmean(below.values()):.3f}",
+        *held,
+        f"{len(below) - len(told)}" if told else "",
+        *(middle or ["", ""]),
+        f"{statistics.fmean(seconds):.2f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(every: Sequence[Scores], file: Path) -> None:
+    """Draw the share of intervals that hold, with the limits of 95 %."""
+    every = [scores for scores in every if scores.told][::-1]
+    figure, ax = plt.subplots(figsize=(7, 0.8 + 0.28 * len(every)))
+    for place, scores in enumerate(every):
+        number, false = len(scores.told), len(scores.refuted)
+        share, held = 100 * (1 - false / number), number - false
+        low = 100 * beta.ppf(0.025, held, false + 1) if held else 0.0
+        high = 100 * beta.ppf(0.975, held + 1, false) if false else 100.0
+        ax.plot([low, high], [place, place], color="#0072b2", linewidth=2)
+        ax.plot(share, place, "o", color="#0072b2")
+    ax.axvline(95, color="#d55e00", linestyle="--", linewidth=1)
+    names = [f"{s.kind}: {s.method}, {len(s.told)} of {len(s.rows)}" for s in every]
+    ax.set_yticks(range(len(every)), names, fontsize=8)
+    ax.set_xlabel("% of printed intervals (95 %) that the reference does not refute")
+    ax.set_xlim(right=100.5)
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
 
 
 def main() -> None:
@@ -123,145 +351,50 @@ def main() -> None:
     )
     parser.add_argument("--texts", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", default=[])
-    parser.add_argument("--methods", nargs="+", help="such as auto,100")
+    parser.add_argument("--kinds", nargs="+", default=KINDS)
+    parser.add_argument("--methods", nargs="*", default=METHODS, help="as auto,100")
+    parser.add_argument("--reference", help=f"default: {EXACT}, or else {REFERENCE}")
     parser.add_argument("--model", default=CHECKPOINT)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--name", help="of the kind of texts in --data")
+    parser.add_argument("--words", type=int, help="to cut the texts of --data after")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--report", type=Path, nargs="+", default=[], help="outputs")
     parser.add_argument("--figure", type=Path)
     asked = parser.parse_args()
-    methods = [_method(m) for m in asked.methods] if asked.methods else [*METHODS]
-    if asked.data:
-        texts = {asked.data.name: read_texts(asked.data)[: asked.texts]}
-    else:
-        texts = altered(asked.kinds, asked.texts, asked.seed)
     torch.set_num_threads(1)
-    model = lm_latent_eval.load(asked.model, device="cpu")
-    settings = {
-        "model": model.checkpoint.digest,
-        "data": str(asked.data),
-        "seed": asked.seed,
-        "lm_latent_eval": lm_latent_eval.__version__,
-    }
-    asked.output.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(asked.output / "scores.sqlite", "file of scores", 1)
-    start = 100_000 * asked.seed  # each text has random numbers of its own
-    points = {}
+    if asked.output:
+        asked.output.mkdir(parents=True, exist_ok=True)
+        score_all(asked)
+    every = [s for folder in asked.report or [asked.output] for s in read(folder)]
     print(
         "| texts | estimator | below | not held | at most | N/A | error | half-width "
         "| CPU s |\n|---|---|---|---|---|---|---|---|---|"
     )
-    with ledger.going_on(settings, "the scores so far") as rows:
-        for kind, some in texts.items():
-            for number, text in enumerate(some):
-                for method in (REFERENCE, *methods):
-                    key = (*method, number)
-                    if key not in rows.keys(kind):
-                        rows.add(
-                            kind, key, _scored(model, text, method, start + number)
-                        )
-            found: Scores = {
-                method: {n: rows.get(kind, (*method, n)).row for n in range(len(some))}
-                for method in (REFERENCE, *methods)
-            }
-            best = found.pop(REFERENCE)
-            for method, scores in found.items():
-                print(_line(kind, method, scores, best), flush=True)
-            points[kind] = [(m, *_point(s, best)) for m, s in found.items()]
+    for scores in every:
+        print(line(scores))
     if asked.figure:
-        draw(points, asked.figure)
+        draw(every, asked.figure)
 
 
-def _method(text: str) -> Method:
-    name, _, number = text.partition(",")
-    return name, int(number)
-
-
-def _scored(
-    model: lm_latent_eval.LatentModel, text: str, method: Method, seed: int
-) -> dict[str, Any]:
-    """Score a text; the search that others are compared with has odd seeds."""
-    name, number = method
-    begin = time.process_time()
-    [found] = model.log_likelihood(
-        [text],
-        estimator=name,
-        num_samples=number,
-        seed=2 * seed + (method == REFERENCE),
-    )
-    return {
-        "log_p": found.log_evidence,
-        "half": None if found.stderr is None else _half_width(found),
-        "draws_stderr": found.draws_stderr,
-        "seconds": time.process_time() - begin,
-    }
-
-
-def _half_width(estimate: lm_latent_eval.Estimate) -> float:
-    """Return that of the interval that holds 95 %, nats."""
-    drawn = student.ppf(0.975, estimate.draws_degrees) * estimate.draws_stderr
-    return math.hypot(drawn, NORMAL * (estimate.missed or 0.0))
-
-
-def _below(scores: dict[int, Any], best: dict[int, Any]) -> Iterator[float]:
-    """Yield how far scores are below better ones, nats a text."""
-    for number, score in scores.items():
-        yield best[number]["log_p"] - score["log_p"]
-
-
-def _point(scores: dict[int, Any], best: dict[int, Any]) -> tuple[float, float]:
-    """Return CPU seconds a text and the mean distance, nats."""
-    seconds = statistics.fmean(score["seconds"] for score in scores.values())
-    return seconds, max(statistics.fmean(map(abs, _below(scores, best))), LITTLE)
-
-
-def _line(
-    kind: str, method: Method, scores: dict[int, Any], best: dict[int, Any]
-) -> str:
-    """Compare scores with better ones, text by text."""
-    below = dict(zip(scores, _below(scores, best), strict=True))
-    told = {n: abs(off) for n, off in below.items() if scores[n]["half"] is not None}
-    false = sum(
-        off > math.hypot(scores[n]["half"], 2 * best[n]["draws_stderr"]) + LITTLE
-        for n, off in told.items()
-    )
-    far = [(off, scores[n]["half"]) for n, off in told.items() if off > LITTLE]
-    middle = [f"{statistics.median(x):.4f}" for x in zip(*far, strict=True)]
-    most = beta.ppf(0.95, false + 1, len(told) - false) if false < len(told) else 1.0
-    held = [f"{false} of {len(told)}", f"{100 * most:.0f} %"] if told else ["", ""]
-    missing = f"{len(scores) - len(told)}" if told else ""
-    cells = [
-        kind,
-        f"{method[0]}, {method[1]}",
-        f"{statistics.fmean(below.values()):.3f}",
-        *held,
-        missing,
-        *(middle or ["", ""]),
-        f"{sum(score['seconds'] for score in scores.values()):.1f}",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def draw(points: dict[str, list[tuple[Method, float, float]]], file: Path) -> None:
-    """Draw mean distances from the best that is known against cost, kind by kind."""
-    figure, axes = plt.subplots(
-        1, len(points), figsize=(3 * len(points), 3.2), sharey=True, squeeze=False
-    )
-    for ax, (kind, some) in zip(axes[0], points.items(), strict=True):
-        for (name, number), seconds, off in some:
-            ax.plot(seconds, off, MARKS[name], color=COLORS[name])
-            ax.annotate(
-                f"{name} {number}",
-                (seconds, off),
-                textcoords="offset points",
-                xytext=(4, 4),
-                fontsize=7,
-            )
-        ax.set(xscale="log", yscale="log", title=kind, xlabel="CPU seconds a text")
-        ax.margins(0.4)
-    axes[0, 0].set_ylabel("nats off the best known")
-    figure.tight_layout()
-    figure.savefig(file, dpi=150)
+def score_all(asked: argparse.Namespace) -> None:
+    """Open the model, make the texts and score them."""
+    number, seed, texts = asked.texts, asked.seed, dict[str, list[Any]]()
+    if asked.model == HMM:
+        model = hidden_markov()
+        texts["hidden Markov model"] = random_words(number, seed)
+    else:
+        model = lm_latent_eval.load(asked.model, device="cpu").checkpoint
+        if asked.data:
+            name = asked.name or asked.data.name
+            texts[name] = some_of(asked.data, number, seed, asked.words)
+        else:
+            texts |= altered([k for k in asked.kinds if k != DRAWN], number, seed)
+            if DRAWN in asked.kinds:
+                texts[DRAWN] = drawn(model, number, seed)
+    exact = model.name == HMM or "exact" in model.model.estimators
+    asked.reference = asked.reference or (EXACT if exact else REFERENCE)
+    score(asked, texts, model)
 
 
 if __name__ == "__main__":

@@ -313,7 +313,21 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     return Calibration(list(_calibrated(scorer, number, most)))
 
 
-def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
+def written(
+    scorer: Scorer, number: int, *, most: int = MOST_WORDS
+) -> list[tuple[Text, Latents]]:
+    """Draw texts from a model, each with the latent that it was written with.
+
+    Args:
+        scorer: Of the model.
+        number: Texts to draw. Those that do not end within ``most`` words are left
+            out.
+        most: Words of a text, its end included, at most 256.
+
+    Raises:
+        ValueError: If the model does not say what its choices are, word by word,
+            fewer than two of its texts end, or ``most`` is more.
+    """
     if most > PIECE:
         raise ValueError(f"texts of {most} words: expected at most {PIECE}")
     evaluation = scorer.evaluation
@@ -349,17 +363,24 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
             f"{len(drawn)} of {number} texts ended within {most} words, and at least 2 "
             "are needed: draw more texts, or allow longer ones"
         )
-    texts = [text_of(n, drawn[n].words) for n in sorted(drawn)]
+    return [(text_of(n, drawn[n].words), drawn[n].latents) for n in sorted(drawn)]
+
+
+def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
+    evaluation = scorer.evaluation
+    drawn = written(scorer, number, most=most)
+    latents = {text.name: latent for text, latent in drawn}
+    texts = [text for text, _ in drawn]
     missed = Missed([text.query for text in texts])
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
     for text, answer in scorer.whole_texts.parts(texts, missed):
         with naming(text.query):
             upper = upper_bound(
-                model,
+                evaluation.model,
                 evaluation.proposal,
                 method,
                 evaluation.collate([text]),
                 evaluation.keys([text], "upper")[0],
-                drawn[text.query.index].latents,
+                latents[text.name],
             )
         yield Calibrated(len(text.words), answer.estimate, upper)
