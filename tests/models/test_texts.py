@@ -46,12 +46,3 @@ def test_one_command_writes_them(files, capsys):
     assert corpora.read_texts(output) == ["We don't agree."]
     with pytest.raises(ValueError, match="`lm-latent-eval text` writes their texts"):
         corpora.read_texts(files / "t.mrg")
-
-
-def test_an_lstm_reads_what_its_twins_do(files, capsys):
-    data = ["--data", str(files / "t.mrg"), "--dev", str(files / "t.mrg")]
-    size = ["--hidden-size", "4", "--embedding-dim", "4", "--num-layers", "1"]
-    run = ["--epochs", "1", "--min-count", "1", "--output", str(files / "out")]
-    assert main(["train", "lstm", *data, *size, *run]) == 0
-    words = json.loads((files / "out" / "tokenizer.json").read_text())
-    assert "agree" in words["model"]["vocab"]

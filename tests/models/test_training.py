@@ -1,0 +1,109 @@
+"""Training of every model learns from what it is shown, and writes what it has learnt.
+
+How runs stop and resume is tested with the trainer, ``tests/training``; options of the
+command, with it; RNNGs, with trees, in a file of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import pytest
+import torch
+
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention
+from lm_latent_eval.models.entitynlm.training import train_entitynlm
+from lm_latent_eval.models.kglm.training import train_kglm
+from lm_latent_eval.models.lrlm.training import train_lrlm
+from lm_latent_eval.models.nklm.training import train_nklm
+from lm_latent_eval.models.recurrent_training import train_lstm, train_rnn
+from lm_latent_eval.models.srnn import train_srnn
+from lm_latent_eval.training.options import (
+    EntityNLMSize,
+    KGLMSize,
+    LRLMSize,
+    LSTMSize,
+    MarginObjective,
+    NKLMSize,
+    Options,
+    RNNSize,
+    SRNNSize,
+)
+from tests.tiny_models import annotated
+
+TEXTS = annotated(40)
+
+
+def coreference(text) -> CoreferenceText:
+    number = {m.entity: n for n, m in enumerate(text.mentions)}
+    mentions = (Mention(m.start, m.end, number[m.entity]) for m in text.mentions)
+    ordered = sorted(mentions, key=lambda m: (m.start, -m.end))
+    return CoreferenceText(text.id, text.text, tuple(ordered))
+
+
+SMALL = {"embedding_dim": 8, "hidden_size": 10}
+RELATIONS = {**SMALL, "num_layers": 1, "fact_dim": 4, "num_pieces": 50, "dropout": 0.0}
+MARGIN = MarginObjective(0.3, l2=1e-6)
+TRAIN = {
+    "entitynlm": (
+        partial(train_entitynlm, size=EntityNLMSize(**SMALL, max_mention_length=4)),
+        coreference,
+        {"p", "peeking", "nonpeeking", "spelling"},
+    ),
+    "kglm": (
+        partial(train_kglm, size=KGLMSize(8, 6, 10, num_layers=1, cutoff=20)),
+        lambda text: text,
+        {"p", "peeking", "nonpeeking", "smoothing", "spelling"},
+    ),
+    "lrlm": (
+        partial(train_lrlm, size=LRLMSize(**RELATIONS)),
+        lambda text: text,
+        {"p", "spelling"},
+    ),
+    "lstm": (
+        partial(train_lstm, size=LSTMSize(8, 10, num_layers=1, dropout=0.1)),
+        lambda text: text.text,
+        {"p", "spelling"},
+    ),
+    "nklm": (
+        partial(train_nklm, size=NKLMSize(**RELATIONS)),
+        lambda text: text,
+        {"p", "spelling"},
+    ),
+    "rnn": (
+        partial(train_rnn, size=RNNSize(8, 10, num_classes=3), already_cut=True),
+        lambda text: text.text,
+        {"p"},
+    ),
+    "srnn": (
+        partial(train_srnn, size=SRNNSize(10), margin=MARGIN, already_cut=True),
+        lambda text: " ".join(text.text.split()[:6]),
+        {"s"},
+    ),
+}
+"""How a model is trained, what of an annotated text on, and its parts."""
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_training_learns_and_the_checkpoint_is_the_model(name, tmp_path, capsys):
+    train, of_text, parts = TRAIN[name]
+    texts = [of_text(text) for text in TEXTS]
+    options = Options(epochs=3, batch_size=8, learning_rate=0.02)
+    model = train(texts[:30], texts[30:], tmp_path / "out", options=options)
+    losses: dict[str, list[float]] = {}
+    for part, loss in re.findall(r"(\w+) [\d.]+ -> ([\d.]+)", capsys.readouterr().err):
+        losses.setdefault(part, []).append(float(loss))
+    assert losses.keys() == parts
+    for part, of_dev in losses.items():
+        assert len(of_dev) == 3 and min(of_dev) < of_dev[0] - 0.02, part
+    loaded = load_checkpoint(tmp_path / "out", expected=name)
+    wanted = model.state_dict()
+    found = loaded.model.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    assert (loaded.orthography is None) == ("spelling" not in parts)
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}, "nothing beside it"
+    if name != "srnn":
+        assert loaded.model.config.num_unknown_types > 0
