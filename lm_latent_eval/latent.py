@@ -184,11 +184,16 @@ class Searches(Protocol[GivenEncodedT, LatentsT]):
         ...
 
 
+NOT_KEPT = {"kept": False}
+"""Metadata of a field that all states of a model have alike: no checkpoint holds it."""
+
+
 class State(Protocol):
     """Where B texts with K latent histories each have got to.
 
     It is asked in numbers that lie on the host, where it may keep what was decided
-    there: so a device is not waited for.
+    there: so a device is not waited for. Checkpoints keep one that consists of tensors,
+    arrays and plain values in dataclasses and (named) tuples.
     """
 
     def select(self, index: Tensor) -> Self:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,10 @@ from lm_latent_eval.distortion.columns import ScoresFolder
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, read_unfinished
+from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.scoring import records
-from lm_latent_eval.scoring.files import read_record
+from lm_latent_eval.scoring.files import PIECES, read_record
 from lm_latent_eval.study.rows import read as read_rows
 from lm_latent_eval.study.totals import ledger
 from lm_latent_eval.wrappers.cot.thoughts import row_of
@@ -106,6 +108,35 @@ def test_estimate(checkpoint, text_file, tmp_path):
     assert {*found} == {*expected} == {*range(NUM_TEXTS)}
     for n, line in expected.items():
         close(json.loads(found[n]), json.loads(line))
+
+
+def test_a_long_text(checkpoint, tmp_path):
+    text_file = tmp_path / "text.txt"
+    text_file.write_text("Ada saw the fox . " * (12 * PIECE // 5))
+
+    def command(output: Path) -> Command:
+        given = ["estimate", str(checkpoint), "--data", str(text_file)]
+        given += ["--num-samples", "20", "--estimator", "smc", "--output", str(output)]
+        return Command(latent_eval, given, tmp_path / "log", lambda: words(output))
+
+    def words(output: Path) -> int:
+        if output.exists():
+            return 12 * PIECE
+        found = [0]
+        for path in output.parent.glob(f"{output.name}{PIECES}/*.pt"):
+            with suppress(FileNotFoundError):  # it is about to be replaced
+                found.append(torch.load(path, weights_only=True)["state"][0])
+        return max(found)
+
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    total, killed = command(whole).finish(), command(cut)
+    saved = [words(cut) for _ in killed.kill(total)]
+    assert len(saved) in range(ENOUGH, KILLS + 1)
+    assert saved == sorted(saved) and saved[-1] > 0, "what was read stays read"
+    killed.finish()
+    [expected], [found] = (read_record(path).answers for path in (whole, cut))
+    close(records.row_of(found), records.row_of(expected))
+    assert not [*tmp_path.glob(f"*{PIECES}")]
 
 
 def test_study(checkpoint, text_file, tmp_path):

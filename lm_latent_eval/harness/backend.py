@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 # Before anything else of lm-eval: importing a backend first must not leave the registry
@@ -39,9 +40,11 @@ from lm_latent_eval.harness.running import (
     stock_rates,
 )
 from lm_latent_eval.latent import Normalization
+from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
+from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
@@ -55,6 +58,9 @@ KEPT = "requests were answered; with --use_cache, the same command goes on from 
 
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
 """What records of an interrupted run are called, by the kind of requests."""
+
+PIECES = ".pieces"
+"""How the folder of long texts in hand ends, beside the cache."""
 
 LM_EVAL_DEVICE = "cuda:0"
 """What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
@@ -101,6 +107,7 @@ class Backend(LM):
         if weights and estimator in ESTIMATORS and not ESTIMATORS[estimator].seeded:
             logger.warning("log_weights: no effect, estimator=%s has none", estimator)
         self._recorder = Recorder(processes, weights=weights)
+        self._checkpoints: Checkpoints | None = None
 
     @classmethod
     def create_from_arg_string(
@@ -225,6 +232,8 @@ class Backend(LM):
                     if greedy is None
                     else (scored, greedy),
                 )
+        if self._checkpoints is not None:
+            self._checkpoints.clear()
         return {n: answers[place] for n, place in enumerate(places)}
 
     def _refuse_unnormalised(self, request: Instance) -> None:
@@ -320,7 +329,13 @@ class Backend(LM):
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""
-        super().set_cache_hook(GuardedHook(cache_hook, self.fingerprint))
+        hook = GuardedHook(cache_hook, self.fingerprint)
+        super().set_cache_hook(hook)
+        if hook.dbdict is not None and isinstance(self._scorer, KeepsPieces):
+            file = Path(hook.dbdict.filename)
+            folder = file.with_name(f"{file.name}{PIECES}")
+            self._checkpoints = Checkpoints(folder, self.fingerprint)
+            self._scorer.keep_pieces(self._checkpoints)
 
     @property
     def fingerprint(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from lm_latent_eval.inference.particles import (
     encode,
     encode_again,
     fingerprint,
-    pieces,
+    in_pieces,
 )
 from lm_latent_eval.latent import Beam, Latents, Summable
 from lm_latent_eval.text.batch import TokenBatch
@@ -145,26 +145,33 @@ class BeamMarginalization(SearchingEstimator):
         after: Weighted,
     ) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
-        particles = as_particles(after)
-        for _, piece in pieces(batch):
-            p_state, q_state = particles.model_state, particles.proposal_state
-            q = proposal.encode(piece, q_state)
-            beam = searching(proposal).beam(q, self.num_samples, particles.log_q)
-            if p_state is not None and q_state is not None:
-                (origin,) = fetched(beam.origin)
-                p_state, q_state = p_state.resample(origin), q_state.resample(origin)
-                q = encode_again(proposal, q, piece, q_state)
-            p = particles.encoded(model, piece, p_state)
-            log_p = widened(model.log_joint(p, beam.latents))
-            log_p = log_p + particles.log_w.gather(1, beam.origin)
-            particles = Particles(
-                model.advance(p, beam.latents),
-                proposal.advance(q, beam.latents),
-                log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-                beam.score,
-                fingerprint(beam.latents, particles.path.gather(1, beam.origin)),
-            )
-        return particles
+
+        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
+            return self.read(model, proposal, piece, particles)
+
+        return in_pieces(batch, as_particles(after), read)
+
+    def read(
+        self, model: LM[P], proposal: Sampler[Q], piece: TokenBatch, before: Particles
+    ) -> Particles:
+        """Continue the beams of the texts so far over a piece."""
+        p_state, q_state = before.model_state, before.proposal_state
+        q = proposal.encode(piece, q_state)
+        beam = searching(proposal).beam(q, self.num_samples, before.log_q)
+        if p_state is not None and q_state is not None:
+            (origin,) = fetched(beam.origin)
+            p_state, q_state = p_state.resample(origin), q_state.resample(origin)
+            q = encode_again(proposal, q, piece, q_state)
+        p = before.encoded(model, piece, p_state)
+        log_p = widened(model.log_joint(p, beam.latents))
+        log_p = log_p + before.log_w.gather(1, beam.origin)
+        return Particles(
+            model.advance(p, beam.latents),
+            proposal.advance(q, beam.latents),
+            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
+            beam.score,
+            fingerprint(beam.latents, before.path.gather(1, beam.origin)),
+        )
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""

@@ -59,8 +59,8 @@ from lm_latent_eval.inference.particles import (
     as_particles,
     encode_again,
     fingerprint,
+    in_pieces,
     is_in,
-    pieces,
     predicted_by,
 )
 from lm_latent_eval.inference.streams import Streams
@@ -281,22 +281,22 @@ class DiscreteFilter(SearchingEstimator):
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
             nobody = Partial(begin, nothing)
             after = Survivors(begin, begin, nobody, nobody)
-        passes, pilot = after.passes, after.pilot
-        for offset, piece in pieces(batch):
-            here = [start + offset for start in starts]
-            cut = _cut(keys, self.width, here)
-            passes = self._read(model, proposal, piece, cut, passes)
-            narrow = _cut(_others(keys), self._narrow, here)
-            pilot = self._read(model, proposal, piece, narrow, pilot)
-        found, fewer = (
-            beam.extend(model, proposal, batch, keys, starts, before)
-            for beam, before in zip(
-                self._beams, (after.found, after.fewer), strict=True
-            )
-        )
-        return Survivors(found, fewer, passes, pilot)
 
-    def _read(
+        def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
+            here = [start + at for start in starts]
+            cut = _cut(keys, self.width, here)
+            narrow = _cut(_others(keys), self._narrow, here)
+            wide, few = self._beams
+            return Survivors(
+                wide.read(model, proposal, piece, before.found),
+                few.read(model, proposal, piece, before.fewer),
+                self._thin(model, proposal, piece, cut, before.passes),
+                self._thin(model, proposal, piece, narrow, before.pilot),
+            )
+
+        return in_pieces(batch, after, read)
+
+    def _thin(
         self,
         model: LM[P],
         proposal: Sampler[Q],

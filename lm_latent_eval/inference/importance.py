@@ -16,7 +16,7 @@ from lm_latent_eval.inference.particles import (
     as_particles,
     encode,
     fingerprint,
-    pieces,
+    in_pieces,
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Draws, Latents
@@ -83,7 +83,7 @@ class ImportanceSampling(Estimator):
             number = min(at_once, self.num_samples - k)
             streams = Streams(keys, number, k)
             if encoded is None:
-                drawn = self._extend(model, proposal, batch, streams, begin)
+                drawn = self._round(model, proposal, batch, streams, begin)
                 weights, latents = drawn.log_w, drawn.path
             else:
                 p, q = encoded
@@ -123,24 +123,46 @@ class ImportanceSampling(Estimator):
             of the text so far as a prefix.
         """
         streams = Streams(keys, self.num_samples, starts=starts)
-        return self._extend(model, proposal, batch, streams, as_particles(after))
 
-    @staticmethod
-    def _extend(
+        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
+            return self.read(model, proposal, piece, streams.ahead(at), particles)
+
+        return in_pieces(batch, as_particles(after), read)
+
+    def _round(
+        self,
         model: LM[P],
         proposal: Sampler[Q],
         batch: TokenBatch,
         streams: Streams,
-        particles: Particles,
+        begin: Particles,
     ) -> Particles:
-        starts = streams.starts or [0] * len(streams.keys)
-        for offset, piece in pieces(batch):
-            here = replace(streams, starts=[start + offset for start in starts])
-            p = particles.encoded(model, piece, particles.model_state)
-            q = proposal.encode(piece, particles.proposal_state)
-            draws = proposal.sample(q, here, here.num_samples)
-            particles = weighed(model, proposal, p, q, draws, particles)
-        return particles
+        """Draw some of the latents of long texts; their last states nobody needs."""
+        last = batch.targets.shape[1] - PIECE
+
+        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
+            here = streams.ahead(at)
+            particles = self.read(model, proposal, piece, here, particles)
+            if at < last:
+                return particles
+            return replace(particles, model_state=None, proposal_state=None)
+
+        share = streams.num_samples / self.num_samples
+        return in_pieces(batch, begin, read, part=streams.first, share=share)
+
+    @staticmethod
+    def read(
+        model: LM[P],
+        proposal: Sampler[Q],
+        piece: TokenBatch,
+        streams: Streams,
+        before: Particles,
+    ) -> Particles:
+        """Draw the latents of a piece, and weigh them."""
+        p = before.encoded(model, piece, before.model_state)
+        q = proposal.encode(piece, before.proposal_state)
+        draws = proposal.sample(q, streams, streams.num_samples)
+        return weighed(model, proposal, p, q, draws, before)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (K,)."""

@@ -44,9 +44,11 @@ from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, Weig
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
+    in_pieces,
     is_in,
     predicted_by,
 )
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -186,10 +188,17 @@ class Mixed(SearchingEstimator):
         searcher = cast(Sampler[object], self.searcher or proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
-        return Population(
-            self.search.extend(model, searcher, batch, keys, starts, after.found),
-            self.sampling.extend(model, proposal, batch, keys, starts, after.drawn),
-        )
+        streams = Streams(keys, self.sampling.num_samples, starts=starts)
+
+        def read(before: Population, piece: TokenBatch, at: int) -> Population:
+            return Population(
+                self.search.read(model, searcher, piece, before.found),
+                self.sampling.read(
+                    model, proposal, piece, streams.ahead(at), before.drawn
+                ),
+            )
+
+        return in_pieces(batch, after, read)
 
     def _split(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights of draws outside B, (N,), log p of B and its weights, (W,)."""

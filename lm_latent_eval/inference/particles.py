@@ -6,9 +6,11 @@ all of its continuations, and a text of any length fits into the memory of one p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,6 +29,8 @@ from lm_latent_eval.latent import (
     parts_of,
 )
 from lm_latent_eval.text.batch import TokenBatch
+
+T = TypeVar("T")
 
 PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
@@ -204,10 +208,76 @@ def as_particles(texts: Weighted) -> Particles:
     return texts
 
 
-def pieces(batch: TokenBatch) -> Iterator[tuple[int, TokenBatch]]:
-    """Cut a batch into pieces of at most ``PIECE`` tokens, each with its start."""
-    for start in range(0, max(batch.targets.shape[1], 1), PIECE):
-        yield start, batch.piece(start, start + PIECE)
+class Follower(Protocol):
+    """What is told how far a batch has been read, and keeps states to go on from.
+
+    A part is one of several readings of the batch, named by its first sample.
+    """
+
+    def reached(self, part: int, tokens: int, share: float) -> None:
+        """Learn that so many tokens were read by a share of all latents."""
+        ...
+
+    def keep(self, part: int, tokens: int, state: object) -> None:
+        """Keep the state after so many tokens, in the place of the one before."""
+        ...
+
+    def kept(self, part: int, like: Callable[[], T]) -> tuple[int, T] | None:
+        """Return a number of tokens and the state after them, if one was kept.
+
+        Args:
+            part: Of which reading.
+            like: Makes some state of the same kind, whose classes it takes.
+        """
+        ...
+
+
+_FOLLOWER: ContextVar[Follower | None] = ContextVar("follower", default=None)
+
+
+@contextmanager
+def followed(by: Follower) -> Iterator[None]:
+    """Let a follower know of what is read here; it moves no number."""
+    before = _FOLLOWER.set(by)
+    try:
+        yield
+    finally:
+        _FOLLOWER.reset(before)
+
+
+def in_pieces(
+    batch: TokenBatch,
+    state: T,
+    read: Callable[[T, TokenBatch, int], T],
+    *,
+    part: int = 0,
+    share: float = 1.0,
+) -> T:
+    """Read a batch in pieces of at most ``PIECE`` tokens.
+
+    A follower that has kept the state after some of them is asked for it, and they are
+    not read again.
+
+    Args:
+        batch: B texts, which go on after ``state``.
+        state: Where they stand.
+        read: Returns the state after a piece, given where in the batch it begins.
+        part: Which reading of the batch it is, if there are several.
+        share: Of the latents that are read by it.
+    """
+    size, start, begin = batch.targets.shape[1], 0, state
+    follower = _FOLLOWER.get()
+    keeper = follower if size > PIECE else None
+    kept = keeper and keeper.kept(part, lambda: read(begin, batch.piece(0, 1), 0))
+    if kept:
+        start, state = kept
+    for at in range(start, max(size, 1), PIECE):
+        state = read(state, batch.piece(at, at + PIECE), at)
+        if keeper:
+            keeper.keep(part, at + PIECE, state)
+        if follower:
+            follower.reached(part, at + PIECE, share)
+    return state
 
 
 def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:

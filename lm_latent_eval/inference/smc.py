@@ -50,7 +50,7 @@ from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
     encode_again,
-    pieces,
+    in_pieces,
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
@@ -124,11 +124,12 @@ class ParticleFilter(Estimator):
                 f"estimator=smc: the proposal {proposal.name!r} reads whole texts at "
                 "once; name one that goes from left to right"
             )
-        particles = self._begun(as_particles(after))
-        for offset, piece in pieces(batch):
-            here = [start + offset for start in starts]
-            particles = self._read(model, proposal, piece, keys, here, particles)
-        return particles
+
+        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
+            here = [start + at for start in starts]
+            return self._read(model, proposal, piece, keys, here, particles)
+
+        return in_pieces(batch, self._begun(as_particles(after)), read)
 
     def _read(
         self,

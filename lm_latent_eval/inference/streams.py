@@ -9,7 +9,7 @@ can change a draw. Distributions are drawn from by inverting them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -43,6 +43,11 @@ class Streams:
             for key, start in zip(self.keys, starts, strict=True)
         ]
         return torch.from_numpy(np.stack(drawn))
+
+    def ahead(self, tokens: int) -> Streams:
+        """Return the numbers of so many decisions later."""
+        starts = self.starts or [0] * len(self.keys)
+        return replace(self, starts=[start + tokens for start in starts])
 
 
 MODEL_LANES = 3

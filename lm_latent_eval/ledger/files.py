@@ -271,12 +271,18 @@ class StateFile:
             RuntimeError,
             EOFError,
             KeyError,
+            TypeError,
+            AttributeError,
             pickle.UnpicklingError,
         ) as err:
-            raise ValueError(
-                f"{self.path} is damaged ({type(err).__name__}): remove the file to "
-                "start anew"
-            ) from None  # torch advises to run what is in the file
+            # torch advises to run what is in the file
+            raise self.damaged(type(err).__name__) from None
+
+    def damaged(self, why: str) -> ValueError:
+        """Return the error that the file cannot be used."""
+        return ValueError(
+            f"{self.path} is damaged ({why}): remove the file to start anew"
+        )
 
     def set_aside(self) -> Path:
         """Rename the file, and return the new path."""

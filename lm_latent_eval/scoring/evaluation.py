@@ -24,8 +24,10 @@ from lm_latent_eval.latent import (
     Uniforms,
     WholeTextsOnly,
 )
+from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
+from lm_latent_eval.scoring.following import Pieces
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
@@ -110,6 +112,8 @@ class Evaluation:
     """The most that they take."""
     quiet: bool
     """Show no progress."""
+    checkpoints: Checkpoints | None = None
+    """Where long texts are kept piece by piece; None: nowhere."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property
@@ -216,6 +220,14 @@ class Evaluation:
                 "sentences, and only differences between sentences of one length mean "
                 "something (contrastive entropy)"
             )
+
+    def pieces(
+        self, method: Estimator, purpose: str, texts: Sequence[Text]
+    ) -> Pieces | None:
+        """Return what is kept of whole texts, if that is asked and one is long."""
+        if self.checkpoints is None or all(len(text.words) <= PIECE for text in texts):
+            return None
+        return Pieces(self.checkpoints, method, purpose, texts)
 
     def bar(self, total: int, unit: str) -> tqdm:
         """Return a progress bar."""

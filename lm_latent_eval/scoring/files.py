@@ -24,12 +24,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, remove
 from lm_latent_eval.ledger.files import SETTINGS_FILE, LinesFile
 from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_others
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
+from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
@@ -38,6 +40,8 @@ from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
+PIECES = ".partial.pieces"
+"""How the folder of long texts in hand ends."""
 TASK = "estimate"
 KIND = "file of estimates"
 Left = Sequence[int]
@@ -69,8 +73,11 @@ def score_file(
         for answer in scored(scorer, dict(compress(enumerate(texts), left))):
             yield row_of(answer)
 
+    settings = settings_of(scorer, texts) if output else {}
+    if isinstance(scorer, KeepsPieces):
+        scorer.keep_pieces(_checkpoints(output, settings) if output else None)
     if output is not None:
-        answers = keep(output, settings_of(scorer, texts), find).answers
+        answers = keep(output, settings, find).answers
         for answer, text in zip(answers, texts, strict=True):
             if answer.text != digest(text):
                 raise _file(output).not_one(f"text {answer.index} is another one there")
@@ -137,6 +144,7 @@ def keep(
             missed = err
         file.write(settings, (row for _, row in _placed(rows)))
         record = _record(settings, _answers(ledger, _placed(rows), num_texts))
+    _checkpoints(output, settings).clear()
     remove([ledger.path])
     if missed is not None:
         found = {answer.index: answer for answer in record.answers}
@@ -190,8 +198,16 @@ def _file(path: Path) -> LinesFile:
 
 
 def _ledger(path: Path) -> Ledger:
+    return Ledger(_beside(path, UNFINISHED), KIND, FORMAT)
+
+
+def _checkpoints(output: Path, settings: Settings) -> Checkpoints:
+    return Checkpoints(_beside(output, PIECES), settings)
+
+
+def _beside(path: Path, ending: str) -> Path:
     file = path.resolve()  # a link and what it points to have one
-    return Ledger(file.with_name(f"{file.name}{UNFINISHED}"), KIND, FORMAT)
+    return file.with_name(f"{file.name}{ending}")
 
 
 def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:

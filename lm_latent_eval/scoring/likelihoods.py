@@ -7,26 +7,25 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.inference.interface import Weighted
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.latent import SentenceModel
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.following import Following
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
-PartT = TypeVar("PartT")
-
-
+UNSEEN = tqdm(total=0, disable=True)
+"""A progress bar that shows nothing."""
 FEW, FEW_SAMPLES = 10, 100
 """Texts, and samples of each, that say how many samples a long run is worth."""
 
@@ -54,18 +53,10 @@ class WholeTexts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 yield text, Answer.of(text, known)
-        yield from self._shown(self.estimate(worded, missed), len(worded))
-
-    def _shown(
-        self, parts: Iterator[PartT], total: int, which: str = ""
-    ) -> Iterator[PartT]:
-        unit = (
-            "sentences" if isinstance(self.evaluation.model, SentenceModel) else "texts"
-        )
-        with self.evaluation.bar(total, which + unit) as bar:
-            for part in parts:
-                yield part
-                bar.update()
+        groups = list(self.evaluation.budget.spend(worded, self._pilot))
+        words = sum(_num_words(group) for _, group in groups)
+        with self.evaluation.bar(words, "words") as bar:
+            yield from self._estimates(groups, missed, bar)
 
     def estimate(
         self, texts: list[Text], missed: Missed
@@ -83,40 +74,48 @@ class WholeTexts:
             ValueError: If a text cannot be scored; the error names the query.
         """
         groups = list(self.evaluation.budget.spend(texts, self._pilot))
-        return self._estimates(groups, missed)
+        return self._estimates(groups, missed, UNSEEN)
 
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts to find out how, and show progress."""
-        return self._shown(self.draw(method, texts, purpose), len(texts), "pilots of ")
+        with self.evaluation.bar(_num_words(texts), "words of pilots") as bar:
+            yield from self.draw(method, texts, purpose, bar)
 
     def _estimates(
-        self, groups: list[tuple[Estimator, list[Text]]], missed: Missed
+        self, groups: list[tuple[Estimator, list[Text]]], missed: Missed, bar: tqdm
     ) -> Iterator[tuple[Text, Answer]]:
         spent: dict[str, int] = {}
         purpose = ""
         while groups:
             retried: dict[Estimator, list[Text]] = {}
             for method, group in groups:
-                for text, log_w in self.draw(method, group, purpose) if group else ():
+                for text, log_w in self.draw(method, group, purpose, bar):
                     spent.setdefault(text.name, self.evaluation.budget.pilot)
                     replacement = self.evaluation.budget.replacement(method, log_w)
                     if replacement is None:
                         with missed.aside(text.query):
-                            yield self._part(method, text, log_w, spent)
+                            yield self._part(method, text, log_w, spent, bar)
                     else:
                         spent[text.name] += method.num_samples + method.beside
                         retried.setdefault(replacement, []).append(text)
             groups, purpose = list(retried.items()), "again"
+            _expect(bar, sum(_num_words(group) for _, group in groups))
             announce([(m, [len(text.words) for text in some]) for m, some in groups])
 
     def _part(
-        self, method: Estimator, text: Text, log_w: Tensor, spent: dict[str, int]
+        self,
+        method: Estimator,
+        text: Text,
+        log_w: Tensor,
+        spent: dict[str, int],
+        bar: tqdm,
     ) -> tuple[Text, Answer]:
         estimate = method.estimate(log_w, len(text.words))
         if self.evaluation.options.bounds == "both" and estimate.stderr is not None:
-            [(_, others)] = self.draw(method, [text], "psi")
+            _expect(bar, len(text.words))
+            [(_, others)] = self.draw(method, [text], "psi", bar)
             with suppress(MissedSupportError):  # then there is no bound
                 psi = method.estimate(others, len(text.words)).log_evidence
                 estimate = estimate.bounded_above(psi)
@@ -140,27 +139,45 @@ class WholeTexts:
         return self.draw(self.evaluation.method, texts)
 
     def draw(
-        self, method: Estimator, texts: list[Text], purpose: str = ""
+        self,
+        method: Estimator,
+        texts: list[Text],
+        purpose: str = "",
+        bar: tqdm = UNSEEN,
     ) -> Iterator[tuple[Text, Tensor]]:
         """Weigh texts by an estimator, with random numbers for a purpose."""
-        for batch in self.evaluation.batches(texts, method.num_samples):
-            weigh = partial(self._log_weights, method, purpose)
+        left = []
+        for text in texts:
+            pieces = self.evaluation.pieces(method, purpose, [text])
+            if pieces and (row := pieces.kept_weights()) is not None:
+                bar.update(len(text.words))
+                yield text, row + text.log_spacing
+            else:
+                left.append(text)
+        for batch in self.evaluation.batches(left, method.num_samples):
+            weigh = partial(self._log_weights, method, purpose, bar)
             for some, log_w in self.evaluation.fitting(batch, weigh):
                 for text, row in zip(some, log_w, strict=True):
                     yield text, row + text.log_spacing
 
     def _log_weights(
-        self, method: Estimator, purpose: str, texts: Sequence[Text]
+        self, method: Estimator, purpose: str, bar: tqdm, texts: Sequence[Text]
     ) -> Tensor:
         """Weigh the latents of whole texts, (B, K), on the CPU."""
 
         def weigh(some: Sequence[Text]) -> Tensor:
-            return method.log_weights(
-                self.evaluation.model,
-                self.evaluation.proposal,
-                self.evaluation.collate(some),
-                self.evaluation.keys(some, purpose),
-            ).cpu()
+            words = [len(text.words) for text in some]
+            pieces = self.evaluation.pieces(method, purpose, some)
+            with Following(words, bar, pieces).reading():
+                log_w = method.log_weights(
+                    self.evaluation.model,
+                    self.evaluation.proposal,
+                    self.evaluation.collate(some),
+                    self.evaluation.keys(some, purpose),
+                ).cpu()
+            if pieces:
+                pieces.keep_weights(log_w)
+            return log_w
 
         try:
             return weigh(texts)
@@ -188,6 +205,16 @@ class WholeTexts:
 
 
 logger = logging.getLogger(__name__)
+
+
+def _num_words(texts: Sequence[Text]) -> int:
+    return sum(len(text.words) for text in texts)
+
+
+def _expect(bar: tqdm, words: int) -> None:
+    """Add words that are still to be read."""
+    bar.total += words
+    bar.refresh()
 
 
 def read_contexts(
@@ -265,11 +292,14 @@ class Continuations:
             shared.setdefault(text.given, []).append(text)
         groups = {self.evaluation.method: list(shared.values())}
         spent = dict.fromkeys(shared, 0)
-        with self.evaluation.bar(len(texts), "continuations") as bar:
+        with self.evaluation.bar(0, "words") as bar:
             while groups:
+                for group in groups.values():
+                    _expect(bar, sum(map(_num_words, group)))
+                    _expect(bar, sum(len(rows[0].context) for rows in group))
                 retried: dict[Estimator, list[list[Text]]] = {}
                 for method, group in groups.items():
-                    for rows in self._weighed(method, group):
+                    for rows in self._weighed(method, group, bar):
                         context = rows[0].text.given
                         spent[context] += method.num_samples + method.beside
                         if replacement := self._replacement(method, rows):
@@ -277,7 +307,6 @@ class Continuations:
                             continue
                         pilot = spent[context] - method.num_samples
                         yield from self._answers(method, rows, pilot, missed)
-                        bar.update(len(rows))
                 groups = retried
 
     def _replacement(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
@@ -301,7 +330,7 @@ class Continuations:
                 yield text, answer
 
     def _weighed(
-        self, method: Estimator, groups: list[list[Text]]
+        self, method: Estimator, groups: list[list[Text]], bar: tqdm
     ) -> Iterator[list[Weighed]]:
         """Weigh continuations, those of each context together."""
         shared = {group[0].given: group for group in groups}
@@ -309,42 +338,44 @@ class Continuations:
         announce([(method, [text.num_words for text in texts])], stepwise=True)
         contexts = [group[0] for group in groups]
         for batch in self.evaluation.batches(contexts, method.num_samples):
-            reading = partial(self._read, method)
+            reading = partial(self._read, method, bar)
             for some, read in self.evaluation.fitting(batch, reading):
                 # Continuations in batches of their own, with their contexts' state.
                 after = [text for each in some for text in shared[each.given]]
                 found: dict[Hashable, list[Weighed]] = {}
-                go_on = partial(self._continue, method, read)
+                go_on = partial(self._continue, method, read, bar)
                 for part in self.evaluation.batches(after, method.num_samples):
                     for _, rows in self.evaluation.fitting(part, go_on):
                         for row in rows:
                             found.setdefault(row.text.given, []).append(row)
                 yield from found.values()
 
-    def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
+    def _read(self, method: Estimator, bar: tqdm, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
-        particles, given = read_contexts(self.evaluation, method, contexts)
+        words = [len(context.context) for context in contexts]
+        with Following(words, bar).reading():
+            particles, given = read_contexts(self.evaluation, method, contexts)
         last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
         keys = self.evaluation.keys(contexts)
-        starts = [len(context.context) for context in contexts]
-        likely = self._most_probable(last, particles, given, keys, starts)
+        likely = self._most_probable(last, particles, given, keys, words)
         return Read(place, particles, likely)
 
     def _continue(
-        self, method: Estimator, read: Read, texts: Sequence[Text]
+        self, method: Estimator, read: Read, bar: tqdm, texts: Sequence[Text]
     ) -> list[Weighed]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
-        after = method.extend(
-            self.evaluation.model,
-            self.evaluation.stepwise,
-            batch,
-            self.evaluation.keys(texts),
-            [len(text.context) for text in texts],
-            before,
-        )
+        with Following([len(text.words) for text in texts], bar).reading():
+            after = method.extend(
+                self.evaluation.model,
+                self.evaluation.stepwise,
+                batch,
+                self.evaluation.keys(texts),
+                [len(text.context) for text in texts],
+                before,
+            )
         greedy = self._are_greedy(method, texts, batch, before, likely)
         rows = zip(
             texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True
