@@ -179,17 +179,3 @@ def test_a_token_copies_its_own_keys_alone():
         keys, _ = cache.update(torch.zeros(3, 2, 1, 5), torch.zeros(3, 2, 1, 5), 0)
         places.add(keys.data_ptr())
     assert len(places) == 1
-
-
-def test_a_reading_branches_into_readings_of_their_own():
-    network = tiny_causal.network(tiny_causal.letters())
-    reading = network.reader().begin(torch.tensor([[5, 0, 1]]))
-    reading.read(torch.tensor([[2]]))
-    branch = reading.rows(torch.tensor([0, 0]))
-    ours = branch.read(torch.tensor([[3], [1]]))[:, -1]
-    reading.read(torch.tensor([[4]]))
-    for row, token in enumerate((3, 1)):
-        ids = torch.tensor([[5, 0, 1, 2, token]])
-        with torch.no_grad():
-            truth = network.model(ids).logits[0, -1].log_softmax(-1)
-        assert torch.allclose(ours[row], truth, rtol=1e-10)

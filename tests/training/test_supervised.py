@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import re
-import sys
 import tempfile
 import traceback
 from dataclasses import replace
@@ -16,12 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.models.learning import learn_orthography
-from lm_latent_eval.models.recurrent_training import train_lstm
 from lm_latent_eval.text.words import WordTokenizer
-from lm_latent_eval.training.options import KGLMSize, LSTMSize, Options
+from lm_latent_eval.training.options import KGLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
 
@@ -175,18 +171,6 @@ def test_a_finished_run_is_not_repeated(tmp_path):
     assert same(weights(again), weights(first))
 
 
-def test_more_epochs_may_be_asked_for(tmp_path, capsys):
-    short = replace(OPTIONS, epochs=2)
-    trainer(tmp_path / "a", short).run(TRAIN, DEV)
-    capsys.readouterr()
-    longer = trainer(tmp_path / "a")
-    history = longer.run(TRAIN, DEV)
-    assert "resuming after epoch 2" in capsys.readouterr().err
-    whole = trainer(tmp_path / "b")
-    assert whole.run(TRAIN, DEV) == history
-    assert same(weights(longer), weights(whole))
-
-
 # -- other runs ---------------------------------------------------------------------
 
 
@@ -234,25 +218,6 @@ def test_a_run_of_another_model_starts_anew(tmp_path, capsys):
     starts_anew(run, "dropout is None there and 0.4 here", capsys)
 
 
-def test_a_checkpoint_that_is_replaced_is_named(tmp_path, capsys):
-    """One that was copied or converted has no state beside it."""
-    (tmp_path / "config.json").write_text("{}")
-    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    said = capsys.readouterr().err
-    assert f"{tmp_path} holds a checkpoint: it is replaced at the end" in said
-    assert "training coin0, coin1: 40 texts, 40 to validate with" in said
-
-
-def test_progress_within_an_epoch_is_for_terminals(tmp_path, capsys, monkeypatch):
-    trainer(tmp_path / "a", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    assert "batch" not in capsys.readouterr().err
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    trainer(tmp_path / "b", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    shown = capsys.readouterr().err
-    assert "epoch 1: " in shown and "coin0=" in shown, "the loss of each part"
-    assert "validate coin1: " in shown
-
-
 @pytest.mark.parametrize("content", [None, b"", b"not a state"])
 def test_a_damaged_state_says_what_to_do(tmp_path, content):
     trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
@@ -281,22 +246,13 @@ def test_torchs_advice_is_not_passed_on(tmp_path, capfd):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_is_an_error(tmp_path, bad):
-    def spoiled(coin, items):
-        return coin(items) * (bad if not coin.training else 1.0)
-
-    run = trainer(tmp_path, loss=spoiled)
-    with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 1 .* lower"):
-        run.run(TRAIN, DEV)
-
-
-def test_weights_that_become_nan_are_an_error(tmp_path):
     calls = iter(range(100))
 
     def spoiled(coin, items):
-        return coin(items) * (math.nan if next(calls) == 25 else 1.0)
+        return coin(items) * (bad if next(calls) == 25 else 1.0)
 
     run = trainer(tmp_path, loss=spoiled)
-    with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 2"):
+    with pytest.raises(FloatingPointError, match=r"coin0 diverged in epoch 2 .* lower"):
         run.run(TRAIN, DEV)
     assert len(trainer_history(tmp_path)) == 1, "the epoch before is still there"
 
@@ -320,12 +276,11 @@ def test_options_that_cannot_train_are_refused(change):
 # -- whole models -------------------------------------------------------------------
 
 
-def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch, capsys):
+def test_a_model_resumes_and_leaves_nothing_else_behind(tmp_path, monkeypatch):
     data = tiny_models.annotated(40)
     options = Options(epochs=2, batch_size=8, learning_rate=0.01)
     build = {"min_count": 2, "size": SIZE, "options": options}
     whole = train_kglm(data[:30], data[30:], tmp_path / "whole", **build)
-    losses = dev_losses(capsys.readouterr().err)
     assert {path.name for path in tmp_path.iterdir()} == {"whole"}, "nothing beside it"
 
     calls = iter(range(1, 100))
@@ -344,52 +299,14 @@ def test_a_kglm_learns_and_resumes(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "cut" / "config.json").exists()
     resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
-
     names = {path.name for path in (tmp_path / "cut").iterdir()}
     assert {name for name in names if "train" in name or name.startswith(".")} == set()
-    loaded = load_checkpoint(tmp_path / "cut", expected="kglm").model
-    assert same(dict(loaded.state_dict()), dict(whole.state_dict()))
     assert not list(tmp_path.glob("cut.*")), "nor beside this one, now"
-    for name in ("p", "peeking", "nonpeeking"):
-        assert losses[name][1] < losses[name][0] - 0.05
-
-
-def dev_losses(said: str) -> dict[str, list[float]]:
-    """Read nats a token of the development text, part by part, epoch by epoch."""
-    found: dict[str, list[float]] = {}
-    for name, loss in re.findall(r"(\w+) [\d.]+ -> ([\d.]+)", said):
-        found.setdefault(name, []).append(float(loss))
-    return found
 
 
 def trainer_history(directory: Path) -> list[dict]:
 
     return json.loads(torch.load(state_file(directory), weights_only=True)["history"])
-
-
-def test_an_lstm_learns_with_a_vocabulary_of_its_own_or_another(tmp_path, capsys):
-    data = [t.text for t in tiny_models.annotated(40)]
-    size = LSTMSize(8, 10, num_layers=1, dropout=0.1)
-    options = Options(epochs=3, batch_size=8, learning_rate=0.01)
-    train_lstm(data[:30], data[30:], tmp_path / "a", size=size, options=options)
-    losses = dev_losses(capsys.readouterr().err)
-    assert losses["p"][-1] < losses["p"][0] - 0.05
-    assert len(losses["p"]) == len(losses["spelling"]) == 3, (
-        "no more than was asked for"
-    )
-    own = load_checkpoint(tmp_path / "a", expected="lstm")
-    assert own.model.config.num_unknown_types > 0
-    other = tiny_models.tokenizer()
-    train_lstm(
-        data[:30],
-        data[30:],
-        tmp_path / "b",
-        tokenizer=other,
-        size=size,
-        options=replace(options, epochs=1),
-    )
-    taken = load_checkpoint(tmp_path / "b").tokenizer
-    assert (taken.vocab_size, taken.num_words) == (other.vocab_size, other.num_words)
 
 
 TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]

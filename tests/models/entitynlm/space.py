@@ -8,7 +8,6 @@ from functools import cache
 import torch
 
 from lm_latent_eval.models.entitynlm.latents import Chains
-from lm_latent_eval.text.batch import TokenBatch
 
 Chain = tuple[tuple[int, int], ...]
 """Of each token who it is about, and how many more tokens that goes on."""
@@ -46,16 +45,3 @@ def every_chain(num_tokens: int, max_mention_length: int) -> Chains:
 
     unfold(())
     return together(found)
-
-
-def best_chains(proposal, batch: TokenBatch, width: int) -> set[Chain]:
-    """Return what a beam finds by definition, chain by chain."""
-    length = proposal.model.config.max_mention_length
-    kept: list[Chain] = [()]
-    for t in range(1, batch.targets.shape[1] + 1):
-        going_on = [one for chain in kept for one in longer(chain, length)]
-        encoded = proposal.encode(batch.piece(0, t))
-        log_q = proposal.log_prob(encoded, together(going_on))[0]
-        best = log_q.argsort(descending=True, stable=True)[:width]
-        kept = [going_on[k] for k in best.tolist()]
-    return {*kept}

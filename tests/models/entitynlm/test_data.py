@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lm_latent_eval.cli import main
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention, read_conll
 from lm_latent_eval.models.entitynlm.training import Annotator, collate_chains
 from lm_latent_eval.text.words import END, WordTokenizer
@@ -53,6 +55,16 @@ def test_conll_2012(tmp_path):
     assert first.id == "(bn/x/00); part 000"
     assert first.mentions == (Mention(0, 7, 0), Mention(4, 7, 12))
     assert (second.text, second.mentions) == ("No", ())
+
+
+def test_the_command_trains_on_files(tmp_path, capsys):
+    data = str(write(tmp_path, SHORT * 2))
+    size = ["--embedding-dim", "4", "--hidden-size", "4", "--max-mention-length", "3"]
+    run = ["--epochs", "1", "--output", str(tmp_path / "out"), *size]
+    assert main(["train", "entitynlm", "--data", data, "--dev", data, *run]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'out'}\n"
+    config = load_checkpoint(tmp_path / "out", expected="entitynlm").model.config
+    assert (config.hidden_size, config.max_mention_length) == (4, 3)
 
 
 def test_a_folder_is_all_its_files(tmp_path):

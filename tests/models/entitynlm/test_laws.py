@@ -12,9 +12,10 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.entitynlm import following, network
 from lm_latent_eval.models.entitynlm.latents import Chains
+from lm_latent_eval.models.entitynlm.training import parts
 from lm_latent_eval.text.words import START
-from tests.models.entitynlm import reference, tiny
-from tests.models.entitynlm.space import best_chains, every_chain
+from tests.models.entitynlm import tiny
+from tests.models.entitynlm.space import every_chain
 from tests.models.entitynlm.tiny import MAX_LENGTH
 
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
@@ -162,27 +163,6 @@ def test_chains_share_the_scores_of_words(model, monkeypatch):
         assert (sum(rows) < pairs) == (samples > 1)
 
 
-def test_versions_of_slots_are_sums_of_states(model):
-    """In pieces, so that some slots began before the text at hand."""
-    q, text = model.proposal("prior"), [4, 5, 4, 4, 1, 5]
-    first, then = tiny.batch([text]).piece(0, 3), tiny.batch([text]).piece(3, 6)
-    chains = q.sample(q.encode(first), Streams([1], 50), 50).latents
-    state = model.advance(model.encode(first), chains)
-    encoded, before = model.encode(then, state), q.advance(q.encode(first), chains)
-    chains = q.sample(q.encode(then, before), Streams([2], 50), 50).latents
-    versions, _ = encoded.follow(chains).contexts()
-    assert versions.rank.max() > 0, "premise: slots that moved more than once"
-    _, vector = versions.vectors.unique(dim=0, return_inverse=True)
-    pairs = {*zip(versions.mark.tolist(), vector.tolist(), strict=True)}
-    assert len(pairs) == len(versions.mark.unique()) == len(vector.unique())
-    every = torch.arange(len(versions.vectors))
-    sums = versions.terms(every)
-    owner = torch.bucketize(torch.arange(len(sums.of)), sums.start, right=True) - 1
-    parts = sums.weight[:, None] * versions.term(sums.of)
-    found = torch.zeros_like(versions.vectors).index_add(0, owner, parts)
-    torch.testing.assert_close(found, versions.vectors, **EXACTLY)
-
-
 def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     """Where places and contexts want other words, float32 loses the sum of products."""
     model = tiny.entitynlm(tied=False)
@@ -198,31 +178,27 @@ def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     torch.testing.assert_close(found, exact, rtol=0, atol=100 * rounding)
 
 
-# -- the original's weights -----------------------------------------------------------
-
-EXACT = reference.numbers()["exact"]
-
-
-def name(case):
-    return f"{case['model']}-{len(case['tokens'])}"
-
-
-def enumerated(case):
-    model = reference.model(case["model"])
-    chains = every_chain(len(case["tokens"]) - 1, model.config.max_mention_length)
-    return model, reference.batch(case["tokens"]), chains
-
-
-def as_tuples(chains: Chains) -> list[tuple[tuple[int, ...], ...]]:
-    return [tuple(map(tuple, rows)) for rows in torch.stack(chains, -1)[0].tolist()]
-
-
-@pytest.mark.parametrize("width", [1, 3, 10])
-@pytest.mark.parametrize("case", EXACT, ids=name)
-def test_beam_keeps_the_best_beginnings(case, width):
-    model, batch, _ = enumerated(case)
-    proposal = model.proposal("peeking")
-    kept = best_chains(proposal, batch, width)
-    beam = proposal.beam(proposal.encode(batch), width)
-    assert (beam.score > -torch.inf).sum() == len(kept)
-    assert set(as_tuples(beam.latents)) == kept
+def test_every_weight_has_a_gradient():
+    """Against differences, which sees whether slots carry gradients through time."""
+    model = tiny.entitynlm().requires_grad_(True)
+    item = ([4, 5, 4, 5, 4, 4, 3], [1, 1, 0, 2, 1, 2, 0], [1, 0, 0, 0, 0, 0, 0])
+    generator = torch.Generator().manual_seed(1)
+    for name, part in parts(model).items():
+        weights = dict(part.module.named_parameters())
+        grads = torch.autograd.grad(part.loss([item]), list(weights.values()))
+        for (which, weight), grad in zip(weights.items(), grads, strict=True):
+            assert grad.abs().max() > 0, f"{which} of {name} does nothing"
+            direction = torch.randn(
+                weight.shape, generator=generator, dtype=torch.float64
+            )
+            step = 1e-5
+            with torch.no_grad():
+                weight += step * direction
+                above = part.loss([item])
+                weight -= 2 * step * direction
+                below = part.loss([item])
+                weight += step * direction
+            slope = (above - below) / (2 * step)
+            torch.testing.assert_close(
+                (grad * direction).sum(), slope, rtol=1e-6, atol=1e-7
+            )

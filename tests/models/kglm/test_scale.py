@@ -69,6 +69,7 @@ def dense(new: NewEntities) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("size", [1, 64, 1 << 22])
 def test_new_entities_are_a_softmax(new, monkeypatch, size):
+    """Listed, looked up, drawn by inversion, and the most probable ones."""
     in_small_groups(monkeypatch, size)
     wanted, lift = dense(new)
     torch.testing.assert_close(new.lift, lift, **EXACTLY)
@@ -77,27 +78,19 @@ def test_new_entities_are_a_softmax(new, monkeypatch, size):
     pairs = new.log_prob(position, torch.arange(30).repeat(5))
     torch.testing.assert_close(pairs.view(5, 30), wanted, **EXACTLY)
 
-
-@pytest.mark.parametrize("size", [1, 64, 1 << 22])
-def test_new_entities_are_drawn_by_inversion(new, monkeypatch, size):
-    in_small_groups(monkeypatch, size)
-    cdf = dense(new)[0].exp().cumsum(-1)
+    cdf = wanted.exp().cumsum(-1)
     u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
     position = torch.tensor([0, 1, 3, 4]).repeat_interleave(1000)
     drawn = new.sample(position, u.repeat(4))
-    wanted = torch.searchsorted(cdf[[0, 1, 3, 4]], u.expand(4, -1).contiguous())
+    place = torch.searchsorted(cdf[[0, 1, 3, 4]], u.expand(4, -1).contiguous())
     clear = (cdf[position] - u.repeat(4)[:, None]).abs().amin(-1) > 1e-12
     assert clear.sum() > 3990, "premise"
-    assert torch.equal(drawn[clear], wanted.flatten()[clear])
+    assert torch.equal(drawn[clear], place.flatten()[clear])
 
-
-@pytest.mark.parametrize("size", [1, 64, 1 << 22])
-def test_the_most_probable_new_entities(new, monkeypatch, size):
-    in_small_groups(monkeypatch, size)
-    wanted, order = dense(new)[0].sort(-1, descending=True)
+    best, order = wanted.sort(-1, descending=True)
     position = torch.tensor([4, 0, 4, 2])
     log_prob, entity = new.top(position, 6)
-    torch.testing.assert_close(log_prob, wanted[position, :6], **EXACTLY)
+    torch.testing.assert_close(log_prob, best[position, :6], **EXACTLY)
     assert torch.equal(entity, order[position, :6])
     assert new.top(position, 99)[1].shape == (4, 30)
 
@@ -190,31 +183,6 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
 
 
 # -- memory ---------------------------------------------------------------------------
-
-LOAD = """
-from pathlib import Path
-from lm_latent_eval.models.kglm.graph_file import everything
-from lm_latent_eval.models.kglm.graph import COLUMNS, KnowledgeGraph
-before = memory("VmRSS")
-graph = KnowledgeGraph.load(Path(sys.argv[1]))
-loaded = memory("VmRSS") - before
-for name in COLUMNS:
-    everything(getattr(graph, name)).sum()
-print(json.dumps({"loaded": loaded, "read": memory("VmRSS") - before}))
-"""
-
-
-@on_linux
-@pytest.mark.nightly
-def test_a_loaded_graph_is_not_read(tmp_path):
-    """Of 100 MB less than a third is in memory until it is used."""
-    large_graph.graph(500_000, 5_000_000).save(tmp_path)
-    size = (tmp_path / "graph.safetensors").stat().st_size
-    assert size > 80e6, "premise: large beside what starting anything takes"
-    resident = measured(LOAD, tmp_path)
-    assert resident["loaded"] < size / 3
-    assert resident["read"] > size / 2, "premise: reading shows"
-
 
 SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling

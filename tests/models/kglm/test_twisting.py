@@ -347,33 +347,6 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
     assert len(log_p) == width, "every walk was found"
 
 
-def test_a_tilt_is_rounded_last(kglm):
-    """A dear word that all states share leaves what they differ by as it is."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, 1, 2, 5)  # log psi of mentions and of none: a text, tokens, states
-    mention, none = torch.randn(shape, generator=generator, dtype=torch.float64)
-    mention[..., 0] = -torch.inf
-    encoding = kglm.float().proposal("adapted").encode(batch_of(TEXT[:2]))
-    states = Candidates.of(encoding.batch, kglm.knowledge)
-    cheap, dear = (
-        twisting._relative(
-            twisting.Ahead(mention - price, none - price),
-            encoding.walk,
-            states,
-            twisting.FURTHEST,
-        )
-        for price in (0.0, 2.0**20)
-    )
-    assert cheap.value.dtype == torch.float32
-    # Float64 keeps the price to 2 ** -33, and float32 to 1/16.
-    for ours, wanted in zip(
-        of_every_node(kglm, dear, torch.arange(2)),
-        of_every_node(kglm, cheap, torch.arange(2)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, wanted, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("which", ["adapted", "smoothing"])
 @pytest.mark.parametrize("text", [[KNOWN, COPIED], [COPIED, KNOWN, 1], [1, 1]])
 @pytest.mark.parametrize("graph", [tiny_models.full_graph, tiny_models.plain_graph])

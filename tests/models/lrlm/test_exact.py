@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import Exact, ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import Summable
 from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.text.words import END, UNKNOWN
@@ -43,19 +42,6 @@ def test_the_sum_goes_on_where_it_was_cut(borders):
         found = found + model.log_joint(encoded, Everything())
         state = model.advance(encoded, Everything())
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-
-
-def test_the_next_word_after_a_sum():
-    model = lrlm()
-    context = [KNOWN, COPIED]
-    state = model.advance(model.encode(batch([context])), Everything())
-    nothing = torch.zeros(1, 1, dtype=torch.float64)
-    here = Particles(state, state, nothing, nothing, nothing.long())
-    found = here.ahead(model, torch.tensor([COPIED])).next_token(model, [0], [2])
-    assert abs(found[0].logsumexp(-1)) < 1e-10
-    for word in SYMBOLS:
-        exact = listed(model, [*context, word]) - listed(model, context)
-        assert abs(found[0, word] - exact) < 1e-10
 
 
 def test_weights_of_the_posterior_are_all_p():

@@ -20,12 +20,12 @@ from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.entitynlm.space import every_chain
 from tests.models.lrlm.tiny import every_reading
 from tests.models.nklm.tiny import every_copy
-from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
+from tests.tiny_checkpoint import UNKNOWN_TYPES, ids, rolling
 from tests.tiny_models import randomised
 
 ALIASES = ("Ada", "the fox", "Bo", "Bo Ada")
@@ -120,34 +120,6 @@ def test_whole_texts(opened):
     found = backend().loglikelihood_rolling(rolling(*(text for text, _ in CASES)))
     for ours, (_, words) in zip(found, CASES, strict=True):
         assert float(ours) == pytest.approx(log_p(built, [*ids(*words), END]), abs=1e-9)
-
-
-def test_continuations(opened):
-    """Within a name, too, and with what is greedy."""
-    built, _, backend = opened
-    pairs = (("the", " fox saw"), ("the fox saw Bo", " Ada"), ("", "the"))
-    found = backend().loglikelihood(conditional(*pairs))
-    for (ours, greedy), (context, text) in zip(found, pairs, strict=True):
-        given, words = ids(*context.split()), ids(*text.split())
-        exact = log_p(built, given + words) - log_p(built, given)
-        assert float(ours) == pytest.approx(exact, abs=1e-9)
-        assert greedy == all(
-            most_probable(built, given + words[:n]) == word
-            for n, word in enumerate(words)
-        )
-
-
-def most_probable(built, words, *but: int) -> int:
-    """The most probable next word, by listing: words of names alone are copied."""
-    beyond = built.config.vocab_size
-    price = -math.log(UNKNOWN_TYPES)
-    costs = [price if w == UNKNOWN or w >= beyond else 0.0 for w in words]
-    scores = {
-        w: log_p(built, [*words, w], [*costs, -math.inf if w >= beyond else 0.0])
-        for w in range(built.config.num_words)
-        if w not in (PADDING, START, *but)
-    }
-    return max(scores, key=lambda w: scores[w])
 
 
 def test_unknown_words_are_spelled_or_copied(opened):

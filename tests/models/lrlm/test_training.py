@@ -5,25 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm_latent_eval.inference import Exact
-from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
 from lm_latent_eval.models.kglm.training import build_vocabulary
-from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.models.lrlm.training import (
     Annotator,
     build_topics,
     topic_of,
-    train_lrlm,
 )
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
-from lm_latent_eval.training.options import LRLMSize, Options
-from tests.tiny_models import annotated
-
-SIZE = LRLMSize(
-    embedding_dim=8, hidden_size=9, num_layers=1, fact_dim=4, num_pieces=50, dropout=0.0
-)
+from lm_latent_eval.text.words import END
 
 
 def built(texts, knowledge=None, **limits):
@@ -83,25 +72,3 @@ def test_what_has_no_name_is_no_fact():
     nameless = AnnotatedText("", "one two", (), (("a", "b", "c"),))
     with pytest.raises(ValueError, match="nothing that texts could be about"):
         built([nameless])
-
-
-def test_training_learns_and_the_checkpoint_scores_alike(tmp_path):
-    texts = annotated(20)
-    options = Options(epochs=4, batch_size=4, learning_rate=0.03)
-    model = train_lrlm(texts, texts[:6], tmp_path, size=SIZE, options=options)
-    loaded = load_checkpoint(tmp_path, expected="lrlm")
-    assert loaded.orthography is not None
-    ids = [[*loaded.tokenizer(t.text).ids, END] for t in texts]
-    batch = TokenBatch.collate(ids, first=START)
-    ours, theirs = (
-        m.log_joint(m.encode(batch), Everything()) for m in (model, loaded.model)
-    )
-    assert torch.equal(ours, theirs)
-    found = Exact().log_weights(model, model.proposal(), batch, [0] * len(ids))
-    torch.testing.assert_close(found[:, :1], ours)
-    assert (found[:, 1] == 0).all(), "proven"
-    # Names are worth more than words: without facts to name, texts cost more.
-    plain = model.encode(batch).lattice.word.sum(-1)
-    assert (ours[:, 0] > plain + 1).float().mean() > 0.9
-    uniform = -sum(map(len, ids)) * torch.tensor(model.config.vocab_size).log()
-    assert ours.sum() > 0.8 * uniform

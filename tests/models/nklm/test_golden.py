@@ -11,6 +11,7 @@ from lm_latent_eval.convert.relation_models import nklm_config_of, weights_of
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies
 from lm_latent_eval.models.nklm.modeling import NKLM
+from lm_latent_eval.models.nklm.training import copied
 from lm_latent_eval.text.words import END
 from tests.models.lrlm.reference import (
     NAMES,
@@ -139,3 +140,28 @@ def test_a_wide_beam_is_the_sum_over_every_latent(name, which):
     found = model.log_joint(encoded, beam.latents)[0]
     assert len(found) == case["n_z"], "premise: all of them"
     close(found.logsumexp(0), case["logp_all_none"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_copies_by_the_rule_of_the_original(name):
+    """Against its annotations of documents whose names overlap and share texts."""
+    known = topics(name, original(name, "nklm"))
+    seen = 0
+    for case in numbers(name)["nklm"]:
+        if case["annotation"] != "gold":
+            continue
+        topic = known.number(case["id"])
+        first, _ = known.facts_of(torch.tensor(topic))
+        listed = []
+        for naming in (known.naming_topic == topic).nonzero()[:, 0].tolist():
+            start, _ = known.namings_of(known.naming_fact[naming])
+            words = known.alias_words[known.naming_alias[naming]]
+            listed.append((naming, naming - int(start), words[words >= 0].tolist()))
+        source, offset = copied(document(name, case["id"])["words"], listed)
+        relation = [int(known.naming_fact[s - 1] - first) if s else -1 for s in source]
+        assert relation == case["rel"][:-1]
+        assert [o if s else -1 for s, o in zip(source, offset, strict=True)] == case[
+            "pos"
+        ][:-1]
+        seen += sum(map(bool, source))
+    assert seen > 3, "premise: something was copied"

@@ -1,0 +1,115 @@
+"""The laws hold of models as originals have them, too, and of other graphs and weights.
+
+``tests/test_laws.py`` holds the models as this package makes them to the same laws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from lm_latent_eval import testing
+from lm_latent_eval.latent import Normalization
+from lm_latent_eval.models.kglm.modeling import KGLM
+from tests import tiny_models
+from tests.models.entitynlm import tiny as tiny_entitynlm
+from tests.models.nklm import tiny as tiny_nklm
+from tests.models.rnng import reference as tiny_rnng
+from tests.models.rnng.reference import every_prefix
+from tests.test_laws import TINY_MODELS
+
+
+def loose_kglm() -> KGLM:
+    """A KGLM that leaves mass on what cannot be, as the original does."""
+    kglm = tiny_models.kglm(tiny_models.plain_graph(), spread=0.5)
+    kglm.config.only_possible = False
+    return kglm
+
+
+def endless(model, text):
+    return every_prefix(len(text))
+
+
+LOOSE = Normalization.BELOW_ONE
+VARIANTS = {
+    "entitynlm-untied": (
+        replace(
+            TINY_MODELS["entitynlm"],
+            build=partial(tiny_entitynlm.entitynlm, tied=False),
+        ),
+        Normalization.ONE,
+    ),
+    "kglm-few-edges": (
+        replace(
+            TINY_MODELS["kglm"],
+            build=lambda: tiny_models.kglm(tiny_models.plain_graph(), spread=0.5),
+        ),
+        Normalization.ONE,
+    ),
+    "kglm-loose": (
+        replace(TINY_MODELS["kglm"], build=loose_kglm),
+        LOOSE,
+    ),
+    "nklm-loose": (
+        replace(
+            TINY_MODELS["nklm"], build=partial(tiny_nklm.nklm, only_possible=False)
+        ),
+        LOOSE,
+    ),
+    "rnng-loose": (
+        replace(
+            TINY_MODELS["rnng"],
+            build=partial(tiny_rnng.tiny, only_possible=False, never_uttered=[]),
+        ),
+        LOOSE,
+    ),
+    "rnng-endless": (
+        replace(
+            TINY_MODELS["rnng"],
+            build=partial(tiny_rnng.tiny, sentence_ends=False),
+            latents=endless,
+            proposals=("adapted", "prior"),
+            reads_on=(),
+            goes_on=True,
+        ),
+        None,
+    ),
+}
+"""Name -> how to build one, and what its texts add up to (None: of one length)."""
+
+
+def owed(name: str) -> list[testing.Law]:
+    """Return the laws of sums and shapes: those of draws follow from them.
+
+    Predictions leave out what is lost, so they are no ratios of what is not.
+    """
+    tiny, normalization = VARIANTS[name]
+    left_out = ["unbiased"] + ["predictions"] * (normalization is LOOSE)
+    listed = testing.laws(tiny.case())
+    return [law for law in listed if not any(word in str(law) for word in left_out)]
+
+
+LAWS = [
+    pytest.param(name, str(law), id=f"{name}-{law}")
+    for name in VARIANTS
+    for law in owed(name)
+]
+
+
+@pytest.mark.parametrize(("name", "which"), LAWS)
+def test_it_keeps_the_law(name, which):
+    [law] = [law for law in owed(name) if str(law) == which]
+    law()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_lost_is_said(name):
+    tiny, normalization = VARIANTS[name]
+    case = tiny.case()
+    lost = 1 - case.total()
+    if normalization is not None:
+        assert case.model.normalization is normalization
+        assert (lost > 1e-3) == (normalization is LOOSE)
+    assert abs(lost) < 1e-10 or lost > 1e-3
