@@ -9,7 +9,6 @@ import re
 import pytest
 import torch
 
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.scoring.texts import Query
@@ -27,6 +26,10 @@ NUMBER = 16
 LETTERS = ["".join("ab"[int(bit)] for bit in f"{16 + n:b}") for n in range(NUMBER)]
 
 
+def by_index(answers):
+    return sorted(answers, key=lambda answer: answer.index)
+
+
 def queries(*texts, context=""):
     return [
         Query(n, f"text/{n}", texts[n % len(texts)], context) for n in range(NUMBER)
@@ -36,7 +39,7 @@ def queries(*texts, context=""):
 def of_tokens(network, rows, **options):
     more = {"num_samples": 4, "seed": 1, **options}
     scorer = SegmentedLM(network).scorer(more, batch_size=rows, quiet=True)
-    return lambda: list(scorer.score_texts(queries(*LETTERS)))
+    return lambda: by_index(scorer.score_texts(queries(*LETTERS)))
 
 
 def of_mdm(network, rows, **options):
@@ -44,7 +47,7 @@ def of_mdm(network, rows, **options):
     scorer = MaskedDiffusion(network).scorer(more, batch_size=rows, quiet=True)
     # What texts have in common is read once: these have little.
     texts = "the fox saw", "a Bo saw .", "Ada saw a fox", "Bo saw the fox", "fox . a Bo"
-    return lambda: list(scorer.score_texts(queries(*texts)))
+    return lambda: by_index(scorer.score_texts(queries(*texts)))
 
 
 def unmasking(network, rows):
@@ -60,7 +63,7 @@ def of_cot(network, rows, **options):
     asked = [
         Query(n, f"text/{n // 2}", (" c", " a a")[n % 2], "a b") for n in range(NUMBER)
     ]
-    return lambda: list(scorer.score_continuations(asked))
+    return lambda: by_index(scorer.score_continuations(asked))
 
 
 def of_causal_lm(network, rows):
@@ -84,56 +87,38 @@ WRAPPERS = {
 }
 
 
-def in_order(found):
-    """Scorers answer in any order."""
-    answered = found and isinstance(found[0], Answer)
-    return sorted(found, key=lambda answer: answer.index) if answered else found
+def hold(network, monkeypatch, rows):
+    """Make a network hold a number of rows at a time; return what is tried."""
+    forward, tried = type(network.model).forward, []
 
+    @functools.wraps(forward)
+    def limited(self, input_ids=None, **kwargs):
+        tried.append(len(input_ids))
+        if len(input_ids) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, input_ids=input_ids, **kwargs)
 
-@pytest.fixture
-def small_memory(monkeypatch):
-    """Make a network that holds a number of rows at a time; return what was tried."""
-
-    def limit(network, rows):
-        forward, tried = network.model.forward, []
-
-        @functools.wraps(forward)
-        def limited(*args, **kwargs):
-            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-            tried.append(len(ids))
-            if len(ids) > rows:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return forward(*args, **kwargs)
-
-        monkeypatch.setattr(network.model, "forward", limited)
-        return tried
-
-    return limit
+    monkeypatch.setattr(type(network.model), "forward", limited)
+    return tried
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_out_of_memory_halves_the_batch(name, small_memory, caplog):
+def test_out_of_memory_halves_the_batch(name, monkeypatch, caplog):
     make, scoring = WRAPPERS[name]
     network = make()
     expected = scoring(network, 4)()
-    tried = small_memory(network, rows=6)
-    run = scoring(network, 64)
-    with caplog.at_level(logging.WARNING):
-        assert agree(in_order(run()), in_order(expected))
-    assert re.search(r"out of memory with \d+ at a time; \d+ fit", caplog.text)
-    assert max(tried) > 6, "premise: more was tried than memory holds"
-    before = len(tried)
-    assert agree(in_order(run()), in_order(expected))
-    assert max(tried[before:]) <= 6, "what does not fit is not tried again"
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_what_does_not_fit_by_itself_is_named(name, small_memory):
-    make, scoring = WRAPPERS[name]
-    network = make()
-    run = scoring(network, 64)
-    small_memory(network, rows=0)
+    run, least = scoring(network, 64), scoring(network, 64)
+    with monkeypatch.context() as patched:
+        tried = hold(network, patched, rows=6)
+        with caplog.at_level(logging.WARNING):
+            assert agree(run(), expected)
+        assert re.search(r"out of memory with \d+ at a time; \d+ fit", caplog.text)
+        assert max(tried) > 6, "premise: more was tried than memory holds"
+        before = len(tried)
+        assert agree(run(), expected)
+        assert max(tried[before:]) <= 6, "what does not fit is not tried again"
+    hold(network, monkeypatch, rows=0)
     with pytest.raises(ValueError, match="not fit into the memory of cpu") as found:
-        run()
+        least()
     canonical = name.startswith("tokens")  # scored first, equal ones of texts together
     assert canonical or "text" in str(found.value)

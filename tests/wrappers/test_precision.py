@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,8 +24,6 @@ from tests import tiny_causal
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
 
-NARROW = [torch.float16, torch.bfloat16]
-
 
 def in_float32(network: Network) -> Network:
     return replace(network, model=network.model.float())
@@ -42,9 +41,10 @@ def of_cot(network):
     return tiny_cot.scorer(network).score_continuations(queries)
 
 
-def of_tokens(network):
+def of_tokens(network, **options):
     queries = [Query(n, f"t/{n}", text) for n, text in enumerate(["abab", "aabbab"])]
-    return SegmentedLM(network).scorer({}, quiet=True).score_texts(queries)
+    found = SegmentedLM(network).scorer(options, quiet=True).score_texts(queries)
+    return sorted(found, key=lambda answer: answer.index)
 
 
 def moved(scoring, network, dtype) -> tuple[float, float]:
@@ -63,35 +63,26 @@ def moved(scoring, network, dtype) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("scoring", "tiny", "dtype"),
     [
-        *(("mdm elbo", dtype) for dtype in NARROW),
-        *(("mdm is", dtype) for dtype in NARROW),
-        ("cot", torch.float16),
+        (of_mdm, tiny_mdm, torch.bfloat16),
+        (partial(of_mdm, estimator="is"), tiny_mdm, torch.bfloat16),
+        (of_cot, tiny_cot, torch.float16),
     ],
-    ids=str,
 )
-def test_draws_lose_more_where_narrow_types_are_let_through(name, dtype):
-    scoring, network = {
-        "mdm elbo": (of_mdm, tiny_mdm.network()),
-        "mdm is": (lambda one: of_mdm(one, estimator="is"), tiny_mdm.network()),
-        "cot": (of_cot, tiny_cot.network()),
-    }[name]
-    rounding, drawing = moved(scoring, in_float32(network), dtype)
+def test_draws_lose_more_where_narrow_types_are_let_through(scoring, tiny, dtype):
+    rounding, drawing = moved(scoring, in_float32(tiny.network()), dtype)
     assert 0 < rounding < drawing
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_segmentations_are_summed_more_exactly(dtype):
+def test_segmentations_are_summed_more_exactly():
     """All segmentations of such short strings are found: draws lose nothing."""
     network = in_float32(tiny_causal.network(tiny_causal.letters()))
-    rounding, _ = moved(of_tokens, network, dtype)
+    rounding, _ = moved(of_tokens, network, torch.float16)
     assert rounding > 1e-4
-    model, query = SegmentedLM(network), Query(0, "t/0", "aabbab")
-    scorers = (model.scorer({"seed": seed}, quiet=True) for seed in (0, 1))
-    seeds = [[*scorer.score_texts([query])] for scorer in scorers]
-    one, other = (answer.estimate.log_evidence for [answer] in seeds)
-    assert abs(one - other) < 1e-4
+    one, other = (of_tokens(network, seed=seed) for seed in (0, 1))
+    for a, b in zip(one, other, strict=True):
+        assert abs(a.estimate.log_evidence - b.estimate.log_evidence) < 1e-4
 
 
 @pytest.mark.nightly
@@ -110,10 +101,10 @@ def test_latents_are_estimated_more_exactly():
     assert (found() - one).abs().median() > (other - one).abs().median()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "torch.bfloat16"])
-def test_narrow_types_of_latent_models_are_refused(dtype):
-    with pytest.raises(ValueError, match=r"float16: its rounding moves .* float32"):
-        lm_latent_eval.load(CHECKPOINT, dtype=dtype)
+def test_narrow_types_of_latent_models_are_refused():
+    for dtype in ("float16", "torch.bfloat16"):
+        with pytest.raises(ValueError, match=r"float16: its rounding moves .* float32"):
+            lm_latent_eval.load(CHECKPOINT, dtype=dtype)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
 from lm_latent_eval.report.thoughts import text, thought_files
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from tests.means import mean_is
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.completions_server import Tampering, serving
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION
@@ -77,8 +78,7 @@ def test_draws_are_those_of_the_model(network):
     [thoughts] = kept
     for answer, row in zip(ANSWERS, thoughts.log_weights.exp(), strict=True):
         exact = tiny.exact(network[0], QUESTION, answer, "forced")
-        error = row.std().item() / math.sqrt(len(row))
-        assert abs(row.mean().item() - exact) < 5 * error
+        mean_is(row, exact, 0.1 * exact)
     counts = dict.fromkeys(tiny.every_thought(), 0)
     for thought in thoughts.drawn:
         counts[thought.tokens] += 1
@@ -89,35 +89,35 @@ def test_draws_are_those_of_the_model(network):
     assert len(cells) > 10 and chi2 < len(cells) + 5 * math.sqrt(2 * len(cells))
 
 
-@pytest.mark.parametrize("heat", [0.5, 1.6])
-@pytest.mark.parametrize("processed", [False, True])
-def test_draws_of_another_distribution_are_refused(network, heat, processed):
-    tampering = Tampering(heat=heat, processed=processed)
-    with serving(network[0], tampering) as (url, _):
-        scorer = served(url, network[1], num_samples=1500)
-        with pytest.raises(
-            ValueError, match=r"the model's own distribution|draws from"
-        ):
-            list(scorer.score_continuations(asked()))
-
-
 @pytest.mark.parametrize(
     ("tampering", "said"),
     [
+        *(
+            ({"heat": heat, "processed": processed}, "the model's own dist|draws from")
+            for heat in (0.5, 1.6)
+            for processed in (False, True)
+        ),
         ({"repeats": True}, "one thought 64 times"),
         ({"longest": 1}, "stops by a rule of its own"),
         ({"lacks": "token_ids"}, "does not return token_ids"),
         ({"lacks": "logprobs"}, "log-probabilities of what it draws"),
         ({"lacks": "prompt_logprobs"}, "log-probabilities of prompts"),
         ({"lacks": "max_model_len"}, "how long a prompt may be"),
+        ({"failures": [400]}, r"refused \(400: as the test wants it\)"),
+        ({"failures": [500] * 99}, r"no answer in 4 tries \(500: as the test"),
+        ({"pause": 0.5}, r"no answer in 4 tries \(timed out"),
     ],
+    ids=str,
 )
-def test_a_server_that_is_not_honest_is_refused(network, tampering, said):
+def test_a_server_that_is_not_honest_or_fails_is_told(network, soon, tampering, said):
+    how = {"num_samples": 1500} if "heat" in tampering else {"num_samples": 64}
+    how |= {"timeout": 0.1} if "pause" in tampering else {}
+    kind = ServerError if {"failures", "pause"} & {*tampering} else ValueError
     with (
         serving(network[0], Tampering(**tampering)) as (url, _),
-        pytest.raises(ValueError, match=said),
+        pytest.raises(kind, match=said),
     ):
-        list(served(url, network[1], num_samples=64).score_continuations(asked()))
+        list(served(url, network[1], **how).score_continuations(asked()))
 
 
 def test_failures_that_pass_move_nothing(network, soon):
@@ -129,21 +129,6 @@ def test_failures_that_pass_move_nothing(network, soon):
         scorer = served(url, network[1], num_samples=8, close="forced")
         assert list(scorer.score_continuations(asked())) == wanted
     assert not tampering.failures
-
-
-@pytest.mark.parametrize(
-    "tampering, said",
-    [
-        (Tampering(failures=[400]), r"refused \(400: as the test wants it\)"),
-        (Tampering(failures=[500] * 99), r"no answer in 4 tries \(500: as the test"),
-        (Tampering(pause=0.5), r"no answer in 4 tries \(timed out"),
-    ],
-)
-def test_failures_that_stay_are_told(network, soon, tampering, said):
-    with serving(network[0], tampering) as (url, _):
-        scorer = served(url, network[1], timeout=0.1, num_samples=2)
-        with pytest.raises(ServerError, match=said):
-            list(scorer.score_continuations(asked()))
 
 
 def test_nobody_there_and_other_models_are_told(network, soon):

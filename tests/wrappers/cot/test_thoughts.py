@@ -12,7 +12,6 @@ from lm_latent_eval.wrappers.cot.model import read_answers
 from lm_latent_eval.wrappers.cot.thoughts import (
     FORMAT,
     Kept,
-    journal,
     read_unfinished,
     row_of,
 )
@@ -69,21 +68,6 @@ def test_batch_and_order_move_nothing(network, proposal):
         same(found(renumbered(shuffled), 5), wanted)
 
 
-def test_other_answers_need_no_new_thoughts(network):
-    for proposal in ("prior", "hinted"):
-        scorer = tiny.scorer(network, proposal=proposal, **OPTIONS)
-        kept = tiny.keeping(scorer)
-        list(scorer.score_continuations(queries()))
-        for thoughts in kept:
-            again = scorer.answer(thoughts, tiny.ANSWERS[::-1])
-            wanted = thoughts.log_weights.flip(0).flatten().tolist()
-            assert again.log_weights.flatten().tolist() == pytest.approx(wanted)
-            assert again.greedy == thoughts.greedy[::-1]
-            assert again.hints == thoughts.hints
-    with pytest.raises(ValueError, match="no answers are given"):
-        scorer.answer(thoughts, [])
-
-
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeypatch):
     options = {"proposal": proposal, **OPTIONS}
@@ -134,27 +118,6 @@ def test_two_tokens_can_close_a_thought(network):
 
 
 # -- files ----------------------------------------------------------------------------
-
-
-def test_two_runs_do_not_write_one_file(network, tmp_path):
-    scorer = tiny.scorer(network, num_samples=3, close="forced")
-    kept = tiny.keeping(scorer)
-    asked = [Query(n, f"t/{n}", " c", "a " * (n + 1)) for n in range(2)]
-    list(scorer.score_continuations(asked))
-    first, second = (Kept(n, thoughts, None) for n, thoughts in enumerate(kept))
-    path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
-    with journal(path, settings) as add:
-        add("t", first)
-        with (
-            pytest.raises(ValueError, match="another run is writing into"),
-            journal(path, settings),
-        ):
-            pytest.fail("two writers")
-        add("t", second)
-    with journal(path, settings):  # one that ended is gone on with
-        pass
-    [file] = read_unfinished([*tmp_path.glob(f"thoughts_*{UNFINISHED}")])
-    assert [question.document for question in file.questions] == [0, 1]
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{"])
