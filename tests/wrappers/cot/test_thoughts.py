@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from lm_latent_eval.ledger.database import UNFINISHED, Ledger
@@ -43,29 +41,6 @@ def same(one, other):
     assert one.keys() == other.keys()
     for key, weights in one.items():
         assert weights == pytest.approx(other[key], rel=1e-12)
-
-
-@pytest.mark.parametrize("proposal", ["prior", "hinted"])
-def test_batch_and_order_move_nothing(network, proposal):
-    def found(asked, *batch, **more):
-        options = {"proposal": proposal, **OPTIONS, **more}
-        return numbers(tiny.scorer(network, *batch, **options), asked)
-
-    def renumbered(asked):
-        return [Query(n, q.name, q.text, q.context) for n, q in enumerate(asked)]
-
-    wanted = found(queries(), 1000)
-    same(found(queries(), 1), wanted)
-    same(found(queries(), 7, 4), wanted)
-    few = found(queries(), num_samples=5)
-    same(few, {key: weights[:5] for key, weights in wanted.items()})
-    for n in range(len(QUESTIONS)):  # alone, as processes share documents
-        alone = found(renumbered([q for q in queries() if q.name == f"t/{n}"]))
-        same(alone, {key: wanted[key] for key in alone})
-    if proposal == "prior":  # hints are in the order of the options
-        shuffled = queries()
-        random.Random(0).shuffle(shuffled)
-        same(found(renumbered(shuffled), 5), wanted)
 
 
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])

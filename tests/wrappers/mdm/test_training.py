@@ -20,6 +20,7 @@ from lm_latent_eval.training.supervised import Trainer
 from lm_latent_eval.wrappers.mdm import estimators, training
 from lm_latent_eval.wrappers.mdm.source import Lengths
 from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
+from tests.means import mean_is
 from tests.wrappers.mdm import tiny
 
 LINES = ["the fox saw Ada .", "Ada saw the fox .", "Bo saw a fox", "", "é\tthe  fox"]
@@ -57,9 +58,7 @@ def test_the_loss_is_the_negative_bound_on_average():
     torch.manual_seed(0)
     asked = (model, items, tiny.MASK, tiny.BEGIN)
     drawn = torch.stack([negative_bound(*asked) for _ in range(600)])
-    stderr = float(drawn.std()) / math.sqrt(len(drawn))
-    assert stderr < 0.05 * exact, "premise: precise enough"
-    assert abs(float(drawn.mean()) - exact) < 5 * stderr
+    mean_is(drawn, exact, 0.05 * exact)
     model.training = False
     one, other = (negative_bound(*asked) for _ in range(2))
     assert one == other, "development losses of epochs compare"
