@@ -13,7 +13,6 @@ from lm_latent_eval.estimators import (
     CorpusRate,
     certified_log_likelihood,
     log_evidence,
-    missing_mass,
 )
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed
@@ -134,17 +133,6 @@ def test_a_corpus_of_texts_that_all_miss_some():
     assert all(abs(r.value - truth) <= 1.96 * r.monte_carlo_stderr for r in rates)
     by_draws = [abs(r.value - truth) <= 1.96 * r.draws_stderr for r in rates]
     assert not any(by_draws), "premise"
-
-
-def test_a_search_by_the_same_proposal_shares_what_it_does_not_see():
-    """Nothing can be read from draws and a beam of q of what q never visits."""
-    p, q = blind(0.9)
-    log_p, log_q = p.log(), q.log()
-    best = q.topk(10).indices
-    unseen = missing_mass(log_p[best], (log_p - log_q)[best], 10, p[best].sum().log())
-    by_p = p.topk(10).indices
-    told = missing_mass(log_p[by_p], (log_p - log_q)[by_p], 10, p[by_p].sum().log())
-    assert unseen < 0.5 < 0.85 < told
 
 
 def test_a_search_that_ranks_by_the_same_proposal_is_no_witness():

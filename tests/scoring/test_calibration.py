@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import Mixed
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import stream_key
@@ -93,19 +92,3 @@ def test_the_bound_is_one_over_an_unbiased_estimate(name):
     within = ERRORS * inverse.std().item() / math.sqrt(trials) + 1e-6
     assert abs(inverse.mean().item() - 1) < within
     assert upper.mean().item() > log_p - within
-
-
-def test_a_draw_that_is_no_posterior_draw_is_no_bound():
-    """Premise of the test above: it tells the latents that it is given."""
-    case, model, proposal = opened("entitynlm", "adapted")
-    text = [case.words[-1], case.words[1], END]
-    joint = case.log_joint(text)
-    latents, log_p = case.every_latent(text), joint.logsumexp(-1).item()
-    best = int(joint.argmax())
-    one = rebuilt(latents, [part[:, [best]] for part in parts_of(latents)])
-    upper = [
-        upper_bound(model, proposal, Mixed(2), case.batch([text]), n, one)
-        for n in range(400)
-    ]
-    inverse = log_p + log_evidence(-torch.tensor(upper).double()).item()
-    assert abs(math.exp(inverse) - 1) > 0.02

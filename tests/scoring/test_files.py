@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,26 +33,66 @@ def text_file(tmp_path_factory):
     return path
 
 
+@cache
+def opened(checkpoint):
+    return load(checkpoint, device="cpu").checkpoint
+
+
 def scored(checkpoint, output, *, texts=TEXTS, **options):
-    loaded = load(checkpoint, device="cpu").checkpoint
-    scorer = Scorer(loaded, ScoringOptions(**options), batch_size=1, quiet=True)
+    scorer = Scorer(
+        opened(checkpoint), ScoringOptions(**options), batch_size=1, quiet=True
+    )
     return files.score_file(scorer, texts, output)
 
 
-def test_the_file_says_what_was_done_and_found(checkpoint, tmp_path):
-    output = tmp_path / "deep" / "out.jsonl"
-    items = scored(checkpoint, output, num_samples=20, seed=3)
-    head, *rest = [json.loads(line) for line in output.read_text().splitlines()]
-    assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 3)
+@pytest.fixture(scope="module")
+def finished(checkpoint, tmp_path_factory):
+    """Return what a run finds and writes."""
+    output = tmp_path_factory.mktemp("finished") / "deep" / "out.jsonl"
+    items = scored(checkpoint, output, num_samples=20)
+    return items, output.read_text().splitlines()
+
+
+@pytest.fixture
+def output(tmp_path, finished):
+    """Return a copy of the file of a finished run."""
+    path = tmp_path / "out.jsonl"
+    path.write_text("\n".join(finished[1]) + "\n")
+    return path
+
+
+def test_the_file_is_a_record_of_the_run(output, finished):
+    items, lines = finished
+    head, *rows = map(json.loads, lines)
+    assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 0)
     assert (head["proposal"], head["unk"]) == ("adapted", "spelled")
-    records = {record["document"]: record for record in rest}
-    for n, item in enumerate(items):
-        estimate, record = item.estimate, records[n]
-        assert record["log_likelihood"] == estimate.log_evidence
-        shape = record["pareto_k"]
-        assert estimate.pareto_k == (None if shape is None else float(shape))
-        assert record["log_weights"] == [*estimate.log_weights]
-        assert record["bound"] == str(estimate.bound)
+    record = files.read_record(output)
+    assert record.answers == items and record.finished
+    assert record.settings["unk"] == "spelled"
+    rows = {row["document"]: row for row in rows}
+    for n, answer in enumerate(items):
+        assert rows[n]["log_likelihood"] == answer.estimate.log_evidence
+        assert rows[n]["log_weights"] == [*answer.estimate.log_weights]
+        assert rows[n]["bound"] == str(answer.estimate.bound)
+        assert answer.bytes == len(TEXTS[n]) and answer.evaluations in (525, 2925)
+    assert len({answer.text for answer in items}) == len(TEXTS)
+    output.write_text("".join(lines_of(output)[:3]))
+    assert not files.read_record(output).finished
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_samples": 21}, "num_samples is 20 there and 21 here"),
+        ({"unk": "closed"}, "unk is spelled there and closed here"),
+        ({"texts": TEXTS[:2]}, "texts is .* there"),
+    ],
+)
+def test_another_run_is_refused(checkpoint, output, change, message):
+    before = output.read_text()
+    with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
+        scored(checkpoint, output, **({"num_samples": 20} | change))
+    assert output.read_text() == before
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monkeypatch):
@@ -81,29 +122,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monke
     assert agree(done, whole), "nothing left to do"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_samples": 21}, "num_samples is 20 there and 21 here"),
-        ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"unk": "closed"}, "unk is spelled there and closed here"),
-        ({"texts": TEXTS[:2]}, "texts is .* there"),
-    ],
-)
-def test_another_run_is_refused(checkpoint, tmp_path, change, message):
-    output = tmp_path / "out.jsonl"
-    scored(checkpoint, output, num_samples=20)
-    before = output.read_text()
-    with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
-        scored(checkpoint, output, **({"num_samples": 20} | change))
-    assert output.read_text() == before
-
-
-def test_what_lacks_estimates_gets_them(checkpoint, tmp_path):
+def test_what_lacks_estimates_gets_them(checkpoint, output, finished, tmp_path):
     """A line that somebody removed, or all of them."""
-    output = tmp_path / "out.jsonl"
-    whole = scored(checkpoint, output, num_samples=20)
-    lines = lines_of(output)
+    whole, lines = finished[0], lines_of(output)
     for left in ("", lines[0], "".join(lines[:2] + lines[3:])):
         output.write_text(left)
         assert scored(checkpoint, output, num_samples=20) == whole
@@ -126,98 +147,49 @@ def lines_of(output) -> list[str]:
     return output.read_text().splitlines(keepends=True)
 
 
-CHANGES = {
-    "document": [1, "0", 0.0, True, None, -1, 4],
-    "option": ["0", None],
-    "log_likelihood": ["-11.5", None, [], "inf", "nan"],
-    "stderr": ["0.1", -1.0],
-    "draws_stderr": ["0.1", None, -1.0],
-    "effective_sample_size": ["20", []],
-    "pareto_k": ["0.5", {}],
-    "num_samples": ["20", 20.0, 0],
-    "tokens": ["6", None, -1],
-    "unseen": ["0.5", []],
-    "upper": ["-3", {}],
-    "upper_stderr": ["0.1", {}],
-    "at_least": ["-13", {}],
-    "at_most": ["-11", {}],
-    "bound": ["lower", 3],
-    "estimator": [3, None],
-    "log_weights": [["-1.0"], -1.0, None, {}],
-    "stream": [3, None],
-    "unknown_words_not_spelled": ["0", 0.5],
-    "gaps_not_charged": [None],
-    "unknown_words_left_out": ["0", None],
-    "draws_degrees": ["none", None, -1.0],
-    "sentences": [[1]],
-    "evaluations": ["20", None],
-    "text": [3, None],
-    "words": ["5", None],
-    "bytes": ["17", 17.0],
-    "is_greedy": [0, "no"],
-    "accuracy": ["1"],
-    "tied": [0, "no"],
-    "canonical": [[]],
+STRINGS = ("bound", "estimator", "stream", "text")
+OUT_OF_RANGE = {
+    "document": [-1, 4, 0.0, True],
+    "log_likelihood": ["inf", "nan"],
+    "stderr": [-1.0],
+    "draws_stderr": [-1.0],
+    "draws_degrees": [-1.0],
+    "num_samples": [0, 20.0],
+    "tokens": [-1],
+    "bytes": [17.0],
+    "unknown_words_not_spelled": [0.5],
+    "bound": ["lower"],
+    "is_greedy": [0],
+    "tied": [0],
 }
+"""Values of the right type, or nearly, that cannot be."""
 
 
-def test_the_file_is_a_record_of_the_run(checkpoint, tmp_path):
-    output = tmp_path / "out.jsonl"
-    items = scored(checkpoint, output, num_samples=20)
-    record = files.read_record(output)
-    assert record.answers == items
-    assert [answer.bytes for answer in record.answers] == [len(text) for text in TEXTS]
-    assert len({answer.text for answer in record.answers}) == len(TEXTS)
-    assert {answer.evaluations for answer in record.answers} <= {525, 2925}
-    assert record.settings["unk"] == "spelled"
-    assert record.finished
-    whole = output.read_text()
-    output.write_text("".join(lines_of(output)[:3]))
-    assert not files.read_record(output).finished
-    output.write_text(whole)
-    old = output.read_text().replace('"text":', '"txt":')
-    output.write_text(old)
-    with pytest.raises(ValueError, match=r"line 2 .*'txt'"):
-        files.read_record(output)
-
-
-@pytest.fixture(scope="module")
-def finished(checkpoint, tmp_path_factory):
-    output = tmp_path_factory.mktemp("finished") / "out.jsonl"
-    scored(checkpoint, output, num_samples=20)
-    return output.read_text().splitlines()
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_an_edited_record_is_refused_by_its_line(checkpoint, tmp_path, finished, name):
-    head, *lines = finished
+def test_an_edited_record_is_refused_by_its_line(checkpoint, output, finished):
+    head, *lines = finished[1]
     first, *rest = sorted(lines, key=lambda line: json.loads(line)["document"])
     record = json.loads(first)
-    del record["digest"]
+    digest = {"digest": record.pop("digest")}
     sums = {"log_sum_weights", "log_sum_squared_weights"}  # of weights that are there
-    assert {*record} == {*CHANGES} | sums, "premise: every field"
-    missing = {key: value for key, value in record.items() if key != name}
-    new = ("upper_stderr", "at_least", "at_most")  # which records of before have not
-    absent = [] if name in new else [missing]
-    edited = [*absent, *(record | {name: value} for value in CHANGES[name])]
-    output = tmp_path / "out.jsonl"
-    # Whoever edits them may know the digest, or keep the old one.
-    old = {"digest": json.loads(first)["digest"]}
-    lines = [json.dumps(one | old) for one in edited]
-    lines += [sealed(head, one) for one in edited]
-    for line in lines:
-        content = "\n".join([head, *rest, line]) + "\n"
-        output.write_text(content)
-        with pytest.raises(ValueError, match=r"out\.jsonl, line 5 .* remove") as caught:
-            scored(checkpoint, output, num_samples=20)
-        assert "\n" not in str(caught.value)
-        assert output.read_text() == content
-
-
-def test_a_text_that_is_there_twice_is_refused(checkpoint, tmp_path, finished):
-    output = tmp_path / "out.jsonl"
-    output.write_text("\n".join([*finished, finished[2]]) + "\n")
-    with pytest.raises(ValueError, match=r"line 6 .* is in line 3 too"):
+    new = {"upper_stderr", "at_least", "at_most"}  # which records of before have not
+    for name in record.keys() - sums:
+        odd = [{}, [[1]], *OUT_OF_RANGE.get(name, ())]
+        odd += [3] if name in STRINGS else ["odd"]
+        edited = [record | {name: value} for value in odd]
+        if name not in new:
+            edited.append({key: record[key] for key in record.keys() - {name}})
+        # Whoever edits them may know the digest, or keep the old one.
+        lines = [json.dumps(one | digest) for one in edited]
+        for line in (*lines, *(sealed(head, one) for one in edited)):
+            content = "\n".join([head, *rest, line]) + "\n"
+            output.write_text(content)
+            where = r"out\.jsonl, line 5 .* remove"
+            with pytest.raises(ValueError, match=where) as caught:
+                scored(checkpoint, output, num_samples=20)
+            assert "\n" not in str(caught.value)
+            assert output.read_text() == content
+    output.write_text("\n".join([head, *rest, rest[1]]) + "\n")
+    with pytest.raises(ValueError, match=r"line 5 .* is in line 3 too"):
         scored(checkpoint, output, num_samples=20)
 
 

@@ -34,6 +34,7 @@ def missing(monkeypatch):
 
 
 def test_the_other_texts_keep_their_estimates(model, monkeypatch):
+    """And the error survives workers."""
     whole = model.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
     miss(monkeypatch)
     with pytest.raises(MissedTextsError, match=r"text/1 \('Ada saw.*text/3") as raised:
@@ -42,6 +43,9 @@ def test_the_other_texts_keep_their_estimates(model, monkeypatch):
     assert [answer.index for answer in found] == OTHERS
     assert agree([answer.estimate for answer in found], [whole[n] for n in OTHERS])
     assert "3 of 5 texts are scored" in str(raised.value)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.names) == (str(raised.value), raised.value.names)
+    assert "Likewise text/3" in str(again)
 
 
 @pytest.mark.usefixtures("missing")
@@ -75,10 +79,3 @@ def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
     err = files.missing(Record("estimate", {"num_texts": 5}, answers, False))
     assert err.names == {1: "text/1", 3: "text/3"}
     assert [answer.index for answer in err.answers] == OTHERS
-
-
-def test_the_error_survives_workers():
-    err = MissedTextsError({3: "text/3", 5: "text/5"}, "text/3 ('a'): missed", 9)
-    again = pickle.loads(pickle.dumps(err))
-    assert (str(again), again.names) == (str(err), err.names)
-    assert "Likewise text/5" in str(err)

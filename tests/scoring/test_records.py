@@ -39,6 +39,11 @@ def test_what_is_written_is_read(tmp_path):
     assert again.settings["seed"] == 3
     assert again.settings["texts"] == again.texts_digest
     assert asked.evaluations == 1 + 7
+    assert "log_weights" in pq.read_schema(tmp_path / "r.parquet").names
+    without = answer().without_weights()
+    write(tmp_path / "without", without)
+    assert "log_weights" not in pq.read_schema(tmp_path / "without").names
+    assert records.read(tmp_path / "without")[0].answers == [without]
 
 
 def test_a_text_s_estimate_follows_from_its_sufficient_terms():
@@ -53,15 +58,8 @@ def test_a_text_s_estimate_follows_from_its_sufficient_terms():
     assert row_of(answer(sentences=2))["log_sum_weights"] is None
 
 
-def test_log_weights_take_a_column_only_where_there_are_some(tmp_path):
-    for name, made in (("with", answer()), ("without", answer().without_weights())):
-        path = tmp_path / name
-        write(path, made)
-        assert ("log_weights" in pq.read_schema(path).names) is (name == "with")
-        assert records.read(path)[0].answers == [made]
-
-
-def test_a_killed_run_leaves_what_it_had(tmp_path):
+def test_a_killed_run_that_is_started_again_keeps_what_it_had(tmp_path):
+    """lm-eval's cache answers for it: those answers do not come again."""
     path = tmp_path / f"run{records.UNFINISHED}"
     with records.journal(path, {"seed": 3}) as add:
         for task, index in (("b", 1), ("a", 0), ("b", 0)):
@@ -73,23 +71,10 @@ def test_a_killed_run_leaves_what_it_had(tmp_path):
     ]
     assert read[0].answers == [answer(n).without_weights() for n in (0, 1)]
     assert read[0].answers[0].estimate.pareto_k == math.inf
-
-
-def test_a_killed_run_that_is_started_again_keeps_what_it_had(tmp_path):
-    """lm-eval's cache answers for it: those answers do not come again."""
-    path = tmp_path / f"run{records.UNFINISHED}"
     with records.journal(path, {"seed": 3}) as add:
-        add("a", answer(0))
-        add("a", answer(1))
-    with records.journal(path, {"seed": 3}) as add:
-        add("a", answer(1, words=7))
-        with (
-            pytest.raises(ValueError, match="another run is writing into"),
-            records.journal(path, {"seed": 3}),
-        ):
-            pytest.fail("two writers")
-    [record] = records.read(path)
-    assert [(a.index, a.words) for a in record.answers] == [(0, 2), (1, 7)]
+        add("b", answer(1, words=7))
+    [again] = [record for record in records.read(path) if record.task == "b"]
+    assert [a.words for a in again.answers] == [2, 7]
 
 
 def test_processes_of_a_killed_run_leave_one_record(tmp_path):
@@ -110,7 +95,7 @@ def test_processes_of_a_killed_run_leave_one_record(tmp_path):
     assert records.read_unfinished([]) == []
 
 
-def test_records_of_another_version_are_named(tmp_path, monkeypatch):
+def test_what_is_no_record_of_this_version_is_refused(tmp_path, monkeypatch):
     finished, killed = tmp_path / "r.parquet", tmp_path / f"r{records.UNFINISHED}"
     with monkeypatch.context() as patched:
         patched.setattr(records, "FORMAT", records.FORMAT - 1)
@@ -120,13 +105,9 @@ def test_records_of_another_version_are_named(tmp_path, monkeypatch):
     for path in (finished, killed):
         with pytest.raises(ValueError, match=r"format 2, .* this one reads format 3"):
             records.read(path)
-
-
-@pytest.mark.parametrize("name", ["r.parquet", f"r{records.UNFINISHED}"])
-def test_what_is_no_record_is_refused(tmp_path, name):
-    (tmp_path / name).write_bytes(b"dear diary\n")
-    with pytest.raises(ValueError, match=r"is (no|not a) record of a run"):
-        records.read(tmp_path / name)
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
+        path.write_bytes(b"dear diary\n")
+        with pytest.raises(ValueError, match=r"is (no|not a) record of a run"):
+            records.read(path)
+    pq.write_table(pa.table({"a": [1]}), finished)
     with pytest.raises(ValueError, match="is no record of a run"):
-        records.read(tmp_path / "other")
+        records.read(finished)

@@ -57,12 +57,6 @@ def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
     assert found == pytest.approx(expected, abs=1e-4)  # float32
 
 
-def test_causal_lm_is_a_distribution_over_words(causal_lm):
-    model, tokenizer = causal_lm
-    found = string_scorer(model, tokenizer=tokenizer).score(WORDS).log_p.tolist()
-    assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-5)
-
-
 def test_causal_lm_from_its_directory(causal_lm, tmp_path):
     model, tokenizer = causal_lm
     model.save_pretrained(tmp_path)
@@ -156,24 +150,21 @@ def test_one_call_scores_texts_and_copies():
             assert batch[first + 3 * replicate + n].split() == expected
 
 
+ONE = {"levels": [0.1], "replicates": 1}
+
+
 @pytest.mark.parametrize(
-    ("scores", "message"),
-    [([1.0], "1 scores of 2 texts"), ([1.0, math.nan], "gave nan for 'b a'")],
+    ("texts", "scores", "how", "error", "message"),
+    [
+        (["b a"], [1.0], ONE, ValueError, "1 scores of 2 texts"),
+        (["b a"], [1.0, math.nan], ONE, ValueError, "gave nan for"),
+        ([], [], ONE, ValueError, "there must be texts"),
+        (["a"], [], ONE | {"levels": []}, ValueError, "there must be texts"),
+        (["a"], [], ONE | {"replicates": 0}, ValueError, "there must be texts"),
+        ("a", [], ONE, TypeError, "not one string"),
+        (["a"], [], ONE | {"levels": [0.6]}, ValueError, "level"),
+    ],
 )
-def test_scorers_that_fail(scores, message):
-    with pytest.raises(ValueError, match=message):
-        score_copies(["b a"], lambda _: scores, levels=[0.0], replicates=1)
-
-
-def test_nothing_to_score():
-    for texts, levels, replicates in (
-        ([], [0.1], 1),
-        (["a"], [], 1),
-        (["a"], [0.1], 0),
-    ):
-        with pytest.raises(ValueError, match="there must be texts"):
-            score_copies(texts, list, levels=levels, replicates=replicates)
-    with pytest.raises(TypeError, match="not one string"):
-        score_copies("a", list, levels=[0.1], replicates=1)
-    with pytest.raises(ValueError, match="level"):
-        score_copies(["a"], list, levels=[0.6], replicates=1)
+def test_copies_that_cannot_be_scored(texts, scores, how, error, message):
+    with pytest.raises(error, match=message):
+        score_copies(texts, lambda _: scores, **how)

@@ -48,17 +48,13 @@ def test_a_mark_in_a_text_is_an_error_that_names_it():
         cutter.continuation(Query(0, "task/3", " fox", "<s>"))
 
 
-def test_a_document_is_one_text(documents):
-    assert cut(documents.whole(Query(0, "q", TWO))) == [([], [*FIRST, *SECOND, END])]
-
-
-def test_sentences_end_one_by_one(sentences):
-    texts = sentences.whole(Query(0, "q", TWO))
+def test_whole_texts_end(documents, sentences):
+    """A document is one text; an empty one ends, but has no sentence."""
+    query = Query(0, "q", TWO)
+    assert cut(documents.whole(query)) == [([], [*FIRST, *SECOND, END])]
+    texts = sentences.whole(query)
     assert cut(texts) == [([], [*FIRST, END]), ([], [*SECOND, END])]
     assert [text.name for text in texts] == ["q", "q/sentence 1"]
-
-
-def test_an_empty_document_ends_but_has_no_sentence(documents, sentences):
     for text in ("", " \n"):
         assert cut(documents.whole(Query(0, "q", text))) == [([], [END])]
         assert cut(sentences.whole(Query(0, "q", text))) == [([], [])]
@@ -66,32 +62,35 @@ def test_an_empty_document_ends_but_has_no_sentence(documents, sentences):
             assert cut(cutter.continuation(Query(0, "q", text))) == [([], [])]
 
 
-def test_a_continuation_of_a_document(documents):
-    query = Query(0, "q", " saw Ada. Bo", "the fox")
-    assert cut(documents.continuation(query)) == [(FIRST[:2], [*FIRST[2:], SECOND[0]])]
-
-
 @pytest.mark.parametrize(
-    ("context", "expected"),
+    ("cutter", "context", "text", "expected"),
     [
+        (
+            "documents",
+            "the fox",
+            " saw Ada. Bo",
+            [(FIRST[:2], [*FIRST[2:], SECOND[0]])],
+        ),
+        # A word across the border is the continuation's.
+        ("documents", "the f", "ox saw", [(FIRST[:1], FIRST[1:3])]),
         # Nothing given: the first sentence ends, the second may go on.
-        ("", [([], [*FIRST, END]), ([], SECOND)]),
+        ("sentences", "", TWO, [([], [*FIRST, END]), ([], SECOND)]),
         # In the middle of the first, and at its end, which is not known to be one.
-        ("the fox", [(FIRST[:2], [*FIRST[2:], END]), ([], SECOND)]),
-        ("the fox saw Ada.", [(FIRST, [END]), ([], SECOND)]),
+        (
+            "sentences",
+            "the fox",
+            TWO[7:],
+            [(FIRST[:2], [*FIRST[2:], END]), ([], SECOND)],
+        ),
+        ("sentences", "the fox saw Ada.", TWO[16:], [(FIRST, [END]), ([], SECOND)]),
         # In the second, the first cancels.
-        ("the fox saw Ada. Bo", [(SECOND[:1], SECOND[1:])]),
-        (TWO, [(SECOND, [])]),
+        ("sentences", TWO[:19], TWO[19:], [(SECOND[:1], SECOND[1:])]),
+        ("sentences", TWO, "", [(SECOND, [])]),
     ],
 )
-def test_a_continuation_begins_in_the_last_sentence(sentences, context, expected):
-    query = Query(0, "q", TWO[len(context) :], context)
-    assert cut(sentences.continuation(query)) == expected
-
-
-def test_a_word_across_the_border_is_the_continuations(documents):
-    query = Query(0, "q", "ox saw", "the f")
-    assert cut(documents.continuation(query)) == [(FIRST[:1], FIRST[1:3])]
+def test_where_a_continuation_begins(request, cutter, context, text, expected):
+    found = request.getfixturevalue(cutter).continuation(Query(0, "q", text, context))
+    assert cut(found) == expected
 
 
 def test_the_parts_cost_what_the_whole_does(spelled):

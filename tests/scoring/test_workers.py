@@ -155,28 +155,20 @@ def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
                     read(path)
 
 
-def test_a_worker_opens_the_revision_that_was_asked_for(monkeypatch):
+def test_a_worker_opens_the_revision_and_takes_the_gpu_that_was_asked_for(monkeypatch):
     asked = {}
     monkeypatch.setattr(files, "open_model", lambda *_, **given: asked.update(given))
     monkeypatch.setattr(files, "scorer_of", lambda *_, **__: None)
     Opening("someone/model", {}, revision="abc", device="cpu").scorer()
     assert asked["revision"] == "abc"
-
-
-@pytest.mark.parametrize(
-    ("device", "there", "needed"),
-    [
+    for device, there, needed in (
         (None, True, True),
         (None, False, False),
         ("cuda:1", False, True),
         ("cpu", True, False),
-    ],
-)
-def test_workers_take_the_gpu_that_one_process_would(
-    device, there, needed, monkeypatch
-):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
-    assert Opening("x", {}, device=device).needs_gpu == needed
+    ):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        assert Opening("x", {}, device=device).needs_gpu == needed
 
 
 def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():

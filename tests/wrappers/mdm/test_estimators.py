@@ -93,24 +93,6 @@ def test_all_places_are_masked_equally_often():
         assert chosen.sum(1).tolist() == counts.tolist()
 
 
-def test_every_set_of_a_count_is_as_likely():
-    """Chi-square over the sets of 2 of 4 places, at each pass."""
-    trials = 3000
-    seen = torch.zeros(4, 16)
-    half = torch.tensor([0.5])
-    for seed in range(trials):
-        chosen = estimators.masks(4, 4, torch.cat([half, numbers(seed)(0, 4)]))
-        number = (chosen * 2 ** torch.arange(4)).sum(-1)
-        seen[torch.arange(4), number] += 1
-    for row, sets in zip(seen, (4, 6, 4, 1), strict=True):
-        possible = row[row > 0]
-        expected = trials / len(possible)
-        statistic = float(((possible - expected) ** 2 / expected).sum())
-        freedom = len(possible) - 1
-        assert len(possible) == sets, "every set of the count"
-        assert statistic <= freedom + 6 * math.sqrt(2 * freedom)
-
-
 def weighed(truth, order, temperature):
     """log w and q of an order, by the definition of the proposal."""
     log_q, revealed = 0.0, frozenset()

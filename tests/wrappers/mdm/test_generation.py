@@ -68,19 +68,16 @@ def test_chance_follows_the_query_and_its_temperature(model):
     assert written(model, cold) == written(model, GREEDY)
 
 
-def test_stop_strings_end_a_text(model):
-    (whole,) = written(model, contexts=("the fox",))
-    word = whole.split()[-1]
-    (cut,) = written(model, replace(GREEDY, until=(word,)))
-    assert cut == whole[: whole.index(word)]
-
-
 def test_other_ways_to_write(model):
     plain = written(model, contexts=("the fox saw",))
     warm = replace(GREEDY, temperature=1.5)
     assert written(model, warm, unmasking="any_order") != written(model, warm)
     guided = written(model, contexts=("the fox saw",), guidance=5.0)
     assert guided != plain and written(model, guidance=0) == written(model)
+    (whole,) = written(model)
+    word = whole.split()[-1]
+    (cut,) = written(model, replace(GREEDY, until=(word,)))
+    assert cut == whole[: whole.index(word)], "stop strings end a text"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from lm_latent_eval.wrappers.mixtures import files
 from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
 from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
 from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
+from tests.means import mean_is
 
 ASKED = "Which barks?\nA. a cat\nB. a dog\nC. a hen\nAnswer:"
 
@@ -135,17 +136,16 @@ def test_permuting_components_moves_nothing(tmp_path, everything, draws):
     assert one.fingerprint == other.fingerprint
 
 
-def test_answers_by_the_same_draws_total_one(tmp_path):
-    content = {"prompts": PROMPTS, "permutations": "cyclic", "draws": 7}
-    found = numbers(scorer(tmp_path, content))
-    assert sum(map(math.exp, found)) == pytest.approx(1, rel=ROUNDING)
-
-
 def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
     """Questions of one text: the mean is the sum, and intervals miss it seldom."""
     content = {"prompts": PROMPTS, "permutations": "all"}
     exact = numbers(scorer(tmp_path, content))
+    every = answers(scorer(tmp_path, content | {"draws": 18}))
+    assert [a.estimate.log_evidence for a in every] == exact
+    assert all(a.estimate.bound is Bound.EXACT for a in every)
     drawn = scorer(tmp_path, content | {"draws": 12})
+    total = math.fsum(map(math.exp, numbers(drawn)))
+    assert total == pytest.approx(1, rel=ROUNDING), "by the same draws"
     trials = 400
     queries = [Query(n, f"task/{n}", " A", ASKED) for n in range(trials)]
     plans = [drawn._plan(query, whole=False) for query in queries]
@@ -154,10 +154,7 @@ def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
         for asked in ([p.asked[c][1] for c in p.chosen] for p in plans)
     ]
     log_w = torch.tensor(rows).double()
-    p = log_w.exp().mean(1)
-    error = p.std() / math.sqrt(trials)
-    assert 0 < error < 0.02, "premise"
-    assert abs(p.mean() - math.exp(exact[0])) < 4 * error
+    mean_is(log_w.exp().mean(1), math.exp(exact[0]), 0.02)
     at_least, at_most = probability_interval(log_w)
     inside = (at_least <= exact[0]) & (exact[0] <= at_most)
     assert inside.double().mean() >= 0.95
@@ -165,14 +162,6 @@ def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
     assert [*found.parts.log_p] == rows[3]
     ends = found.estimate.at_least, found.estimate.at_most
     assert ends == pytest.approx((at_least[3].item(), at_most[3].item()), rel=1e-6)
-
-
-def test_as_many_draws_as_components_are_the_sum(tmp_path):
-    content = {"prompts": PROMPTS}
-    summed = scorer(tmp_path, content)
-    drawn = scorer(tmp_path, content | {"draws": 3})
-    assert numbers(drawn) == numbers(summed)
-    assert all(a.estimate.bound is Bound.EXACT for a in answers(drawn))
 
 
 def test_numbers_do_not_depend_on_company(tmp_path, everything):
@@ -211,6 +200,8 @@ def test_what_has_no_other_order_is_refused(tmp_path, context, text, why):
     found = scorer(tmp_path, {"permutations": "all"})
     with pytest.raises(ValueError, match=f"task/0 .*{why}"):
         [*found.score_continuations([Query(0, "task/0", text, context)])]
+    with pytest.raises(ValueError, match="no context that order could"):
+        found.score_texts([Query(0, "task/0", "a")])
 
 
 def test_an_answer_without_a_context_is_asked_of_models_alone(tmp_path):
@@ -259,13 +250,6 @@ def test_what_is_no_probability_of_an_answer_is_named(tmp_path, given, error, sa
     wrong = MixtureScorer(read, {"base": lambda asked: every * len(asked)}, {}, {})
     with pytest.raises(error, match=said):
         answers(wrong)
-
-
-def test_whole_texts_take_models_alone(tmp_path):
-    with pytest.raises(ValueError, match="no context that order, prompt could"):
-        scorer(tmp_path, {"prompts": PROMPTS, "permutations": "all"}).score_texts(
-            [Query(0, "task/0", "a")]
-        )
 
 
 def test_variances_are_those_of_the_listed_components(tmp_path, everything):
