@@ -184,10 +184,6 @@ class Searches(Protocol[GivenEncodedT, LatentsT]):
         ...
 
 
-NOT_KEPT = {"kept": False}
-"""Metadata of a field that all states of a model have alike: no checkpoint holds it."""
-
-
 class State(Protocol):
     """Where B texts with K latent histories each have got to.
 

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.files import regular
-from lm_latent_eval.latent import NOT_KEPT
 from lm_latent_eval.ledger.files import StateFile
 from lm_latent_eval.ledger.settings import Settings, plain, refuse_others
 
 T = TypeVar("T")
 Key = Sequence[str | int]
+NOT_KEPT = {"kept": False}
+"""Metadata of a field that all states of a model have alike: no checkpoint holds it."""
 KIND = "checkpoint of a text"
 _END = ".pt"
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.latent import NOT_KEPT
+from lm_latent_eval.ledger.checkpoints import NOT_KEPT
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
