@@ -69,14 +69,8 @@ def test_a_leaf_of_several_words_is_a_constituent(tmp_path):
     path.write_text("(S (NP (NN a@b.c) (NN d)) (VP (VB e)))")
     (sentence,) = read_treebank(path)
     # (((a @ (b.c)) d) e)
-    assert lay(sentence) == [
-        ("a", 0),
-        ("@", 0),
-        ("b.c", 0),
-        ("d", 2),
-        ("e", 1),
-        ("", 1),
-    ]
+    words = [("a", 0), ("@", 0), ("b.c", 0), ("d", 2), ("e", 1), ("", 1)]
+    assert lay(sentence) == words
 
 
 def test_folders_and_plain_text(bank, tmp_path):

@@ -19,7 +19,7 @@ from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
-from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, generation, ids, rolling
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 from tests.tiny_models import randomised
 
 MANY = 4000
@@ -84,23 +84,12 @@ CONTINUATIONS = (
 
 def test_a_beam_of_all_trees_is_a_documents_probability(backend, model):
     exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
-    [answer] = backend(estimator="beam", num_samples=100).loglikelihood_rolling(
-        rolling(DOCUMENT)
-    )
+    lm = backend(estimator="beam", num_samples=100)
+    [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
     assert answer == pytest.approx(exact, abs=1e-10)
     assert answer.estimate.bound is Bound.STRICT_LOWER
     assert answer.estimate.num_tokens == 12
     assert answer.answer.sentences == 2
-
-
-@pytest.mark.parametrize("settings", [{}, {"proposal": "crf"}])
-def test_samples_estimate_a_documents_probability(backend, model, settings):
-    exact = log_p(model, [*FIRST, END]) + log_p(model, [*SECOND, END])
-    lm = backend(num_samples=MANY, **settings)
-    [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
-    assert 0 < answer.estimate.draws_stderr < 0.05, "premise"
-    assert abs(answer - exact) < 5 * answer.estimate.draws_stderr
-    assert answer.estimate.bound is Bound.STOCHASTIC_LOWER
     said = lm.get_model_info()["latent_eval"]
     assert (said["requests"], said["sentences"]) == (1, 2)
     assert said["mass"] == "normalised"
@@ -119,25 +108,6 @@ def test_a_continuation_is_a_ratio_of_prefixes(
     assert answer.estimate.draws_stderr < 0.05, "premise"
     assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9
     assert answer.estimate.bound is Bound.NONE
-
-
-def test_greedy_is_what_the_prefixes_say(backend, model):
-    words = list(range(4, 8))
-    context = ids("the", "fox")
-    scores = {
-        w: log_p(model, [*context, w]) - log_p(model, context) for w in (END, *words)
-    }
-    best = max(scores, key=lambda w: scores[w])
-    first, second = sorted(scores.values(), reverse=True)[:2]
-    assert first > second + 0.02 and best != END, "premise: no tie"
-    word = tiny_checkpoint.tokenizer().word
-    lm = backend(num_samples=MANY)
-    answers = lm.loglikelihood(
-        conditional(*(("the fox", f" {word(w)}") for w in words))
-    )
-    assert [greedy for _, greedy in answers] == [w == best for w in words]
-    [written] = lm.generate_until(generation("the fox", max_gen_toks=1))
-    assert written.strip() == word(best)
 
 
 def test_a_model_without_ends_scores_none(tmp_path):
@@ -162,14 +132,6 @@ def test_a_model_without_ends_scores_none(tmp_path):
     said = lm.get_model_info()["latent_eval"]
     assert said["mass"] == "no distribution over lengths"
     assert said["scored_as"] == "sentences"
-
-
-def test_a_target_is_one_of_the_whole_document(backend):
-    text = " ".join(["the fox saw."] * 9)
-    lm = backend(num_samples=50, target_stderr=0.1)
-    [answer] = lm.loglikelihood_rolling(rolling(text))
-    assert answer.answer.sentences == 9
-    assert 0 < answer.estimate.draws_stderr < 0.15
 
 
 def test_a_sentence_that_is_too_long_is_named(backend):

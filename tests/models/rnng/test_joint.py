@@ -22,46 +22,6 @@ from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_device_work import counted
 from tests.test_laws import TINY_MODELS
 
-LONGEST = 4
-
-
-def mass(rnng, words, *, end):
-    """The total probability of sentences, or of beginnings, of so many words."""
-    alphabet = [w for w in range(6) if w not in (*rnng.config.never_uttered, END)]
-    texts = [
-        [*text, END] if end else list(text) for text in product(alphabet, repeat=words)
-    ]
-    trees = every_prefix(len(texts[0]), end=end)
-    trees = type(trees)(*(x.expand(len(texts), *x.shape[1:]) for x in trees))
-    batch = TokenBatch.collate(texts, first=START)
-    return rnng.log_joint(rnng.encode(batch), trees).exp().sum().item()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_new_models_are_normalised(seed):
-    rnng = reference.tiny(seed=seed)
-    ended = [mass(rnng, n, end=True) for n in range(1, LONGEST + 1)]
-    begun = [1.0] + [mass(rnng, n, end=False) for n in range(1, LONGEST + 1)]
-    assert min(ended) > 1e-6, "premise"
-    for n in range(1, LONGEST + 1):
-        longer = begun[n] - ended[n - 1]
-        assert abs(sum(ended[:n]) + longer - 1) < 1e-12
-        if n < LONGEST:
-            assert abs(longer - begun[n + 1]) < 1e-12
-
-
-def test_originals_lose_mass():
-    """To ends before one tree stands, and to the action after the end."""
-    rnng = reference.tiny(only_possible=False, never_uttered=[])
-    ended = [mass(rnng, n, end=True) for n in range(1, 4)]
-    begun = [mass(rnng, n, end=False) for n in range(1, 4)]
-    none = torch.tensor([0])
-    at_start = rnng.generative.log_words(rnng.generative.begin().top(none), none)
-    # Nothing but an end is lost before the first word.
-    assert abs(begun[0] - at_start.exp().sum().item()) < 1e-12
-    for n in range(1, 3):
-        assert ended[n - 1] + begun[n] < begun[n - 1] - 1e-4
-
 
 def test_what_an_original_loses_before_its_first_word():
     """An end as the first word: 8.7 % of the mass of model B, 0.3 % of model A."""
@@ -121,23 +81,6 @@ def test_new_models_start_small_and_even():
         else:
             assert 0 < weight.abs().max() < 1, name
             assert weight.std() > 0.03, name
-
-
-def test_dropout_is_for_training_alone():
-    rnng = reference.tiny(dropout=0.5)
-    trees = reference.trees([reference.every_tree(4)], "eos")
-    batch = reference.batch([[4, 5, 5, 4]], "eos")
-
-    def log_probs():
-        proposal = rnng.proposal("crf")
-        log_q = proposal.log_prob(proposal.encode(batch), trees)
-        return rnng.log_joint(rnng.encode(batch), trees), log_q
-
-    calm = log_probs()
-    assert all(torch.equal(a, b) for a, b in zip(calm, log_probs(), strict=True))
-    rnng.train()
-    torch.manual_seed(0)
-    assert all((a != b).any() for a, b in zip(calm, log_probs(), strict=True))
 
 
 A_WORD = {

@@ -10,7 +10,7 @@ from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.rnng import crf
 from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q, parts
+from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q
 from lm_latent_eval.text.words import END, WordTokenizer
 from tests.models.rnng import reference
 
@@ -90,16 +90,6 @@ def test_gradients_are_those_of_finite_differences():
                 torch.nn.utils.vector_to_parameters(moved, rnng.parameters())
         slope = (ends[0] - ends[1]) / 2e-5
         assert abs(slope - grad @ direction) < 1e-6 * slope.abs()
-
-
-def test_supervised_parts_share_no_parameters():
-    rnng = reference.tiny()
-    trained = [
-        {id(p) for p in part.module.parameters()}
-        for part in parts(rnng, "supervised", 2).values()
-    ]
-    assert not trained[0] & trained[1]
-    assert trained[0] | trained[1] == {id(p) for p in rnng.parameters()}
 
 
 TREES = """(S (NP the dog) (VP sees (NP the cat)))
