@@ -24,10 +24,9 @@ from lm_latent_eval.models.srnn import (
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS, token_perplexity
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
-from tests import contrastive_tasks, tiny_checkpoint, tiny_models
+from tests import tiny_checkpoint, tiny_models
 from tests.tiny_checkpoint import conditional, generation, ids, rolling
 from tests.tiny_models import randomised
 
@@ -197,22 +196,3 @@ def test_every_metric_of_ours_refuses_with_the_reason(backend):
         assert metric([items[0], Answer.exact(-3.0, "the fox")]) == wanted, name
     exact = [Answer.exact(-3.0, "the fox")]
     assert METRICS["token_perplexity"](exact) == token_perplexity(exact)
-
-
-def test_contrastive_tasks_take_it(backend, model, tmp_path):
-    results = contrastive_tasks.evaluate(backend, tmp_path)["results"]
-    words = tiny_checkpoint.tokenizer()
-
-    def log_score(text: list[str]) -> float:
-        return score(model, words(" ".join(text)).ids)
-
-    for level in contrastive_tasks.LEVELS:
-        channel = NoiseChannel.preset(level / 100, [contrastive_tasks.SUBSTITUTE])
-        differences = [
-            log_score(text.split())
-            - log_score(channel.distort(text.split(), seed=0, name=n))
-            for n, text in enumerate(contrastive_tasks.SENTENCES)
-        ]
-        name = f"contrastive_entropy_per_sentence@{level}%,none"
-        exact = sum(differences) / len(differences) / math.log(2)
-        assert results[contrastive_tasks.TASK][name] == pytest.approx(exact, abs=1e-9)

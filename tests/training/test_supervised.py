@@ -125,7 +125,6 @@ def test_randomness_is_the_seed(tmp_path):
         trainer(tmp_path / str(i), replace(OPTIONS, seed=seed))
         for i, seed in enumerate((0, 0, 1))
     ]
-    torch.manual_seed(99)
     for run in runs:
         run.run(TRAIN, DEV)
         torch.rand(3)
@@ -174,48 +173,41 @@ def test_a_finished_run_is_not_repeated(tmp_path):
 # -- other runs ---------------------------------------------------------------------
 
 
-def starts_anew(run: Trainer, why: str, capsys, train=TRAIN, dev=DEV) -> None:
-    """Hold a run that finds the state of another against one that finds none."""
-    before = run.state.path.read_bytes()
-    capsys.readouterr()
-    history = run.run(train, dev)
-    said = capsys.readouterr().err
-    assert "starting anew: " in said and why in said
-    assert "resuming" not in said
-    aside = run.state.path.with_name(f"{run.state.path.name}.before")
-    assert str(aside) in said and aside.read_bytes() == before
-    assert history[0]["epoch"] == 1
-    assert trainer_history(run.directory) == history
-
-
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"learning_rate": 0.1}, {"batch_size": 8}, {"patience": 9}]
+    ("change", "why"),
+    [
+        ({"options": {"seed": 1}}, "seed is 0 there and 1 here"),
+        ({"options": {"learning_rate": 0.1}}, "learning_rate is 0.05 there and 0.1"),
+        ({"options": {"batch_size": 8}}, "batch_size is 4 there and 8 here"),
+        ({"train": TRAIN[1:]}, "digest of the texts is "),
+        ({"dev": DEV[1:]}, "digest of the texts is "),
+        ({"parts": 1}, "it trained coin0, coin1 of other shapes"),
+        ({"about": {"dropout": 0.4}}, "dropout is None there and 0.4 here"),
+    ],
+    ids=str,
 )
-def test_a_run_with_other_options_starts_anew(tmp_path, change, capsys):
-    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    [(name, value)] = change.items()
-    why = f"{name} is {getattr(OPTIONS, name)} there and {value} here"
-    run = trainer(tmp_path, replace(OPTIONS, **change))
-    starts_anew(run, why, capsys)
-    fresh = trainer(tmp_path / "fresh", replace(OPTIONS, **change))
-    fresh.run(TRAIN, DEV)
-    assert same(weights(run), weights(fresh))
-
-
-@pytest.mark.parametrize(("train", "dev"), [(TRAIN[1:], DEV), (TRAIN, DEV[1:])])
-def test_a_run_on_other_data_starts_anew(tmp_path, train, dev, capsys):
-    trainer(tmp_path, replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    starts_anew(trainer(tmp_path), "digest of the texts is ", capsys, train, dev)
-
-
-def test_a_run_of_another_model_starts_anew(tmp_path, capsys):
-    trainer(tmp_path, parts=1).run(TRAIN, DEV)
-    why = "it trained coin0 of other shapes"
-    starts_anew(trainer(tmp_path, parts=2), why, capsys)
-    coin = Coin()
-    sized = {"size": len, "options": OPTIONS, "directory": tmp_path}
-    run = Trainer({"coin0": Part(coin, coin)}, **sized, about={"dropout": 0.4})
-    starts_anew(run, "dropout is None there and 0.4 here", capsys)
+def test_another_run_starts_anew(tmp_path, change, why, capsys):
+    """As if there were nothing, and keeps what it found."""
+    trainer(tmp_path / "a", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    runs = []
+    for folder in ("a", "fresh"):
+        options = replace(OPTIONS, **change.get("options", {}))
+        run = trainer(tmp_path / folder, options, parts=change.get("parts", 2))
+        if "about" in change:
+            given = {"size": len, "options": OPTIONS, "directory": run.directory}
+            run = Trainer(run.parts, **given, about=change["about"])
+        before = run.state.path.read_bytes() if folder == "a" else None
+        capsys.readouterr()
+        history = run.run(change.get("train", TRAIN), change.get("dev", DEV))
+        said = capsys.readouterr().err
+        assert "resuming" not in said
+        if before is not None:
+            aside = run.state.path.with_name(f"{run.state.path.name}.before")
+            assert "starting anew: " in said and why in said
+            assert str(aside) in said and aside.read_bytes() == before
+        runs.append((history, weights(run)))
+    (ours, found), (wanted, fresh) = runs
+    assert ours == wanted and same(found, fresh)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a state"])

@@ -13,10 +13,8 @@ import torch
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
     Knowledge,
-    LinkedAnnotator,
     LinkedText,
     Span,
-    over_shortlist,
     read_annotated,
     read_linked,
 )
@@ -32,8 +30,6 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from lm_latent_eval.training.options import KGLMSize
-from tests import kglm_reference as reference
-from tests.kglm_archives import SPECIAL, word
 
 NONE, NEW, DERIVED, CONTINUE = range(4)
 
@@ -339,49 +335,6 @@ def test_overlapping_mentions_are_cut():
         record["annotations"] = [annotation(start, size, "Q1")]
         read = LinkedText.from_json(record).as_record()["mentions"]
         assert [(m["start"], m["end"]) for m in read] == kept
-
-
-def test_the_walk_of_an_article(golden):
-    """Words, entities and literals that a converted model knows, and others."""
-    checkpoint = golden("A")
-    nodes = list(checkpoint.model.knowledge.node_names)
-    literal = next(n for n in nodes if n.startswith("T"))
-    rows = reference.numbers()["entities"]
-    entities = [n for n in nodes if n.startswith("Q") and n in rows][:2]
-    record = {
-        "tokens": ["@@START@@", word(5), "never", word(6), word(7), "@@END@@", word(5)],
-        "annotations": [
-            annotation(1, 3, entities[0]),
-            annotation(3, 5, entities[1], ("P1", entities[0])),
-            annotation(5, 6, literal, ("P1", entities[0])),
-            annotation(6, 7, "Q-nobody"),
-        ],
-    }
-    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
-    article = LinkedText.from_json(record)
-    words, mentions, node = annotate(article)
-    assert words == [5, UNKNOWN, 6, 7, END, 5]
-    assert mentions == [NEW, CONTINUE, DERIVED, CONTINUE, DERIVED, NEW]
-    names = [nodes[n] for n in node]
-    assert names == [entities[0]] * 2 + [entities[1]] * 2 + [literal, SPECIAL[1]]
-    date = rows.index("@@DATE@@")
-    assert annotate.shortlist(article) == [*map(rows.index, entities), date, UNKNOWN]
-
-
-def test_a_shortlist_holds_all_the_mass(golden):
-    model = golden("C").model
-    encoded = model.encode(reference.batch([2, 5, 6, 7]))
-    position, entity = torch.arange(3), torch.arange(model.config.num_entities)
-    every = torch.cartesian_prod(position, entity)
-    wide = encoded.walk.new.log_prob(*every.T).view(3, -1).exp()
-    narrow = over_shortlist(encoded, [6, 0, 4]).walk.new.log_prob(*every.T)
-    assert (wide > 0).all()
-    wide[:, [e for e in entity.tolist() if e not in (4, 6)]] = 0
-    expected = wide / wide.sum(1, keepdim=True)
-    torch.testing.assert_close(narrow.view(3, -1).exp(), expected)
-    with pytest.raises(ValueError, match="a shortlist is of one text; got 2"):
-        both = torch.tensor([0, 0])
-        over_shortlist(model.encode(encoded.batch.select(both)), [4])
 
 
 def test_a_malformed_article_is_named(tmp_path):

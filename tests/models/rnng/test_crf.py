@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.rnng import crf
-from lm_latent_eval.models.rnng.networks import GenerativeModel, SpanScores, StackCell
+from lm_latent_eval.models.rnng.networks import GenerativeModel, SpanScores
 from lm_latent_eval.models.rnng.trees import Trees
 from tests.models.rnng import reference
 
@@ -30,30 +30,6 @@ def test_ties_go_to_the_shorter_left_part():
         fewer, _ = crf.trees_of(crf.k_best(scores, width), words)
         assert torch.equal(fewer[0, 0], ends[0, 0])
         assert len(fewer[0].unique(dim=0)) == width
-
-
-def test_each_distinct_prefix_is_computed_once(monkeypatch):
-    rnng = model("no_eos")
-    listed = reference.every_tree(6)
-    counted = []
-    forward = StackCell.forward
-
-    def counting(self, value, state):
-        counted.append(len(value))
-        return forward(self, value, state)
-
-    trees = reference.trees([listed * 3] * 2, "no_eos")
-    batch = reference.batch([TEXT[:6], [*TEXT[:3], 4, 4, 4]], "no_eos")
-    encoded = rnng.encode(batch)
-    monkeypatch.setattr(StackCell, "forward", counting)
-    rnng.log_joint(encoded, trees)
-    prefixes = {
-        (tuple(actions[:a]), tuple(text[: actions[:a].count(0)]))
-        for text in batch.targets.tolist()
-        for actions in listed
-        for a in range(1, 12)
-    }
-    assert sum(counted) == len(prefixes)
 
 
 def test_cutting_the_work_changes_nothing(monkeypatch):
