@@ -68,6 +68,8 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
     same(numbers(again, queries()), wanted)
     assert all({*t.answers} == {*tiny.ANSWERS} for t in completed)
     assert len(completed) == len(QUESTIONS)
+    with pytest.raises(ValueError, match="no answers are given"):
+        again.answer(completed[0], [])
     # Thoughts after other hints are others.
     again.shown = {}
     if proposal == "hinted":
