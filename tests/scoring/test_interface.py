@@ -1,0 +1,231 @@
+"""The Python interface: options that are told, errors, texts without support."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pickle
+import re
+
+import pyarrow as pa
+import pytest
+import torch
+
+import lm_latent_eval
+from lm_latent_eval.cli import main
+from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.report import results
+from lm_latent_eval.scoring import files, interface, likelihoods
+from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.scoring.files import Opening
+from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.options import parse_device
+from lm_latent_eval.scoring.records import Record, answer_of
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START
+from tests.missing_support import miss
+from tests.models.rnng import reference
+from tests.rounding import agree
+
+
+def test_devices_that_are_there_are_taken(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(parse_device(name)) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
+    assert not caplog.text
+    assert str(parse_device("cuda:2")) == "cpu"
+    assert "device=cuda:2 is not there; using the CPU" in caplog.text
+
+
+DEMO_TEXT = "She studied in the town."
+
+
+EXACT = {"num_samples": 9, "temperature": 2, "unk": "closed"}
+BEAM = {"estimator": "beam", "num_samples": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("lstm", EXACT, ["num_samples, temperature: no effect on likelihoods"]),
+        ("lstm", {"unk": "closed"}, []),
+        ("lstm", EXACT | {"estimator": "is"}, []),
+        ("kglm", BEAM | {"seed": 1, "temperature": 2}, ["seed: ", "temperature: "]),
+        # Which is searched under q, tempered.
+        ("kglm", BEAM | {"temperature": 2, "proposal": "peeking"}, []),
+        ("kglm", {"max_samples": 9}, ["max_samples: .* target_stderr"]),
+        ("kglm", {"max_samples": 9, "target_stderr": 1}, []),
+        ("kglm", {"estimator": "is", "bounds": "both"}, ["bounds: .*=is has none"]),
+        ("kglm", {"bounds": "both"}, []),
+        ("kglm", {"batch_size": 2, "max_batch_size": 4}, ["max_batch_size: no effect"]),
+        ("kglm", {"batch_size": "auto", "max_batch_size": 4}, []),
+    ],
+    ids=str,
+)
+def test_options_that_move_nothing_are_told(
+    model, options, said, caplog, lstm_directory
+):
+    checkpoint = load_checkpoint({"lstm": lstm_directory, "kglm": CHECKPOINT}[model])
+    batches = ("batch_size", "max_batch_size")
+    how = {name: options[name] for name in batches if name in options}
+    options = {name: options[name] for name in options if name not in batches}
+    interface._warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        scorer_of(checkpoint, options, quiet=True, **how)
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == len(said)
+    for line, wanted in zip(found, said, strict=True):
+        assert re.match(wanted, line)
+
+
+def test_a_warning_comes_once(caplog):
+    interface._warn.cache_clear()
+    model = lm_latent_eval.load(CHECKPOINT)
+    for _ in range(2):
+        model.log_likelihood([DEMO_TEXT], estimator="beam", num_samples=2, seed=3)
+    assert [r.getMessage()[:4] for r in caplog.records] == ["seed"]
+
+
+def test_beams_that_are_told_to_ignore_the_temperature_do():
+    model = lm_latent_eval.load(CHECKPOINT)
+
+    def beam(proposal, temperature):
+        [found] = model.log_likelihood(
+            [DEMO_TEXT],
+            estimator="beam",
+            num_samples=2,
+            proposal=proposal,
+            temperature=temperature,
+        )
+        return found.log_evidence
+
+    assert beam("adapted", 0.3) == beam("adapted", 3.0)
+    assert beam("smoothing", 0.3) != beam("smoothing", 3.0), "premise"
+    rnng = reference.model("A", "eos")
+    batch = TokenBatch.collate([[5, 4, 6, 5, END]], first=START)
+    found = []
+    for temperature in (0.3, 3.0):
+        proposal = rnng.proposal("crf", temperature)
+        trees = proposal.beam(proposal.encode(batch), 3).latents
+        found.append(rnng.log_joint(rnng.encode(batch), trees))
+    assert found[0].allclose(found[1], rtol=1e-12)
+    assert {("kglm", "adapted"), ("rnng", "crf")} == interface._UNTEMPERED
+
+
+# -- what is asked ---------------------------------------------------------------------
+
+
+ASKED = ["Ada saw the fox .", "the fox", "Bo"]
+
+
+@pytest.fixture(scope="module")
+def opened(kglm_directory):
+    return lm_latent_eval.load(kglm_directory, device="cpu")
+
+
+def test_equal_contexts_are_read_once(opened, monkeypatch):
+    """Their draws are those of the first, whatever follows."""
+    read, read_contexts = [], likelihoods.read_contexts
+
+    def reading(setting, method, texts):
+        read.extend(tuple(text.context) for text in texts)
+        return read_contexts(setting, method, texts)
+
+    monkeypatch.setattr(likelihoods, "read_contexts", reading)
+    contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
+    texts = [" fox .", " saw", " fox", " fox ."]
+    how = {"num_samples": 20, "estimator": "dpf"}
+    together = opened.log_likelihood(texts, contexts=contexts, **how)
+    assert len(read) == len({*read}) == 2
+    assert together[0] == together[3] != together[2]
+    [alone] = opened.log_likelihood(texts[:1], contexts=contexts[:1], **how)
+    assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"num_samples": 0}, ValueError, "num_samples=0: expected a whole number"),
+        ({"estimator": "bean"}, ValueError, "did you mean beam"),
+        (
+            {"estimator": "exact"},
+            ValueError,
+            "expected one of auto, mixed, dpf, is, beam",
+        ),
+        ({"proposal": "peaking"}, ValueError, "this checkpoint has"),
+        ({"unk": "spelled"}, ValueError, "train spelling"),
+        ({"texts": "the fox"}, TypeError, "expected a list of strings"),
+        ({"contexts": ["a"]}, ValueError, "3 texts, but 1 contexts"),
+    ],
+)
+def test_what_is_impossible_says_so(opened, settings, error, message):
+    texts = settings.pop("texts", ASKED)
+    with pytest.raises(error, match=message):
+        opened.log_likelihood(texts, **settings)
+
+
+# -- texts without support: the others are kept, and the error comes last --------------
+
+
+TEXTS = ["the fox", "Ada saw the fox .", "a zebra", "Bo saw Ada", "Ada"]
+OTHERS = [0, 2, 4]
+
+
+@pytest.fixture
+def model(kglm_directory):
+    return load(kglm_directory, device="cpu")
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    miss(monkeypatch)
+
+
+def test_the_other_texts_keep_their_estimates(model, monkeypatch):
+    """And the error survives workers."""
+    whole = model.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
+    miss(monkeypatch)
+    with pytest.raises(MissedTextsError, match=r"text/1 \('Ada saw.*text/3") as raised:
+        model.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
+    found = raised.value.answers
+    assert [answer.index for answer in found] == OTHERS
+    assert agree([answer.estimate for answer in found], [whole[n] for n in OTHERS])
+    assert "3 of 5 texts are scored" in str(raised.value)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.names) == (str(raised.value), raised.value.names)
+    assert "Likewise text/3" in str(again)
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    output = tmp_path / "out.jsonl"
+    command = [
+        *("estimate", str(kglm_directory), "--data", str(tmp_path / "texts.txt")),
+        *("--output", str(output), "--estimator", "is", "--num-samples", "9"),
+    ]
+    for _ in range(2):  # the same command goes on, and says the same
+        assert main(command) == 2
+        said = capsys.readouterr()
+        assert "only 3 of 5 texts" in said.out
+        assert "text/1 ('Ada saw the fox .')" in said.err
+        assert "3 of 5 texts are scored" in said.err
+        _, *rows = map(json.loads, output.read_text().splitlines())
+        assert sorted(row["document"] for row in rows) == OTHERS
+    [record] = results.read(output)
+    assert not record.finished
+    assert all(math.isfinite(a.estimate.log_evidence) for a in record.answers)
+
+
+@pytest.mark.usefixtures("missing")
+def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
+    options = {"estimator": "is", "num_samples": 9}
+    worker = files._Worker(Opening(str(kglm_directory), options, device="cpu"))
+    block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
+    answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
+    assert sorted(answer.index for answer in answers) == OTHERS
+    err = files.missing(Record("estimate", {"num_texts": 5}, answers, False))
+    assert err.names == {1: "text/1", 3: "text/3"}
+    assert [answer.index for answer in err.answers] == OTHERS
