@@ -224,8 +224,8 @@ class Evaluation:
     def pieces(
         self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Pieces | None:
-        """Return what is kept of whole texts, if that is asked and one is long."""
-        if self.checkpoints is None or all(len(text.words) <= PIECE for text in texts):
+        """Return what is kept of texts, if that is asked and one is long."""
+        if self.checkpoints is None or all(text.num_words <= PIECE for text in texts):
             return None
         return Pieces(self.checkpoints, method, purpose, texts)
 

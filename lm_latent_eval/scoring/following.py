@@ -107,6 +107,10 @@ class Pieces:
         for text, row in zip(self.texts, log_w, strict=True):
             one = Pieces(self.checkpoints, self.method, self.purpose, [text])
             self.checkpoints.write(text.query.name, one._key("weights"), row.double())
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the states."""
         self.checkpoints.remove(self._names)
 
     def kept_weights(self) -> Tensor | None:

@@ -20,7 +20,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.following import Following
+from lm_latent_eval.scoring.following import Following, Pieces
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -349,11 +349,18 @@ class Continuations:
                         for row in rows:
                             found.setdefault(row.text.given, []).append(row)
                 yield from found.values()
+                if pieces := self._pieces(method, some):
+                    pieces.remove()
+
+    def _pieces(self, method: Estimator, contexts: Sequence[Text]) -> Pieces | None:
+        """Return what is kept of contexts, whatever comes after them."""
+        bare = [replace(text, words=[], word_costs=[]) for text in contexts]
+        return self.evaluation.pieces(method, "context", bare)
 
     def _read(self, method: Estimator, bar: tqdm, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
         words = [len(context.context) for context in contexts]
-        with Following(words, bar).reading():
+        with Following(words, bar, self._pieces(method, contexts)).reading():
             particles, given = read_contexts(self.evaluation, method, contexts)
         last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}

@@ -28,7 +28,7 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.testing.case import keys
 from tests.test_laws import TINY_MODELS
-from tests.tiny_checkpoint import rolling
+from tests.tiny_checkpoint import conditional, rolling
 
 PIECE, NUM_PIECES = 4, 5
 TEXT = "Ada saw the fox . the fox saw Bo . Ada saw Bo . the fox saw Ada ."
@@ -145,8 +145,9 @@ def test_texts_of_a_batch_and_other_settings(spelled_directory, tmp_path, monkey
     assert before + after <= tokens + PIECE + 1
 
 
+@pytest.mark.parametrize("asked", [rolling(TEXT), conditional((TEXT, " . Bo saw"))])
 def test_lm_eval_goes_on_from_what_lies_beside_its_cache(
-    kglm_directory, tmp_path, monkeypatch
+    kglm_directory, tmp_path, monkeypatch, asked
 ):
     reads, folder = Reads(monkeypatch, KGLM), tmp_path / f"answers.db{PIECES}"
 
@@ -154,7 +155,7 @@ def test_lm_eval_goes_on_from_what_lies_beside_its_cache(
         lm = LatentKGLM(kglm_directory, device="cpu", estimator="is", num_samples=10)
         caching = CachingLM(lm, str(cached))
         try:
-            return caching.loglikelihood_rolling(rolling(TEXT))
+            return getattr(caching, asked[0].request_type)(asked)
         finally:
             caching.dbdict.close()
 
