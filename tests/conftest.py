@@ -5,7 +5,6 @@ are looked for beside the project, in ``../shared/data`` and ``../shared/golden`
 """
 
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,19 +45,6 @@ def pytest_collection_modifyitems(items):
     if not torch.cuda.is_available():
         for item in needy:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Add up what the fuzz suite has tried, on whatever worker."""
-    total = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            for name, number in getattr(report, "user_properties", ()):
-                if name.startswith("fuzz "):
-                    total[name.removeprefix("fuzz ")] += number
-    if total:
-        counted = ", ".join(f"{number:,} {name}" for name, number in total.items())
-        terminalreporter.write_line(f"fuzz: {counted}")
 
 
 def find_folder(variable: str, default: str) -> Path:

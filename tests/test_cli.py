@@ -26,11 +26,11 @@ from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
-from lm_latent_eval.training.supervised import only_trainer
 
 RUN = ["--epochs", "2", "--batch-size", "8", "--num-layers", "1", "--hidden-size", "9"]
 KGLM = [*RUN, "--token-embedding-dim", "8", "--entity-embedding-dim", "5"]
 LSTM = [*RUN, "--embedding-dim", "8"]
+RELATIONS = [*LSTM, "--fact-dim", "4"]
 OUT = ["--output", "OUTPUT"]
 
 
@@ -55,41 +55,56 @@ def log_p(checkpoint, text: str) -> torch.Tensor:
     ids = [*checkpoint.tokenizer(text).ids, END]
     batch = TokenBatch.collate([ids], first=START)
     model, latents = checkpoint.model, NO_LATENT
-    if checkpoint.name == "kglm":
+    if checkpoint.name in ("kglm", "lrlm", "nklm"):
         proposal = model.proposal()
         latents = proposal.beam(proposal.encode(batch), 3).latents
     return model.log_joint(model.encode(batch), latents)
 
 
-def test_train_and_load_both_models(folder, capsys):
-    knowledge = ["--knowledge", str(folder / "graph.json")]
-    assert train(folder, "kglm", "kglm", *knowledge, *KGLM) == 0
+TRAINED = {"kglm": KGLM, "lrlm": RELATIONS, "nklm": RELATIONS, "lstm": LSTM}
+
+
+@pytest.mark.parametrize("model", TRAINED)
+def test_train_and_load(folder, capsys, model):
+    options = TRAINED[model]
+    if model != "lstm":
+        options = [*options, "--knowledge", str(folder / "graph.json")]
+    assert train(folder, model, model, *options) == 0
     shown = capsys.readouterr()
-    assert shown.out == f"wrote {folder / 'kglm'}\n"
+    assert shown.out == f"wrote {folder / model}\n"
     assert shown.err.count("nats a token, train -> dev: p ") == 2
-    kglm = load_checkpoint(folder / "kglm", expected="kglm")
-    assert kglm.model.config.hidden_size == 9
-    assert kglm.model.config.num_entities > 250, "the whole graph"
+    found = load_checkpoint(folder / model, expected=model)
+    assert found.model.config.hidden_size == 9
+    sizes = {"kglm": ("num_entities", 250), "lrlm": ("num_topics", 200)}
+    if model in sizes:
+        name, least = sizes[model]
+        assert getattr(found.model.config, name) > least, "the whole graph"
     text = json.loads((folder / "dev.jsonl").read_text("utf-8").splitlines()[0])
-    assert log_p(kglm, " ".join(text["tokens"])).isfinite().all()
+    assert log_p(found, " ".join(text["tokens"])).max() > -1e3
+    assert not [*folder.glob("*.training*")], "it has ended"
 
-    vocabulary = ["--vocabulary", str(folder / "kglm")]
-    assert train(folder, "lstm", "lstm", *vocabulary, *LSTM) == 0
-    lstm = load_checkpoint(folder / "lstm", expected="lstm")
-    assert lstm.tokenizer.vocab_size == kglm.tokenizer.vocab_size
-    assert log_p(lstm, " ".join(text["tokens"])).isfinite().all()
 
-    # Runs that have ended leave nothing to go on from: the same command begins anew.
-    assert not [*folder.glob("*.training*")]
+def test_a_training_begins_anew_where_one_has_ended(folder, capsys):
+    """Here with the vocabulary of what it replaces."""
+    assert train(folder, "lstm", "again", *LSTM) == 0
+    words = ["--vocabulary", str(folder / "again")]
+    first = load_checkpoint(folder / "again").tokenizer.vocabulary
     capsys.readouterr()
-    assert train(folder, "lstm", "lstm", *vocabulary, *LSTM) == 0
+    assert train(folder, "lstm", "again", *LSTM, *words, "--epochs", "1") == 0
     shown = capsys.readouterr().err
-    assert "lstm holds a checkpoint: it is replaced at the end" in shown
+    assert "again holds a checkpoint: it is replaced at the end" in shown
     assert "resuming" not in shown
-    assert load_checkpoint(folder / "lstm", expected="lstm")
+    assert load_checkpoint(folder / "again").tokenizer.vocabulary == first
 
 
-def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("rnn", ["--embedding-dim", "7", "--num-classes", "5"]),
+        ("srnn", ["--distortion", "0.3", "--l2", "0.001"]),
+    ],
+)
+def test_train_on_texts_that_are_cut_already(folder, tmp_path, capsys, model, options):
     texts = [json.loads(t) for t in (folder / "train.jsonl").read_text().splitlines()]
     lines = [" ".join(text["tokens"]).replace(".", " <unk>") for text in texts]
     for name in ("train", "dev"):
@@ -97,45 +112,16 @@ def test_train_and_load_texts_that_are_cut_already(folder, tmp_path, capsys):
             "\n".join(json.dumps({"text": line}) for line in lines)
         )
     cut = ["--already-cut", "--min-count", "1", "--epochs", "1", "--hidden-size", "7"]
-    rnn = ["--embedding-dim", "7", "--num-classes", "5"]
-    srnn = ["--distortion", "0.3", "--l2", "0.001"]
-    for model, options in (("rnn", rnn), ("srnn", srnn)):
-        assert train(tmp_path, model, model, *cut, *options) == 0
-        read = load_checkpoint(tmp_path / model, expected=model)
-        assert {*read.tokenizer.vocabulary} == {*" ".join(lines).split()} - {"<unk>"}
-        assert read.orthography is None, "their strings are lost"
-        assert log_p(read, lines[0]).isfinite().all()
-    # The vocabulary of one is that of the other.
-    words = ["--vocabulary", str(tmp_path / "srnn")]
+    assert train(tmp_path, model, model, *cut, *options) == 0
+    read = load_checkpoint(tmp_path / model, expected=model)
+    assert {*read.tokenizer.vocabulary} == {*" ".join(lines).split()} - {"<unk>"}
+    assert read.orthography is None, "their strings are lost"
+    assert log_p(read, lines[0]).isfinite().all()
     capsys.readouterr()
-    assert train(tmp_path, "rnn", "same", *cut, *rnn, *words) == 0
-    assert (
-        "--min-count: no effect, the vocabulary is that of" in capsys.readouterr().err
-    )
-    same = load_checkpoint(tmp_path / "same").tokenizer.vocabulary
-    assert same == load_checkpoint(tmp_path / "srnn").tokenizer.vocabulary
-    assert train(tmp_path, "rnn", "rnn", *cut, *rnn, "--hidden-size", "6") == 0
-    assert load_checkpoint(tmp_path / "rnn").model.config.hidden_size == 6
-    assert train(tmp_path, "srnn", "never", *cut, "--distortion", "0.7") == 2
-    assert "distortion=0.7: expected" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("model", ["lrlm", "nklm"])
-def test_train_and_load_relation_models(folder, capsys, model):
-    knowledge = ["--knowledge", str(folder / "graph.json")]
-    assert train(folder, model, model, *knowledge, *LSTM, "--fact-dim", "4") == 0
-    shown = capsys.readouterr()
-    assert shown.out == f"wrote {folder / model}\n"
-    assert shown.err.count("nats a token, train -> dev: p ") == 2
-    found = load_checkpoint(folder / model, expected=model)
-    assert found.model.config.num_topics > 200, "the whole graph"
-    assert found.model.config.fact_dim == 4
-    first, *_ = (folder / "train.jsonl").read_text().splitlines()
-    words = found.tokenizer(" ".join(json.loads(first)["tokens"])).ids
-    batch = TokenBatch.collate([[*words, END]], first=START)
-    proposal = found.model.proposal()
-    beam = proposal.beam(proposal.encode(batch), 3)
-    assert found.model.log_joint(found.model.encode(batch), beam.latents).max() > -1e3
+    words = ["--vocabulary", str(tmp_path / model)]
+    assert train(tmp_path, model, "same", *cut, *options, *words) == 0
+    said = capsys.readouterr().err
+    assert "--min-count: no effect, the vocabulary is that of" in said
 
 
 def test_the_package_is_a_command(capsys, monkeypatch):
@@ -162,110 +148,76 @@ READERS = {
     "tokenizer": ["distort", "tokenizer", "--data", "FILE", *OUT],
 }
 """Every command that reads texts, and which file."""
-UNREADABLE = {
-    "letters": b'{"tokens": "a string", "mentions": [], "triples": []}\n',
-    "nested": b'{"tokens": [["a"]], "mentions": [], "triples": []}\n',
-    "twice": b'{"tokens": ["a"], "mentions": [], "triples": [], "tokens": ["b"]}\n',
-    "deep": b'{"tokens": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
-    "utf-16": "Ada met Bo .\n".encode("utf-16"),
-    "nul": b"Ada\0met Bo .\n",
-    "mark within": b"{}\n\xef\xbb\xbfAda met Bo .\n",
-}
 
 
 @pytest.mark.parametrize("command", READERS)
 def test_what_is_no_text_is_refused_by_all_that_read_texts(tmp_path, capsys, command):
-    for name, content in UNREADABLE.items():
-        path = tmp_path / f"{name}.JSONL"
+    path = tmp_path / "texts.JSONL"
+    for content in (
+        b'{"tokens": ["a"], "mentions": [], "triples": [], "tokens": ["b"]}\n',
+        b'{"tokens": [["a"]], "mentions": [], "triples": []}\n',
+        b"Ada\0met Bo .\n",
+    ):
         path.write_bytes(content)
         places = {"FILE": str(path), "OUTPUT": str(tmp_path / "out")}
-        assert main([places.get(word, word) for word in READERS[command]]) == 2, name
+        assert main([places.get(word, word) for word in READERS[command]]) == 2
         shown = capsys.readouterr().err
-        assert shown.startswith(f"lm-latent-eval: {path}"), name
-        assert shown.count("\n") == 1, name
-
-
-@pytest.mark.parametrize("command", ["estimate", "tokenizer"])
-@pytest.mark.parametrize("name", ["bank.mrg", "bank.txt"])
-def test_brackets_are_not_learned_or_scored_as_words(tmp_path, capsys, command, name):
-    (tmp_path / name).write_text("(S (NP (NN plum)) (VP (VBZ is)))\n")
-    places = {"FILE": str(tmp_path / name), "OUTPUT": str(tmp_path / "out")}
-    assert main([places.get(word, word) for word in READERS[command]]) == 2
-    assert "has trees in brackets, which `train rnng` reads" in capsys.readouterr().err
+        assert shown.startswith(f"lm-latent-eval: {path}"), content
+        assert shown.count("\n") == 1, content
 
 
 def test_a_thousand_may_be_written_1e3(capsys):
-    parser = _parser()
-    read = parser.parse_args(["study", "--output", "o", "--num-samples", "1e3"])
-    assert read.num_samples == 1000
-    sample = ["distort", "sample", "--language", "agreement", "--output", "o"]
-    assert parser.parse_args([*sample, "--num-sequences", "2e1"]).num_sequences == 20
     trained = ["train", "lstm", "--data", "d", "--dev", "d", "--output", "o"]
-    assert parser.parse_args([*trained, "--epochs", "1e1"]).epochs == 10
-    for wrong in ("1.5", "inf", "many"):
-        with pytest.raises(SystemExit):
-            parser.parse_args([*trained, "--epochs", wrong])
-        assert f"argument --epochs: invalid int value: '{wrong}'" in (
-            capsys.readouterr().err
-        )
+    assert _parser().parse_args([*trained, "--epochs", "1e3"]).epochs == 1000
+    with pytest.raises(SystemExit):
+        _parser().parse_args([*trained, "--epochs", "1.5"])
+    assert "argument --epochs: invalid int value: '1.5'" in capsys.readouterr().err
 
 
-def test_an_interruption_says_how_to_go_on(folder, capsys, monkeypatch):
-    def interrupted(*args, **kwargs):
+def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(
+    folder, capsys, monkeypatch
+):
+    def interrupted(*_):
+        assert train(folder, "lstm", "cut", *LSTM) == 2, "meanwhile"
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lm_latent_eval.training.supervised.Trainer.run", interrupted)
     assert train(folder, "lstm", "cut", *LSTM) == 130
-    assert capsys.readouterr().err == (
+    shown = capsys.readouterr().err
+    assert f"another run is writing into {folder / 'cut'}: wait for it" in shown
+    assert shown.endswith(
         f"\ninterrupted; the finished epochs are kept in {folder / 'cut'}, and the "
         "same command goes on from there\n"
     )
 
 
-def test_two_do_not_train_into_one_folder(folder, capsys):
-    with only_trainer(folder / "locked"):
-        assert train(folder, "lstm", "locked", *LSTM) == 2
-        assert not (folder / "locked").exists()
-    shown = capsys.readouterr().err.splitlines()[-1]
-    assert f"another run is writing into {folder / 'locked'}: wait for it" in shown
+TRAIN = "train lstm --data {train} --dev {train} --output {out} "
+CALIBRATE = f"calibrate {CHECKPOINT} --texts 2 "
+SCORE = f"estimate {CHECKPOINT} --data {{train}} --option "
+MISTAKES = {
+    TRAIN + "--data {empty}": "no-text.jsonl has no text",
+    TRAIN + "--data {empty}.gone": "no-text.jsonl.gone",
+    TRAIN + "--dev {folder}": "has no trees",
+    TRAIN + "--epochs 0": "epochs=0: expected at least 1",
+    TRAIN + "--vocabulary nowhere": "pretrained=nowhere: no such directory",
+    TRAIN.replace("lstm", "srnn") + "--distortion 0.7": "distortion=0.7: expected",
+    CALIBRATE + "--max-words 300": "texts of 300 words: expected at most 256",
+    SCORE + "steps=5": "'steps' is not an argument of latent_kglm",
+    SCORE + "steps": "--option 'steps': expected NAME=VALUE",
+}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "train.jsonl"),
-        (b"", "train.jsonl has no text"),
-        (b'{"tokens": ["cut', "train.jsonl, line 1: "),
-        (b"\xff\xfe", "train.jsonl is not UTF-8"),
-    ],
-)
-def test_bad_data_ends_in_one_line(tmp_path, folder, capsys, content, message):
-    if content is not None:
-        (tmp_path / "train.jsonl").write_bytes(content)
-    (tmp_path / "dev.jsonl").write_bytes((folder / "dev.jsonl").read_bytes())
-    assert train(tmp_path, "kglm", "out") == 2
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistakes_end_in_one_line(folder, tmp_path, capsys, command):
+    empty = tmp_path / "no-text.jsonl"
+    empty.touch()
+    places = {"train": folder / "train.jsonl", "empty": empty, "out": tmp_path / "out"}
+    given = command.format(**places, folder=tmp_path / "nothing").split()
+    (tmp_path / "nothing").mkdir()
+    assert main(given) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("lm-latent-eval: ")
-    assert message in shown
-    assert shown.count("\n") == 1
+    assert MISTAKES[command] in shown and shown.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (["--epochs", "0"], "epochs=0: expected at least 1"),
-        (["--vocabulary", "nowhere"], "pretrained=nowhere: no such directory"),
-        (["--dev", "{empty}"], "has no trees"),
-    ],
-)
-def test_bad_options_end_in_one_line(folder, tmp_path, capsys, option, message):
-    option = [each.format(empty=tmp_path) for each in option]
-    assert train(folder, "lstm", "never", *LSTM, *option) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert shown.count("\n") == 1
-    assert not (folder / "never").exists()
 
 
 def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys):
@@ -288,19 +240,7 @@ def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     )
 
 
-def test_calibrate_refuses_texts_that_never_end(capsys, kglm_directory):
-    asked = ["--texts", "2", "--max-words", "300"]
-    assert main(["calibrate", str(kglm_directory), *asked]) == 2
-    assert "texts of 300 words: expected at most 256" in capsys.readouterr().err
-
-
 # -- options without effect ------------------------------------------------------------
-
-
-def first_line(capsys, *command: str) -> str:
-    """What a command says first; with nothing to work on, it then ends in an error."""
-    assert main([*command]) == 2
-    return capsys.readouterr().err.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +266,7 @@ def first_line(capsys, *command: str) -> str:
             "distort measure lengths a=b --output x --num-bins=7",
             "--num-bins: no effect, lengths needs none",
         ),
+        ("distort measure lengths a=none --output x", "lm-latent-eval: "),
         (
             "train rnng --data=a --dev=b --output=x --num-samples=3",
             "--num-samples: no effect, trees are drawn by --objective unsupervised",
@@ -334,13 +275,8 @@ def first_line(capsys, *command: str) -> str:
 )
 def test_options_without_effect_are_named(command, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert first_line(capsys, *command.split()).startswith(said)
-
-
-def test_options_that_were_not_given_are_not_named(capsys, tmp_path):
-    """A default is no choice of anybody."""
-    command = ["distort", "measure", "lengths", "a=none", "--output", str(tmp_path)]
-    assert "--num-bins" not in first_line(capsys, *command)
+    assert main(command.split()) == 2, "there is nothing to work on"
+    assert capsys.readouterr().err.startswith(said)
 
 
 # -- help and completion ---------------------------------------------------------------
@@ -422,21 +358,8 @@ def completed(tmp_path_factory):
 
 def test_bash_completes(completed):
     assert completed("lm-latent-eval es") == ["estimate"]
-    assert completed("lm-latent-eval train k") == ["kglm"]
     assert completed("lm-latent-eval estimate DIR --target") == ["--target-stderr"]
     assert completed("lm-latent-eval estimate DIR --estimator ") == sorted(
         ["auto", *ESTIMATORS.names()]
     )
-    assert completed("lm-latent-eval estimate DIR --unk s") == ["spelled"]
-    assert completed("lm-latent-eval recompute R --format ") == ["csv", "latex", "text"]
     assert completed("lm-latent-eval estimate DIR --data te") == ["texts.jsonl"]
-
-
-def test_what_a_model_has_of_its_own_is_given_by_name(tmp_path, capsys):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("She studied in the town.\n")
-    score = ["estimate", str(CHECKPOINT), "--data", str(texts), "--option"]
-    assert main([*score, "steps=5"]) == 2
-    assert "'steps' is not an argument of latent_kglm" in capsys.readouterr().err
-    assert main([*score, "steps"]) == 2
-    assert "--option 'steps': expected NAME=VALUE" in capsys.readouterr().err

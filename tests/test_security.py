@@ -64,7 +64,7 @@ STATEMENTS = {
         "test_ledger.py::test_other_tables_are_refused_before_they_do_anything"
     ),
     "A broken one ends in one line that names file, line and field": (
-        "fuzz/test_files.py::test_hostile_files "
+        "text/test_corpora.py::test_a_bad_line_is_named "
         "fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown "
         "report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line "
         "scoring/test_files.py::test_an_edited_record_is_refused_by_its_line"
@@ -89,7 +89,6 @@ STATEMENTS = {
     ),
     "a row has a digest over its values and the run's settings": (
         "test_ledger.py::test_a_row_that_was_edited_says_where "
-        "test_ledger.py::test_a_row_belongs_to_the_settings_above_it "
         "test_ledger.py::test_a_line_that_was_edited_says_where"
     ),
     "nothing of a ledger is obeyed": (

@@ -16,7 +16,7 @@ def within(seconds: float) -> Iterator[None]:
         return
 
     def stop(_number: int, _frame: object) -> NoReturn:
-        raise _Late(f"no end within {seconds} s")
+        raise Late(f"no end within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -27,5 +27,5 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class _Late(BaseException):
+class Late(BaseException):
     """No ``Exception``: what is tested may handle those."""

@@ -1,9 +1,7 @@
 """The law of this suite: a result, or one clear sentence, and never another number.
 
 What is given to a part of the package, however odd, ends in a result without NaN or in
-an error that our own code raises, in one line. Anything else is a *traceback*: an error
-that somebody else's code or an accident of ours has raised. What must not move a number
-and does is a *silent difference*. Both fail the test that finds them, and are counted.
+an error that our own code raises, in one line.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import io
 import math
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,8 @@ CLEAR = (ValueError, TypeError, OSError, FloatingPointError, ModuleNotFoundError
 """Errors that a caller may be expected to understand."""
 
 
-class Traceback(AssertionError):
-    """An error that is not one clear sentence of ours."""
-
-
-class SilentDifference(AssertionError):
-    """A number that moved without a word."""
+class Broken(AssertionError):
+    """An error that is not one clear sentence of ours, or a number that moved."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +34,6 @@ class Refused:
     """What was not done, and why."""
 
     reason: str
-
-
-@dataclass
-class Tally:
-    """What one test has tried; the same fault found again while shrinking is one."""
-
-    inputs: int = 0
-    refused: int = 0
-    tracebacks: set[str] = field(default_factory=set)
-    differences: set[str] = field(default_factory=set)
-
-
-tally = Tally()
-"""Of the test that runs."""
 
 
 def share(part: float) -> settings:
@@ -70,30 +50,26 @@ def outcome(call: Callable[[], Any]) -> Any:
     """Return what a call returns, or ``Refused``.
 
     Raises:
-        Traceback: If it raises anything but one clear sentence of ours.
+        Broken: If it raises anything but one clear sentence of ours.
     """
-    tally.inputs += 1
     try:
         return call()
-    except CLEAR as err:
-        message = str(err)
-        if _is_ours(err) and message.strip() and "\n" not in message:
-            tally.refused += 1
-            return Refused(message)
-        raise _traceback(err) from err
     except AssertionError:
         raise
     except Exception as err:
-        raise _traceback(err) from err
+        message = str(err)
+        clear = isinstance(err, CLEAR) and _is_ours(err)
+        if clear and message.strip() and "\n" not in message:
+            return Refused(message)
+        raise Broken(f"{type(err).__name__}: {message}") from err
 
 
 def command(*argv: str) -> str | Refused:
     """Run ``lm-latent-eval``; return what it prints, or ``Refused``.
 
     Raises:
-        Traceback: If it ends in anything but a result or one line on standard error.
+        Broken: If it ends in anything but a result or one line on standard error.
     """
-    tally.inputs += 1
     said, printed = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
@@ -101,43 +77,32 @@ def command(*argv: str) -> str | Refused:
     except SystemExit as end:  # argparse, after its usage
         status = end.code
     except Exception as err:
-        raise _traceback(err) from err
+        raise Broken(f"{argv}: {err!r}") from err
     if status == 0:
         return printed.getvalue()
-    line = said.getvalue().splitlines()[-1:]
-    if status != 2 or not line or "lm-latent-eval" not in line[0]:
-        found = f"status {status} of {argv}: {said.getvalue()!r}"
-        tally.tracebacks.add(found)
-        raise Traceback(found)
-    if "usage:" not in said.getvalue() and len(said.getvalue().splitlines()) > 1:
-        found = f"more than one line of {argv}: {said.getvalue()!r}"
-        tally.tracebacks.add(found)
-        raise Traceback(found)
-    tally.refused += 1
-    return Refused(line[0])
+    lines = said.getvalue().splitlines()
+    alone = len(lines) == 1 or "usage:" in said.getvalue()
+    if status != 2 or not alone or "lm-latent-eval" not in lines[-1]:
+        raise Broken(f"status {status} of {argv}: {said.getvalue()!r}")
+    return Refused(lines[-1])
 
 
 def finite(what: str, *numbers: float) -> None:
     """Check that numbers are numbers."""
     if not all(math.isfinite(number) for number in numbers):
-        tally.differences.add(what)
-        raise SilentDifference(f"{what}: {numbers} without a word")
+        raise Broken(f"{what}: {numbers} without a word")
 
 
-def same(what: str, found: Any, expected: Any, tolerance: float = 1e-9) -> None:
-    """Check that a result is another one, or was refused.
-
-    Numbers may differ by rounding: by a relative ``tolerance``.
-    """
+def same(what: str, found: Any, expected: Any) -> None:
+    """Check that a result is another one but for rounding, or was refused."""
     if isinstance(found, Refused):
         return
     if isinstance(found, float):
-        equal = math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+        equal = math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
     else:
         equal = found == expected
     if not equal:
-        tally.differences.add(what)
-        raise SilentDifference(f"{what}: {found!r:.200}, not {expected!r:.200}")
+        raise Broken(f"{what}: {found!r:.200}, not {expected!r:.200}")
 
 
 def _is_ours(err: BaseException) -> bool:
@@ -146,12 +111,3 @@ def _is_ours(err: BaseException) -> bool:
         return True
     last = traceback.extract_tb(err.__traceback__)[-1]
     return last.filename.startswith(OURS) and (last.line or "").startswith("raise")
-
-
-def _traceback(err: BaseException) -> Traceback:
-    frames = traceback.extract_tb(err.__traceback__)
-    ours = [f for f in frames if f.filename.startswith(OURS)] or list(frames)
-    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
-    found = f"{type(err).__name__} at {where}"
-    tally.tracebacks.add(found)
-    return Traceback(f"{found}: {err}")

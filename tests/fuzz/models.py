@@ -68,5 +68,3 @@ WRITE = {
     "srnn": _writer(srnn),
 }
 """Name -> what writes its directory. Spelled ones charge every character."""
-PROBABILITIES = tuple(name for name in WRITE if name != "srnn")
-"""Those whose scores are log-probabilities."""

@@ -1,6 +1,9 @@
-"""Any string has a number, in any company and order, and any request an answer."""
+"""Any file is texts or refused, any string has a number, any request an answer."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import pytest
 from hypothesis import given
@@ -8,51 +11,82 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import request
+from lm_latent_eval.text.corpora import read_texts
 from tests.fuzz.law import Refused, finite, outcome, same, share
-from tests.fuzz.models import PROBABILITIES, WRITE
+from tests.fuzz.models import WRITE
 from tests.fuzz.strategies import SCALARS, TEXTS, VALUES
 from tests.tiny_checkpoint import conditional, generation, rolling
 
-FEW = {"num_samples": 3}
+# -- files -----------------------------------------------------------------------------
+
+NAMES = ("a.txt", "a.jsonl", "a.JSONL", "a.ndjson", "a.json", "a.jsonl.txt", "a")
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@share(0.3)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=3).filter(
+        lambda texts: all(text.strip() and "\0" not in text for text in texts)
+    ),
+    name=st.sampled_from(NAMES),
+)
+def test_the_form_of_a_file_moves_no_text(tmp_path_factory, ascii_only, texts, name):
+    if any(text.encode("utf-8", "ignore").decode() != text for text in texts):
+        return  # halves of pairs
+    path = tmp_path_factory.getbasetemp() / name
+    lines = [json.dumps({"text": text}, ensure_ascii=ascii_only) for text in texts]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert outcome(lambda: read_texts(path)) == texts
+
+
+JSON = st.recursive(
+    VALUES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(("text", "tokens", "id")), inner, max_size=3),
+    ),
+    max_leaves=5,
+)
+
+
+@share(2)
+@given(
+    content=st.binary(max_size=80) | JSON.map(lambda v: json.dumps(v).encode() + b"\n"),
+    name=st.sampled_from(NAMES),
+)
+def test_any_bytes_are_texts_or_refused(tmp_path_factory, content, name):
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(content)
+    found = outcome(lambda: read_texts(path))
+    if isinstance(found, Refused):
+        return
+    assert all(isinstance(text, str) for text in found)
+    if name.lower().endswith(("jsonl", "json")):
+        assert content.lstrip(b"\xef\xbb\xbf \n\t").startswith(b"{"), "scored as prose"
+
+
+# -- strings ---------------------------------------------------------------------------
+
+
 MODELS = [name for name in WRITE if f"{name}_spelled" not in WRITE]
 
 
 @pytest.mark.parametrize("name", MODELS)
 @share(0.2)
-@given(text=TEXTS, other=TEXTS)
-def test_a_text_is_scored_alike_in_any_company(opened, name, text, other):
-    score = opened[name].log_likelihood
-    alone = outcome(lambda: score([text], **FEW)[0])
+@given(text=TEXTS, other=TEXTS, context=st.none() | TEXTS)
+def test_a_text_is_scored_alike_in_any_company(opened, name, text, other, context):
+    def score(*texts):
+        given = {} if context is None else {"contexts": [context] * len(texts)}
+        scored = opened[name].log_likelihood([*texts], num_samples=3, **given)
+        return scored[0].log_evidence, scored[0].draws_stderr
+
+    alone = outcome(lambda: score(text))
     if isinstance(alone, Refused):
         return
-    finite("a text", alone.log_evidence, alone.draws_stderr)
-    together = outcome(lambda: score([text, other], **FEW)[0])
+    finite("a text", alone[0], alone[1] if alone[1] < math.inf else 0.0)
+    together = outcome(lambda: score(text, other))
     if not isinstance(together, Refused):  # the other one was
-        same("a text in company", together.log_evidence, alone.log_evidence)
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if name in PROBABILITIES])
-@share(0.2)
-@given(context=TEXTS, text=TEXTS)
-def test_a_continuation_is_a_number(opened, name, context, text):
-    score = opened[name].log_likelihood
-    found = outcome(lambda: score([text], contexts=[context], **FEW)[0])
-    if not isinstance(found, Refused):
-        finite("a continuation", found.log_evidence, found.draws_stderr)
-
-
-@pytest.mark.parametrize("name", ["kglm_spelled", "lstm", "rnng"])
-@share(0.2)
-@given(text=TEXTS)
-def test_texts_are_written_and_bounded(opened, name, text):
-    """A bound, by a beam or exactly, is a log-probability."""
-    written = outcome(lambda: opened[name].generate([text], max_tokens=3, **FEW)[0])
-    assert isinstance(written, str | Refused)
-    options = {"num_samples": 5, "estimator": "exact" if name == "lstm" else "beam"}
-    found = outcome(lambda: opened[name].log_likelihood([text], **options)[0])
-    if not isinstance(found, Refused):
-        finite("a bound", found.log_evidence)
-        assert found.log_evidence <= 1e-9
+        same("a text in company", together[0], alone[0])
 
 
 # -- requests of lm-eval ---------------------------------------------------------------
@@ -61,7 +95,7 @@ def test_texts_are_written_and_bounded(opened, name, text):
 @pytest.fixture(scope="module")
 def backend(folders):
     """Return a backend over a tiny model."""
-    folder = str(folders["kglm_spelled"])
+    folder = folders["kglm_spelled"]
     return LatentKGLM(pretrained=folder, num_samples=3, device="cpu")
 
 
@@ -87,23 +121,17 @@ def test_requests_are_answered_alike_in_any_order(backend, pairs):
             assert greedy == also
 
 
-LENGTHS = st.one_of(
-    st.integers(-2, 20),
-    st.sampled_from(
-        (0.5, 2.0, 1e1, float("inf"), float("nan"), "3", "many", None, [2])
-    ),
-    st.booleans(),
+LENGTHS = st.integers(-2, 20) | st.sampled_from(
+    (0.5, 2.0, 1e1, float("inf"), float("nan"), "3", "many", None, [2], True, False)
 )
-NAMES = ("until", "max_gen_toks", "do_sample", "temperature", "top_p")
+OPTIONS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p")
 
 
 @share(1)
 @given(
     context=TEXTS,
     arguments=st.dictionaries(
-        st.sampled_from(NAMES),
-        st.one_of(VALUES, st.lists(TEXTS, max_size=2)),
-        max_size=4,
+        st.sampled_from(OPTIONS), VALUES | st.lists(TEXTS, max_size=2), max_size=4
     ),
     most=LENGTHS,
 )
@@ -115,7 +143,7 @@ def test_any_generation_arguments(backend, context, arguments, most):
 
 
 @share(0.5)
-@given(arguments=st.one_of(SCALARS, st.lists(SCALARS, max_size=2)))
+@given(arguments=SCALARS | st.lists(SCALARS, max_size=2))
 def test_generation_arguments_that_are_no_dictionary(backend, arguments):
     asked = request("generate_until", ("the", arguments), {}, 0, ("task", 0, 1))
     found = outcome(lambda: backend.generate_until([asked]))

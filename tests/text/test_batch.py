@@ -24,32 +24,8 @@ def rows(batch: TokenBatch) -> list[list[tuple[int, int, float]]]:
 def test_each_token_is_predicted_from_the_one_before():
     batch = TokenBatch.collate([[5, 6, 7], [8]], [[0.0, -1.5, 0.0], [-2.0]], first=2)
     assert rows(batch) == [[(2, 5, 0.0), (5, 6, -1.5), (6, 7, 0.0)], [(2, 8, -2.0)]]
-    assert batch.length.tolist() == [3, 1]
-    assert batch.inside.tolist() == [[True, True, True], [True, False, False]]
-    assert batch.targets[1, 1:].tolist() == [0, 0]
     assert batch.unknown_log_prob.dtype == torch.float64
-
-
-def test_prices_default_to_nothing():
     assert not TokenBatch.collate([[5, 6]], first=2).unknown_log_prob.any()
-
-
-def test_empty_texts():
-    batch = TokenBatch.collate([[], []], first=2)
-    assert batch.length.tolist() == [0, 0]
-    assert not batch.inside.any()
-    assert rows(batch) == [[], []]
-
-
-@given(TEXTS)
-def test_padding_holds_nothing(texts):
-    batch = TokenBatch.collate(texts, first=2)
-    assert [[target for _, target, _ in row] for row in rows(batch)] == texts
-    assert batch.inside.sum(1).tolist() == [len(text) for text in texts]
-    assert batch.targets.shape == batch.inputs.shape == batch.inside.shape
-    outside = ~batch.inside
-    assert not batch.targets[outside].any()
-    assert not batch.unknown_log_prob[outside].any()
 
 
 @given(TEXTS, st.integers(0, 7), st.integers(0, 7), st.data())
@@ -57,6 +33,7 @@ def test_pieces_and_picks(texts, start, size, data):
     prices = [[-float(i) for i in text] for text in texts]
     batch = TokenBatch.collate(texts, prices, first=2)
     whole = rows(batch)
+    assert [[target for _, target, _ in row] for row in whole] == texts
     piece = batch.piece(start, start + size)
     assert rows(piece) == [row[start : start + size] for row in whole]
     assert torch.equal(piece.inside, batch.inside[:, start : start + size])
@@ -65,6 +42,9 @@ def test_pieces_and_picks(texts, start, size, data):
     picked = batch.select(torch.tensor(index))
     assert rows(picked) == [whole[i] for i in index]
     for part in (batch, piece, picked):
+        assert part.inside.sum(1).tolist() == part.length.tolist()
+        assert not part.targets[~part.inside].any(), "padding holds nothing"
+        assert not part.unknown_log_prob[~part.inside].any()
         targets, length = part.on_host
         assert torch.equal(targets, part.targets)
         assert torch.equal(length, part.length)
@@ -76,15 +56,6 @@ def test_a_device_is_not_asked_for_what_the_host_made():
         targets, length = piece.on_host
     assert (targets.tolist(), length.tolist()) == ([[6, 7]], [2])
     assert work.num_waits == 0
-
-
-@given(TEXTS, st.integers(1, 4))
-def test_the_pieces_are_the_text(texts, size):
-    batch = TokenBatch.collate(texts, first=2)
-    num_tokens = batch.targets.shape[1]
-    parts = [rows(batch.piece(t, t + size)) for t in range(0, num_tokens, size)]
-    joined = [[token for part in parts for token in part[b]] for b in range(len(texts))]
-    assert joined == rows(batch)
 
 
 def test_what_is_given_goes_along():

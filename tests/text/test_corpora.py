@@ -1,4 +1,4 @@
-"""Plain texts from files."""
+"""Plain texts from files of any name; what is no text says what it is."""
 
 from __future__ import annotations
 
@@ -7,118 +7,121 @@ import codecs
 import pytest
 
 from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.text.files import numbered_lines, read_text
 
 
-def write(tmp_path, name: str, content: str):
+def write(tmp_path, name: str, content: str | bytes):
     path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
-def test_one_text_a_line(tmp_path):
-    path = write(tmp_path, "a.txt", "Eins.\n\n   \nZwei, drüben.\n{drei}\n(Vier)")
-    assert read_texts(path) == ["Eins.", "Zwei, drüben.", "{drei}", "(Vier)"]
+PLAIN = ["Eins.", "Zwei, drüben.", "{drei}", "(Vier)"]
+SEPARATED = "one\u2028text\x85of\u2029one line"
+TEXTS = {
+    "lines": ("a.txt", "Eins.\n\n   \nZwei, drüben.\n{drei}\n(Vier)", PLAIN),
+    "a mark": ("a.txt", codecs.BOM_UTF8 + b"Eins.\nZwei.", ["Eins.", "Zwei."]),
+    "a mark and JSON": ("a.jsonl", codecs.BOM_UTF8 + b'{"text": "Eins."}', ["Eins."]),
+    "half a pair": ("a.jsonl", r'{"text": "Ada \ud83d"}', ["Ada \ufffd"]),
+    "other separators": ("a.txt", f"{SEPARATED}\n", [SEPARATED]),
+    "such in JSON": ("a.jsonl", f'{{"text": "{SEPARATED}"}}\n', [SEPARATED]),
+}
+JSON_LINES = '{"text": "Ada wrote."}\n\n{"tokens": ["Bo", "read", "."], "id": 3}\n'
+for _name in ("a.jsonl", "a.JSONL", "a.ndjson", "a.json", "a.jsonl.txt", "a.txt", "a"):
+    TEXTS[f"JSON in {_name}"] = _name, JSON_LINES, ["Ada wrote.", "Bo read ."]
 
 
-@pytest.mark.parametrize(
-    "name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json", "a.jsonl.txt", "a.txt", "a"]
-)
-def test_json_lines_whatever_the_file_is_called(tmp_path, name):
-    lines = '{"text": "Ada wrote."}\n\n{"tokens": ["Bo", "read", "."], "id": 3}\n'
-    assert read_texts(write(tmp_path, name, lines)) == ["Ada wrote.", "Bo read ."]
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_are_read(tmp_path, kind):
+    name, content, texts = TEXTS[kind]
+    assert read_texts(write(tmp_path, name, content)) == texts
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_byte_order_mark_is_no_text(tmp_path, name):
-    content = {"a.txt": "Eins.\nZwei.", "a.jsonl": '{"text": "Eins."}'}[name]
-    path = write(tmp_path, name, content)
-    plain = read_texts(path)
-    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
-    assert read_texts(path) == plain
+NO_TEXT = r"line 1: expected .*, one a line"
+TWO_KINDS = r"a\.txt, line 3: JSON after .* plain text"
+TREES = r"has trees in brackets, .* `train rnng`"
+REFUSED = [
+    *(
+        ("a.txt", f"Eins.\n\n{x}\n", TWO_KINDS)
+        for x in ('{"text": "b"}', '[{"text": "b"}]', "{")
+    ),
+    *(
+        (name, content, NO_TEXT)
+        for name in ("a.txt", "a", "a.json")
+        for content in ('[{"text": "b"}]', '{\n "text": "b"\n}', "[\n]")
+    ),
+    ("a.txt", "(S (NP (NN plum)) (VP (VBZ is)))", TREES),
+    ("b.txt", "( (S\n    (NP (NN plum))))", TREES),
+    ("c", "\n(ROOT\n  (S (NN plum)))", TREES),
+    ("d.MRG", "(s (n plum) (v is))", TREES),
+    ("a.txt", "#begin document (a); part 000\n0 Ada (1)\n", "coref.* `train entitynlm"),
+    ("a.txt", "\n \n", r"a\.txt has no text"),
+    ("a.jsonl", "\n \n", r"a\.jsonl has no text"),
+]
 
 
-def test_half_a_pair_of_surrogates_is_read_as_it_is_scored(tmp_path):
-    path = write(tmp_path, "a.jsonl", r'{"text": "Ada \ud83d"}')
-    assert read_texts(path) == ["Ada \ufffd"]
-
-
-@pytest.mark.parametrize("line", ['{"text": "b"}', '[{"text": "b"}]', "{"])
-def test_lines_of_two_kinds_are_refused(tmp_path, line):
-    path = write(tmp_path, "a.txt", f"Eins.\n\n{line}\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 3: JSON after .* plain text"):
-        read_texts(path)
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a", "a.json"])
-@pytest.mark.parametrize("content", ['[{"text": "b"}]', '{\n "text": "b"\n}', "[\n]"])
-def test_json_that_is_not_one_object_a_line_is_refused(tmp_path, name, content):
-    with pytest.raises(ValueError, match=r"line 1: expected .*, one a line"):
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED)
+def test_what_is_no_text_says_what_it_is(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
         read_texts(write(tmp_path, name, content))
 
 
-TREES = {
-    "a.txt": "(S (NP (NN plum)) (VP (VBZ is)))",
-    "b.txt": "( (S\n    (NP (NN plum))))",
-    "c": "\n(ROOT\n  (S (NN plum)))",
-    "d.MRG": "(s (n plum) (v is))",
-}
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_trees_are_no_texts(tmp_path, name):
-    path = write(tmp_path, name, TREES[name])
-    with pytest.raises(ValueError, match=r"has trees in brackets, .* `train rnng`"):
-        read_texts(path)
-
-
-def test_coreference_is_no_text(tmp_path):
-    path = write(tmp_path, "a.txt", "#begin document (a); part 000\n0 Ada (1)\n")
-    with pytest.raises(ValueError, match=r"coreference .* `train entitynlm`"):
-        read_texts(path)
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
-def test_only_line_ends_end_lines(tmp_path, separator):
-    text = f"one{separator}text"
-    assert read_texts(write(tmp_path, "a.txt", f"{text}\n")) == [text]
-    content = f'{{"text": "{text}"}}\n'
-    assert read_texts(write(tmp_path, "a.jsonl", content)) == [text]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+BAD_LINES = [
+    *(
         '{"text": "cut o',
         "{}",
         "[]",
         "3",
-        '{"tokens": 3}',
-        '{"tokens": "a string"}',
-        '{"tokens": {"a": 1}}',
-        '{"tokens": [["a"], ["b"]]}',
-        '{"text": {"text": "a"}}',
-        '{"text": "a", "text": "b"}',
-        '{"text": "a", "score": NaN}',
-        '{"text": "a", "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '"a string"',
         '{"text": 3}',
         '{"text": null}',
-        '{"tokens": [1, 2]}',
-        '"a string"',
-    ],
-    ids=lambda line: line[:30],
-)
+    ),
+    *('{"tokens": 3}', '{"tokens": "a string"}', '{"tokens": {"a": 1}}'),
+    *('{"tokens": [["a"], ["b"]]}', '{"tokens": [1, 2]}', '{"text": {"text": "a"}}'),
+    *('{"text": "a", "text": "b"}', '{"text": "a", "score": NaN}', '[{"text": "a"}]'),
+    '{"text": "a", "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    '{"text": ' * 2_000,
+    '{"text": ' + "9" * 10_000 + "}",
+]
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:30])
 def test_a_bad_line_is_named(tmp_path, line):
     path = write(tmp_path, "a.jsonl", f'{{"text": "good"}}\n\n{line}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: expected \{\"text\""):
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: expected \{\"text\"") as e:
         read_texts(path)
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_file_without_texts_is_named(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"{name} has no text"):
-        read_texts(write(tmp_path, name, "\n \n"))
+    assert "\n" not in str(e.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing\.txt"):
         read_texts(tmp_path / "nothing.txt")
+
+
+# -- lines and encodings ---------------------------------------------------------------
+
+
+def test_lines_keep_their_numbers_and_lose_a_mark(tmp_path):
+    path = write(tmp_path, "a.txt", codecs.BOM_UTF8 + b"\none\r\n \n two\n")
+    assert list(numbered_lines(path)) == [(2, "one"), (4, " two")]
+    assert read_text(path) == "\none\n \n two\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\n" + codecs.BOM_UTF8 + b"two\n", "begins with a byte-order mark"),
+        (codecs.BOM_UTF8 * 2 + b"two\n", "begins with a byte-order mark"),
+        ("drüben\n".encode("utf-16"), r"a\.txt is not UTF-8 \(.*UTF-16"),
+        ("drüben\n".encode("utf-32"), r"a\.txt is not UTF-8 \(.*UTF-32"),
+        ("drüben\n".encode("latin-1"), r"a\.txt is not UTF-8 \(.*can't decode"),
+        ("one\n".encode("utf-16-le"), r"a\.txt, line 1: has a NUL character"),
+    ],
+)
+def test_another_encoding_is_named(tmp_path, content, message):
+    path = write(tmp_path, "a.txt", content)
+    with pytest.raises(ValueError, match=message):
+        list(numbered_lines(path))
+    if "UTF-8" in message:
+        with pytest.raises(ValueError, match=r"a\.txt is not UTF-8"):
+            read_text(path)

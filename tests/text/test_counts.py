@@ -1,17 +1,106 @@
-import pytest
+"""Units of texts, entropies of n-grams, and a gambler who bets on the next symbol."""
 
-from lm_latent_eval.text.counts import Counts
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_latent_eval.text.counts import LETTERS, Counts, gamble, letters, ngram_entropies
+
+TEXTS = st.text("abc", min_size=4, max_size=40)
 
 
 def test_units_by_hand():
     texts = ["Zoë's 3 cats slept.  They snored!", "日本"]
     assert Counts.of(texts) == Counts(sentences=3, words=7, characters=35, bytes=40)
-
-
-def test_nothing_has_no_length():
     assert Counts.of([""]) == Counts(sentences=0, words=0, characters=0, bytes=0)
 
 
-def test_one_string_is_refused():
-    with pytest.raises(TypeError, match="not one string"):
-        Counts.of("text")
+@given(TEXTS, st.integers(1, 4))
+def test_entropies_by_their_definition(text, max_order):
+    found = ngram_entropies(text, max_order)
+
+    assert found[0].rate.nats == pytest.approx(math.log(len(set(text))))
+    places = range(max_order - 1, len(text))
+    for each in found[1:]:
+        pairs = [(text[t - each.order + 1 : t], text[t]) for t in places]
+        contexts = Counter(context for context, _ in pairs)
+        expected = -sum(
+            math.log(pairs.count(pair) / contexts[pair[0]]) for pair in pairs
+        )
+        assert each.rate.nats == pytest.approx(expected / len(pairs), abs=1e-12)
+        once = sum(contexts[context] == 1 for context, _ in pairs)
+        assert each.share_unique == pytest.approx(once / len(pairs))
+    words = [{"a": "anna", "b": "bob", "c": "cyril"}[symbol] for symbol in text]
+    assert ngram_entropies(words, max_order) == found
+
+
+@pytest.mark.parametrize("max_order", [1, 2, 3])
+@pytest.mark.parametrize("strength", [0.3, 2.0])
+def test_bets_total_one(max_order, strength):
+    """At fair odds, what all texts of five symbols win together is what was staked."""
+    capitals = [
+        gamble(text, "abc", max_order=max_order, strength=strength).log_capital
+        for text in itertools.product("abc", repeat=5)
+    ]
+    assert sum(map(math.exp, capitals)) / 3**5 == pytest.approx(1, abs=1e-12)
+
+
+def test_no_gambler_beats_the_entropy():
+    """Exactly, over every text of seven symbols of a lopsided source."""
+    p = {"a": 0.7, "b": 0.2, "c": 0.1}
+    entropy = -sum(q * math.log(q) for q in p.values())
+
+    expected = sum(
+        math.prod(p[x] for x in text) * gamble(text, "abc", max_order=2).rate.nats
+        for text in itertools.product("abc", repeat=7)
+    )
+    assert expected > entropy
+    assert expected < math.log(3) + math.log(2) / 7, "nor loses more than he shares out"
+
+
+def test_bets_by_hand():
+    """aba with alpha 1: 1/2, then (0 + 1/2)/2, then (1 + 1/2)/3 at order 1."""
+    first = 1 / 2 * 1 / 4 * 1 / 2
+    # at order 2 nothing follows a or b twice, so its context adds nothing
+    second = 1 / 2 * 1 / 4 * 1 / 2
+    won = gamble("aba", "ab", max_order=2)
+    assert won.log_capital == pytest.approx(math.log(2**3 * (first + second) / 2))
+    assert (won.num_symbols, won.alphabet_size) == (3, 2)
+
+    # abab: at order 2 the last b follows an a that a b followed before
+    order_1 = first * (1 + 1 / 2) / 4
+    # order 1 says (1 + 1/2) / 4 = 3/8; order 2: (1 + 3/8) / 2
+    order_2 = second * (1 + 3 / 8) / 2
+    won = gamble("abab", "ab", max_order=2)
+    assert won.log_capital == pytest.approx(math.log(2**4 * (order_1 + order_2) / 2))
+
+
+@given(st.text(max_size=60))
+def test_letters_are_27(text):
+    written = letters(text)
+    assert set(written) <= set(LETTERS)
+    assert "  " not in written and written == written.strip()
+    assert letters(written) == written
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ngram_entropies("abc", 0), "max_order must be at least 1"),
+        (lambda: ngram_entropies("ab", 3), "a text of 2 symbols has no 3-gram"),
+        (lambda: gamble("aBc"), r"symbols\[1\] is 'B'"),
+        (lambda: gamble(""), "a bet needs a symbol"),
+        (lambda: gamble("a", "aa"), "repeats a symbol"),
+        (lambda: gamble("a", strength=0), "strength above 0"),
+        (lambda: Counts.of("text"), "not one string"),
+    ],
+)
+def test_what_has_no_count_is_refused(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()

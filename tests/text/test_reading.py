@@ -25,49 +25,42 @@ def writing():
     return orthography()
 
 
-def test_closed_charges_nothing(words):
-    reading = reader(words, "closed", num_unknown_types=7)(TEXT)
-    assert reading.log_unknown == [0.0] * 5
-    assert reading.log_spacing == [0.0] * 6
-    assert reading.unspelled == [False, True, False, True, False]
-    # Before Ada are two spaces; the full stop clings to her, as it would.
-    assert reading.respaced == [False, False, False, True, False, False]
+def test_each_policy_charges_what_it_says(words, writing):
+    readings = {
+        str(policy): reader(words, policy, num_unknown_types=7, orthography=writing)(
+            TEXT
+        )
+        for policy in UnknownWords
+    }
+    zebra, ada = writing.spelling.log_prob(["zebra", "Ada"])
+    charged = {"closed": (0, 0), "penalized": (-math.log(7),) * 2}
+    for policy, reading in readings.items():
+        first, second = charged.get(policy, (zebra, ada))
+        assert reading.log_unknown == pytest.approx([0, first, 0, second, 0])
+        assert reading.ids == readings["closed"].ids, "every policy reads the same"
+        assert reading.ids[1] == UNKNOWN
+        assert [TEXT[:end] for end in reading.ends][1] == "the zebra"
+        if policy == "spelled":
+            assert reading.log_spacing == writing.spacing(TEXT, words(TEXT))
+            assert reading.log_spacing[3] < reading.log_spacing[2] < 0, "two are rare"
+            assert not any(reading.unspelled) and not any(reading.respaced)
+        else:
+            assert reading.log_spacing == [0.0] * 6
+            assert reading.unspelled == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize(
     ("text", "lost"),
-    [("", [0]), (" \n", [1]), ("(the fox), saw", [0] * 7), (" a", [1, 0])],
+    [
+        ("", [0]),
+        (" \n", [1]),
+        ("(the fox), saw", [0] * 7),
+        (" a", [1, 0]),
+        (TEXT, [0, 0, 0, 1, 0, 0]),  # the full stop clings to Ada, as it would
+    ],
 )
 def test_what_the_words_cannot_restore_is_counted(words, text, lost):
     assert reader(words, "closed")(text).respaced == [bool(n) for n in lost]
-
-
-def test_penalized_charges_each_unknown_word_the_same(words):
-    reading = reader(words, "penalized", num_unknown_types=7)(TEXT)
-    cost = -math.log(7)
-    assert reading.log_unknown == pytest.approx([0, cost, 0, cost, 0])
-    assert reading.log_spacing == [0.0] * 6
-    assert reading.unspelled == [False, True, False, True, False]
-
-
-def test_spelled_charges_the_string(words, writing):
-    reading = reader(words, "spelled", orthography=writing)(TEXT)
-    zebra, ada = writing.spelling.log_prob(["zebra", "Ada"])
-    assert reading.log_unknown == pytest.approx([0, zebra, 0, ada, 0])
-    assert reading.log_spacing == writing.spacing(TEXT, words(TEXT))
-    assert reading.log_spacing[3] < reading.log_spacing[2] < 0, "two spaces are rare"
-    assert not any(reading.unspelled) and not any(reading.respaced)
-
-
-def test_every_policy_reads_the_same_words(words, writing):
-    readings = [
-        reader(words, policy, num_unknown_types=7, orthography=writing)(TEXT)
-        for policy in UnknownWords
-    ]
-    assert len({tuple(r.ids) for r in readings}) == 1
-    assert len({tuple(r.ends) for r in readings}) == 1
-    assert readings[0].ids[1] == UNKNOWN
-    assert [TEXT[:end] for end in readings[0].ends][1] == "the zebra"
 
 
 def test_a_literal_unknown_word_has_no_spelling(words, writing):
@@ -92,19 +85,14 @@ def test_a_vocabulary_is_excluded_from_spelling(words, writing):
     assert writing.spelling.log_outside.item() == pytest.approx(math.log1p(-inside))
 
 
-@pytest.mark.parametrize(
-    ("types", "has_spelling", "policy"),
-    [(7, True, "spelled"), (7, False, "penalized"), (0, False, "closed")],
-)
-def test_the_policy_is_the_strictest_there_is(
-    words, writing, types, has_spelling, policy
-):
-    chosen = reader(
-        words,
-        num_unknown_types=types,
-        orthography=writing if has_spelling else None,
-    )
-    assert chosen.policy == policy
+def test_the_policy_is_the_strictest_there_is(words, writing):
+    for types, spelling, policy in (
+        (7, writing, "spelled"),
+        (7, None, "penalized"),
+        (0, None, "closed"),
+    ):
+        chosen = reader(words, num_unknown_types=types, orthography=spelling)
+        assert chosen.policy == policy
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,3 @@ def test_gaps_total_one(spacing, left, right):
     ):
         weight /= seen + 1
     assert total + weight * 0.5 ** (longest + 1) == pytest.approx(1, rel=1e-12)
-
-
-def test_rare_gaps_cost_more(spacing, words):
-    usual, odd = "the fox.", "the\t\tfox."
-    assert sum(spacing(usual, words(usual))) > sum(spacing(odd, words(odd))) + 3

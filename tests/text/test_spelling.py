@@ -15,7 +15,7 @@ from lm_latent_eval.text import orthography as spelling_module
 from lm_latent_eval.text.orthography import Orthography, Spacing, Spelling
 from tests.memory import measured, on_linux
 from tests.memory_limit import at_most
-from tests.tiny_models import randomised
+from tests.tiny_models import damage, randomised
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,8 @@ def test_words_do_not_depend_on_their_company(spelling):
     assert spelling.log_mass(words).tolist() == pytest.approx(alone, rel=1e-12)
     together = spelling.log_prob(words)
     assert together == pytest.approx([p - spelling.log_outside.item() for p in alone])
+    inside = spelling.log_mass(["the", "a"]).exp().sum().item()
+    assert spelling.log_outside.item() == pytest.approx(math.log1p(-inside), rel=1e-12)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 12])
@@ -100,63 +102,54 @@ def test_memory_does_not_follow_from_the_length_of_words():
         assert peak < 20e6, what
 
 
-def test_the_mass_of_the_vocabulary_is_given_to_the_others(spelling):
-    inside = spelling.log_mass(["the", "a"]).exp().sum().item()
-    assert spelling.log_outside.item() == pytest.approx(math.log1p(-inside), rel=1e-12)
-    assert inside > 0
-
-
-def test_what_has_no_spelling_is_an_error():
-    tiny = Spelling(b"ab", 2, 2)
-    with pytest.raises(ValueError, match="an empty word has no spelling"):
-        tiny.log_prob([""])
-    with pytest.raises(ValueError, match=r"'abc' has the byte 0x63"):
-        tiny.log_prob(["abc"])
-
-
-def test_files_keep_every_probability(spelling, tmp_path):
-    Orthography(spelling, Spacing([("a", ".", " ", 3)])).save(tmp_path)
+@pytest.mark.parametrize("double", [True, False])
+def test_files_keep_every_probability(tmp_path, double):
+    model = Spelling(embedding_dim=3, hidden_size=4)
+    model = model.double() if double else model
+    model.exclude(["the"])
+    assert Orthography.load(tmp_path) is None, "no files are none"
+    Orthography(model, Spacing([("a", ".", " ", 3)])).save(tmp_path)
     again = Orthography.load(tmp_path)
     words = ["zebra", "7,5", "é"]
-    assert again.spelling.log_prob(words) == spelling.log_prob(words)
+    assert again.spelling.log_outside == model.log_outside
+    assert again.spelling.log_outside.dtype == torch.float64
+    assert again.spelling.log_prob(words) == model.log_prob(words)
     assert again.spacing.counts == {("a", ".", " "): 3}
 
 
-def test_in_float32_as_well(tmp_path):
-    model = Spelling(embedding_dim=3, hidden_size=4)
-    model.exclude(["the"])
-    model.save(tmp_path)
-    again = Spelling.load(tmp_path)
-    assert again.log_outside.dtype == torch.float64
-    assert again.log_outside == model.log_outside
-    assert again.log_prob(["fox"]) == model.log_prob(["fox"])
-
-
-def test_no_files_are_no_orthography(tmp_path):
-    assert Orthography.load(tmp_path) is None
-
-
-def test_half_of_the_files_is_an_error(spelling, tmp_path):
-    spelling.save(tmp_path)
-    with pytest.raises(ValueError, match=r"spacing\.json .* train .* again"):
-        Orthography.load(tmp_path)
-
-
-def test_damaged_files_are_an_error(spelling, tmp_path):
-    Orthography(spelling, Spacing()).save(tmp_path)
-    path = tmp_path / "spelling.safetensors"
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(ValueError, match=r"spelling\.safetensors is not a readable"):
-        Orthography.load(tmp_path)
+def _nan(folder):
     broken = Spelling(embedding_dim=3, hidden_size=4)
     torch.nn.init.constant_(broken.output.bias, torch.nan)
-    broken.save(tmp_path)
-    with pytest.raises(ValueError, match="holds NaN"):
+    broken.save(folder)
+
+
+DAMAGED = {
+    r"spacing\.json .* train .* again": lambda d: (d / "spacing.json").unlink(),
+    r"spelling\.safetensors is not a readable": lambda d: damage(
+        d / "spelling.safetensors"
+    ),
+    "holds NaN": _nan,
+    r"spacing\.json is not a readable table": lambda d: (d / "spacing.json").write_text(
+        '[["a", "b"]]'
+    ),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED)
+def test_damaged_files_are_an_error(spelling, tmp_path, message):
+    Orthography(spelling, Spacing()).save(tmp_path)
+    DAMAGED[message](tmp_path)
+    with pytest.raises(ValueError, match=message):
         Orthography.load(tmp_path)
-    spelling.save(tmp_path)
-    (tmp_path / "spacing.json").write_text('[["a", "b"]]')
-    with pytest.raises(ValueError, match=r"spacing\.json is not a readable table"):
-        Orthography.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("", "an empty word has no spelling"), ("abc", r"'abc' has the byte 0x63")],
+)
+def test_what_has_no_spelling_is_an_error(word, message):
+    with pytest.raises(ValueError, match=message):
+        Spelling(b"ab", 2, 2).log_prob([word])
 
 
 def test_sizes_that_are_only_claimed_take_no_memory(spelling, tmp_path):
