@@ -1,4 +1,4 @@
-"""Limits of memory and time: tests fail where what they run asks for more."""
+"""Limits of memory, time and files: what is run fails where it asks for more."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ def at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Let this process and those that it starts write no larger file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def alone(

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,6 @@ import torch
 from safetensors.torch import load_file
 
 from lm_latent_eval.distortion.columns import ScoresFolder
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, read_unfinished
 from lm_latent_eval.inference.particles import PIECE
@@ -55,11 +55,6 @@ PLAN = PROJECT / "tests" / "distortion" / "study" / "mini.json"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(spelled_directory):
-    return spelled_directory
-
-
-@pytest.fixture(scope="module")
 def text_file(tmp_path_factory):
     """Texts of many lengths, which batches mix."""
     words = ("Ada", "saw", "the", "fox", ".", "Bo")
@@ -71,9 +66,18 @@ def text_file(tmp_path_factory):
     return path
 
 
-def test_estimate(checkpoint, text_file, tmp_path):
+def killed(command: Callable[[Path], Command], folder: Path) -> tuple[Path, Path]:
+    """Return what a command leaves that was killed at times, and one that was not."""
+    cut, whole = folder / "cut", folder / "whole"
+    repeated, total = command(cut), command(whole).finish()
+    assert len([*repeated.kill(total)]) in range(ENOUGH, KILLS + 1)
+    assert repeated.finish() >= total
+    return cut, whole
+
+
+def test_estimate(spelled_directory, text_file, tmp_path):
     def command(output: Path) -> Command:
-        given = ["estimate", str(checkpoint), "--data", str(text_file)]
+        given = ["estimate", str(spelled_directory), "--data", str(text_file)]
         given += ["--num-samples", "20", "--batch-size", "3", "--output", str(output)]
         return Command(
             latent_eval,
@@ -96,9 +100,9 @@ def test_estimate(checkpoint, text_file, tmp_path):
         return {answer.index: repr(answer) for answer in found}
 
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    total, killed = command(whole).finish(), command(cut)
-    saved = [answers(cut) for _ in killed.kill(total)]
-    killed.finish()
+    total, repeated = command(whole).finish(), command(cut)
+    saved = [answers(cut) for _ in repeated.kill(total)]
+    repeated.finish()
     assert len(saved) in range(ENOUGH, KILLS + 1)
     assert saved[-1], "premise: something was kept"
     for some in saved:
@@ -110,12 +114,12 @@ def test_estimate(checkpoint, text_file, tmp_path):
         close(json.loads(found[n]), json.loads(line))
 
 
-def test_a_long_text(checkpoint, tmp_path):
+def test_a_long_text(spelled_directory, tmp_path):
     text_file = tmp_path / "text.txt"
     text_file.write_text("Ada saw the fox . " * (12 * PIECE // 5))
 
     def command(output: Path) -> Command:
-        given = ["estimate", str(checkpoint), "--data", str(text_file)]
+        given = ["estimate", str(spelled_directory), "--data", str(text_file)]
         given += ["--num-samples", "20", "--estimator", "smc", "--output", str(output)]
         return Command(latent_eval, given, tmp_path / "log", lambda: words(output))
 
@@ -129,27 +133,30 @@ def test_a_long_text(checkpoint, tmp_path):
         return max(found)
 
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    total, killed = command(whole).finish(), command(cut)
-    saved = [words(cut) for _ in killed.kill(total)]
+    total, repeated = command(whole).finish(), command(cut)
+    saved = [words(cut) for _ in repeated.kill(total)]
     assert len(saved) in range(ENOUGH, KILLS + 1)
     assert saved == sorted(saved) and saved[-1] > 0, "what was read stays read"
-    killed.finish()
+    repeated.finish()
     [expected], [found] = (read_record(path).answers for path in (whole, cut))
     close(records.row_of(found), records.row_of(expected))
     assert not [*tmp_path.glob(f"*{PIECES}")]
 
 
-def test_study(checkpoint, text_file, tmp_path):
+def test_study(spelled_directory, text_file, tmp_path):
     def command(output: Path) -> Command:
-        given = ["study", "--pretrained", str(checkpoint), "--data", str(text_file)]
+        given = [
+            "study",
+            "--pretrained",
+            str(spelled_directory),
+            "--data",
+            str(text_file),
+        ]
         given += ["--num-samples", "20", "--replicate", "4", "--temperatures", "1"]
         given += ["--beam-widths", "3", "--batch-size", "5", "--output", str(output)]
         return Command(latent_eval, given, tmp_path / "log", lambda: len(draws(output)))
 
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
-    assert killed.finish() == total
+    cut, whole = killed(command, tmp_path)
     expected, found = draws(whole), draws(cut)
     assert found.keys() == expected.keys()
     for key, (row, log_w) in expected.items():
@@ -178,9 +185,9 @@ def test_train(tmp_path):
     path.write_text("the fox saw Ada .\nAda saw Bo .\nBo saw the fox .\n" * 20)
     data = ["--data", str(path), "--dev", str(path)]
 
-    def command(name: str) -> Command:
-        log = tmp_path / f"{name}.log"
-        given = ["train", "lstm", *data, "--output", str(tmp_path / name)]
+    def command(output: Path) -> Command:
+        log = output.with_suffix(".log")
+        given = ["train", "lstm", *data, "--output", str(output)]
         given += ["--epochs", "12", "--batch-size", "2", "--dropout", "0.3"]
         given += ["--embedding-dim", "8", "--hidden-size", "9", "--patience", "30"]
         return Command(latent_eval, given, log, lambda: epochs(log))
@@ -188,31 +195,11 @@ def test_train(tmp_path):
     def epochs(log: Path) -> int:
         return log.read_text().count("\nepoch ") if log.exists() else 0
 
-    command("whole").finish()
-    killed = command("cut")
-    assert len([*killed.kill(total=12)]) in range(ENOUGH, KILLS + 1)
-    killed.finish()
-    assert epochs(killed.log) >= 12
+    folders = killed(command, tmp_path)
     for name in ("model.safetensors", "spelling.safetensors"):
-        found, expected = (load_file(tmp_path / n / name) for n in ("cut", "whole"))
+        found, expected = (load_file(folder / name) for folder in folders)
         assert found.keys() == expected.keys()
         assert all(found[key].equal(expected[key]) for key in expected), name
-
-
-def test_distort_sample(tmp_path):
-    def command(output: Path) -> Command:
-        given = ["distort", "sample", "--language", "agreement", "--output"]
-        given += [str(output), "--num-sequences", "6000", "--shard-size", "900"]
-        return Command(
-            latent_eval, given, tmp_path / "log", lambda: num_bytes(output, "shards/*")
-        )
-
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
-    killed.finish()
-    assert Corpus.open(cut).settings == Corpus.open(whole).settings
-    same_files(cut, whole)
 
 
 def test_distort_study(tmp_path):
@@ -235,11 +222,8 @@ def test_distort_study(tmp_path):
             for name in names
         )
 
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
-    assert killed.finish() == total
-    layouts = [Layout(folder) for folder in (cut, whole)]
+    folders = killed(command, tmp_path)
+    layouts = [Layout(folder) for folder in folders]
     for learner in Learners(DistortionPlan.read(PLAN)).all:
         for kind in ("test", "text"):
             found, expected = (
@@ -250,13 +234,13 @@ def test_distort_study(tmp_path):
                 torch.testing.assert_close(
                     getattr(found, name), column, rtol=1e-6, atol=1e-6
                 )
-    tables = (folder / "report" / "tables.md" for folder in (cut, whole))
+    tables = (folder / "report" / "tables.md" for folder in folders)
     assert len({path.read_text() for path in tables}) == 1
 
 
-def test_use_cache(checkpoint, text_file, tmp_path):
+def test_use_cache(spelled_directory, text_file, tmp_path):
     def command(folder: Path) -> Command:
-        given = [str(checkpoint), str(text_file), str(folder)]
+        given = [str(spelled_directory), str(text_file), str(folder)]
         return Command(
             lm_eval, given, tmp_path / "log", lambda: num_bytes(folder, "answers*.db")
         )
@@ -264,11 +248,7 @@ def test_use_cache(checkpoint, text_file, tmp_path):
     def results(folder: Path) -> dict:
         return json.loads((folder / "results.json").read_text())
 
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    killed, total = command(cut), command(whole).finish()
-    assert len([*killed.kill(total)]) in range(ENOUGH, KILLS + 1)
-    killed.finish()
-    close(results(cut), results(whole))
+    close(*map(results, killed(command, tmp_path)))
 
 
 QUESTIONS = """
@@ -317,10 +297,10 @@ def test_thoughts(tmp_path):
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     command(whole).finish()
-    killed = command(cut)
-    assert len([*killed.kill(total=NUM_QUESTIONS)]) in range(ENOUGH, KILLS + 1)
+    repeated = command(cut)
+    assert len([*repeated.kill(total=NUM_QUESTIONS)]) in range(ENOUGH, KILLS + 1)
     assert thought_of(cut) > 0, "premise: what was thought is kept"
-    killed.finish()
+    repeated.finish()
     assert len(rows(whole)) == NUM_QUESTIONS
     for kind in (rows, scored):
         for found, expected in zip(kind(cut), kind(whole), strict=True):
@@ -376,14 +356,3 @@ def close(found, expected, rounding: float = ROUNDING) -> None:
         assert found == pytest.approx(expected, rel=rounding, abs=rounding)
     else:
         assert found == expected
-
-
-def same_files(folder: Path, whole: Path) -> None:
-    """Compare every byte of what is no lock."""
-    found, expected = (
-        {path.relative_to(root): path for path in root.rglob("*") if path.is_file()}
-        for root in (folder, whole)
-    )
-    assert found.keys() == expected.keys(), "nothing is left over"
-    for name, path in expected.items():
-        assert found[name].read_bytes() == path.read_bytes(), name

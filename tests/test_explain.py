@@ -140,30 +140,12 @@ def test_every_metric_has_a_meaning():
 def test_other_models_and_no_results(tmp_path, capsys):
     write(tmp_path, {"model": "hf"}, {})
     assert "hf is not one of our models" in explain(tmp_path)
-    with pytest.raises(FileNotFoundError, match="run lm_eval with --output_path"):
-        explain(tmp_path / "nothing")
-    assert main(["explain", str(tmp_path / "nothing")]) == 2
-    assert "--output_path" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]",
-        '{"config": 3, "results": {}}',
-        '{"config": {}, "results": {"t": 3}}',
-        '{"config": {"latent_eval": {}}, "results": {}}',
-        '{"results": {}}',
-        "[" * 100_000,
-        "",
-    ],
-    ids=lambda content: content[:40],
-)
-def test_what_are_no_results_is_named(tmp_path, content, capsys):
-    (tmp_path / "results_2026.json").write_text(content)
+    (tmp_path / "results_2026.json").write_text('{"config": 3, "results": {}}')
     assert main(["explain", str(tmp_path)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "results_2026.json holds no results of lm_eval" in line
+    assert main(["explain", str(tmp_path / "nothing")]) == 2
+    assert "--output_path" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("estimator", ["exact", "theirs:Own"])

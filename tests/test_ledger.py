@@ -18,6 +18,7 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lm_latent_eval.files import NoRoomError
 from lm_latent_eval.ledger import database, files
 from lm_latent_eval.ledger.database import Ledger, remove
 from lm_latent_eval.ledger.files import (
@@ -30,7 +31,7 @@ from lm_latent_eval.ledger.files import (
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
 from tests.killing import KILLS
-from tests.memory_limit import at_most
+from tests.memory_limit import at_most, no_file_above
 from tests.time_limit import within
 
 # -- one writer ----------------------------------------------------------------------
@@ -51,27 +52,6 @@ def test_two_do_not_write_at_once(tmp_path):
         assert message in done.stderr
     with only_writer(tmp_path, "all"):
         assert (tmp_path / LOCK_FILE).exists()
-
-
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
-    def locks_nothing(_):
-        raise NotImplementedError
-
-    monkeypatch.setattr(FileLock, "acquire", locks_nothing)
-    with only_writer(tmp_path, "all"):
-        (tmp_path / "file").touch()
-    assert f"{tmp_path} is on a file system that locks nothing" in caplog.text
-
-
-def test_a_folder_goes_on_with_the_same_settings(tmp_path):
-    asked = {"seed": 0, "sizes": (1, 2)}
-    for _ in range(2):
-        with files.going_on(tmp_path, asked, "study", "all"):
-            assert files.read(tmp_path, "study") == {"seed": 0, "sizes": [1, 2]}
-    message = r"is of another study \(seed is 0 there and 1 here\)"
-    with pytest.raises(ValueError, match=message):  # noqa: SIM117
-        with files.going_on(tmp_path, {**asked, "seed": 1}, "study", "all"):
-            pytest.fail("two studies")
 
 
 # -- ledgers -------------------------------------------------------------------------
@@ -121,31 +101,22 @@ VALUES = st.recursive(
     )
 )
 def test_what_is_kept_comes_back_as_it_was(tmp_path_factory, rows):
-    """Strings of any characters, and floats to the bit."""
+    """Strings of any characters, floats to the bit, and of two of a name the last."""
     folder = tmp_path_factory.mktemp("any")
-    with ledger(folder).going_on(ASKED, None) as kept:
-        for part, key, row, numbers in rows:
-            kept.add(part, key, row, numbers.tobytes())
-    found = ledger(folder).read()[1]
     last = {(part, key): (row, numbers) for part, key, row, numbers in rows}
+    for some in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        with ledger(folder).going_on(ASKED, None) as kept:
+            for part, key, row, numbers in some:
+                kept.add(part, key, row, numbers.tobytes())
+                assert key in kept.keys(part)
+                assert kept.get(part, key).numbers == numbers.tobytes()
+    said, found = ledger(folder).read()
+    assert said == {"format": 1, "seed": 0, "sizes": [1, 2]}
     assert {(each.part, each.key) for each in found} == last.keys()
     for each in found:
         row, numbers = last[each.part, each.key]
         assert repr(each.row) == repr(plain(row)), "JSON has no infinity"
         assert each.numbers == numbers.tobytes()
-
-
-def test_a_ledger_is_gone_on_with(tmp_path):
-    fill(tmp_path, 1, 2)
-    with ledger(tmp_path).going_on(ASKED, None) as rows:
-        assert rows.keys("part") == [(1,), (2,)] and rows.keys("other") == []
-        assert rows.get("part", (2,)).row == {"n": 2}
-        rows.add("part", (1,), {"n": 7})
-        rows.add("other", (1,), {"n": 4})
-        assert [found.row["n"] for found in rows] == [2, 7, 4]
-    said, found = ledger(tmp_path).read()
-    assert said == {"format": 1, "seed": 0, "sizes": [1, 2]}
-    assert [each.row["n"] for each in found] == [2, 7, 4]
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -191,8 +162,18 @@ def test_a_disk_of_this_machine_is_known(tmp_path, monkeypatch, mounts, local):
     assert database._is_local(here / "found.sqlite") is local
 
 
-def test_a_file_system_without_locks_keeps_rows_as_well(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_said_and_keeps_rows(
+    tmp_path, monkeypatch, caplog
+):
     """SQLite's own locks fail there, as those of ``only_writer`` do."""
+
+    def locks_nothing(_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(FileLock, "acquire", locks_nothing)
+    with only_writer(tmp_path, "all"):
+        pass
+    assert f"{tmp_path} is on a file system that locks nothing" in caplog.text
     connect, asked = sqlite3.connect, []
 
     class NoLocks(sqlite3.Connection):
@@ -260,41 +241,29 @@ def test_a_kill_loses_the_row_in_hand_at_most(tmp_path, local):
     assert int(done.stdout) >= KILLS * 5, "premise: rows were kept between kills"
 
 
-def test_two_do_not_write_one_ledger(tmp_path):
-    with ledger(tmp_path).going_on(ASKED, None) as rows:
-        rows.add("part", (1,), {"n": 1})
-        with pytest.raises(BusyError, match="another run is writing into"):
-            fill(tmp_path, 2)
-        remove([ledger(tmp_path).path])
-        rows.add("part", (3,), {"n": 3})
-    assert numbers_of(tmp_path) == [1, 3]
-    remove([ledger(tmp_path).path])
-    [lock] = tmp_path.iterdir()
-    assert (lock.suffix, lock.read_bytes()) == (".lock", b""), "which stays, empty"
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_settings_may_be_infinite(tmp_path, value):
+@pytest.mark.parametrize("value", [0.5, math.inf, -math.inf, math.nan])
+def test_the_same_settings_go_on_and_others_are_named(tmp_path, value):
+    """Of a ledger and of a folder; settings may be infinite."""
     asked = {"stderr": {"target": value}, "sizes": (1, 2)}
     for number in range(2):
         with ledger(tmp_path).going_on(asked, None) as rows:
             assert len([*rows]) == number
             rows.add("part", (number,), {})
+            with pytest.raises(BusyError, match="another run is writing into"):
+                fill(tmp_path, 2)
         with files.going_on(tmp_path, asked, "study", "all"):
-            pass
-    message = "stderr.target is .* there and 1.0 here"
-    with pytest.raises(ValueError, match=message):  # noqa: SIM117
-        with ledger(tmp_path).going_on({**asked, "stderr": {"target": 1.0}}, None):
+            assert files.read(tmp_path, "study")["sizes"] == [1, 2]
+    other = {**asked, "stderr": {"target": 1.0}}
+    message = r"is of another .* \(stderr.target is .* there and 1.0 here\)"
+    for going_on in (
+        ledger(tmp_path).going_on(other, None),
+        files.going_on(tmp_path, other, "study", "all"),
+    ):
+        with pytest.raises(ValueError, match=message), going_on:
             pytest.fail("two runs")
-
-
-def test_other_settings_are_refused_and_named(tmp_path):
-    fill(tmp_path, 1)
-    message = r"of another list of finds \(seed is 0 there and 1 here\)"
-    with pytest.raises(ValueError, match=message):  # noqa: SIM117
-        with ledger(tmp_path).going_on({**ASKED, "seed": 1}, None):
-            pytest.fail("two runs")
-    assert numbers_of(tmp_path) == [1]
+    assert len(ledger(tmp_path).read()[1]) == 2
+    remove([ledger(tmp_path).path])
+    assert not ledger(tmp_path).path.exists()
 
 
 def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
@@ -312,42 +281,23 @@ def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
                 pytest.fail("two versions")
 
 
-FULL = """
-import resource, sys
-from pathlib import Path
-from lm_latent_eval.files import NoRoomError
-from lm_latent_eval.ledger import database
-
-database._is_local = lambda _: sys.argv[3] == "True"
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
-ledger = database.Ledger(Path(sys.argv[1]) / "found.sqlite", "list of finds", 1)
-done = 0
-try:
-    with ledger.going_on({"seed": 0, "sizes": (1, 2)}, None) as kept:
-        for n in range(400):
-            kept.add("part", (n,), {"n": n}, bytes(1000))
-            done += 1
-except NoRoomError as err:
-    print(done, err)
-"""
-
-
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("size", [0, 20_000, 100_000])
-def test_a_full_disk_is_one_line_and_loses_no_row(tmp_path, size, local):
-    pytest.importorskip("resource")
-    command = [sys.executable, "-c", FULL, tmp_path, str(size), str(local)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    [line] = done.stdout.splitlines()
-    number, said = line.split(" ", 1)
-    path = ledger(tmp_path).path
+def test_a_full_disk_is_one_line_and_loses_no_row(tmp_path, monkeypatch, size, local):
+    monkeypatch.setattr(database, "_is_local", lambda _: local)
+    path, done = ledger(tmp_path).path, 0
+    with pytest.raises(NoRoomError) as caught, no_file_above(size):  # noqa: SIM117
+        with ledger(tmp_path).going_on(ASKED, None) as kept:
+            for done in range(400):
+                kept.add("part", (done,), {"n": done}, bytes(1000))
+    said = str(caught.value)
     assert said.startswith(f"{path} cannot be written (") and "make room" in said
-    assert not done.stderr
-    assert size < 50_000 or int(number) > 1, "premise"
+    assert "\n" not in said
+    assert size < 50_000 or done > 1, "premise"
     fill(tmp_path, 1000)
     found = numbers_of(tmp_path)
     assert found[-1] == 1000
-    assert found[:-1] in ([*range(int(number))], [*range(int(number) + 1)])
+    assert found[:-1] in ([*range(done)], [*range(done + 1)])
 
 
 EDITS = {
@@ -382,10 +332,6 @@ def test_a_row_that_was_edited_says_where(tmp_path, edit):
     assert "DELETE FROM found WHERE place = 2" in str(err.value)
     changed(tmp_path, "DELETE FROM found WHERE place = 2")
     assert numbers_of(tmp_path) == [1, 3]
-
-
-def test_a_row_belongs_to_the_settings_above_it(tmp_path):
-    fill(tmp_path, 3)
     changed(tmp_path, "UPDATE run SET settings = replace(settings, '0', '1')")
     with pytest.raises(ValueError, match=r"row 1 .* of other settings"):
         ledger(tmp_path).read()
@@ -405,6 +351,7 @@ OTHERS = {
     "no settings": ("DELETE FROM run", "says no settings"),
     "settings twice": ("INSERT INTO run VALUES ('{}')", "says no settings"),
     "settings that are none": ("UPDATE run SET settings = '[]'", "says no settings"),
+    "no database": ('{"my": "results"}\n' * 99, r"\(file is not a database\)"),
     "deep settings": (
         f"UPDATE run SET settings = '{'[' * 10_000}'",
         "nested too deeply",
@@ -427,14 +374,11 @@ def refused(folder, says) -> None:
 def test_other_tables_are_refused_before_they_do_anything(tmp_path, kind):
     fill(tmp_path, 1)
     statement, says = OTHERS[kind]
-    changed(tmp_path, statement)
+    if kind == "no database":
+        ledger(tmp_path).path.write_text(statement)
+    else:
+        changed(tmp_path, statement)
     refused(tmp_path, says)
-
-
-@pytest.mark.parametrize("content", [b"dear diary\n", b'{"my": "results"}\n' * 99])
-def test_what_is_no_ledger_stays_as_it_is(tmp_path, content):
-    ledger(tmp_path).path.write_bytes(content)
-    refused(tmp_path, r"is not a list of finds \(file is not a database\)")
 
 
 def test_a_ledger_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -563,16 +507,6 @@ def write_lines(folder, *rows) -> list[str]:
     return lines_file(folder).path.read_text().splitlines()
 
 
-def test_lines_come_back_with_their_places(tmp_path):
-    written = write_lines(tmp_path, {"n": 1.5}, {"n": math.inf})
-    assert lines_file(tmp_path).read() == (
-        {"format": 1, "seed": 0, "sizes": [1, 2]},
-        {2: {"n": 1.5}, 3: {"n": "inf"}},
-    )
-    for line in written:
-        json.loads(line, parse_constant=pytest.fail)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -608,8 +542,11 @@ def test_lines_of_something_else_are_refused(tmp_path, content, message):
     ],
 )
 def test_a_line_that_was_edited_says_where(tmp_path, edit, said):
-    head, line = write_lines(tmp_path, {"n": 3, "m": 2})
+    head, line = write_lines(tmp_path, {"n": 3, "m": math.inf})
     path = lines_file(tmp_path).path
+    asked = {"format": 1, "seed": 0, "sizes": [1, 2]}
+    assert lines_file(tmp_path).read() == (asked, {2: {"n": 3, "m": "inf"}})
+    json.loads(line, parse_constant=pytest.fail)
     path.write_text(f"{head}\n{json.dumps(edit(json.loads(line)))}\n")
     with pytest.raises(ValueError, match=rf"line 2 is not .*{said}.*: remove"):
         lines_file(tmp_path).read()
@@ -617,7 +554,7 @@ def test_a_line_that_was_edited_says_where(tmp_path, edit, said):
     with pytest.raises(ValueError, match=r"line 2 .* of other settings"):
         lines_file(tmp_path).read()
     path.write_text(f"{head}\n{sealed(head, json.loads(line) | {'n': 4})}\n")
-    assert lines_file(tmp_path).read()[1] == {2: {"n": 4, "m": 2}}
+    assert lines_file(tmp_path).read()[1] == {2: {"n": 4, "m": "inf"}}
 
 
 # -- states --------------------------------------------------------------------------

@@ -56,10 +56,6 @@ def test_the_digest_is_of_names_and_content(folder, tmp_path):
     assert write(folder) != first
 
 
-def changed(content: str):
-    return lambda folder: (folder / "config.json").write_text(content)
-
-
 def listed(**changes):
     """Change entries of the manifest itself; None takes one away."""
 
@@ -84,18 +80,17 @@ WRONG = {
         lambda folder: (folder / manifest.FILE_NAME).unlink(),
         r"manifest\.json is missing, .* was its writing interrupted",
     ),
-    "another content": (changed("[]"), r"config\.json is altered: its SHA-256"),
-    "another length": (changed("{ }"), r"config\.json has 3 bytes, but 2 by manifest"),
+    "another content": (
+        lambda folder: (folder / "config.json").write_text("[]"),
+        r"config\.json is altered: its SHA-256",
+    ),
+    "another length": (
+        lambda folder: (folder / "config.json").write_text("{ }"),
+        r"config\.json has 3 bytes, but 2 by manifest",
+    ),
     "a missing file": (
         lambda folder: (folder / "graph.safetensors").unlink(),
         r"graph\.safetensors is missing, though manifest\.json lists it",
-    ),
-    "a folder for a file": (
-        lambda folder: (
-            (folder / "graph.safetensors").unlink(),
-            (folder / "graph.safetensors").mkdir(),
-        ),
-        r"graph\.safetensors is missing, though",
     ),
     "a foreign file": (
         lambda folder: (folder / "spacing.json").write_text("[]"),
@@ -106,13 +101,11 @@ WRONG = {
         listed(**{"../model/config": GOOD}),
         r"config\.json is missing, though",
     ),
-    "another hash": (listed(config=GOOD), r"config\.json is altered"),
     "no hash": (
         listed(config={"sha256": "0", "size": 2}),
         "sha256 is '0': expected 64",
     ),
     "no size": (listed(config=GOOD | {"size": True}), "size is True: expected a whole"),
-    "half an entry": (listed(config={"size": 2}), "sha256 is missing"),
     "more than an entry": (listed(config=GOOD | {"url": "x"}), "not a readable"),
     "an entry of nothing": (listed(config=3), "not a readable manifest"),
     "no entries": (
@@ -124,7 +117,6 @@ WRONG = {
         r"its format is '2', not 'lm-latent-eval-manifest-1'",
     ),
     "no JSON": (replaced("{"), r"manifest\.json is not a readable manifest"),
-    "a list": (replaced("[]"), "not a readable manifest"),
     "no text": (
         lambda folder: (folder / manifest.FILE_NAME).write_bytes(b"\xff\xfe"),
         "not a readable manifest",
