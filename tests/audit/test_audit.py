@@ -85,35 +85,10 @@ def test_each_fault_is_caught_in_95_of_100_audits(fault, strength):
     assert sum(found) >= 95
 
 
-def test_a_witness_is_what_the_backend_answers():
-    """The total that a page prints is that of its requests, asked again."""
-    found = audited(1, fault="test_time_training", strength=0.6)
-    witness = by_title(found)[verdict.LISTS.title].witness
-    asker = Requester(faulty_model(world=1, fault="test_time_training", strength=0.6))
-    replies = asker.score([(witness["context"], y) for y in witness["options"]])
-    assert sum(reply.p for reply in replies) == pytest.approx(witness["total"])
-    assert witness["total"] > 1.5
-
-
 def faulty_model(**arguments):
     from lm_latent_eval.harness.audit import Model
 
     return Model.open(faulty.NAME, arguments)
-
-
-def test_a_part_alone_finds_the_same():
-    whole = audited(2, fault="cache", strength=0.6)
-    session = Session(
-        Requester(faulty_model(world=2, fault="cache", strength=0.6)),
-        Kind.WORDS,
-        texts=faulty.texts(2),
-        seed=2,
-    )
-    part = audit(session, only=["chain"], command=["lm-latent-eval", "audit"])
-    title = verdict.ROLLING.title
-    assert by_title(part)[title].is_alarm(Kind.WORDS)
-    assert by_title(whole)[title].is_alarm(Kind.WORDS)
-    assert part.repeats(part.alarms[0]) == "lm-latent-eval audit --only chain"
 
 
 def test_words_of_a_closed_list_total_one():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 
-import numpy as np
 import pytest
 import torch
 from lm_eval.api.registry import register_model
@@ -120,33 +118,6 @@ def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
     assert of(found, verdict.COUNTS).verdict is Verdict.HOLDS
 
 
-@pytest.mark.nightly
-def test_sampled_latents_are_within_their_errors(kglm_directory):
-    how = {"pretrained": str(kglm_directory), "estimator": "is", "num_samples": 50}
-    parts = ["normalization", "chain", "errors"]
-    small = Plan().times(0.1)
-    found = audited("latent_kglm", WORDS, small, only=parts, **how)
-    assert not found.failed
-
-
-def test_answers_after_thoughts(network):
-    found = audited(
-        "latent_cot",
-        TOKENS,
-        Plan().times(0.1),
-        only=["normalization", "chain", "sameness"],
-        pretrained=network,
-        max_think_tokens=2,
-        num_samples=8,
-        close="forced",
-        **causal.MARKS,
-    )
-    assert not found.failed
-    assert of(found, verdict.LISTS).verdict is Verdict.HOLDS
-    assert of(found, verdict.REPEATED).verdict is Verdict.HOLDS
-    assert "refused" in of(found, verdict.ROLLING).said
-
-
 def test_masked_diffusion_has_no_chain_rule(tmp_path):
     found = masked.network("bert", framed=True)
     found.model.save_pretrained(tmp_path)
@@ -223,45 +194,6 @@ def test_its_scores_are_found_to_total_more_than_1(srnn):
     )
     assert verdict.LISTS in {one.item for one in found.alarms}
     assert of(found, verdict.LISTS).witness["total"] > 1.05
-
-
-# -- n-grams --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def bigrams(tmp_path_factory):
-    """An ARPA file whose rows total 1, ends and unknown words included."""
-    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
-    rng, words = np.random.default_rng(0), ["the", "fox", "saw", "<unk>"]
-    following = [*words, "</s>"]
-    lines = ["\\data\\", "ngram 1=6", "ngram 2=25", "", "\\1-grams:", "-99\t<s>\t0"]
-    one = rng.dirichlet(np.full(5, 2.0))
-    lines += [
-        f"{math.log10(p):.9f}\t{w}\t0" for w, p in zip(following, one, strict=True)
-    ]
-    lines += ["", "\\2-grams:"]
-    for before in ["<s>", *words]:
-        row = 0.004 + 0.98 * rng.dirichlet(np.ones(5))
-        lines += [
-            f"{math.log10(p):.9f}\t{before} {w}"
-            for w, p in zip(following, row, strict=True)
-        ]
-    path = tmp_path_factory.mktemp("bigrams") / "tiny.arpa"
-    path.write_text("\n".join([*lines, "", "\\end\\", ""]))
-    return str(path)
-
-
-def test_kenlm_names_its_closed_vocabulary(bigrams):
-    texts = ["the fox saw the fox", "the the fox saw", "saw the saw fox the"]
-    found = audited(
-        "kenlm",
-        texts,
-        options=[" the", " fox", " saw", " zzz", "\n"],
-        pretrained=bigrams,
-    )
-    assert not found.failed
-    assert of(found, verdict.COMPLETE).verdict is Verdict.HOLDS
-    assert "unknown words" in of(found, verdict.CHARGED).said
 
 
 # -- what results divide by -----------------------------------------------------------

