@@ -43,15 +43,6 @@ def test_thoughts_write_what_is_true(example):
         assert not left and value == expression.values[-1]
 
 
-def test_its_tokenizer_gives_texts_back(example):
-    language, _ = example
-    tokens = language.tokenizer()
-    text = f"6|3*7+4={language.THINK}*7=1+4{language.CLOSE}5{language.END}"
-    ids = tokens.encode(text)
-    assert tokens.decode(ids) == text
-    assert len(ids) == 18 and tokens.eos_token_id == ids[-1]
-
-
 def test_the_command_leaves_models_and_a_task(example, tmp_path, monkeypatch, capsys):
     _, train = example
     command = ["train.py", str(tmp_path), "--tokens", "2000", "--questions", "3"]

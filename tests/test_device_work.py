@@ -13,17 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 
 from lm_latent_eval.devices import moved
-from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.latent import LatentLanguage
-from lm_latent_eval.distortion.learners.data import Batches, TokenSequences
-from lm_latent_eval.distortion.learners.latent import LatentLearner
-from lm_latent_eval.distortion.learners.options import TrainingOptions
-from lm_latent_eval.distortion.learners.training import LearnerTrainer
 from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
@@ -31,7 +24,6 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText
 from lm_latent_eval.models import srnn
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.testing import Case
 from lm_latent_eval.testing.case import keys
@@ -42,7 +34,6 @@ from lm_latent_eval.wrappers.mdm import training as mdm_training
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
-from tests.distortion.learners import tiny_rnng
 from tests.simulated_device import SIMULATED, Work, simulated_device
 from tests.test_laws import TINY_MODELS, UNNORMALISED
 from tests.wrappers.cot import tiny as tiny_cot
@@ -67,7 +58,6 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield from of_models()
     yield from of_wrappers()
     yield from of_trainings()
-    yield from of_learners()
 
 
 def of_models(words: int = WORDS) -> Iterator[tuple[str, Run]]:
@@ -210,54 +200,6 @@ def _step(model: Any, loss: Run) -> None:
     Trainer({"p": part}, options=Options(), directory=here, **size)._train_epoch([0, 1])
 
 
-def of_learners() -> Iterator[tuple[str, Run]]:
-    """List learners of distortion, and how each scores two sequences."""
-    with simulated_device():
-        causal = tiny_causal.network(tiny_causal.letters()).model.to(SIMULATED)
-        tree_lm = tiny_rnng.checkpoint()
-        tree_lm.model.to(SIMULATED)
-    language = CausalLanguage(causal, 1.0, 5, 5)
-    sequences = [[0, 1, 0, 1, 5]] * 2
-    yield "learner causal", lambda: language.score(sequences, [0, 1])
-    yield "language causal", lambda: language.sample(0, [0, 1], WORDS)
-    sentences = [[2, 3, 3, 2, tiny_rnng.END_ID]] * 2
-    options = ScoringOptions(estimator="is", num_samples=SAMPLES)
-    latent = LatentLearner(tree_lm, tiny_rnng.WORDS, tiny_rnng.END_ID, options)
-    yield "learner rnng", lambda: latent.score(sentences, [0, 1])
-    with simulated_device():
-        trees = LatentLanguage(tree_lm)
-    yield "language rnng", lambda: trees.sample(0, [0, 1], WORDS)
-
-
-def learner_epoch(directory: Path, num_batches: int) -> Work:
-    """Count an epoch of transformers' Trainer, as learners of distortion use it."""
-    sequences = TokenSequences.of([pa.array([[0, 1, 0, 1, 5]] * 2 * num_batches)])
-    batches = Batches(lambda _: sequences, len(sequences), 2, 5, 0, quiet=True)
-    options = TrainingOptions(epochs=1, learning_rate=1e-3, batch_size=2)
-    with simulated_device() as work:
-        model = tiny_causal.network(tiny_causal.letters()).model.requires_grad_(True)
-        trainer = LearnerTrainer(
-            model, directory, batches, lambda *_: 1.0, options, torch.device("cpu")
-        )
-        trainer.args.save_strategy = "no"
-        # Accelerate finds a device by itself, and this one it does not know.
-        there = torch.device(SIMULATED)
-        vars(trainer.args)["_setup_devices"] = there
-        state, here = trainer.accelerator.state, trainer.accelerator.device
-        trainer.model = model.to(there)
-        trainer._nats, trainer._tokens = (
-            trainer._nats.to(there),
-            trainer._tokens.to(there),
-        )
-        state.device = there
-        try:
-            trainer.train()
-        finally:
-            state.device = here
-    assert next(model.parameters()).device == there, "premise"
-    return work
-
-
 # -- bounds ----------------------------------------------------------------------------
 
 MORE = 1.2
@@ -333,10 +275,6 @@ COSTS = {
     "train rnng": (2772, 4),
     "train srnn": (203, 2),
     "train mdm": (673, 10),
-    "learner causal": (107, 7),
-    "language causal": (322, 14),
-    "learner rnng": (907, 6),
-    "language rnng": (1694, 16),
 }
 """Launches of operations, and how often the host waits for the device."""
 
@@ -386,14 +324,6 @@ def test_waits_a_token(lengths, name):
     more = long.waits - short.waits
     allowed = 2 * WORDS * a_token(*name.split())
     assert long.num_waits - short.num_waits <= allowed, more
-
-
-def test_a_step_of_a_learner_waits_for_its_batch(tmp_path):
-    """Inputs, labels and their number go there, and transformers looks for packing."""
-    pytest.importorskip("accelerate", reason="the extra distort is not installed")
-    short, long = (learner_epoch(tmp_path, number) for number in (2, 6))
-    more = long.waits - short.waits
-    assert long.num_waits - short.num_waits <= 4 * 4, more
 
 
 def main() -> None:

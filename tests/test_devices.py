@@ -6,8 +6,6 @@ networks on the CPU is how log-probabilities are added up.
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -23,18 +21,17 @@ from lm_latent_eval.devices import (
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import estimator_named
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeText, WholeTextsOnly
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.testing.case import PREDICTED, keys
+from lm_latent_eval.testing.case import PREDICTED
 from lm_latent_eval.testing.model_laws import numbers_of
-from lm_latent_eval.text.words import END, UNKNOWN
+from lm_latent_eval.text.words import END
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.simulated_device import SIMULATED, simulated_device
-from tests.test_laws import PAIRS, TINY_MODELS, UNNORMALISED, WITHOUT_LATENTS, written
+from tests.test_laws import PAIRS, TINY_MODELS, WITHOUT_LATENTS, written
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
@@ -99,39 +96,6 @@ def test_estimators_give_the_numbers_of_the_cpu(name):
         assert torch.equal(found.isnan(), expected.isnan())
 
 
-LONG, LONG_SENTENCE = 350, 40
-
-
-@pytest.mark.parametrize("name", [n for n in TINY_MODELS if n not in UNNORMALISED])
-def test_sums_over_long_texts_are_a_walk_of_roundings(name):
-    """Relatively by less than sqrt(T) roundings in texts of T tokens.
-
-    As tokens' log-probabilities are added up, the total is rounded: independent
-    roundings add up like steps of a random walk.
-    """
-    case = in_float32(name)
-    length = LONG if case.goes_on else LONG_SENTENCE
-    words = case.words
-    text = [*(words[t * t % 3 % len(words)] for t in range(length)), END]
-    proposal = case.proposal()
-    stepwise = proposal.left_to_right if isinstance(proposal, WholeText) else proposal
-    batch = case.batch([text])
-    latents = stepwise.sample(stepwise.encode(batch), Streams(keys(1), 3), 3).latents
-    on_cpu = case.model.log_joint(case.model.encode(batch), latents)
-    with simulated_device(float64=False):
-        there = case.on(SIMULATED)
-        parts = (latents,) if isinstance(latents, torch.Tensor) else latents
-        moved_there = [part.to(SIMULATED) for part in parts]
-        if isinstance(latents, torch.Tensor):
-            [latents] = moved_there
-        else:
-            latents = type(latents)(*moved_there)
-        encoded = there.model.encode(there.batch([text]))
-        on_device = there.model.log_joint(encoded, latents).cpu()
-    limit = math.sqrt(length + 1) * torch.finfo(torch.float32).eps
-    torch.testing.assert_close(on_device.double(), on_cpu, rtol=limit, atol=0)
-
-
 # -- strings -------------------------------------------------------------------------
 
 
@@ -173,60 +137,49 @@ def test_float64_is_refused_in_one_line(tmp_path, without_float64):
     with pytest.raises(ValueError, match=r"^dtype=float64: sim has no float64; ") as e:
         Latent(pretrained=path, device=SIMULATED, dtype="float64")
     assert "\n" not in str(e.value)
-
-
-def test_weights_in_float64_become_float32(tmp_path, without_float64):
-    path = written("lrlm", tmp_path)
+    path = written("lrlm", tmp_path / "wide")
     model = checkpoint.load_checkpoint(path, device=SIMULATED).model
     assert model.dtype is torch.float32
     assert checkpoint.load_checkpoint(path).model.dtype is torch.float64
 
 
-@pytest.mark.parametrize(
-    "estimator", ["canonical", "exact", "beam", "is", "mixed", "smc"]
-)
-def test_tokens(estimator):
+def of_tokens(device, **options):
+    network = tiny_causal.network(tiny_causal.letters())
+    moved(network.model.float(), device)
+    texts = [Query(n, f"text/{n}", t) for n, t in enumerate(["abab", "aabba"])]
+    return SegmentedLM(network).scorer(options, quiet=True).score_texts(texts)
+
+
+def of_masks(device, **options):
+    network = tiny_mdm.network()
+    moved(network.model.float(), device)
+    texts = [Query(0, "text/0", "the fox saw Ada")]
+    return MaskedDiffusion(network).scorer(options, quiet=True).score_texts(texts)
+
+
+def of_thoughts(device, **options):
+    network = tiny_cot.network(dtype=torch.float32)
+    moved(network.model, device)
+    questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
+    return tiny_cot.scorer(network, **options).score_continuations(questions)
+
+
+WRAPPED = [
+    *(
+        (of_tokens, {"estimator": estimator, "num_samples": 10})
+        for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc")
+    ),
+    *((of_masks, {"unmasking": u}) for u in ("confidence", "low_confidence")),
+    (of_masks, {}),
+    (of_thoughts, {"num_samples": 10, "close": "forced"}),
+]
+
+
+@pytest.mark.parametrize(("score", "options"), WRAPPED)
+def test_networks_of_transformers_answer_as_on_the_cpu(score, options):
     def found(device):
-        network = tiny_causal.network(tiny_causal.letters())
-        moved(network.model.float(), device)
-        scorer = SegmentedLM(network).scorer(
-            {"estimator": estimator, "num_samples": 10}, quiet=True
-        )
-        texts = [Query(n, f"text/{n}", t) for n, t in enumerate(["abab", "aabba"])]
-        return [a.estimate.log_evidence for a in scorer.score_texts(texts)]
+        return [each.estimate.log_evidence for each in score(device, **options)]
 
-    compare(found)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"unmasking": "confidence"}, {"unmasking": "low_confidence"}],
-    ids=str,
-)
-def test_masked_diffusion(options):
-    def found(device):
-        network = tiny_mdm.network()
-        moved(network.model.float(), device)
-        scorer = MaskedDiffusion(network).scorer(options, quiet=True)
-        texts = [Query(0, "text/0", "the fox saw Ada")]
-        return [a.estimate.log_evidence for a in scorer.score_texts(texts)]
-
-    compare(found)
-
-
-def test_thoughts():
-    def found(device):
-        network = tiny_cot.network(dtype=torch.float32)
-        moved(network.model, device)
-        scorer = tiny_cot.scorer(network, num_samples=10, close="forced")
-        questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
-        answers = scorer.score_continuations(questions)
-        return [answer.estimate.log_evidence for answer in answers]
-
-    compare(found)
-
-
-def compare(found) -> None:
     on_cpu = found("cpu")
     with simulated_device(float64=False):
         on_device = found(SIMULATED)
@@ -292,8 +245,3 @@ def test_estimates_are_float64_wherever_weights_are(without_float64):
     assert there.dtype is torch.float32
     assert torch.equal(log_evidence(there), log_evidence(log_w))
     assert log_evidence(there).dtype is torch.float64
-
-
-def test_unknown_words_are_priced_there(without_float64):
-    batch = TINY_MODELS["lstm"].case().on(SIMULATED).batch([[UNKNOWN]])
-    assert batch.unknown_log_prob.dtype is torch.float32

@@ -286,60 +286,6 @@ def test_some_beam_changes_its_mind_at_a_cut(name, which):
     assert any(moved)
 
 
-@proposals(*READ_ON, *WITHOUT_LATENTS)
-def test_filters_go_on_from_what_they_draw(name, which):
-    """One particle of each filter has all the weight, so it is what all become."""
-    case, model, proposal = opened(name, which)
-    text, method = [4, UNKNOWN, 4, 4, UNKNOWN], ParticleFilter(20)
-    first, second, third = (case.batch([text]).piece(*ends) for ends in BORDERS)
-    names, draw = keys(1, "filter"), ImportanceSampling(20)
-    begin = Particles.begin(1, "cpu")
-    begun = draw.extend(model, proposal, first, names, [0], begin)
-    one, other = begun.log_q[0, :10], begun.log_q[0, 10:]
-    assert one.min() < other.max() - 0.1, "premise: particles differ"
-    chosen = torch.tensor([one.argmin(), 10 + other.argmax()])
-    log_w = torch.full_like(begun.log_w, -torch.inf)
-    log_w[0, chosen] = begun.log_w[0, chosen]
-    begun, start = replace(begun, log_w=log_w), [BORDERS[1][0]]
-
-    # Without drawing anew, the chosen ones alone count.
-    plain = draw.extend(model, proposal, second, names, start, begun)
-    drawn = method.extend(model, proposal, second, names, start, begun)
-
-    each = chosen.repeat_interleave(10)[None]
-    becomes = Particles(
-        plain.model_state.resample(each),
-        plain.proposal_state.resample(each),
-        plain.log_w.gather(1, each) - math.log(10),
-        plain.log_q.gather(1, each),
-        plain.path.gather(1, each),
-    )
-    torch.testing.assert_close(drawn.log_w, becomes.log_w, rtol=0, atol=1e-10)
-    torch.testing.assert_close(drawn.log_q, becomes.log_q)
-    # The states of both: what p says next, filter by filter, and what q draws.
-    last = third.inputs[:, 0]
-    for keep in (slice(0, 10), slice(10, 20)):
-        log_w = torch.full_like(log_w, -torch.inf)
-        log_w[0, keep] = 0.0
-        ours, theirs = (
-            replace(particles, log_w=log_w)
-            .ahead(model, last)
-            .next_token(model, [0], [4])
-            for particles in (drawn, becomes)
-        )
-        torch.testing.assert_close(ours, theirs)
-    streams = Streams(names, 20, starts=[BORDERS[2][0]])
-    ours, theirs = (
-        proposal.sample(proposal.encode(third, particles.proposal_state), streams, 20)
-        for particles in (drawn, becomes)
-    )
-    torch.testing.assert_close(ours.log_q, theirs.log_q)
-
-
-BORDERS = ((0, 3), (3, 4), (4, 5))
-"""Where the text of the above is cut: a tree needs three words to have a choice."""
-
-
 @one_stepwise_proposal(*WITHOUT_LATENTS)
 def test_filters_choose_on_a_device_as_on_the_host(name, which):
     """A device tells the host later which particles go on: here some do for sure."""

@@ -89,15 +89,14 @@ def test_an_edited_column_is_named(tmp_path, name):
     pq.write_table(edited, path)
     with pytest.raises(ValueError, match=f"rows is no file of finds .column '{name}' "):
         read(path)
-    assert len(read_undigested(path, edited)) == 3000
-
-
-def read_undigested(path, table):
-    """Read a file of which somebody has taken the digests away."""
-    pq.write_table(table.replace_schema_metadata({b"about": b'{"seed": 3}'}), path)
+    # Somebody may have taken the digests away, and another program left a column out.
+    without = edited.replace_schema_metadata({b"about": b'{"seed": 3}'})
+    pq.write_table(without, path)
     with pytest.raises(ValueError, match="has no digests of its columns"):
         read(path)
-    return read(path, digested=False)
+    pq.write_table(without.drop_columns(["weights"]), path)
+    found = read(path, optional=["weights"], digested=False)
+    assert len(found) == 3000 and "weights" not in found[0]
 
 
 def test_edited_metadata_are_named(tmp_path):
@@ -140,17 +139,12 @@ def columns(**changes):
     return table.replace_schema_metadata({b"about": b'{"seed": 3}'})
 
 
-def twice(table):
-    return table.append_column("n", table["n"])
-
-
 OTHERS = {
     "gone": (columns().drop_columns(["n"]), "no columns 'n'"),
-    "twice": (twice(columns()), "2 columns 'n'"),
+    "twice": (columns().append_column("n", columns()["n"]), "2 columns 'n'"),
     "of strings": (columns(n=pa.array(["a"] * 3000)), "'n' holds string, not int64"),
     "of nulls": (columns(n=pa.nulls(3000)), "'n' holds null, not int64"),
     "of lists": (columns(n=pa.array([[1]] * 3000)), "'n' holds list<.*>, not int64"),
-    "of few numbers": (columns(n=pa.array([0.5] * 3000)), "'n' holds double, not"),
     "of bytes": (columns(name=pa.array([b"\xff"] * 3000)), "'name' holds binary, not"),
 }
 
@@ -161,12 +155,6 @@ def test_a_column_that_is_another_is_named(tmp_path, kind):
     pq.write_table(table, tmp_path / "rows")
     with pytest.raises(ValueError, match=rf"rows is no file of finds .*{said}"):
         read(tmp_path / "rows")
-
-
-def test_a_column_may_be_left_out(tmp_path):
-    pq.write_table(columns().drop_columns(["weights"]), tmp_path / "rows")
-    found = read(tmp_path / "rows", optional=["weights"], digested=False)
-    assert len(found) == 3000 and "weights" not in found[0]
 
 
 def equal(number, **values):
@@ -182,11 +170,6 @@ def equal(number, **values):
 
 HUGE = {
     "rows": (lambda: equal(1_000_000), {}, "claims 1,000,000 rows in"),
-    "weights": (
-        lambda: equal(900, weights=[0.5] * 20_000),
-        {},
-        "more than 100 times its",
-    ),
     "a long name": (lambda: equal(2000, name="a" * 500_000), {}, "more than 100 times"),
     "long words": (
         lambda: equal(500, words=[["a" * 500_000]]),

@@ -107,17 +107,19 @@ def test_a_declared_name_is_found_late(declare, tmp_path):
     assert model_class("declared_late.inner:Holder").__name__ == "Holder"
 
 
-def test_ours_win(declare):
-    declare("[lm_latent_eval.models]\nkglm = json:JSONDecoder\n")
-    assert model_class("kglm").__name__ == "KGLM"
-
-
-def test_two_packages_of_one_name_are_told_apart(declare):
-    declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n", "one")
+def test_names_of_several_packages_are_told_apart(declare):
+    mine = "[lm_latent_eval.models]\nkglm = json:JSONDecoder\nhmm = json:JSONDecoder\n"
+    declare(mine, "one")
+    assert model_class("kglm").__name__ == "KGLM", "ours win"
+    for name, near in (("hm", "there is hmm"), ("klgm", "there is nklm, kg")):
+        with pytest.raises(ValueError, match=f"no latent model '{name}'; {near}"):
+            model_class(name)
     declare("[lm_latent_eval.models]\nhmm = json:JSONEncoder\n", "other")
     with pytest.raises(ValueError, match="name one of json:JSONDecoder, json:JSONE"):
         model_class("hmm")
     assert model_class("json:JSONEncoder").__name__ == "JSONEncoder"
+    with pytest.raises(ValueError, match="no thing 'x'; "):
+        Registry("of.nobody", "thing", {})["x"]
 
 
 @pytest.mark.parametrize("place", ["no_such.module:Class", "json:Nothing", ":x", "x:"])
@@ -127,34 +129,23 @@ def test_what_cannot_be_imported_names_its_place(registry, place):
         registry[place]
 
 
-ENDS = {
-    "RuntimeError": "raise RuntimeError('one\\ntwo')",
-    "SyntaxError": "class",
-    "SystemExit": "raise SystemExit(0)",
-    "ZeroDivisionError": "1 / 0",
-    "RecursionError": "f = lambda: f()\nf()",
-}
-
-
-@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("RuntimeError", "raise RuntimeError('one\\ntwo')"),
+        ("SyntaxError", "class"),
+        ("SystemExit", "raise SystemExit(0)"),
+        ("RecursionError", "f = lambda: f()\nf()"),
+    ],
+)
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.what)
-def test_a_package_that_raises_is_named(declare, tmp_path, registry, error):
+def test_a_package_that_raises_is_named(declare, tmp_path, registry, error, code):
     declare(f"[{registry.group}]\nbroken = raising_{error}:Model\n")
-    (tmp_path / f"raising_{error}.py").write_text(ENDS[error])
+    (tmp_path / f"raising_{error}.py").write_text(code)
     assert "broken" in registry.names(), "premise"
     with pytest.raises(ValueError, match=rf"'broken' .*ends in {error} .*: repair"):
         registry["broken"]
     assert all(registry[name] for name in registry.ours), "the others are there"
-
-
-def test_an_unknown_name_lists_its_neighbours(declare):
-    declare("[lm_latent_eval.models]\nhmm = json:JSONDecoder\n")
-    with pytest.raises(ValueError, match="no latent model 'hm'; there is hmm"):
-        model_class("hm")
-    with pytest.raises(ValueError, match="'klgm'; there is nklm, kg"):
-        model_class("klgm")
-    with pytest.raises(ValueError, match="no thing 'x'; "):
-        Registry("of.nobody", "thing", {})["x"]
 
 
 @pytest.fixture(scope="module")

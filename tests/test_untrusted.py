@@ -49,6 +49,8 @@ def test_a_safe_name_is_one_part_of_a_path(name):
     assert safe.strip(".") and not set(safe) & set('/\\:*?"<>|\0')
     assert len(safe.encode()) <= 128
     assert safe_name(safe) == safe
+    for usual in ("wikitext", "blimp_adjunct-island.v2", "日本語"):
+        assert safe_name(usual) == usual
 
 
 @given(st.text(), st.text())
@@ -56,21 +58,14 @@ def test_two_names_stay_two(one, other):
     assert (safe_name(one) == safe_name(other)) == (one == other)
 
 
-@pytest.mark.parametrize("name", ["wikitext", "blimp_adjunct-island.v2", "日本語"])
-def test_usual_names_stay(name):
-    assert safe_name(name) == name
-
-
 @pytest.mark.parametrize(
     "name", ["../victim", "..", "", "a/b", "/dev/zero", "a\0b", None, 3, ["a"]]
 )
 def test_a_file_names_others_in_its_own_folder_alone(tmp_path, name):
+    path = tmp_path / "results.json"
+    assert beside(path, "a.parquet") == tmp_path / "a.parquet"
     with pytest.raises(ValueError, match=r"results\.json names .* no file beside it"):
-        beside(tmp_path / "results.json", name)
-
-
-def test_a_file_beside_another(tmp_path):
-    assert beside(tmp_path / "results.json", "a.parquet") == tmp_path / "a.parquet"
+        beside(path, name)
 
 
 def results(folder: Path, task: str, record: str = "record.parquet") -> Path:

@@ -77,34 +77,6 @@ def test_the_exact_sum_is_that_over_all_orders(opened, scores):
     assert found == pytest.approx(wanted, abs=1e-3)
 
 
-def test_estimators_agree_on_six_residues(opened):
-    asked = conditional((spaced(HEAVY[:96]), f" {spaced(HEAVY[96:102])}"))
-    [(exact, _)] = opened(estimator="exact").loglikelihood(asked)
-    [(drawn, _)] = opened(estimator="is", num_samples=30).loglikelihood(asked)
-    [(bound, _)] = opened(estimator="elbo", num_samples=48).loglikelihood(asked)
-    drawn_stderr = drawn.estimate.draws_stderr
-    assert abs(float(drawn) - float(exact)) < 5 * drawn_stderr
-    assert float(bound) < float(exact) + 5 * bound.estimate.draws_stderr
-
-
-def test_blocks_are_models_of_their_own(opened):
-    """Eight residues after a hundred: each process within its own bounds."""
-    asked = conditional((spaced(START), f" {spaced(HEAVY[100:108])}"))
-    found = {}
-    for length in (1, 2, 4):
-        [(exact, _)] = opened(block_length=length).loglikelihood(asked)
-        found[length] = float(exact)
-        how = {"estimator": "is", "num_samples": 64, "bounds": "both"}
-        [(drawn, _)] = opened(block_length=length, **how).loglikelihood(asked)
-        estimate = drawn.estimate
-        assert float(drawn) - 5 * estimate.draws_stderr <= float(exact) + 1e-3
-        if estimate.upper_stderr is not None:  # else a weight stands out
-            assert float(exact) - 1e-3 <= estimate.upper + 5 * estimate.upper_stderr
-    [(left, _)] = opened(unmasking="left_to_right").loglikelihood(asked)
-    assert found[1] == pytest.approx(float(left), abs=1e-3)
-    assert len({round(each, 3) for each in found.values()}) == 3
-
-
 def test_whole_domains(opened):
     """The bound by few masks is what it is by many others, and above chance."""
     texts = rolling(spaced(LIGHT))

@@ -101,13 +101,3 @@ def test_the_best_states_are_those_of_its_own_algorithm(jieba, emissions, opened
             [" ".join(text)], estimator="beam", num_samples=1000
         )
         assert log_joint <= beam.log_evidence + 1e-9
-
-
-def test_a_text_within_a_word_has_no_probability(opened):
-    """It is lost where it would end, and an end is as probable anywhere."""
-    model, _ = opened
-    hmm = model.checkpoint.model
-    log_z = hmm.transitions.log_softmax(-1).exp()
-    assert log_z[[0, 1], 5] == pytest.approx(torch.full((2,), 0.05).double())
-    assert log_z[[2, 3], 4] == pytest.approx(torch.full((2,), 0.05).double())
-    assert log_z[[0, 1], 4].max() == log_z[[2, 3], 5].max() == 0
