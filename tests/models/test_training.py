@@ -20,6 +20,7 @@ from lm_latent_eval.models.lrlm.training import train_lrlm
 from lm_latent_eval.models.nklm.training import train_nklm
 from lm_latent_eval.models.recurrent_training import train_lstm, train_rnn
 from lm_latent_eval.models.srnn import train_srnn
+from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
@@ -31,6 +32,7 @@ from lm_latent_eval.training.options import (
     RNNSize,
     SRNNSize,
 )
+from tests.test_laws import TINY_MODELS
 from tests.tiny_models import annotated
 
 TEXTS = annotated(40)
@@ -107,3 +109,41 @@ def test_training_learns_and_the_checkpoint_is_the_model(name, tmp_path, capsys)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}, "nothing beside it"
     if name != "srnn":
         assert loaded.model.config.num_unknown_types > 0
+
+
+LEARNT = [(name, None) for name in TINY_MODELS if name != "lda"]
+LEARNT += [("entitynlm", "peeking"), ("entitynlm", "nonpeeking"), ("rnng", "crf")]
+LEARNT += [("kglm", which) for which in ("peeking", "nonpeeking", "smoothing")]
+
+
+@pytest.mark.parametrize(("name", "which"), LEARNT)
+def test_gradients_are_those_of_finite_differences(name, which):
+    """Of log p(x, z), or of log q(z | x), over every latent, in a random direction."""
+    case = TINY_MODELS[name].case()
+    model, text = case.model.requires_grad_(True), [*case.some_words(3), END]
+    batch, latents = case.batch([text]), case.every_latent(text)
+    possible = case.log_joint(text).detach() > -torch.inf
+
+    def value() -> torch.Tensor:
+        if which is None:
+            return model.log_joint(model.encode(batch), latents)[0, possible].sum()
+        q = case.proposal(which)
+        return q.log_prob(q.encode(batch), latents)[0, possible].sum()
+
+    value().backward()
+    learnt = {n: w for n, w in model.named_parameters() if w.grad is not None}
+    assert all(weight.grad.any() for weight in learnt.values()), "each does something"
+    generator = torch.Generator().manual_seed(1)
+    directions = {
+        n: torch.randn(w.shape, generator=generator, dtype=w.dtype)
+        for n, w in learnt.items()
+    }
+    slope = sum((w.grad * directions[n]).sum().item() for n, w in learnt.items())
+    ends = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            for n, weight in learnt.items():
+                weight += step * directions[n]
+            ends.append(value().item())
+    assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
+    assert abs(slope) > 1e-3, "premise"

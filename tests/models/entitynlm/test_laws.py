@@ -12,7 +12,6 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.entitynlm import following, network
 from lm_latent_eval.models.entitynlm.latents import Chains
-from lm_latent_eval.models.entitynlm.training import parts
 from lm_latent_eval.text.words import START
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
@@ -176,29 +175,3 @@ def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     assert rows[-1] > 0, "premise: some pairs are found alone"
     rounding = exact.abs().max().item() * torch.finfo(torch.float32).eps
     torch.testing.assert_close(found, exact, rtol=0, atol=100 * rounding)
-
-
-def test_every_weight_has_a_gradient():
-    """Against differences, which sees whether slots carry gradients through time."""
-    model = tiny.entitynlm().requires_grad_(True)
-    item = ([4, 5, 4, 5, 4, 4, 3], [1, 1, 0, 2, 1, 2, 0], [1, 0, 0, 0, 0, 0, 0])
-    generator = torch.Generator().manual_seed(1)
-    for name, part in parts(model).items():
-        weights = dict(part.module.named_parameters())
-        grads = torch.autograd.grad(part.loss([item]), list(weights.values()))
-        for (which, weight), grad in zip(weights.items(), grads, strict=True):
-            assert grad.abs().max() > 0, f"{which} of {name} does nothing"
-            direction = torch.randn(
-                weight.shape, generator=generator, dtype=torch.float64
-            )
-            step = 1e-5
-            with torch.no_grad():
-                weight += step * direction
-                above = part.loss([item])
-                weight -= 2 * step * direction
-                below = part.loss([item])
-                weight += step * direction
-            slope = (above - below) / (2 * step)
-            torch.testing.assert_close(
-                (grad * direction).sum(), slope, rtol=1e-6, atol=1e-7
-            )

@@ -1,6 +1,8 @@
-"""Every proposal, and p word by word, against sums over every prefix of every tree."""
+"""RNNG and its proposals against sums over every tree and every prefix of one."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,8 +11,18 @@ import torch
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.models.rnng import crf
+from lm_latent_eval.models.rnng.choices import log_marginal
+from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
-from lm_latent_eval.models.rnng.networks import StackCell
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import (
+    GenerativeModel,
+    RNNGConfig,
+    SpanScores,
+    StackCell,
+)
+from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
@@ -207,3 +219,150 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
     torch.testing.assert_close(
         model.log_joint(again, found.latents), model.log_joint(anew, found.latents)
     )
+
+
+LONG = [4, 1, 5, 5, 4, 1, 4]
+
+
+def model(ends):
+    return reference.tiny(sentence_ends=ends == "eos")
+
+
+def test_ties_go_to_the_shorter_left_part():
+    """With equal scores everywhere: every tree once, right-branching ones first."""
+    scores = torch.zeros(1, 5, 5, dtype=torch.float64)
+    words = torch.tensor([5])
+    ends, score = crf.trees_of(crf.k_best(scores, 14), words)
+    assert torch.equal(score, torch.zeros_like(score))
+    assert len(ends[0].unique(dim=0)) == 14
+    assert ends[0, 0].tolist() == [0, 0, 0, 0, 0, 4], "(a (b (c (d e))))"
+    assert ends[0, -1].tolist() == [0, 0, 1, 1, 1, 1], "((((a b) c) d) e)"
+    for width in range(1, 14):
+        fewer, _ = crf.trees_of(crf.k_best(scores, width), words)
+        assert torch.equal(fewer[0, 0], ends[0, 0])
+        assert len(fewer[0].unique(dim=0)) == width
+
+
+def test_cutting_the_work_changes_nothing(monkeypatch):
+    rnng = model("eos")
+    largest: dict[str, int] = {}
+
+    def watch(owner, name, size):
+        found = getattr(owner, name)
+
+        def watching(*arguments):
+            result = found(*arguments)
+            largest[name] = max(largest.get(name, 0), size(result))
+            return result
+
+        monkeypatch.setattr(owner, name, watching)
+
+    watch(GenerativeModel, "log_words", lambda scores: scores.numel())
+    watch(SpanScores, "_score", len)
+    batch = reference.batch([LONG], "eos", unknown=-0.7)
+    trees = reference.trees([reference.every_tree(7)], "eos")
+
+    def scored():
+        rnng.proposal("crf").encode(batch)
+        return rnng.log_joint(rnng.encode(batch), trees)
+
+    whole = scored()
+    assert largest["log_words"] > 50, "premise: there is something to cut"
+    assert largest["_score"] > 3, "premise"
+    largest.clear()
+    monkeypatch.setattr("lm_latent_eval.models.rnng.joint.STACKS_AT_ONCE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.TABLE", 50)
+    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.SPANS_AT_ONCE", 3)
+    torch.testing.assert_close(scored(), whole, rtol=0, atol=1e-12)
+    assert largest["log_words"] <= 50
+    assert largest["_score"] <= 3
+
+
+def test_what_is_no_tree_is_impossible():
+    rnng = model("no_eos")
+    batch = reference.batch([LONG[:3]], "no_eos")
+    before = torch.tensor([[[0, 0, 0], [0, 2, 0], [0, 0, 2], [1, 0, 0], [0, 0, 0]]])
+    trees = Trees(before, torch.tensor([[1, 0, 0, 2, 3]]))
+    proposal = rnng.proposal("crf")
+    log_q = proposal.log_prob(proposal.encode(batch), trees)
+    assert (log_q == -torch.inf).all()
+    log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
+    assert log_p[0] > -torch.inf, "a prefix of a tree"
+    assert (log_p[1:] == -torch.inf).all()
+
+
+def test_sentences_that_cannot_be_read_are_refused():
+    rnng = model("eos")
+    with pytest.raises(ValueError, match="without a sentence end"):
+        rnng.proposal("crf").encode(reference.batch([LONG], "no_eos"))
+    with pytest.raises(ValueError, match="words follow the end"):
+        rnng.encode(reference.batch([[4, 3, 4]], "eos"))
+    with pytest.raises(ValueError, match="can read 10"):
+        rnng.proposal("crf").encode(reference.batch([[4] * 11], "eos"))
+    longest = rnng.proposal("crf").encode(reference.batch([[4] * 10, [5]], "eos"))
+    assert longest.log_z.isfinite().all()
+    assert [rnng.proposal().name, model("no_eos").proposal().name] == ["adapted", "crf"]
+    with pytest.raises(ValueError, match="adapted, crf, prior"):
+        rnng.proposal("smoothing")
+    with pytest.raises(ValueError, match="temperature=0"):
+        rnng.proposal(temperature=0.0)
+
+
+def test_what_an_original_loses_before_its_first_word():
+    """An end as the first word: 8.7 % of the mass of model B, 0.3 % of model A."""
+    for name, lost in (("A", 0.0030783), ("B", 0.0868455)):
+        rnng = reference.model(name, "eos")
+        encoded = rnng.encode(TokenBatch.collate([[4]], first=START))
+        zeros = torch.zeros(1, 1, dtype=torch.float64)
+        log_p = rnng.next_token(encoded, zeros, Streams([0], 1))
+        assert abs(1 - log_p.exp().sum().item() - lost) < 1e-6
+        at_start = rnng.generative.begin()
+        scores = rnng.generative.embeddings.weight @ at_start.state[0, -1, 0]
+        share = (scores + rnng.generative.bias).softmax(-1)[END]
+        assert abs(share - lost) < 1e-6
+
+
+def test_a_model_without_ends_cannot_claim_to_be_normalised():
+    with pytest.raises(ValueError, match="without sentence_ends"):
+        reference.tiny(sentence_ends=False, only_possible=True)
+
+
+@pytest.mark.parametrize("num_words", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("end", [True, False])
+def test_it_sums_over_every_history(num_words, end):
+    model = reference.tiny(seed=num_words)
+    texts = [[*t, *[END] * end] for t in product((1, 4, 5), repeat=num_words)][::5]
+    listed = every_prefix(num_words + end, end=end)
+    assert listed.after.shape[1] == num_trees(num_words)
+    expected = [
+        model.log_joint(
+            model.encode(TokenBatch.collate([text], first=START)), listed
+        ).logsumexp(-1)
+        for text in texts
+    ]
+    found = log_marginal(model.generative, torch.tensor(texts))
+    torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_said_has_no_probability():
+    model = reference.tiny().generative
+    impossible = torch.tensor([[END, 4], [START, 4], [4, START], [0, 0]])
+    assert log_marginal(model, impossible)[1:].tolist() == [-torch.inf] * 3
+    assert log_marginal(model, torch.tensor([[END]])).tolist() == [-torch.inf]
+    both = log_marginal(model, torch.tensor([[4, START, 5], [4, 4, 5]]))
+    alone = log_marginal(model, torch.tensor([[4, 4, 5]]))
+    assert both[0] == -torch.inf
+    torch.testing.assert_close(both[1:], alone, rtol=0, atol=1e-12)
+
+
+def test_new_models_start_small_and_even():
+    torch.manual_seed(0)
+    rnng = RNNG(RNNGConfig(vocab_size=50, hidden_size=16, proposal_size=8))
+    for name, weight in rnng.named_parameters():
+        if name.endswith("bias") or "bias_" in name:
+            assert (weight == 0).all(), name
+        elif name == "spans.score.2.weight":
+            assert (weight == 1).all()
+        else:
+            assert 0 < weight.abs().max() < 1, name
+            assert weight.std() > 0.03, name

@@ -17,7 +17,6 @@ from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
-from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 from tests.tiny_models import randomised
@@ -108,30 +107,6 @@ def test_a_continuation_is_a_ratio_of_prefixes(
     assert answer.estimate.draws_stderr < 0.05, "premise"
     assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9
     assert answer.estimate.bound is Bound.NONE
-
-
-def test_a_model_without_ends_scores_none(tmp_path):
-    config = RNNGConfig(
-        vocab_size=tiny_checkpoint.tokenizer().vocab_size,
-        num_words=tiny_checkpoint.tokenizer().num_words,
-        hidden_size=4,
-        proposal_size=3,
-        max_words=40,
-        sentence_ends=False,
-    )
-    endless = randomised(RNNG(config).double(), 3, 0.7).eval()
-    tiny_checkpoint.write(tmp_path, endless)
-    lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
-    [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))
-    words = ids("the", "fox", "saw")
-    trees = reference.trees([reference.every_tree(3)], "no_eos")
-    batch = TokenBatch.collate([words], first=START)
-    exact = endless.log_joint(endless.encode(batch), trees).logsumexp(-1).item()
-    assert answer == pytest.approx(exact, abs=1e-10)
-    assert answer.estimate.num_tokens == 3
-    said = lm.get_model_info()["latent_eval"]
-    assert said["mass"] == "no distribution over lengths"
-    assert said["scored_as"] == "sentences"
 
 
 def test_a_sentence_that_is_too_long_is_named(backend):
