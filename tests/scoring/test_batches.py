@@ -1,4 +1,4 @@
-"""Texts of any length share a run, and none pays for another's padding."""
+"""Work: no text pays for the padding of another, and each token is read once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import particles
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.scoring.evaluation import Evaluation
@@ -14,7 +16,9 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.words import END
 from tests.rounding import agree
+from tests.test_laws import TINY_MODELS, written
 
 TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
 
@@ -90,3 +94,77 @@ def test_out_of_memory_halves_the_batch(lstm_directory, small_memory, ask):
     before = len(tried)
     assert agree(answers(scorer, ask), expected)
     assert max(tried[before:]) <= 70, "what does not fit is not tried again"
+
+
+# -- generation reads each token once: counted work, never seconds ---------------------
+
+
+CONTEXT, WRITTEN = "the the", 8
+OWN_NETWORK = {"entitynlm": "nonpeeking", "kglm": "nonpeeking", "lrlm": "posterior"}
+"""A proposal that does not read with p's network, but for that of LRLM, whose exact sum
+needs none."""
+LAYERS = {
+    "entitynlm": lambda model: model.generative.trunk.rnn,
+    "kglm": lambda model: model.generative.trunk.rnn,
+    "lrlm": lambda model: model.trunk,
+    "lstm": lambda model: model.rnn,
+    "rnn": lambda model: model.rnn,
+}
+"""What reads the text for p."""
+READ_ONCE = [
+    (name, estimator)
+    for name in LAYERS
+    for estimator in (("exact",) if name == "lrlm" else ("is", "beam", "smc", "exact"))
+    if estimator in TINY_MODELS[name].build().estimators
+]
+
+
+def how_to_write(**kwargs) -> GenerationOptions:
+    return GenerationOptions.parse({"max_gen_toks": WRITTEN, **kwargs})
+
+
+@pytest.mark.parametrize(("name", "estimator"), READ_ONCE)
+def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
+    """Those of the context, the one before it, and those that are written."""
+    found = load_checkpoint(written(name, tmp_path))
+    given = {"proposal": OWN_NETWORK.get(name), "num_samples": 10}
+    chosen = ScoringOptions.parse(estimator=estimator, **given)
+    scorer = Scorer(found, chosen, quiet=True)
+    layers, model = LAYERS[name](found.model), type(found.model)
+    places, predictions = [], []
+    forward, next_token = RecurrentStack.forward, model.next_token
+
+    def reading(self, value, *args):
+        if self is layers:
+            places.append(value.shape[1])
+        return forward(self, value, *args)
+
+    def predicting(self, *args):
+        predictions.append(args)
+        log_p = next_token(self, *args)
+        log_p[:, END] = -torch.inf  # so that it goes on
+        return log_p
+
+    monkeypatch.setattr(RecurrentStack, "forward", reading)
+    monkeypatch.setattr(model, "next_token", predicting)
+    list(scorer.generate([(Query(0, "text", "", CONTEXT), how_to_write())]))
+    assert len(predictions) == WRITTEN, "premise"
+    assert sum(places) == len(CONTEXT.split()) + len(predictions)
+
+
+def test_a_text_that_ends_moves_no_other(tmp_path):
+    found = load_checkpoint(written("kglm", tmp_path))
+    chosen = ScoringOptions.parse(estimator="is", num_samples=10)
+    scorer = Scorer(found, chosen, quiet=True)
+    lengths = (1, 5, 2, 8)
+    asked = [
+        (
+            Query(n, f"text {n}", "", CONTEXT),
+            how_to_write(max_gen_toks=length, until=["."]),
+        )
+        for n, length in enumerate(lengths)
+    ]
+    together = dict(scorer.generate(asked))
+    for query, how in asked:
+        [(_, alone)] = scorer.generate([(query, how)])
+        assert together[query.index] == alone

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from lm_eval.__main__ import cli_evaluate
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
-from lm_latent_eval.report.thoughts import text, thought_files
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests.wrappers.cot import tiny
@@ -125,75 +122,3 @@ def test_nobody_there_and_other_models_are_told(network, soon):
             LatentCoT(
                 pretrained=network[1], base_url=url, dtype="float32", **tiny.MARKS
             )
-
-
-TASK = """\
-task: served
-dataset_path: json
-dataset_kwargs:
-  data_files:
-    test: {data}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "a {{{{question}}}}"
-doc_to_choice: ["c", "a a", "b"]
-doc_to_target: 0
-metric_list:
-  - metric: acc
-"""
-
-
-@pytest.mark.nightly
-def test_a_run_that_a_server_broke_goes_on(network, tmp_path, soon, monkeypatch):
-    """By the ledger: what was thought is not asked again."""
-    data = tmp_path / "questions.jsonl"
-    data.write_text('{"question": "b"}\n{"question": "c"}\n{"question": "b c"}\n')
-    (tmp_path / "served.yaml").write_text(TASK.format(data=data))
-    out = tmp_path / "results"
-
-    def run(url):
-        arguments = {**tiny.MARKS, "max_think_tokens": 3, "close": "forced"}
-        arguments |= {"base_url": url, "num_samples": 64, "until": "decided"}
-        given = ",".join(f"{name}={value}" for name, value in arguments.items())
-        monkeypatch.setattr(
-            "sys.argv",
-            [
-                *("lm_eval", "--model", "latent_cot", "--tasks", "served"),
-                *("--model_args", f"pretrained={network[1]},{given}"),
-                *("--include_path", str(tmp_path), "--output_path", str(out)),
-                *("--batch_size", "1"),
-            ],
-        )
-        cli_evaluate()
-
-    tampering = Tampering()
-    with serving(network[0], tampering) as (url, server):
-        answer = server.complete
-
-        def once(body):
-            drawn = {str(b["prompt"]) for b in server.bodies if "n" in b}
-            if len(drawn) > 1:
-                tampering.failures += [500] * 99
-            return answer(body)
-
-        server.complete = once
-        with pytest.raises((ValueError, SystemExit)):
-            run(url)
-        [unfinished] = thought_files(out)
-        known = {question.document for question in unfinished.questions}
-        assert 0 < len(known) < 3
-        tampering.failures.clear()
-        server.complete = answer
-        server.bodies.clear()
-        run(url)
-        drawn = {str(body["prompt"]) for body in server.bodies if "n" in body}
-        assert len(drawn) == 3 - len(known)
-    [finished] = thought_files(out)
-    said = text(finished)
-    assert "undecided: " in said and "accuracy of the decided" in said
-    assert len(finished.questions) == 3
-    again = {question.document: question for question in finished.questions}
-    for question in unfinished.questions:
-        assert torch.equal(
-            question.thoughts.log_p, again[question.document].thoughts.log_p
-        )

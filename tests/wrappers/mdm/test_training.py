@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from packaging.version import Version
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.training.options import MDMSize
-from lm_latent_eval.training.supervised import Trainer
 from lm_latent_eval.wrappers.mdm import estimators, training
 from lm_latent_eval.wrappers.mdm.source import Lengths
 from lm_latent_eval.wrappers.mdm.training import negative_bound, train_tokenizer
@@ -81,27 +79,6 @@ def test_a_trained_model_scores_strings(tmp_path, capsys):
     main([*map(str, command), "--output", str(output), "--num-samples", "16"])
     assert "bits_per_byte" in capsys.readouterr().out
     assert len(output.read_text().splitlines()) == 1 + len(LINES) * 4
-
-
-@trains
-def test_a_run_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    whole.mkdir(), halves.mkdir()
-    run(whole, epochs=3)
-    save = Trainer._save
-
-    def saved_once(self, settings):
-        save(self, settings)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt, SystemExit):
-        patch.setattr(Trainer, "_save", saved_once)
-        run(halves, epochs=3)
-    capsys.readouterr()
-    run(halves, epochs=3)
-    assert "resuming after epoch 1" in capsys.readouterr().err
-    weights = [(f / "m" / "model.safetensors").read_bytes() for f in (whole, halves)]
-    assert weights[0] == weights[1]
 
 
 def test_a_transformers_that_refuses_the_network_is_named(

@@ -144,11 +144,8 @@ def test_estimates_are_unbiased(never, estimator, proposal, temperature, banned)
 def test_a_beam_is_a_bound_and_exact_once_it_holds_all(model, end):
     truth = exact(model, end)
     for width in (1, 2, 5, 1000):
-        for answer, log_p in zip(
-            answers(model, end=end, estimator="beam", num_samples=width),
-            truth,
-            strict=True,
-        ):
+        found = answers(model, end=end, estimator="beam", num_samples=width)
+        for answer, log_p in zip(found, truth, strict=True):
             estimate = answer.estimate
             assert answer.canonical - 1e-12 <= estimate.log_evidence <= log_p + 1e-12
             if width == 1000:
@@ -163,11 +160,6 @@ def test_mixed_is_never_below_the_canonical_segmentation(model, end):
     for seed in range(5):
         for answer in answers(model, end=end, num_samples=4, seed=seed):
             assert answer.canonical <= answer.estimate.log_evidence
-    for answer, log_p in zip(
-        answers(model, end=end, num_samples=2000), exact(model, end), strict=True
-    ):
-        assert answer.estimate.bound is Bound.EXACT
-        assert answer.estimate.log_evidence == pytest.approx(log_p, abs=1e-12)
 
 
 def test_samples_are_nested(model):
