@@ -172,23 +172,14 @@ def text_file(tmp_path):
 
 def ways(model, text_file):
     """Everything that scores two texts, as functions of K."""
-    directory = str(model.checkpoint.directory)
+    directory, how = str(model.checkpoint.directory), {"estimator": "mixed"}
+    command = ["estimate", directory, f"--data={text_file}", "--estimator=mixed"]
     return {
-        "python": lambda k: model.log_likelihood(
-            TEXTS, num_samples=k, estimator="mixed"
-        ),
+        "python": lambda k: model.log_likelihood(TEXTS, num_samples=k, **how),
         "harness": lambda k: LatentKGLM(
-            pretrained=directory,
-            num_samples=k,
-            estimator="mixed",
-            device="cpu",
+            pretrained=directory, num_samples=k, device="cpu", **how
         ).loglikelihood_rolling(rolling(*TEXTS)),
-        "estimate": lambda k: main(
-            [
-                *("estimate", directory, f"--data={text_file}"),
-                *(f"--num-samples={k}", "--estimator=mixed"),
-            ]
-        ),
+        "estimate": lambda k: main([*command, f"--num-samples={k}"]),
     }
 
 

@@ -223,14 +223,6 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     assert "num_samples=20 proposal=adapted" in printed
 
 
-def test_another_model_than_is_there_is_refused(checkpoint, text_file, capsys):
-    command = ["estimate", str(checkpoint), "--data", str(text_file)]
-    assert main([*command, "--model", "latent_rnng"]) == 2
-    assert "holds a kglm model, not a rnng one" in capsys.readouterr().err
-    assert main([*command, "--revision", "v1"]) == 2
-    assert "only repositories of the hub have revisions" in capsys.readouterr().err
-
-
 def test_texts_without_a_byte_have_no_rate_per_byte(checkpoint, tmp_path, capsys):
     (tmp_path / "empty.jsonl").write_text('{"text": ""}\n{"tokens": []}\n')
     command = ["estimate", str(checkpoint), "--data", str(tmp_path / "empty.jsonl")]

@@ -166,6 +166,11 @@ def test_what_is_impossible_says_so(opened, settings, error, message):
         opened.log_likelihood(texts, **settings)
 
 
+def test_only_repositories_have_revisions(kglm_directory):
+    with pytest.raises(ValueError, match="only repositories of the hub have revisions"):
+        lm_latent_eval.load(kglm_directory, revision="v1")
+
+
 # -- texts without support: the others are kept, and the error comes last --------------
 
 

@@ -11,7 +11,6 @@ import lm_latent_eval
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.scoring.string_scorers import string_scorer
-from lm_latent_eval.text.noise import NoiseChannel
 
 WORDS = ["<s>", "a", "plum", "river", "runs", "ripe"]
 TEXTS = ["a river runs", "a ripe plum", "plum", "a a a a a a a a", "runs ripe"]
@@ -119,35 +118,6 @@ def test_what_is_no_scorer(tmp_path):
 
 
 # Copies
-
-
-def test_one_call_scores_texts_and_copies():
-    texts = ["a plum is ripe", "the river runs", "one"]
-    calls = []
-
-    def scorer(batch):
-        calls.append(batch)
-        return [float(n) for n in range(len(batch))]
-
-    found = score_copies(texts, scorer, levels=[0.5, 0.1], replicates=2, seed=7)
-
-    (batch,) = calls
-    assert batch[:3] == texts and len(batch) == 3 * (1 + 2 * 2)
-    assert found.log_scores == [0, 1, 2]
-    assert found.distorted == {
-        0.5: [[3, 4, 5], [6, 7, 8]],
-        0.1: [[9, 10, 11], [12, 13, 14]],
-    }
-    assert found.num_words == [4, 3, 1]
-    words = sorted(set(" ".join(texts).split()))
-    assert found.vocabulary_size == len(words) == 8
-    for level, first in ((0.5, 3), (0.1, 9)):
-        channel = NoiseChannel.preset(level, words)
-        for replicate, n in ((r, n) for r in range(2) for n in range(3)):
-            expected = channel.distort(
-                texts[n].split(), seed=7, name=n, replicate=replicate
-            )
-            assert batch[first + 3 * replicate + n].split() == expected
 
 
 ONE = {"levels": [0.1], "replicates": 1}
