@@ -150,12 +150,16 @@ class Thinned:
     width: int
     uniforms: Uniforms
     """Step -> (B, R W, 4): those of a text and group are its first W of R."""
+    power: float = 1.0
+    """Power of the ranks that chances are proportional to. Below 1, what ranks low has
+    more of a chance: what look-ahead is wrong about is met more often, and weighs
+    less."""
 
     def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling."""
         number = min(self.width, rank.shape[1])
         u = self._numbers(t)[..., 0, CUT_LANE].flatten()
-        return thinned(rank, number, sent_uniforms(u, rank.device))
+        return thinned(self.power * rank, number, sent_uniforms(u, rank.device))
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""

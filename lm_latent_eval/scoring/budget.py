@@ -156,13 +156,13 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-GROWN = 0.02
+GROWN = 0.002
 """Nats that a wider beam may find more where it is not worth while to widen again."""
-LEVELS = ((4, 1), (16, 16), (64, 16))
+LEVELS = ((4, 4), (64, 8))
 """Widths of beams and of passes, in units of the samples asked for."""
 LEAST_FOUND = (400, 1600)
 """Widths of beams below which a search that finds no more has not shown that there is
-nothing: of the first level, and of those after it."""
+nothing: of the first level, and of the one after it."""
 
 
 class Budget(ABC):

@@ -12,7 +12,7 @@ from lm_latent_eval.estimators import Bound, MissedSupportError
 from lm_latent_eval.inference import BeamMarginalization, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import thinned
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -98,18 +98,19 @@ def test_it_is_exact_where_every_latent_fits(name):
             assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
 
 
-@pytest.mark.parametrize("beam", [3, 40])
-def test_what_the_beam_found_is_summed_once(beam):
-    """By five standard errors, and never below the beam's own bound."""
+@pytest.mark.parametrize(("beam", "width"), [(1, 2), (3, 3), (40, 3)])
+def test_passes_and_pilot_are_unbiased(beam, width):
+    """By five standard errors, whatever the ranks; what the beam found counts once."""
     model, copies = tiny(BAD.double()), 3000
     batch = TokenBatch.collate([TEXT] * copies, first=2)
-    method = DiscreteFilter(beam, thinned=PASSES * 3)
+    method = DiscreteFilter(beam, thinned=PASSES * width)
     proposal = model.proposal("adapted")
     log_w = method.log_weights(model, proposal, batch, keys(copies))
     bound = BeamMarginalization(beam).log_weights(model, proposal, batch, keys(copies))
     passes, bound = method.unbiased(log_w), bound.logsumexp(-1, keepdim=True)
     assert bool((passes >= bound - 1e-12).all())
-    weights_are_of(log_p(model, TEXT), passes)
+    for estimates in (passes, method.pilot(log_w)):
+        weights_are_of(log_p(model, TEXT), estimates)
 
 
 def weights(
@@ -129,10 +130,10 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     grown = method.estimate(weights(spread, -3.0, -3.5), 4)
     share = math.exp(-3.0 - grown.log_evidence)
     assert grown.log_evidence == same.log_evidence
-    assert grown.missed == pytest.approx(0.4 * 0.5 * share)
+    assert grown.missed == pytest.approx(LIKELY * 0.5 * share)
     off = method.estimate(weights(spread, -3.0, -3.0, [-4.5] * PASSES), 4)
     more = math.log(math.exp(-3.0) + math.exp(-4.5)) - off.log_evidence
-    assert off.missed == pytest.approx(0.4 * more)
+    assert off.missed == pytest.approx(LIKELY * more)
     little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
     assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
 

@@ -41,9 +41,9 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
 @pytest.mark.parametrize(
     ("number", "levels"),
     [
-        (100, [(400, 100), (1600, 1600), (6400, 1600)]),
-        (30, [(400, 30), (1600, 480), (1920, 480)]),
-        (7, [(400, 10), (1600, 160)]),
+        (100, [(400, 400), (6400, 800)]),
+        (30, [(400, 120), (1920, 240)]),
+        (7, [(400, 40), (1600, 80)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
@@ -105,8 +105,8 @@ def test_company_decides_nothing(checkpoint):
     together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {400: 400 + 25 + 100 + 5}
-    spent[1600] = spent[400] + 1600 + 400 + 400 + 100
+    spent = {400: 400 + 100 + 2 * 100}
+    spent[1600] = spent[400] + 1600 + 400 + 2 * 200
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
     for one, other in zip(together, backwards, strict=True):
@@ -260,7 +260,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
     monkeypatch.setattr(budget, "GROWN", math.inf)  # once is enough
-    need = 625 * 88 + 625 * 16 * 6 + 5 * 8 * 2
+    need = 1300 * 88 + 1300 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):
@@ -296,7 +296,7 @@ def test_ctrl_c_ends_a_run_that_would_take_hours(kglm_directory, text_file):
     text_file.write_text("the fox saw Ada " * 10 + "\n")
     code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
     command = ["estimate", str(kglm_directory), "--data", str(text_file)]
-    command += ["--num-samples", "3000000"]
+    command += ["--num-samples", "300000"]
     with subprocess.Popen(
         [sys.executable, "-c", code, *command],
         stderr=subprocess.PIPE,
