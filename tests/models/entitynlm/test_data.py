@@ -39,22 +39,31 @@ def write(folder, content: str, name: str = "file.conll"):
     return path
 
 
-def test_three_columns(tmp_path):
-    (text,) = read_conll(write(tmp_path, SHORT))
-    assert text == CoreferenceText(
-        "one",
-        "Ada met her son .",
-        (Mention(0, 3, 7), Mention(8, 15, 3), Mention(8, 11, 7)),
-    )
+NESTED = "#begin document a\n0\tx\t(1\n1\ty\t(1)(1\n2\tz\t1)\n3\tz\t1)\n#end document\n"
 
 
-def test_conll_2012(tmp_path):
-    """Sentences of different widths, documents of several parts."""
-    first, second = read_conll(write(tmp_path, LONG))
-    assert first.text == "The end Yes"
-    assert first.id == "(bn/x/00); part 000"
-    assert first.mentions == (Mention(0, 7, 0), Mention(4, 7, 12))
-    assert (second.text, second.mentions) == ("No", ())
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (SHORT, [("one", "Ada met her son .", [(0, 3, 7), (8, 15, 3), (8, 11, 7)])]),
+        # Sentences of different widths, documents of several parts.
+        (
+            LONG,
+            [
+                ("(bn/x/00); part 000", "The end Yes", [(0, 7, 0), (4, 7, 12)]),
+                ("(bn/x/00); part 001", "No", []),
+            ],
+        ),
+        # Nested mentions of one entity close from within.
+        (NESTED, [("a", "x y z z", [(0, 7, 1), (2, 5, 1), (2, 3, 1)])]),
+    ],
+    ids=["three columns", "CoNLL 2012", "nested"],
+)
+def test_what_is_read(tmp_path, content, texts):
+    assert read_conll(write(tmp_path, content)) == [
+        CoreferenceText(name, text, tuple(Mention(*m) for m in mentions))
+        for name, text, mentions in texts
+    ]
 
 
 def test_the_command_trains_on_files(tmp_path, capsys):
@@ -73,14 +82,6 @@ def test_a_folder_is_all_its_files(tmp_path):
     write(tmp_path / "deep", SHORT.replace("one", "two"), "c.v4_gold_conll")
     write(tmp_path, "no coreference", "notes.txt")
     assert sorted(text.id for text in read_conll(tmp_path)) == ["one", "two"]
-
-
-def test_nested_mentions_of_one_entity_close_from_within(tmp_path):
-    content = (
-        "#begin document a\n0\tx\t(1\n1\ty\t(1)(1\n2\tz\t1)\n3\tz\t1)\n#end document\n"
-    )
-    (text,) = read_conll(write(tmp_path, content))
-    assert text.mentions == (Mention(0, 7, 1), Mention(2, 5, 1), Mention(2, 3, 1))
 
 
 @pytest.mark.parametrize(

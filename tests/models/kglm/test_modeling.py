@@ -9,18 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval import testing
 from lm_latent_eval.models.kglm import modeling, network, scores, steps
 from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.network import log_add, log_sum_product, logsumexp
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
+from lm_latent_eval.testing.model_laws import numbers_of
 from tests import large_graph, tiny_models
 from tests.kglm_space import every_walk
 from tests.large_graph import NUM_WORDS
 from tests.memory import measured, on_linux
-from tests.tiny_models import KNOWN
+from tests.tiny_models import COPIED, KNOWN
 
 CUTOFF = 2
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
@@ -297,29 +296,6 @@ def test_nobody_to_introduce(new):
 # -- the same numbers in groups -------------------------------------------------------
 
 
-def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
-    """All that a model and its proposal say of two texts."""
-    texts = [[4, 5, 1, 4, 3], [5, 5, 4]]
-    keys = [stream_key(0, str(i)) for i in range(2)]
-    batch, proposal = tiny_models.batch(texts), kglm.proposal(which, 1.3)
-    p, q = kglm.encode(batch), proposal.encode(batch)
-    draws, beam = proposal.sample(q, Streams(keys, 20), 20), proposal.beam(q, 9)
-    read = ImportanceSampling(20).extend(
-        kglm, proposal, batch.piece(0, 2), keys, [0, 0], Particles.begin(2, "cpu")
-    )
-    return {
-        "draws": torch.stack(draws.latents),
-        "beam": torch.stack(beam.latents),
-        "log q": draws.log_q,
-        "score of the beam": beam.score,
-        "log p": kglm.log_joint(p, draws.latents),
-        "log q of the draws": proposal.log_prob(q, draws.latents),
-        "next token": read.ahead(kglm, batch.inputs[:, 2]).next_token(
-            kglm, keys, [2, 2]
-        ),
-    }
-
-
 @pytest.mark.parametrize("size", [1, 7])
 @pytest.mark.parametrize("which", ["adapted", "smoothing", "peeking", "prior"])
 @pytest.mark.parametrize(
@@ -327,20 +303,17 @@ def numbers(kglm, which: str) -> dict[str, torch.Tensor]:
 )
 def test_groups_change_nothing(monkeypatch, graph, which, size):
     # In the last graph words of one name lead to several nodes, nodes to many others.
-    chosen = graph() if graph else large_graph.graph(12, 90)
     if graph:
-        kglm = tiny_models.kglm(chosen)
+        kglm = tiny_models.kglm(graph())
     else:
-        kglm = large_graph.kglm(chosen, proposals=("smoothing", "peeking")).double()
+        found = large_graph.graph(12, 90)
+        kglm = large_graph.kglm(found, proposals=("smoothing", "peeking")).double()
         tiny_models.randomised(kglm, 0, 1.0)
-    wanted = numbers(kglm, which)
+    case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
+    wanted = numbers_of(case, which)
     in_small_groups(monkeypatch, size)
-    ours = numbers(kglm, which)
-    for name, tensor in wanted.items():
-        if tensor.is_floating_point():
-            torch.testing.assert_close(ours[name], tensor, **EXACTLY, msg=name)
-        else:
-            assert torch.equal(ours[name], tensor), name
+    for name, tensor in numbers_of(case, which).items():
+        torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
 
 
 # -- memory ---------------------------------------------------------------------------

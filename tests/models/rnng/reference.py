@@ -18,6 +18,7 @@ from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
+from tests.tiny_models import randomised
 
 FOLDER = Path(__file__).parents[2] / "reference" / "rnng"
 TEMPERATURES = ("0.5", "0.9", "1.0", "1.1", "2.0", "5.0")
@@ -56,12 +57,7 @@ def tiny(
         max_words=10,
         **options,
     )
-    rnng = RNNG(config).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in rnng.parameters():
-            parameter.normal_(0, spread, generator=generator)
-    return rnng.requires_grad_(False)
+    return randomised(RNNG(config).double(), seed, spread).eval()
 
 
 def batch(texts: Sequence[Sequence[int]], ends: str, unknown: float = 0.0):
