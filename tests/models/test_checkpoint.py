@@ -270,6 +270,8 @@ def test_what_cannot_be_asked_for(kglm_directory, given, message):
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
+    with pytest.raises(CheckpointError, match=r"config\.json is missing: .* no"):
+        load_checkpoint(tmp_path)
     monkeypatch.chdir(tmp_path)
     for name in ("no_such_model", "who/knows", "a/b/c", "x y"):
         with pytest.raises(CheckpointError, match=r"no such directory.* train` wrote"):

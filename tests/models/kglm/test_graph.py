@@ -256,6 +256,7 @@ CONTRADICTIONS = [
     ("entity_of", lambda x: x + 1, "dangling id: a node's entity"),
     ("entity_of", lambda x: x[:-1], "4 nodes, but aliases for 5"),
     ("aliases", lambda x: x - 1, "aliases are not word ids"),
+    ("aliases", lambda x: x[:, 0], "aliases are not word ids"),
     ("node_names.ends", lambda x: x + 99, "node_names do not fill"),
     ("relation_names.ends", lambda x: x.flip(0), "relation_names do not fill"),
     ("num_entities", lambda x: x - 1, "dangling id: a node's entity"),

@@ -76,6 +76,13 @@ def test_every_factor_of_the_published_documents(documents):
         assert_factors(checkpoint.model, encodings, case, case["p"]["factors"])
 
 
+def test_a_shortlist_is_of_one_text(documents):
+    checkpoint, (case, *_) = documents
+    both = encode(checkpoint, case).batch.select(torch.tensor([0, 0]))
+    with pytest.raises(ValueError, match="a shortlist is of one text; got 2"):
+        over_shortlist(checkpoint.model.encode(both), [4])
+
+
 def test_totals_of_the_published_documents(documents):
     """Ours differ only where the original counts a listed parent twice, or not at all.
 
