@@ -6,6 +6,7 @@ from pathlib import Path
 
 import lm_eval
 import pytest
+from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.answers import score_of
@@ -61,6 +62,19 @@ def tasks(include_path=None, **options):
     more = [include_path] if isinstance(include_path, str) else include_path or []
     options["include_defaults"] = False
     return TaskManager(include_path=[*stock, *more], **options)
+
+
+def evaluated(lm, names=TASKS, include=None, *, out=None, metadata=None, **options):
+    """Evaluate tasks in process, and write records below a folder if one is given."""
+    given = {"model_args": "pretrained=tiny", **options}
+    return lm_eval.simple_evaluate(
+        model=lm,
+        tasks=[*names],
+        task_manager=tasks(include, metadata=metadata),
+        bootstrap_iters=0,
+        evaluation_tracker=out and EvaluationTracker(output_path=str(out)),
+        **given,
+    )
 
 
 def log_likelihoods(results):

@@ -113,13 +113,6 @@ def test_batches_change_nothing(noise, batch_size):
     assert backwards[::-1] == mapped["text"]
 
 
-@pytest.mark.nightly
-def test_processes_change_nothing(noise):
-    data = Dataset.from_dict({"text": TEXTS})
-    mapped = data.map(noise, batched=True, with_indices=True, num_proc=2)
-    assert mapped["text"] == noise.process_docs(data)["text"]
-
-
 # -- vocabularies ----------------------------------------------------------------------
 
 

@@ -58,17 +58,11 @@ def stock_data(tmp_path, monkeypatch):
 @pytest.fixture
 def evaluate_stock(tiny, stock_data):
     """Return a function that evaluates stock tasks in process."""
-    import lm_eval
-
     from lm_latent_eval.harness.backends import LatentKGLM
 
-    def run(names=stock_tasks.TASKS, num_samples=12, include_path=None, **options):
-        return lm_eval.simple_evaluate(
-            model=LatentKGLM(pretrained=tiny, num_samples=num_samples),
-            tasks=names,
-            task_manager=stock_tasks.tasks(include_path),
-            bootstrap_iters=0,
-            **options,
+    def run(**options):
+        return stock_tasks.evaluated(
+            LatentKGLM(pretrained=tiny, num_samples=12), **options
         )
 
     return run

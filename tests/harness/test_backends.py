@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from scipy import stats
 
-from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
@@ -49,24 +46,19 @@ def exact(tiny):
 # -- whole texts ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
-    exact, truth, text
-):
-    words = ids(*TEXTS[text], "END")
-    (answer,) = exact.loglikelihood_rolling(rolling(text))
-    assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
-    assert answer.estimate.num_tokens == len(words)
-    assert answer.estimate.bound == "strict lower"
-
-
 @pytest.mark.parametrize("unk", ["penalized", "closed"])
-def test_an_unknown_word_costs_what_its_policy_says(tiny, model, unk):
+def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
+    tiny, model, unk
+):
+    """An unknown word costs what its policy says."""
     lm = LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK, unk=unk)
     truth = Truth(model, penalized=unk == "penalized")
-    (answer,) = lm.loglikelihood_rolling(rolling("a zebra saw Ada"))
-    words = ids("?", "?", "saw", "Ada", "END")
-    assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
+    answers = lm.loglikelihood_rolling(rolling(*TEXTS))
+    for text, answer in zip(TEXTS.values(), answers, strict=True):
+        words = ids(*text, "END")
+        assert answer == pytest.approx(truth.log_p(words), abs=1e-10)
+        assert answer.estimate.num_tokens == len(words)
+        assert answer.estimate.bound == "strict lower"
 
 
 @pytest.mark.parametrize(
@@ -100,20 +92,6 @@ def exact_relative_error(model, proposal, words, num_samples):
     return (variance / num_samples).sqrt().item()
 
 
-def test_a_model_without_latents_is_exact(tiny_lstm):
-    model = tiny_checkpoint.lstm()
-    words = ids("Ada", "saw", "the", "fox", "END")
-    penalty = Truth(model).penalty
-    batch = TokenBatch.collate([words], [[penalty, 0, 0, 0, 0]], first=START)
-    (expected,) = model.log_joint(model.encode(batch), NO_LATENT)[0].tolist()
-    for settings in ({}, {"estimator": "is", "num_samples": 7}):
-        lm = LatentLSTM(pretrained=tiny_lstm, **settings)
-        (answer,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
-        assert answer == pytest.approx(expected, abs=1e-10)
-        assert answer.estimate.draws_stderr == pytest.approx(0, abs=1e-12)
-    assert LatentLSTM(pretrained=tiny_lstm).fingerprint["estimator"] == "exact"
-
-
 # -- continuations -------------------------------------------------------------------
 
 PAIRS = {
@@ -129,7 +107,7 @@ PAIRS = {
 }
 
 
-def test_continuations_are_ratios_of_prefix_probabilities(exact, truth):
+def test_continuations_are_ratios_of_prefix_probabilities(exact, truth, backend):
     answers = exact.loglikelihood(conditional(*PAIRS))
     for (answer, _), (context, continuation) in zip(
         answers, PAIRS.values(), strict=True
@@ -138,19 +116,16 @@ def test_continuations_are_ratios_of_prefix_probabilities(exact, truth):
         expected = truth.log_p([*given, *rest]) - truth.log_p(given)
         assert answer == pytest.approx(expected, abs=1e-10)
         assert answer.estimate.num_tokens == len(rest)
+    ((sampled, _),) = backend(num_samples=20_000).loglikelihood(
+        conditional(("the", " saw Ada"))
+    )
+    expected = truth.log_p(ids("the", "saw", "Ada")) - truth.log_p(ids("the"))
+    assert 0 < sampled.estimate.draws_stderr < 0.05, "premise"
+    assert abs(sampled - expected) < 5 * sampled.estimate.draws_stderr
     ended = truth.log_p(ids("Ada", "saw", "the", "fox")) - truth.log_p(
         ids("Ada", "saw", "END")
     )
     assert abs(answers[0][0] - ended) > 0.1, "premise: an end would be noticed"
-
-
-def test_sampled_continuations_agree_with_enumeration(backend, truth):
-    lm = backend(estimator="is", num_samples=20_000)
-    ((answer, _),) = lm.loglikelihood(conditional(("the", " saw Ada")))
-    whole, prefix = ids("the", "saw", "Ada"), ids("the")
-    expected = truth.log_p(whole) - truth.log_p(prefix)
-    assert 0 < answer.estimate.draws_stderr < 0.05, "premise"
-    assert abs(answer - expected) < 5 * answer.estimate.draws_stderr
 
 
 def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeypatch):
@@ -202,24 +177,19 @@ def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
         for word, (_, greedy) in zip(VOCABULARY, answers, strict=True):
             utters = word != "zebra" and ids(word) == [best]
             assert greedy == utters, (context, word)
-
-
-def test_greedy_needs_every_word_to_be_the_argmax(exact, truth):
-    first = truth.most_probable([])
-    second = truth.most_probable([first])
-    word = dict(zip(ids(*UTTERED), UTTERED, strict=True))
-    pairs = [
-        ("", f"{word[first]} {other}") for other in UTTERED if other != word[second]
-    ]
-    pairs += [("", f"{other} {word[second]}") for other in UTTERED]
-    pairs = [p for p in pairs if p[1] != f"{word[first]} {word[second]}"]
-    assert [greedy for _, greedy in exact.loglikelihood(conditional(*pairs))] == (
-        [False] * len(pairs)
-    )
-    ((_, greedy),) = exact.loglikelihood(
-        conditional(("", f"{word[first]} {word[second]}"))
-    )
-    assert greedy
+    # Of two words, both.
+    first = Truth(model).most_probable([])
+    second = Truth(model).most_probable([first])
+    spelled = dict(zip(ids(*UTTERED), UTTERED, strict=True))
+    if {first, second} <= spelled.keys():
+        pairs = [("", f"{a} {b}") for a in UTTERED for b in UTTERED]
+        answers = lm.loglikelihood(conditional(*pairs))
+        chosen = [
+            pair for pair, (_, greedy) in zip(pairs, answers, strict=True) if greedy
+        ]
+        assert chosen == [("", f"{spelled[first]} {spelled[second]}")]
+    else:
+        assert seed, "premise: two words are the most probable for one seed at least"
 
 
 def test_the_unknown_word_is_never_greedy(tmp_path):
@@ -253,14 +223,6 @@ def test_greedy_generation_is_the_chain_of_argmaxes(exact, truth):
         generation("the", "Ada saw", "fox zebra", max_gen_toks=3)
     )
     assert [text.replace(".", " .").split() for text in texts] == chains
-
-
-def test_generation_ends_where_the_text_does(tmp_path):
-    model = tiny_checkpoint.kglm(seed=5, spread=1.0)
-    assert Truth(model).most_probable([], but=(UNKNOWN,)) == END, "premise"
-    folder = str(tiny_checkpoint.write(tmp_path, model))
-    lm = LatentKGLM(pretrained=folder, estimator="beam", num_samples=500)
-    assert lm.generate_until(generation("", max_gen_toks=3)) == [""]
 
 
 def test_generation_stops_at_the_first_stop_string(backend):
@@ -304,19 +266,13 @@ def test_wordy_arguments_are_checked(backend):
     lm = backend(num_samples=5)
     for wrong in (
         {"max_gen_toks": 0},
-        {"max_gen_toks": math.inf},
-        {"max_gen_toks": "many"},
         {"max_new_tokens": 1.5},
-        {"temperature": -1.0},
         {"temperature": "hot"},
-        {"until": 3},
         {"until": ["a", 3]},
     ):
         with pytest.raises(ValueError, match=rf"task/0 .*{next(iter(wrong))}=.*expec"):
             lm.generate_until(generation("the", **wrong))
-    no_dictionary = generation("the")
-    no_dictionary[0].arguments = ("the", ["until"])
-    with pytest.raises(
-        ValueError, match=r"task/0 .*\['until'\]: expected a dictionary"
-    ):
-        lm.generate_until(no_dictionary)
+    [asked] = generation("the")
+    asked.arguments = ("the", ["until"])
+    with pytest.raises(ValueError, match=r"task/0 .*\['until'\]: expected a dictio"):
+        lm.generate_until([asked])

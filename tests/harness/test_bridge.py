@@ -84,12 +84,17 @@ site.addsitedir({str(self.root)!r})
             cwd=self.root,
         )
 
-    def registered(self, **environment: str) -> dict[str, str]:
-        """Return what is registered after a plain import, which must be silent."""
-        done = self.run("import lm_eval.models\n" + PRINT_REGISTRY, **environment)
+    def check(self, code: str, **environment: str) -> str:
+        """Run code, which must end well and in silence; return what it printed."""
+        done = self.run(code, **environment)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
-        return ast.literal_eval(done.stdout)
+        return done.stdout
+
+    def registered(self, **environment: str) -> dict[str, str]:
+        """Return what is registered after a plain import, which must be silent."""
+        code = "import lm_eval.models\n" + PRINT_REGISTRY
+        return ast.literal_eval(self.check(code, **environment))
 
 
 PRINT_REGISTRY = (
@@ -102,20 +107,10 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
-def check(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-
-
 def test_our_entry_points_are_registered_as_strings(site):
     assert site.registered() == BUILT_IN | OURS
-
-
-def test_importing_a_backend_of_lm_eval_is_enough(site):
-    site.write("lm_eval/models/huggingface.py", "")
-    done = site.run("import lm_eval.models.huggingface\n" + PRINT_REGISTRY)
-    check(done)
-    assert ast.literal_eval(done.stdout) == BUILT_IN | OURS
+    site.write("second_bridge.pth", PTH.read_text())  # two installations are one
+    assert site.registered() == BUILT_IN | OURS
 
 
 @pytest.mark.parametrize(
@@ -126,124 +121,124 @@ def test_the_switch_turns_it_off(site, value, off):
     assert site.registered(LM_LATENT_EVAL_NO_BRIDGE=value) == expected
 
 
-def test_a_registry_that_discovers_plugins_is_left_alone(site):
-    site.write("lm_eval/api/registry.py", REGISTRY + "def load_plugins(): ...\n")
-    assert site.registered() == BUILT_IN
-
-
-def test_a_taken_name_is_left_alone(site):
+def test_what_others_register_is_left_alone(site):
+    """A registry that finds plug-ins itself, a taken name, and names of others."""
     taken = "model_registry.register('latent_one', target='theirs:One')\n"
     site.write("lm_eval/models/__init__.py", MODELS + taken)
     assert site.registered() == BUILT_IN | OURS | {"latent_one": "theirs:One"}
+    site.write("lm_eval/models/__init__.py", MODELS)
+    info = "their_lm-1.0.dist-info"
+    site.write(f"{info}/METADATA", "Name: their-lm\nVersion: 1.0\n")
+    theirs = {"their_model": "their_lm.models:Model"}
+    lines = ["[lm_eval.models]", "their_model = their_lm.models:Model"]
+    lines += ["hf = their_lm.models:HF"]  # what lm-eval has itself is not replaced
+    site.write(f"{info}/entry_points.txt", "\n".join(lines))
+    assert site.registered() == BUILT_IN | OURS | theirs
+    site.write("lm_eval/api/registry.py", REGISTRY + "def load_plugins(): ...\n")
+    assert site.registered() == BUILT_IN
 
 
 def test_starting_python_imports_the_bridge_alone(site):
     # Python 3.13 reads every .pth by an encoding of its own.
     its_own = {"lm_latent_eval_bridge", "encodings.utf_8_sig"}
-    code = f"new = {{*sys.modules}} - before; assert new <= {its_own}, new"
-    check(site.run(code))
-
-
-def test_importing_the_package_is_light(site):
-    code = """
-        before = {*sys.modules}
+    code = f"""
+        new = {{*sys.modules}} - before; assert new <= {its_own}, new
+        before = {{*sys.modules}}
         import lm_latent_eval, lm_latent_eval.harness
-        new = {*sys.modules} - before
+        new = {{*sys.modules}} - before
         assert all(name.startswith("lm_latent_eval") for name in new), new
     """
-    check(site.run(code))
+    site.check(code)
 
 
-def test_it_leaves_no_trace_once_done(site):
-    code = """
-        bridge = sys.meta_path[0]
-        assert bridge.__name__ == "lm_latent_eval_bridge"
-        import lm_eval.models
-        assert bridge not in sys.meta_path
-        from importlib.machinery import SourceFileLoader
-        assert type(lm_eval.models.__loader__) is SourceFileLoader
-        assert lm_eval.models.__spec__.loader is lm_eval.models.__loader__
-    """
-    check(site.run(code))
+REGISTERED = """
+from lm_eval.api.registry import model_registry
+assert {"hf", "latent_one"} <= {*model_registry}
+"""
+TRACER = """
+import importlib.util
 
+class Tracer:  # asks everyone else, as tracing libraries do
+    busy = False
 
-def test_looking_for_the_module_does_not_use_the_bridge_up(site):
-    code = """
-        import importlib.util
-        spec = importlib.util.find_spec("lm_eval.models")
-        assert "hf" in spec.loader.get_source("lm_eval.models")
-        import lm_eval.models
-        from lm_eval.api.registry import model_registry
-        assert "latent_one" in model_registry
-    """
-    check(site.run(code))
-
-
-def test_an_import_that_failed_may_be_repeated(site):
-    fails_once = "import sys\nif not hasattr(sys, 'again'): sys.again = 1; 1 / 0\n"
-    site.write("lm_eval/models/__init__.py", fails_once + MODELS)
-    code = """
+    def find_spec(self, name, path=None, target=None):
+        if self.busy or name != "lm_eval.models":
+            return None
+        self.busy = True
         try:
-            import lm_eval.models
-        except ZeroDivisionError:
-            pass
-        else:
-            raise AssertionError("premise: the first import fails")
-        import lm_eval.models
-        from lm_eval.api.registry import model_registry
-        assert {"hf", "latent_one"} <= {*model_registry}
-    """
-    check(site.run(code))
+            return importlib.util.find_spec(name)
+        finally:
+            self.busy = False
 
-
-COUNT_BRIDGES = """
+sys.meta_path.insert(POSITION, Tracer())
+import lm_eval.models
+"""
+IMPORTS = {
+    "a backend": "import lm_eval.models.huggingface",
+    "no trace is left": """
+bridge = sys.meta_path[0]
+assert bridge.__name__ == "lm_latent_eval_bridge"
+import lm_eval.models
+assert bridge not in sys.meta_path
+from importlib.machinery import SourceFileLoader
+assert type(lm_eval.models.__loader__) is SourceFileLoader
+assert lm_eval.models.__spec__.loader is lm_eval.models.__loader__
+""",
+    "looking for it does not use the bridge up": """
+import importlib.util
+spec = importlib.util.find_spec("lm_eval.models")
+assert "hf" in spec.loader.get_source("lm_eval.models")
+import lm_eval.models
+""",
+    "a site that is read twice": """
+site.addsitedir(ROOT)
 names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
 assert names.count("lm_latent_eval_bridge") == 1, names
-"""
+import lm_eval.models
+""",
+    "an import that failed is repeated": """
+sys.fails = True
+try:
+    import lm_eval.models
+except ZeroDivisionError:
+    sys.fails = False
+import lm_eval.models
+assert not sys.fails, "premise: the first import failed"
+""",
+    "an interrupt is not held up": """
+import importlib.metadata, os, signal
+from importlib.metadata import entry_points
+
+def interrupted(**kinds):
+    importlib.metadata.entry_points = entry_points
+    os.kill(os.getpid(), signal.SIGINT)
+    return entry_points(**kinds)
+
+importlib.metadata.entry_points = interrupted
+# What runs in the background is started with interrupts ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    import lm_eval.models
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("the interrupt was swallowed")
+from lm_eval.api.registry import model_registry
+assert "latent_one" not in model_registry, "premise"
+model_registry.clear()
+import lm_eval.models
+""",
+    "another hook before it": TRACER.replace("POSITION", "0"),
+    "another hook after it": TRACER.replace("POSITION", "1"),
+}
 
 
-def test_two_installations_or_reads_of_a_site_are_one_bridge(site):
-    """``site`` of Python 3.11 reads that of a virtual environment twice."""
-    check(site.run(f"site.addsitedir({str(site.root)!r})" + COUNT_BRIDGES))
-    site.write("second_bridge.pth", PTH.read_text())
-    check(site.run(COUNT_BRIDGES))
-    assert site.registered() == BUILT_IN | OURS
-
-
-def test_packages_of_others_are_registered_too(site):
-    info = "their_lm-1.0.dist-info"
-    site.write(f"{info}/METADATA", "Name: their-lm\nVersion: 1.0\n")
-    theirs = {"their_model": "their_lm.models:Model"}
-    lines = [f"{name} = {value}" for name, value in theirs.items()]
-    # What lm-eval has itself is not replaced.
-    lines += ["hf = their_lm.models:HF"]
-    site.write(f"{info}/entry_points.txt", "\n".join(["[lm_eval.models]", *lines]))
-    assert site.registered() == BUILT_IN | OURS | theirs
-
-
-def test_other_import_hooks_keep_working(site):
-    code = """
-        import importlib.util
-
-        class Tracer:  # asks everyone else, as tracing libraries do
-            busy = False
-
-            def find_spec(self, name, path=None, target=None):
-                if self.busy or name != "lm_eval.models":
-                    return None
-                self.busy = True
-                try:
-                    return importlib.util.find_spec(name)
-                finally:
-                    self.busy = False
-
-        sys.meta_path.insert(POSITION, Tracer())
-        import lm_eval.models
-        from lm_eval.api.registry import model_registry
-        assert {"hf", "latent_one"} <= {*model_registry}
-    """
-    for position in ("0", "1"):
-        check(site.run(code.replace("POSITION", position)))
+@pytest.mark.parametrize("code", IMPORTS.values(), ids=IMPORTS)
+def test_any_way_to_import_registers(site, code):
+    fails = "import sys\nif getattr(sys, 'fails', False): 1 / 0\n"
+    site.write("lm_eval/models/__init__.py", fails + MODELS)
+    site.write("lm_eval/models/huggingface.py", "")
+    site.check(code.replace("ROOT", repr(str(site.root))) + REGISTERED)
 
 
 def test_without_lm_eval_the_error_is_pythons_own(site):
@@ -280,13 +275,6 @@ def test_without_metadata_the_error_for_a_model_says_why(site):
     assert "LM_LATENT_EVAL_NO_BRIDGE=1" in error
 
 
-def test_a_registry_that_refuses_is_named_in_the_error_for_a_model(site):
-    refuses = MODELS + "model_registry.register = None\n"
-    site.write("lm_eval/models/__init__.py", refuses)
-    assert site.registered() == BUILT_IN
-    assert "TypeError: 'NoneType' object is not callable" in refused(site)
-
-
 def test_an_error_of_a_known_model_stays_its_own(site):
     fails = MODELS + "model_registry.register('odd', target='odd')\n"
     site.write("lm_eval/models/__init__.py", fails + "model_registry.register = None\n")
@@ -294,12 +282,6 @@ def test_an_error_of_a_known_model_stays_its_own(site):
     done = site.run(ASK.replace("latent_one", "odd"))
     (last,) = done.stderr.splitlines()[-1:]
     assert last == "ValueError: Invalid lazy path 'odd', expected 'module:object'"
-
-
-def test_a_registry_without_models_does_not_stop_lm_eval(site):
-    site.write("lm_eval/api/registry.py", "")
-    site.write("lm_eval/models/__init__.py", "")
-    check(site.run("import lm_eval.models"))
 
 
 @pytest.mark.parametrize(
@@ -346,7 +328,15 @@ def test_a_damaged_line_lets_python_start(site, place):
     assert ast.literal_eval(done.stdout).items() >= BUILT_IN.items()
 
 
-@pytest.mark.parametrize("error", ["SystemExit(3)", "MemoryError", "RecursionError"])
+def test_a_registry_without_models_does_not_stop_lm_eval(site):
+    site.write("lm_eval/api/registry.py", "")
+    site.write("lm_eval/models/__init__.py", "")
+    site.check("import lm_eval.models")
+
+
+@pytest.mark.parametrize(
+    "error", ["SystemExit(3)", "MemoryError", "RecursionError", "TypeError('x')"]
+)
 def test_what_ends_in_the_bridge_does_not_end_the_import(site, error):
     refuses = MODELS + dedent(f"""
         def refuse(name, target):
@@ -368,34 +358,5 @@ def test_a_finder_that_ends_does_not_end_the_import(site):
             def find_distributions(context=None): raise SystemExit(3)
         sys.meta_path.append(Ends)
     """
-    done = site.run(dedent(code) + "import lm_eval.models\n" + PRINT_REGISTRY)
-    check(done)
-    assert ast.literal_eval(done.stdout) == BUILT_IN
-
-
-def test_an_interrupt_is_not_held_up_and_the_next_import_registers(site):
-    code = """
-        import importlib.metadata, os, signal
-        from importlib.metadata import entry_points
-
-        def interrupted(**kinds):
-            importlib.metadata.entry_points = entry_points
-            os.kill(os.getpid(), signal.SIGINT)
-            return entry_points(**kinds)
-
-        importlib.metadata.entry_points = interrupted
-        # What runs in the background is started with interrupts ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            import lm_eval.models
-        except KeyboardInterrupt:
-            pass
-        else:
-            raise AssertionError("the interrupt was swallowed")
-        from lm_eval.api.registry import model_registry
-        assert "latent_one" not in model_registry, "premise"
-        model_registry.clear()
-        import lm_eval.models
-        assert {"hf", "latent_one"} <= {*model_registry}
-    """
-    check(site.run(code))
+    printed = site.check(dedent(code) + "import lm_eval.models\n" + PRINT_REGISTRY)
+    assert ast.literal_eval(printed) == BUILT_IN

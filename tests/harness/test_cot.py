@@ -6,14 +6,9 @@ import json
 import math
 from functools import partialmethod
 
-import lm_eval
 import pytest
-import torch
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from transformers import T5Config, T5ForConditionalGeneration
 
-import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
@@ -21,34 +16,22 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.thinking import Thinker
-from tests.stock_tasks import STOCK
+from tests.harness.test_contract import cot
+from tests.stock_tasks import STOCK, evaluated
 from tests.tiny_checkpoint import conditional
 from tests.wrappers.cot import tiny
 
 ASKED = [("a b", "A"), ("c c a", "B"), ("b", "C"), ("a", "A"), ("c", "B")]
 CHOICES = ["a", "b c", "c"]
 OPTIONS = {**tiny.MARKS, "max_think_tokens": 4, "num_samples": 40, "close": "forced"}
-TARGETS = """\
-include: {stock}/gsm8k/gsm8k.yaml
-task: gsm8k_target
-output_type: loglikelihood
-doc_to_target: " {{{{answer.split('#### ')[-1]}}}}"
-generation_kwargs: null
-filter_list: null
-metric_list:
-  - metric: perplexity
-  - metric: acc
-"""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    folder, network = tmp_path_factory.mktemp("tiny"), tiny.network()
-    network.model.save_pretrained(folder)
-    network.tokenizer.save_pretrained(folder)
+    folder = tmp_path_factory.mktemp("tiny")
+    cot(folder)
     return str(folder)
 
 
@@ -69,34 +52,18 @@ def evaluate(directory, stock_data, tmp_path):
     ]
     splits = ("train", "validation", "test")
     write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, rows)})
-    problems = [
-        {"question": question, "answer": f"b b #### {end}"}
-        for (question, _), end in zip(ASKED, "caabc", strict=True)
-    ]
-    write_dataset("openai/gsm8k", {"main": dict.fromkeys(splits, problems)})
-    (tmp_path / "target.yaml").write_text(TARGETS.format(stock=STOCK))
 
-    def run(task="arc_easy", limit=None, **options):
-        return lm_eval.simple_evaluate(
-            model=backend(directory, **options),
-            tasks=[task],
-            num_fewshot=0,
+    def run(limit=None, num_fewshot=0, **options):
+        return evaluated(
+            backend(directory, **options),
+            ["arc_easy"],
+            str(STOCK / "arc"),
+            out=tmp_path / "out",
             limit=limit,
-            task_manager=TaskManager(
-                include_path=[str(STOCK / "arc"), str(tmp_path)],
-                include_defaults=False,
-            ),
-            bootstrap_iters=0,
-            evaluation_tracker=tracker(tmp_path / "out"),
+            num_fewshot=num_fewshot,
         )
 
     return run
-
-
-def tracker(folder):
-    from lm_eval.loggers import EvaluationTracker
-
-    return EvaluationTracker(output_path=str(folder))
 
 
 def saved(results, folder):
@@ -198,7 +165,7 @@ def test_a_killed_run_leaves_its_thoughts_and_other_runs_leave_them_alone(
     main(["thoughts", str(tmp_path / "out")])
     assert ", 40 thoughts each, latent_cot, not finished" in capsys.readouterr().out
     monkeypatch.setattr(Thinker, "draw", counting)
-    for others in ({"task": "gsm8k_target"}, {"limit": 1}):
+    for others in ({"num_fewshot": 1}, {"limit": 1}):
         drawn.clear()
         evaluate(**others, batch_size=1)
         assert unfinished()
@@ -206,50 +173,6 @@ def test_a_killed_run_leaves_its_thoughts_and_other_runs_leave_them_alone(
     evaluate(batch_size=1)
     assert len(drawn) == len(ASKED) - len(killed) and not killed & {*drawn}
     assert not unfinished()
-
-
-def test_targets_of_a_generation_task(evaluate, directory):
-    results = evaluate("gsm8k_target")
-    values = results["results"]["gsm8k_target"]
-    samples = results["samples"]["gsm8k_target"]
-    asked = [tuple(s["arguments"][0]) for s in samples]
-    assert {a for _, a in asked} == {" a", " b", " c"}
-    found = [s["resps"][0][0][0] for s in samples]
-    model = lm_latent_eval.load(directory, model="cot", device="cpu")
-    assert values["perplexity,none"] == pytest.approx(
-        math.exp(-sum(found) / len(found))
-    )
-    # Exactly those probabilities, within five errors of the draws.
-    questions, targets = zip(*asked, strict=True)
-    estimates = model.log_likelihood(
-        targets, contexts=questions, **{**OPTIONS, "num_samples": 400}
-    )
-    for value, estimate in zip(found, estimates, strict=True):
-        error = estimate.draws_stderr * math.sqrt(1 + 400 / 40)
-        assert abs(value - estimate.log_evidence) < 5 * error
-
-
-def test_mixed_precision_is_that_of_hf(directory):
-    """A thought's tokens, as drawn, have what ``hf`` gives them in that precision."""
-    mixed = {"dtype": "float32", "mixed_precision_dtype": "float16"}
-    lm, hf = backend(directory, **mixed), HFLM(directory, device="cpu", **mixed)
-    assert lm.fingerprint["dtype"] == "torch.float16"
-    kept = tiny.keeping(lm._scorer)
-    list(lm._scorer.score_continuations([Query(0, "t/0", " c", "a b")]))
-    [thoughts] = kept
-    prompt = lm._scorer.marks.prompt("a b")
-    exact = backend(directory, dtype="float32")._scorer
-    for thought, log_p in zip(thoughts.drawn, thoughts.log_p.tolist(), strict=True):
-        ids = torch.tensor([[*prompt, *thought.tokens]])
-        rows = hf._model_call(ids)[0].double().log_softmax(-1)[len(prompt) - 1 : -1]
-        targets = ids[0, len(prompt) :, None]
-        # A score in float16 has a rounding error of 2^-11 of its size, here below 4;
-        # read with a cache or without, in batches or alone, it is another.
-        bound = 4 * 2**-11 * 2 * len(targets)
-        assert log_p == pytest.approx(rows.gather(-1, targets).sum().item(), abs=bound)
-    whole = tiny.keeping(exact)
-    list(exact.score_continuations([Query(0, "t/0", " c", "a b")]))
-    assert not torch.equal(whole[0].log_p, thoughts.log_p)
 
 
 def test_bad_questions_are_named(directory):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +23,6 @@ from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests import tiny_checkpoint
-from tests.conftest import PROJECT
 from tests.distortion_tasks import (
     BINS,
     GROUP,
@@ -40,7 +36,6 @@ from tests.distortion_tasks import (
     load,
     save,
 )
-from tests.environment import HANGS, of_worker
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_models import randomised
 
@@ -61,10 +56,10 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sentences(tmp_path_factory):
+def grammar(tmp_path_factory):
     """Sequences of a grammar, some of them cut."""
-    found = draw(fox(), tmp_path_factory.mktemp("fox"), 60, max_length=9)
-    assert 0 < sum(found.dataset()["ended"]) < 60, "premise"
+    found = draw(fox(), tmp_path_factory.mktemp("corpus"), 50, max_length=9)
+    assert 0 < sum(found.dataset()["ended"]) < 50, "premise"
     return found
 
 
@@ -74,46 +69,32 @@ def columns(corpus: Corpus):
     return rows["index"][:], rows["ids"][:], log_p
 
 
-def hf(language, folder):
-    pretrained = save(language, folder)
-    return HFLM(pretrained=pretrained, dtype="float64", device="cpu", batch_size=7)
-
-
 # -- models that read the end as a token -----------------------------------------------
 
 
-def test_a_model_that_is_the_language_has_no_error(corpus, tmp_path):
-    found = evaluate(hf(causal(), tmp_path), corpus)
-    index, _, log_p = columns(corpus)
-    each = errors(found)
-    assert [*each] == index
-    for error, truth in zip(each.values(), log_p.tolist(), strict=True):
-        assert abs(error) < ROUNDING * abs(truth)
-    numbers = found["results"][TASK]
-    for name in ("mean_error", *BINS):
-        assert numbers[f"{name},none"] == pytest.approx(0, abs=1e-10)
-    assert numbers["left_out,none"] == numbers["share_ruled_out,none"] == 0
-    assert numbers["estimator_bias,none"] == 0
-
-
-def test_errors_of_another_model_and_their_curve(corpus, tmp_path):
-    other = causal(spread=0.05)
-    found = evaluate(hf(other, tmp_path), corpus)
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+def test_errors_of_a_model_and_their_curve(corpus, tmp_path, spread):
+    """Of the language itself, which has none, and of another model."""
+    other = causal(spread=spread)
+    lm = HFLM(save(other, tmp_path), dtype="float64", device="cpu", batch_size=7)
+    found = evaluate(lm, corpus)
     index, ids, true_log_p = columns(corpus)
     model_log_p = other.log_p(ids)
     error = model_log_p - true_log_p
-    assert 0.1 < (error < 0).double().mean() < 0.9, "premise"
+    assert not spread or 0.1 < (error < 0).double().mean() < 0.9, "premise"
     assert errors(found) == pytest.approx(
         dict(zip(index, error.tolist(), strict=True)), abs=30 * ROUNDING
     )
+    numbers, repeated = found["results"][TASK], found["groups"][GROUP]
+    for name in ("left_out", "share_ruled_out", "estimator_bias"):
+        assert numbers[f"{name},none"] == 0
     curve = ErrorCurve.of(
         true_log_p, model_log_p, bins="count", num_bins=10, resamples=1
     )
-    numbers, repeated = found["results"][TASK], found["groups"][GROUP]
-    expected = {
-        "mean_error": (error, curve.mean_error),
-        "share_underestimated": ((error < 0).double(), curve.share_underestimated),
-    }
+    expected = {"mean_error": (error, curve.mean_error)}
+    if spread:  # without, rounding would decide
+        share = (error < 0).double()
+        expected["share_underestimated"] = share, curve.share_underestimated
     order = true_log_p.argsort(stable=True)
     for name, part, each in zip(
         BINS, error[order].tensor_split(10), curve.bins, strict=True
@@ -121,10 +102,7 @@ def test_errors_of_another_model_and_their_curve(corpus, tmp_path):
         expected[name] = part, each.mean_error
     for name, (values, mean) in expected.items():
         stderr = values.std().item() / math.sqrt(len(values))
-        rows = [numbers]
-        if name not in BINS[1:-1]:
-            rows.append(repeated)
-        for row in rows:
+        for row in (numbers,) if name in BINS[1:-1] else (numbers, repeated):
             assert row[f"{name},none"] == pytest.approx(mean, abs=1e-10)
             assert row[f"{name}_stderr,none"] == pytest.approx(stderr, abs=1e-10)
     said = found["configs"][TASK]["metadata"]["distortion"]
@@ -152,11 +130,10 @@ def collated(words: list[int]) -> TokenBatch:
     return TokenBatch.collate([words], [[0.0] * len(words)], first=START)
 
 
-def test_a_model_of_whole_texts_counts_the_end_itself(sentences, tiny_lstm):
-    found = evaluate(
-        LatentLSTM(pretrained=tiny_lstm), sentences, metadata={"end": "implied"}
-    )
-    index, ids, true_log_p = columns(sentences)
+def test_a_model_of_whole_texts_counts_the_end_itself(grammar, tiny_lstm):
+    lm = LatentLSTM(pretrained=tiny_lstm)
+    found = evaluate(lm, grammar, metadata={"end": "implied"})
+    index, ids, true_log_p = columns(grammar)
     model, expected = tiny_checkpoint.lstm(), {}
     for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
         batch = collated(words_of(each))
@@ -164,10 +141,17 @@ def test_a_model_of_whole_texts_counts_the_end_itself(sentences, tiny_lstm):
         expected[number] = log_p - truth
     assert errors(found) == pytest.approx(expected, abs=1e-9)
     assert found["results"][TASK]["estimator_bias,none"] == 0
+    with pytest.raises(ValueError, match=r'sequence 0 .*add "end": "implied"'):
+        evaluate(lm, grammar)
 
 
-@pytest.fixture(scope="module")
-def rnng():
+def test_a_model_that_does_not_know_the_words(corpus, tiny_lstm):
+    with pytest.raises(ValueError, match="words that the model does not know"):
+        evaluate(LatentLSTM(pretrained=tiny_lstm), corpus, metadata={"end": "implied"})
+
+
+def test_the_share_of_an_estimator_is_told_apart(tmp_path):
+    """Sums over all trees against estimates, whose bias has a known size."""
     words = tiny_checkpoint.tokenizer()
     config = RNNGConfig(
         vocab_size=words.vocab_size,
@@ -176,11 +160,7 @@ def rnng():
         proposal_size=3,
         max_words=40,
     )
-    return randomised(RNNG(config).double(), 3, 0.7).eval()
-
-
-def test_the_share_of_an_estimator_is_told_apart(rnng, tmp_path):
-    """Sums over all trees against estimates, whose bias has a known size."""
+    rnng = randomised(RNNG(config).double(), 3, 0.7).eval()
     corpus = draw(fox(), tmp_path / "corpus", 40, max_length=4)
     pretrained = str(tiny_checkpoint.write(tmp_path / "rnng", rnng))
     found = evaluate(
@@ -214,7 +194,7 @@ def test_the_share_of_an_estimator_is_told_apart(rnng, tmp_path):
 # -- what lm-eval's own options do -----------------------------------------------------
 
 
-def test_a_limit_makes_bins_of_what_is_asked(corpus):
+def test_a_limit_makes_bins_of_what_is_asked(corpus, caplog):
     rows = corpus.dataset()
     tokenizer = corpus.tokenizer()
     told = Told({tokenizer.decode(ids): -len(ids) / 2 for ids in rows["ids"]})
@@ -228,6 +208,11 @@ def test_a_limit_makes_bins_of_what_is_asked(corpus):
     for name, each in zip(BINS, curve.bins, strict=True):
         assert numbers[f"{name},none"] == pytest.approx(each.mean_error)
     assert found["n-samples"][TASK] == {"original": 300, "effective": 40}
+    few = evaluate(told, corpus, limit=9)["results"][TASK]
+    mean = (model_log_p - true_log_p)[:9].mean().item()
+    assert few["mean_error,none"] == pytest.approx(mean)
+    assert not [name for name in few if "bin" in name]
+    assert "9 sequences cannot fill 10 bins" in caplog.text
     task = load(corpus)
     task.build_all_requests(samples=[7, 250, *range(20, 30)])
     asked = [instance.doc["index"] for instance in task.instances]
@@ -235,7 +220,7 @@ def test_a_limit_makes_bins_of_what_is_asked(corpus):
     assert task.bin_of.keys() == set(asked)
 
 
-def test_shares_of_processes_know_the_bins_of_the_whole(corpus):
+def test_shares_of_processes_know_the_bins_of_the_whole(corpus, grammar):
     task = load(corpus)
     task.build_all_requests()
     whole, bins = {i.doc_id: i.args for i in task.instances}, task.bin_of
@@ -250,39 +235,13 @@ def test_shares_of_processes_know_the_bins_of_the_whole(corpus):
             # What a process does not name, lm-eval cannot gather.
             assert told.keys() == names, number
     assert shares == whole
-
-
-@pytest.mark.nightly
-def test_the_command(corpus, tmp_path):
-    """``lm_eval`` as a user types it, with a cache, a limit and its log of samples."""
-    pretrained = save(causal(spread=0.05), tmp_path / "model")
-    command = [
-        *(sys.executable, "-m", "lm_eval", "--model", "hf", "--device", "cpu"),
-        *("--model_args", f"pretrained={pretrained},dtype=float64"),
-        *("--tasks", GROUP, "--include_path", str(PROJECT / "tasks")),
-        *("--metadata", json.dumps({"corpus": str(corpus.directory)})),
-        *("--limit", "50", "--use_cache", "answers", "--log_samples"),
-        *("--output_path", "out", "--batch_size", "8"),
-    ]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=of_worker(),
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    [samples] = (tmp_path / "out").rglob("samples_*.jsonl")
-    read = [json.loads(line) for line in samples.read_text().splitlines()]
-    _, ids, true_log_p = columns(corpus)
-    error = (causal(spread=0.05).log_p(ids[:50]) - true_log_p[:50]).tolist()
-    assert [s["mean_error"] for s in read] == pytest.approx(error, abs=1e-10)
-    assert done.stdout.count("error_bin_01") == 3  # its row, and the group's twice
-    mean = f"{sum(error) / 50:.4f}"
-    assert done.stdout.count(mean) >= 3
-    assert [*Path(tmp_path).glob("answers*")]
+    # Requests of two kinds are not shared.
+    task = load(grammar, end="implied")
+    task.build_all_requests()
+    kinds = {instance.request_type for instance in task.instances}
+    assert kinds == {"loglikelihood", "loglikelihood_rolling"}, "premise"
+    with pytest.raises(ValueError, match="use one process"):
+        task.build_all_requests(rank=0, world_size=2)
 
 
 # -- texts that stand for other sequences ----------------------------------------------
@@ -342,11 +301,6 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(spelled, ca
 # -- log-probabilities of zero, and other answers --------------------------------------
 
 
-@pytest.fixture(scope="module")
-def grammar(tmp_path_factory):
-    return draw(fox(), tmp_path_factory.mktemp("corpus"), 50, max_length=12)
-
-
 def answers(grammar: Any, **changes: float) -> dict[str, float]:
     tokenizer = grammar.tokenizer()
     texts = [tokenizer.decode(ids) for ids in grammar.dataset()["ids"]]
@@ -384,63 +338,22 @@ def test_what_is_no_log_probability_names_its_sequence(grammar, log_p):
         evaluate(told, grammar)
 
 
-def test_few_sequences_have_no_curve(grammar, caplog):
-    found = evaluate(Told(answers(grammar)), grammar, limit=9)
-    truth = grammar.dataset()["log_p"][:9]
-    numbers = found["results"][TASK]
-    assert numbers["mean_error,none"] == pytest.approx(-5 - sum(truth) / 9)
-    assert not [name for name in numbers if "bin" in name]
-    assert "9 sequences cannot fill 10 bins" in caplog.text
-
-
-# -- models that are asked the wrong way -----------------------------------------------
-
-
-def test_a_model_of_whole_texts_is_not_told_of_end_tokens(grammar, tiny_lstm):
-    with pytest.raises(ValueError, match=r'sequence 0 .*add "end": "implied"'):
-        evaluate(LatentLSTM(pretrained=tiny_lstm), grammar)
-
-
-def test_a_model_that_does_not_know_the_words(tmp_path, tiny_lstm):
-    grammar = draw(causal(), tmp_path, 20, max_length=4)
-    with pytest.raises(ValueError, match="words that the model does not know"):
-        evaluate(LatentLSTM(pretrained=tiny_lstm), grammar, metadata={"end": "implied"})
-
-
-def test_nothing_stands_before_a_sequence(grammar):
+def test_what_is_asked_the_wrong_way_is_refused(grammar, tmp_path, caplog, stock_data):
     with pytest.raises(ValueError, match="no examples, no system instruction"):
         evaluate(Told(answers(grammar)), grammar, system_instruction="Say it.")
-
-
-def test_processes_do_not_share_requests_of_two_kinds(tmp_path):
-    grammar = draw(fox(), tmp_path, 30, max_length=5)
-    task = load(grammar, end="implied")
-    task.build_all_requests()
-    kinds = {instance.request_type for instance in task.instances}
-    assert kinds == {"loglikelihood", "loglikelihood_rolling"}, "premise"
-    with pytest.raises(ValueError, match="use one process"):
-        task.build_all_requests(rank=0, world_size=2)
-
-
-def test_requests_are_never_taken_from_a_cache(grammar, tmp_path, caplog, stock_data):
+    # Requests are never taken from a cache.
     other = draw(fox(), tmp_path / "other", 20, max_length=3)
     for each in (grammar, other):
         found = evaluate(Told(answers(each)), each, cache_requests=True)
         text = each.tokenizer().decode(each.dataset()[0]["ids"])
         assert found["samples"][TASK][0]["arguments"] == [("<s>", text)]
     assert "requests are not cached" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "metadata, message",
-    [
+    for metadata, message in (
         ({"corpus": ""}, "needs the folder of a corpus"),
         ({"corpus": 3}, "needs the folder of a corpus"),
         ({"corpus": "nowhere"}, "not the settings of a corpus"),
         ({"end": "</s>"}, "expected one of written, implied"),
-    ],
-)
-def test_options_that_cannot_be(grammar, metadata, message):
-    settings = {"corpus": str(grammar.directory)} | metadata
-    with pytest.raises(ValueError, match=message):
-        load(settings.pop("corpus"), **settings)
+    ):
+        settings = {"corpus": str(grammar.directory)} | metadata
+        with pytest.raises(ValueError, match=message):
+            load(settings.pop("corpus"), **settings)

@@ -32,25 +32,14 @@ def editable_install(tmp_path_factory):
     return environment
 
 
-@pytest.fixture(params=["wheel_install", "editable_install"])
-def install(request):
-    return request.getfixturevalue(request.param)
-
-
 def test_wheel_holds_what_it_should(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {
-        "lm_latent_eval/__init__.py",
-        "lm_latent_eval/py.typed",
-        "lm_latent_eval_bridge.pth",
-        "lm_latent_eval_bridge.py",
-    } <= names
-    assert [name for name in names if name.endswith(".pth")] == [
-        "lm_latent_eval_bridge.pth"
-    ]
+    bridge = {"lm_latent_eval_bridge.pth", "lm_latent_eval_bridge.py"}
+    assert {"lm_latent_eval/py.typed", *bridge} <= names
     top = {name.partition("/")[0] for name in names}
-    assert {name for name in top if not name.startswith("lm_latent_eval")} == set()
+    beside = {name for name in top if name != "lm_latent_eval" and "-" not in name}
+    assert beside == bridge
     source = {
         str(path.relative_to(PROJECT))
         for path in (PROJECT / "lm_latent_eval").rglob("*")
@@ -67,45 +56,33 @@ def test_wheel_holds_what_it_should(wheel):
         assert len(listed) >= least
 
 
-def test_get_model_resolves_every_entry_point(install):
-    code = """
+INSTALLED = """
+import os, sys
 from importlib.metadata import distribution
-import sys
+
+names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
+assert names.count("lm_latent_eval_bridge") == 1, names
 import lm_eval.models
 from lm_eval.api.registry import get_model
-ours = distribution("lm-latent-eval").entry_points.select(group="lm_eval.models")
+mine = distribution("lm-latent-eval").entry_points
+ours = mine.select(group="lm_eval.models")
 assert "latent_kglm" in ours.names
 assert "lm_latent_eval.harness.backends" not in sys.modules
 for entry in ours:
     assert get_model(entry.name) is entry.load(), entry
-"""
-    install.run("-c", code)
 
-
-def test_evaluate_loads_every_metric_by_name(install):
-    code = """
 import evaluate
 import lm_latent_eval
+from lm_latent_eval.cli import main
 from lm_latent_eval.metric import METRICS
-names = [evaluate.load(lm_latent_eval.metric_path(name)).name for name in METRICS]
-assert names == list(METRICS), names
+found = [evaluate.load(lm_latent_eval.metric_path(name)).name for name in METRICS]
+assert found == list(METRICS), found
+[tasks] = mine.select(group="lm_eval.tasks")
+assert tasks.load()() == lm_latent_eval.task_path()
 print(lm_latent_eval.metric_path("information_rate"))
+main(["tasks"])
 """
-    found = Path(install.run("-c", code, cwd=install.root).strip())
-    assert found.parent.parent in (install.imported_from(), PROJECT)
-
-
-def test_the_bridge_is_installed_once(install):
-    code = """
-import sys
-names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
-assert names.count("lm_latent_eval_bridge") == 1, names
-"""
-    install.run("-c", code)
-
-
-def test_the_switch_leaves_lm_eval_as_it_was(install):
-    code = """
+SWITCHED_OFF = """
 import os
 os.environ["LM_LATENT_EVAL_NO_BRIDGE"] = "1"
 import lm_eval.models
@@ -113,21 +90,18 @@ from lm_eval.api.registry import model_registry
 assert "hf" in model_registry
 assert not [name for name in model_registry if name.startswith("latent_")]
 """
-    install.run("-c", code)
 
 
-def test_every_installation_knows_its_task_files(install, tmp_path):
-    code = """
-from importlib.metadata import distribution
-import lm_latent_eval
-[tasks] = distribution("lm-latent-eval").entry_points.select(group="lm_eval.tasks")
-assert tasks.load()() == lm_latent_eval.task_path()
-from lm_latent_eval.cli import main
-main(["tasks"])
-"""
-    folder = Path(install.run("-c", code, cwd=tmp_path).strip())
-    assert folder.parent in (install.imported_from(), PROJECT)
-    assert (folder / "demo" / "latent_demo.yaml").is_file()
+@pytest.mark.parametrize("installed", ["wheel_install", "editable_install"])
+def test_backends_metrics_and_tasks_are_found(installed, request, tmp_path):
+    install = request.getfixturevalue(installed)
+    metric, tasks = map(
+        Path, install.run("-c", INSTALLED, cwd=tmp_path).splitlines()[-2:]
+    )
+    assert metric.parent.parent in (install.imported_from(), PROJECT)
+    assert tasks.parent in (install.imported_from(), PROJECT)
+    assert (tasks / "demo" / "latent_demo.yaml").is_file()
+    install.run("-c", SWITCHED_OFF)
 
 
 def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
@@ -189,18 +163,17 @@ def sdist(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def names(sdist):
-    """Return the names in the source archive, below its one folder."""
+def test_the_source_archive_holds_what_it_should_and_says_what_the_wheel_does(
+    sdist, wheel
+):
     with tarfile.open(sdist) as archive:
         listed = [name.partition("/") for name in archive.getnames()]
+        [info] = [n for n in archive.getnames() if n.endswith("/PKG-INFO")]
+        of_source = message_from_bytes(archive.extractfile(info).read())
     assert {folder for folder, _, _ in listed} == {
         f"lm_latent_eval-{lm_latent_eval.__version__}"
     }
-    return {name for _, _, name in listed}
-
-
-def test_the_source_archive_holds_what_it_should(names):
+    names = {name for _, _, name in listed}
     assert {name.partition("/")[0] for name in names} == TOP
     for folder in ("lm_latent_eval", "metrics", "tasks", "tests", "docs", "examples"):
         source = {
@@ -209,23 +182,10 @@ def test_the_source_archive_holds_what_it_should(names):
             if path.suffix in SOURCES and "__pycache__" not in path.parts
         }
         assert source <= names, folder
-
-
-def test_nothing_that_was_made_here_is_uploaded(names):
     made = ("__pycache__", ".pyc", ".venv", ".pytest_cache", ".git/", "results/")
-    allowed = "docs/results/"
-    assert not [
-        name
-        for name in names
-        for part in made
-        if part in name and not name.startswith(allowed)
-    ]
+    uploaded = [name for name in names if not name.startswith("docs/results/")]
+    assert not [name for name in uploaded for part in made if part in name]
 
-
-def test_both_say_the_same(sdist, wheel):
-    with tarfile.open(sdist) as archive:
-        [info] = [n for n in archive.getnames() if n.endswith("/PKG-INFO")]
-        of_source = message_from_bytes(archive.extractfile(info).read())
     with zipfile.ZipFile(wheel) as archive:
         [info] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         said = message_from_bytes(archive.read(info))
@@ -277,15 +237,13 @@ def environment(wheel_install):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_its_own_tests_pass(environment, name, tmp_path):
+def test_its_own_tests_pass_and_the_stock_command_scores_it(
+    environment, name, tmp_path
+):
     folder = PROJECT / "examples" / name / "tests"
     options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}")
     said = environment.run("-m", "pytest", *options, str(folder), cwd=tmp_path)
     assert "passed" in said
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_stock_command_scores_it(environment, name, tmp_path):
     task, estimator, texts = EXAMPLES[name]
     environment.run("-m", f"latent_{name}", "model", cwd=tmp_path)
     if texts:

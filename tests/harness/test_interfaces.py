@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from lm_eval.api.instance import Instance
 
 import lm_latent_eval
 from lm_latent_eval import manifest
@@ -68,27 +67,22 @@ def test_it_is_what_the_model_s_own_name_is(tiny):
     any_one, own = Latent(pretrained=tiny), LatentKGLM(pretrained=tiny)
     found, wanted = (lm.loglikelihood_rolling(rolling(*TEXTS)) for lm in (any_one, own))
     assert found == wanted
-    assert any_one.fingerprint == own.fingerprint
-    assert any_one.tokenizer_name == own.tokenizer_name
+    for name in ("fingerprint", "tokenizer_name"):
+        assert getattr(any_one, name) == getattr(own, name)
     assert any_one.get_model_info() == own.get_model_info()
 
 
-def test_a_name_of_ours_takes_no_other(tiny, tiny_lstm):
-    with pytest.raises(ValueError, match="latent_lstm takes lstm models alone; use"):
-        LatentLSTM(pretrained=tiny_lstm, model="kglm")
-    with pytest.raises(ValueError, match="holds a kglm model, not a lstm one"):
-        Latent(pretrained=tiny, model="lstm")
-    with pytest.raises(ValueError, match="latent has no embedded model"):
-        Latent()
-
-
-def test_a_class_that_is_not_the_directory_s_is_refused(tiny):
-    place = "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel"
-    with pytest.raises(ValueError, match=f"is of a 'kglm' model, not of {place}"):
-        Latent(pretrained=tiny, model=place)
-
-
-def test_what_is_wrong_is_said_before_anything_is_loaded(tiny, monkeypatch):
+def test_names_and_settings_that_are_wrong(tiny, tiny_lstm, counts, monkeypatch):
+    lstm = "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel"
+    for backend, given, message in (
+        (LatentLSTM, {"pretrained": tiny_lstm, "model": "kglm"}, "lstm models alone"),
+        (Latent, {"pretrained": tiny, "model": "lstm"}, "holds a kglm model, not a ls"),
+        (Latent, {"pretrained": tiny, "model": lstm}, f"'kglm' model, not of {lstm}"),
+        (Latent, {}, "latent has no embedded model"),
+        (Latent, {"pretrained": counts["pretrained"]}, "of type 'counts'; this packag"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            backend(**given)
     monkeypatch.setattr(
         "lm_latent_eval.models.checkpoint.load_checkpoint",
         lambda *_, **__: pytest.fail("loaded"),
@@ -103,16 +97,13 @@ def test_queries_go_in_and_answers_come_out(counts):
     lm = Latent(**counts, loud=True)
     assert lm.loglikelihood_rolling(rolling(*TEXTS)) == [-14.0, -18.0]
     assert lm.loglikelihood(conditional(("a", "bc"))) == [(-4.0, True)]
-    request: list[Instance] = generation("ab", until=["x"], max_gen_toks=2)
-    assert lm.generate_until(request) == ["abab"]
+    assert lm.generate_until(generation("ab", until=["x"], max_gen_toks=2)) == ["abab"]
     info = lm.get_model_info()
     assert info["checkpoint_digest"] == "2.0"
     assert info["latent_eval"]["mine"] and info["latent_eval"]["requests"] == 3
     assert lm.fingerprint["model"] == "latent_counts"
     assert lm.tokenizer_name == "latent_counts-2.0"
-
-
-def test_python_opens_it_too(counts):
+    # Python opens it, too.
     model = lm_latent_eval.load(counts["pretrained"], model=counts["model"])
     [estimate] = model.log_likelihood(["abc"])
     assert estimate.log_evidence == -6.0
@@ -123,8 +114,3 @@ def test_python_opens_it_too(counts):
         _ = model.checkpoint
     with pytest.raises(ValueError, match=r"is for .*:Counts, which scores strings"):
         checkpoint.load_checkpoint(counts["pretrained"], expected=counts["model"])
-
-
-def test_a_type_that_nobody_has_lists_those_there_are(counts):
-    with pytest.raises(ValueError, match="of type 'counts'; this package and the inst"):
-        Latent(pretrained=counts["pretrained"])

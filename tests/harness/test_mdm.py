@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import shutil
 
-import lm_eval
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.wrappers.mdm.source import Lengths
-from tests.stock_tasks import PAIRS, TASKS, assert_the_scorer_says_so_alone, tasks
+from tests.harness.test_contract import mdm
+from tests.stock_tasks import PAIRS, assert_the_scorer_says_so_alone, evaluated
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny
 
@@ -23,9 +23,7 @@ TEXTS = ("Ada saw the fox", "the fox saw Ada . a Bo saw the", "", "Bo", "the fox
 def directory(tmp_path_factory):
     """A tiny BERT in float64, with its tokenizer."""
     folder = tmp_path_factory.mktemp("bert")
-    network = tiny.network("bert", framed=True)
-    network.model.save_pretrained(folder)
-    network.tokenizer.save_pretrained(folder)
+    mdm(folder)
     return folder
 
 
@@ -46,9 +44,7 @@ def backend(directory):
 )
 def test_stock_tasks_run_unmodified(backend, how, bound):
     lm = backend(num_samples=16, **how)
-    results = lm_eval.simple_evaluate(
-        model=lm, tasks=TASKS, task_manager=tasks(), bootstrap_iters=0
-    )
+    results = evaluated(lm)
     assert_the_scorer_says_so_alone(results, lm._scorer, 1e-9)
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
@@ -89,21 +85,6 @@ def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
     assert given.loglikelihood_rolling(rolling(*TEXTS)) == without
     with pytest.raises(ValueError, match=r"ends=counted: .* has no lengths.json"):
         backend(ends="counted")
-
-
-def test_python_and_the_record_agree(directory, backend):
-    model = lm_latent_eval.load(directory, model="mdm", device="cpu")
-    [estimate] = model.log_likelihood([TEXTS[1]], num_samples=100)
-    assert estimate.num_samples == 100
-    assert str(estimate.bound) == "estimate of a lower bound"
-    assert 0 < estimate.stderr == estimate.draws_stderr
-    [path] = model.log_likelihood([TEXTS[1]], unmasking="left_to_right")
-    assert str(path.bound) == "exact" and path.stderr == 0
-    lm = backend(unmasking="left_to_right")
-    assert lm.loglikelihood_rolling(rolling(TEXTS[1])) == [
-        pytest.approx(path.log_evidence, rel=1e-9)
-    ]
-    assert model.generate(["the fox"], max_tokens=4, sampling_temperature=0)
 
 
 # -- bad input -----------------------------------------------------------------------
@@ -168,9 +149,14 @@ def test_what_is_too_long_to_write_is_shortened(backend, caplog, context):
     assert text
 
 
-def test_guidance_is_for_generation(backend):
+def test_ways_to_write_and_guidance_which_is_for_generation(backend):
     lm = backend(guidance=1.5)
-    assert lm.generate_until(generation("the fox", max_gen_toks=3))
+    for how in ({"guidance": 1.5}, {"unmasking": "margin"}, {"block_length": 2}):
+        [text] = backend(**how).generate_until(generation("the fox", max_gen_toks=3))
+        assert text.split()
+    text = "the fox saw"
+    [path] = backend(unmasking="left_to_right").loglikelihood_rolling(rolling(text))
+    assert str(path.estimate.bound) == "exact" and path.estimate.stderr == 0
     for ask in (
         lambda: lm.loglikelihood(conditional(("Ada", " saw"))),
         lambda: lm.loglikelihood_rolling(rolling("Ada saw")),

@@ -7,17 +7,16 @@ import json
 import math
 import pickle
 
-import lm_eval
 import numpy as np
 import pytest
 import torch
-from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.perplexity import (
     halves,
     process_half,
@@ -27,8 +26,7 @@ from lm_latent_eval.harness.perplexity import (
 from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
-from tests.conftest import PROJECT
-from tests.stock_tasks import tasks
+from tests.stock_tasks import evaluated
 
 # Two documents of 3 and 2 words, 10 and 5 bytes, 4 and 3 predicted tokens; two draws
 # each, with weights 1/4 and 3/4, then 1/8 and 1/8.
@@ -74,61 +72,6 @@ def beams():
         for w, t in zip(WEIGHTS, TOKENS, strict=True)
     ]
     return [answer(*each) for each in zip(TEXTS, estimates, strict=True)]
-
-
-def test_rates_per_byte_are_refused_where_strings_were_not_scored(caplog):
-    items = sampled(unspelled=(0, 3))
-    assert METRICS["bits_per_byte"](items) == "refused: 3 words not spelled"
-    assert METRICS["byte_perplexity"](items) == "refused: 3 words not spelled"
-    assert METRICS["bits_per_byte_stderr"](items) == "N/A"
-    assert "3 words not spelled, so strings were not scored" in caplog.text
-    for name in SAMPLED.keys() - {n for n in SAMPLED if "byte" in n}:
-        expected = SAMPLED[name]
-        if not isinstance(expected, str):
-            expected = pytest.approx(expected, rel=1e-12)
-        assert METRICS[name](items) == expected
-
-
-@pytest.mark.parametrize(
-    ("lost", "rates", "said"),
-    [
-        ({"respaced": 2}, ("bits_per_byte",), "2 gaps not charged"),
-        (
-            {"left_out": 2},
-            ("word_perplexity", "byte_perplexity", "bits_per_byte"),
-            "2 words left out",
-        ),
-    ],
-)
-def test_rates_are_refused_where_strings_were_not_scored(lost, rates, said):
-    [first, second] = sampled()
-    items = [first, dataclasses.replace(second, **lost)]
-    for rate in rates:
-        assert METRICS[rate](items) == f"refused: {said}"
-        assert METRICS[f"{rate}_stderr"](items) == "N/A"
-    assert METRICS["token_perplexity"](items) == METRICS["token_perplexity"](sampled())
-
-
-def test_numbers_of_many_digits_are_powers_of_ten():
-    """A text of one word: lm-eval's table has a place for no more than a few digits."""
-    for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
-        sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
-        term = perplexity.Term.of("word_perplexity", answer("Ada", sure))
-        assert perplexity.METRICS["word_perplexity"]([term]) == expected
-
-
-@pytest.mark.parametrize("name", ["word_perplexity", "token_perplexity"])
-def test_texts_without_words_have_no_rates(name):
-    empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
-    assert METRICS[name](empty) == "refused: no words to predict"
-    assert METRICS[f"{name}_stderr"](empty) == "N/A"
-
-
-def test_what_is_known_for_sure_weighs_the_same_under_every_draw():
-    items = [*sampled(), Answer.exact(math.log(1 / 2), "")]
-    expected = (sum(PRODUCTS) / 2 / 2) ** (-1 / 8)
-    assert METRICS["corpus_token_perplexity"](items) == pytest.approx(expected)
-    assert METRICS["effective_samples_corpus"](items) == pytest.approx(1.6)
 
 
 DRAWN = math.hypot(SE, SE**2 / 2)
@@ -199,26 +142,70 @@ BEAMS = PLAIN | {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_by_hand(name):
+    """And what its terms in the log of samples, plain JSON, give of one document."""
     for items, expected in ((sampled(), SAMPLED), (plain(), PLAIN), (beams(), BEAMS)):
         found, wanted = METRICS[name](items), expected[name]
         if isinstance(wanted, str):
             assert found == wanted
         else:
             assert found == pytest.approx(wanted, rel=1e-12)
+    term = perplexity.Term.of(name, items[0])
+    json.loads(json.dumps(term), parse_constant=pytest.fail)
+    assert pickle.loads(pickle.dumps(term)).answer == items[0]
+    assert perplexity.METRICS[name]([term]) == METRICS[name](items[:1])
 
 
-def test_the_corpus_level_takes_as_many_draws_as_the_least_has():
+@pytest.mark.parametrize(
+    ("lost", "rates", "said"),
+    [
+        (
+            {"unspelled": 3},
+            ("bits_per_byte", "byte_perplexity"),
+            "3 words not spelled",
+        ),
+        ({"respaced": 2}, ("bits_per_byte",), "2 gaps not charged"),
+        (
+            {"left_out": 2},
+            ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+            "2 words left out",
+        ),
+    ],
+)
+def test_rates_are_refused_where_strings_were_not_scored(lost, rates, said, caplog):
+    [first, second] = sampled()
+    items = [first, dataclasses.replace(second, **lost)]
+    for rate in rates:
+        assert METRICS[rate](items) == f"refused: {said}"
+        assert METRICS[f"{rate}_stderr"](items) == "N/A"
+    assert said.partition(" left")[0] in caplog.text
+    for name in METRICS:
+        if "token" in name or "effective" in name:
+            assert METRICS[name](items) == METRICS[name](sampled())
+
+
+def test_odd_numbers_of_words_and_draws():
+    empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
+    for name in ("word_perplexity", "token_perplexity"):
+        assert METRICS[name](empty) == "refused: no words to predict"
+        assert METRICS[f"{name}_stderr"](empty) == "N/A"
+    # A text of one word: lm-eval's table has a place for no more than a few digits.
+    for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
+        sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
+        term = perplexity.Term.of("word_perplexity", answer("Ada", sure))
+        assert perplexity.METRICS["word_perplexity"]([term]) == expected
+    # The corpus level takes as many draws as the least has; what is known for sure
+    # weighs the same under every draw.
     few = sampled(weights=((1 / 4, 3 / 4, 9.0, 9.0), (1 / 8, 1 / 8)))
-    expected = SAMPLED["corpus_token_perplexity"]
-    assert METRICS["corpus_token_perplexity"](few) == pytest.approx(expected)
-    assert METRICS["effective_samples_corpus"](few) == pytest.approx(1.6)
-
-
-def test_documents_that_share_their_draws_pay_for_the_certificate():
-    certified = METRICS["certified_token_perplexity"]
-    shared = certified(sampled(streams=("a", "a")))
+    known = Answer.exact(math.log(1 / 2), "")
+    corpus, effective = "corpus_token_perplexity", "effective_samples_corpus"
+    assert METRICS[corpus](few) == pytest.approx(SAMPLED[corpus])
+    assert METRICS[effective](few) == pytest.approx(1.6)
+    with_known = (sum(PRODUCTS) / 2 / 2) ** (-1 / 8)
+    assert METRICS[corpus]([*sampled(), known]) == pytest.approx(with_known)
+    assert METRICS[effective]([*sampled(), known]) == pytest.approx(1.6)
+    # Documents that share their draws pay for the certificate.
+    shared = METRICS["certified_token_perplexity"](sampled(streams=("a", "a")))
     assert shared == pytest.approx((P * 0.05**2) ** (-1 / 7))
-    assert shared > certified(sampled())
 
 
 def test_a_share_of_documents_is_unreliable():
@@ -229,13 +216,6 @@ def test_a_share_of_documents_is_unreliable():
         for i, log_w in enumerate((good, good, good, heavy))
     ]
     assert METRICS["share_pareto_k_above_0.7"](items) == 0.25
-
-
-def test_process_text_gives_every_metric_the_document():
-    answers = process_text({"text": "a bc"}, [SCORED])
-    assert set(answers) == set(METRICS) == set(perplexity.METRICS)
-    for term in answers.values():
-        assert pickle.loads(pickle.dumps(term)).answer == Answer.exact(-3.0, "a bc")
 
 
 SCORED = ScoredFloat(Answer.exact(-3.0, "a bc"))
@@ -258,82 +238,37 @@ def test_models_that_leave_no_record_have_no_rates_per_token():
             process(doc, [-3.0])
 
 
-def test_other_models_have_no_certificate_in_the_tasks():
-    found = lm_eval.simple_evaluate(
-        model="dummy",
-        tasks=["latent_demo"],
-        task_manager=TaskManager(
-            include_path=str(PROJECT / "tasks"), include_defaults=False
-        ),
-        bootstrap_iters=0,
-        limit=2,
-    )
-    values = found["results"]["latent_demo"]
-    assert values["word_perplexity,none"] > 1
-    assert not [name for name in values if "token" in name or "effective" in name]
-    assert "word_perplexity" in make_table(found)
-
-
-def test_the_sample_log_is_plain_json_with_what_a_metric_sums():
-    scored = sampled()[0]
-    terms = {name: perplexity.Term.of(name, scored) for name in METRICS}
-    read = json.loads(json.dumps(terms), parse_constant=pytest.fail)
-    assert read["word_perplexity"] == [pytest.approx(math.log(1 / 2)), 3]
-    assert read["bits_per_byte_stderr"] == [pytest.approx(math.log(1 / 2)), 10]
-    assert read["token_perplexity_draws_error"] == [pytest.approx(SE)]
-    assert read["texts_without_monte_carlo_error"] == [1]
-    assert read["corpus_token_perplexity"] == pytest.approx(
-        [*map(math.log, WEIGHTS[0])]
-    )
-    assert read["share_pareto_k_above_0.7"] == ["inf"]
-    for name, metric in perplexity.METRICS.items():
-        assert metric([terms[name]]) == METRICS[name]([scored])
-
-
 # -- through the harness -------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def results(tiny_spelled, tmp_path_factory):
-    from lm_latent_eval.harness.backends import LatentKGLM
-
-    text = tmp_path_factory.mktemp("text") / "text.txt"
+def test_a_task_reports_every_metric(tiny_spelled, tmp_path):
+    text = tmp_path / "text.txt"
     text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
+    asked = {"names": ["latent_perplexity"], "include": lm_latent_eval.task_path()}
+    asked["metadata"] = {"text_file": str(text)}
     lm = LatentKGLM(pretrained=tiny_spelled, num_samples=40)
-    manager = TaskManager(
-        include_path=str(PROJECT / "tasks"),
-        include_defaults=False,
-        metadata={"text_file": str(text)},
-    )
-    # lm-eval 0.5 would bootstrap: nothing of ours is, whatever it is told.
-    return lm_eval.simple_evaluate(
-        model=lm, tasks=["latent_perplexity"], task_manager=manager
-    )
-
-
-def test_a_task_reports_every_metric(results):
+    results = evaluated(lm, **asked)
     found = results["results"]["latent_perplexity"]
+    unknown = ("corpus_token_perplexity_stderr", *ASKED)
     for name in METRICS:
-        metric, is_stderr, _ = name.partition("_stderr")
-        key = f"{metric}_stderr,none" if is_stderr else f"{metric},none"
-        known = name not in ("corpus_token_perplexity_stderr", *ASKED)
-        assert isinstance(found[key], float | int) == known, name
+        assert isinstance(found[f"{name},none"], float | int) == (name not in unknown)
     assert found["token_perplexity,none"] <= found["certified_token_perplexity,none"]
-
-
-def test_the_stderr_column_is_filled(results):
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in make_table(results).splitlines()[2:]
     ]
     column = {row[4]: row[8] for row in rows if len(row) > 8}
-    found = results["results"]["latent_perplexity"]
-    with_error = {m.removesuffix("_stderr") for m in METRICS if m.endswith("_stderr")}
-    assert with_error <= column.keys()
-    assert column["corpus_token_perplexity"] == "N/A"
-    for name in with_error - {"corpus_token_perplexity"}:
-        assert float(column[name]) == round(found[f"{name}_stderr,none"], 4) > 0
     assert not [name for name in column if name.endswith("_stderr")]
+    for name in METRICS:
+        if name.endswith("_stderr") and name not in unknown:
+            shown = column[name.removesuffix("_stderr")]
+            assert float(shown) == round(found[f"{name},none"], 4) > 0
+    assert column["corpus_token_perplexity"] == "N/A"
+    # Other models leave no record of tokens and have no certificate.
+    dummy = evaluated("dummy", **asked)
+    values = dummy["results"]["latent_perplexity"]
+    assert values["word_perplexity,none"] > 1
+    assert not [name for name in values if "token" in name or "effective" in name]
 
 
 # -- topic models: whole texts and document completion --------------------------------
@@ -351,14 +286,12 @@ def topics(tmp_path_factory):
 
 def run(topics, path, task):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPIC_TEXTS))
-    manager = tasks(lm_latent_eval.task_path(), metadata={"text_file": str(path)})
-    found = lm_eval.simple_evaluate(
-        model="latent_lda",
-        model_args={"pretrained": str(topics), "estimator": "beam"},
-        tasks=[task],
-        task_manager=manager,
+    found = evaluated(
+        "latent_lda",
+        [task],
+        lm_latent_eval.task_path(),
         metadata={"text_file": str(path)},
-        bootstrap_iters=0,
+        model_args={"pretrained": str(topics), "estimator": "beam"},
     )
     return found["results"][task]
 
@@ -368,43 +301,23 @@ def log_p(topics, texts):
     return model.log_likelihood(texts, estimator="beam", num_samples=1000)
 
 
-def test_perplexity_is_of_known_words(topics, tmp_path):
-    results = run(topics, tmp_path / "texts.jsonl", "latent_perplexity")
-    total = sum(found.log_evidence for found in log_p(topics, TOPIC_TEXTS))
-    expected = math.exp(-total / 7)  # zebra is no word of theirs
-    assert abs(results["token_perplexity,none"] - expected) < 1e-9
-    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
-        assert results[f"{rate},none"] == "refused: 1 words left out"
-
-
-@pytest.mark.usefixtures("stock_data")
-def test_a_stock_task_is_refused_where_words_are_left_out(topics):
-    """Its metrics divide by all words of a text, and can refuse nothing."""
-    with pytest.raises(
-        ValueError, match=r"wikitext/\d: .* leaves them out, and word_p"
-    ):
-        lm_eval.simple_evaluate(
-            model="latent_lda",
-            model_args={"pretrained": str(topics), "estimator": "beam"},
-            tasks=["wikitext"],
-            task_manager=tasks(),
-            bootstrap_iters=0,
-        )
-
-
-def test_the_topic_models_task_has_no_other_rate(topics, tmp_path):
-    path = tmp_path / "texts.jsonl"
+def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
+    path, total = tmp_path / "texts.jsonl", log_p(topics, TOPIC_TEXTS)
+    expected = math.exp(-sum(found.log_evidence for found in total) / 7)
     every, known = (
-        {
-            name: value
-            for name, value in run(topics, path, task).items()
-            if name not in ("alias", "name", "sample_len")
-        }
+        {name: value for name, value in run(topics, path, task).items() if "," in name}
         for task in ("latent_perplexity", "latent_topic_perplexity")
     )
+    assert abs(every["token_perplexity,none"] - expected) < 1e-9  # without zebra
+    for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
+        assert every[f"{rate},none"] == "refused: 1 words left out"
+    # The task of topic models has no other rate.
     of_strings = ("word_", "byte_", "bits_")
     assert known == {k: v for k, v in every.items() if not k.startswith(of_strings)}
     assert len(known) < len(every)
+    # Metrics of a stock task divide by all words of a text, and can refuse nothing.
+    with pytest.raises(ValueError, match=r"wikitext/\d: .* leaves them out, and word"):
+        run(topics, path, "wikitext")
 
 
 def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 
-import lm_eval
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.estimators.mixtures import log_mixture
 from lm_latent_eval.harness.tasks import write_dataset
@@ -19,10 +17,10 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.scoring import records
 from tests import tiny_causal
-from tests.harness.test_cot import saved, tracker
+from tests.harness.test_cot import saved
 from tests.harness.test_tokens import byte_level
-from tests.stock_tasks import STOCK
-from tests.tiny_checkpoint import conditional, generation, rolling
+from tests.stock_tasks import STOCK, evaluated
+from tests.tiny_checkpoint import conditional, rolling
 
 PROMPTS = ["{context}", {"name": "twice", "text": "b{context}", "weight": 3}]
 PAIRS = [("ab", "a"), ("ab", "b"), ("ba", "ab")]
@@ -66,41 +64,36 @@ def of(networks, *names):
     ]
 
 
-def hf(networks, name):
-    return HFLM(pretrained=networks[name], dtype="float64", device="cpu")
+WEIGHTS = [math.log(0.25), math.log(0.75)]
 
 
 def numbers(answers):
     return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
 
 
-WEIGHTS = [math.log(0.25), math.log(0.75)]
-
-
-def test_prompts_are_summed_as_the_backend_answers_them(mixed, networks):
-    one = hf(networks, "one")
-    plain = one.loglikelihood(conditional(*PAIRS))
+def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
+    """Prompts, and models, which score whole texts too."""
+    one, two = (
+        HFLM(pretrained=networks[name], dtype="float64", device="cpu")
+        for name in ("one", "two")
+    )
+    asked, models = conditional(*PAIRS), mixed({"models": of(networks, "one", "two")})
     twice = one.loglikelihood(conditional(*((f"b{c}", text) for c, text in PAIRS)))
-    found = mixed({"prompts": PROMPTS}).loglikelihood(conditional(*PAIRS))
+    found = mixed({"prompts": PROMPTS}).loglikelihood(asked)
+    plain = one.loglikelihood(asked)
     for a, b, (score, is_greedy) in zip(plain, twice, found, strict=True):
-        expected = log_mixture(WEIGHTS, [a[0], b[0]])
-        assert score == pytest.approx(expected, rel=ROUNDING)
         assert is_greedy == (a[1] and b[1])
         assert str(score.estimate.bound) == "exact"
-
-
-def test_models_are_summed_whole_texts_too(mixed, networks):
-    texts = ["ab", "baaba"]
-    parts = [hf(networks, name) for name in ("one", "two")]
-    found = mixed({"models": of(networks, "one", "two")})
-    for asked, method in (
-        (rolling(*texts), "loglikelihood_rolling"),
-        (conditional(*PAIRS), "loglikelihood"),
+    texts = rolling("ab", "baaba")
+    for parts, sums in (
+        ((plain, twice), found),
+        ((plain, two.loglikelihood(asked)), models.loglikelihood(asked)),
+        (
+            (one.loglikelihood_rolling(texts), two.loglikelihood_rolling(texts)),
+            models.loglikelihood_rolling(texts),
+        ),
     ):
-        one, two = (numbers(getattr(part, method)(asked)) for part in parts)
-        for a, b, score in zip(
-            one, two, numbers(getattr(found, method)(asked)), strict=True
-        ):
+        for a, b, score in zip(*map(numbers, (*parts, sums)), strict=True):
             assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
 
 
@@ -131,10 +124,6 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         LatentMixture(pretrained=networks["one"])
     with pytest.raises(ValueError, match=r"base='hff'.*did you mean hf"):
         mixed({"prompts": PROMPTS}, base="hff")
-    with pytest.raises(ValueError, match="no context that prompt could change"):
-        mixed({"prompts": PROMPTS}).loglikelihood_rolling(rolling("ab"))
-    with pytest.raises(ValueError, match="latent_mixture scores texts"):
-        mixed({"prompts": PROMPTS}).generate_until(generation("ab", until=["a"]))
     words = {"base": "latent_kglm", "args": {"pretrained": str(kglm_directory)}}
     models = [{"name": "words", **words}, *of(networks, "one")]
     with pytest.raises(ValueError, match="words, one cut strings"):
@@ -198,16 +187,12 @@ def evaluate(bytes_network, stock_data, tmp_path):
         path = tmp_path / "mixture.yaml"
         path.write_text(yaml.safe_dump(content))
         given = {"pretrained": bytes_network, "dtype": "float64", **dict(arguments)}
-        return lm_eval.simple_evaluate(
-            model=LatentMixture(mixture=str(path), device="cpu", **given),
-            tasks=[task],
+        return evaluated(
+            LatentMixture(mixture=str(path), device="cpu", **given),
+            [task],
+            [str(STOCK / "arc"), str(STOCK / "mmlu" / "default")],
+            out=tmp_path / "out",
             num_fewshot=0,
-            task_manager=TaskManager(
-                include_path=[str(STOCK / "arc"), str(STOCK / "mmlu" / "default")],
-                include_defaults=False,
-            ),
-            bootstrap_iters=0,
-            evaluation_tracker=tracker(tmp_path / "out"),
             **more,
         )
 
@@ -234,11 +219,8 @@ def test_stock_choices_under_prompts(evaluate, tmp_path):
             "together": 0.0,
         }
         assert row["at_least"] is None, "a sum, not a draw"
-    [record] = [
-        found
-        for path in (tmp_path / "out").rglob("record_*.parquet")
-        for found in records.read(path)
-    ]
+    [path] = (tmp_path / "out").rglob("record_*.parquet")
+    [record] = records.read(path)
     assert [a.estimate.log_evidence for a in record.answers] == [
         row["log_likelihood"] for row in rows
     ]
@@ -256,25 +238,16 @@ def test_stock_choices_under_prompts(evaluate, tmp_path):
     assert all(acc in (0, 1 / 3, 2 / 3, 1) for acc in accuracies)
 
 
-def test_stock_choices_in_every_order(evaluate, tmp_path):
-    results = evaluate({"permutations": "all"}, "mmlu_abstract_algebra")
-    rows = kept_of(tmp_path / "out")
-    assert {len(row["log_p"]) for row in rows} == {24}
-    for n in range(3):
-        options = [r for r in rows if r["document"] == n]
-        assert sum(math.exp(r["log_likelihood"]) for r in options) <= 1
-        assert [r["right"] for r in options] == [
-            float(k == ROWS[n][2]) for k in range(4)
-        ]
-    found = results["config"]["latent_eval"]["mixture"]["mmlu_abstract_algebra"]
-    assert found["components"] == [24, 24]
-    assert "order" in found["variance"]["accuracy_moved_by"]
-
-
 def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
     task = "mmlu_abstract_algebra"
-    evaluate({"permutations": "all"}, task)
+    results = evaluate({"permutations": "all"}, task)
     exact = {(r["document"], r["option"]): r for r in kept_of(tmp_path / "out")}
+    for (document, option), row in exact.items():
+        assert len(row["log_p"]) == 24
+        assert row["right"] == float(option == ROWS[document][2])
+    found = results["config"]["latent_eval"]["mixture"][task]
+    assert found["components"] == [24, 24]
+    assert "order" in found["variance"]["accuracy_moved_by"]
     for path in (tmp_path / "out").rglob("*.parquet"):
         path.unlink()
     results = evaluate({"permutations": "all", "draws": 16}, task)
@@ -290,28 +263,23 @@ def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
 
 def test_a_cache_keeps_components(evaluate, tmp_path):
     content, cache = {"prompts": ["{context}", "a {context}"]}, str(tmp_path / "cache")
-    first = evaluate(content, "arc_easy", use_cache=cache)
+    said = {"base": "latent_tokens", "estimator": "canonical"}
+    first = evaluate(content, "arc_easy", said, use_cache=cache)
     for path in (tmp_path / "out").rglob("*.parquet"):
         path.unlink()
-    again = evaluate(content, "arc_easy", use_cache=cache)
-    name = "mixture"
+    again = evaluate(content, "arc_easy", said, use_cache=cache)
     one, other = (
-        json.dumps(r["config"]["latent_eval"][name]["arc_easy"]["factors"])
+        json.dumps(r["config"]["latent_eval"]["mixture"]["arc_easy"]["factors"])
         for r in (first, again)
     )
     assert one == other
     assert len(kept_of(tmp_path / "out")) == 12
-    with pytest.raises(ValueError, match="made with other settings"):
-        evaluate({"prompts": ["{context}"]}, "arc_easy", use_cache=cache)
-
-
-def test_nothing_of_a_component_is_recorded_by_itself(evaluate, tmp_path):
-    """A base of ours keeps no record: what it answers is a part of an answer."""
-    said = {"base": "latent_tokens", "estimator": "canonical"}
-    evaluate({"prompts": ["{context}"]}, "arc_easy", said)
+    # A base of ours keeps no record: what it answers is a part of an answer.
     names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
     kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
     assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
+    with pytest.raises(ValueError, match="made with other settings"):
+        evaluate({"prompts": ["{context}"]}, "arc_easy", said, use_cache=cache)
 
 
 def test_a_conversation_is_written_as_the_model_reads_it(

@@ -17,6 +17,7 @@ from lm_latent_eval.scoring import records
 from tests import stock_tasks
 from tests.conftest import PROJECT
 from tests.environment import Environment
+from tests.harness.test_lines import REPEATED
 from tests.harness.test_processes import close_to
 
 pytestmark = pytest.mark.nightly
@@ -24,17 +25,8 @@ pytestmark = pytest.mark.nightly
 NEXT = "lm_eval==0.5.0.dev1"
 TASKS = ["latent_demo", "latent_demo_facts", "wikitext", "blimp_adjunct_island", "said"]
 """Whole texts and choices, of ours and lm-eval's own, and generated text."""
-SAID = {
-    "task": "said",
-    "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "said.jsonl"}},
-    "output_type": "generate_until",
-    "test_split": "test",
-    "doc_to_text": "{{text}}",
-    "doc_to_target": "{{text}}",
-    "generation_kwargs": {"until": ["."], "max_gen_toks": 6},
-    "metric_list": [{"metric": "exact_match"}],
-}
+SAID = {name: value for name, value in REPEATED.items() if name != "repeats"}
+SAID |= {"task": "said", "generation_kwargs": {"until": ["."], "max_gen_toks": 6}}
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,7 @@ import json
 import subprocess
 import sys
 
-import lm_eval
 import pytest
-from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
@@ -18,14 +15,15 @@ from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
 from tests.rounding import agree
+from tests.stock_tasks import evaluated
 from tests.tiny_checkpoint import conditional, rolling
 from tests.wrappers.cot import tiny as thinking
 
 WORKER = """
 import json, sys
-import lm_eval, torch
-from lm_eval.tasks import TaskManager
+import torch
 from lm_latent_eval.harness.backends import LatentKGLM
+from tests.stock_tasks import evaluated
 
 torch.set_num_threads(1)
 checkpoint, text, tasks, cache, out = sys.argv[1:]
@@ -37,16 +35,11 @@ for use_cache in (None, cache, cache):
         scored.extend(len(query.text) for query in queries)
         return score_texts(queries)
     lm._scorer.score_texts = scoring
-    manager = TaskManager(
-        include_path=tasks.split(":"),
-        include_defaults=False,
+    results = evaluated(
+        lm,
+        ["latent_perplexity", "tiny_questions"],
+        tasks.split(":"),
         metadata={"text_file": text},
-    )
-    results = lm_eval.simple_evaluate(
-        model=lm,
-        tasks=["latent_perplexity", "tiny_questions"],
-        task_manager=manager,
-        bootstrap_iters=0,
         use_cache=use_cache,
     )
     work = lm.gather_object(sum(scored), 0)
@@ -220,14 +213,8 @@ def think(directory, tasks, out):
         **{"proposal": "hinted", "close": "forced", "max_think_tokens": 4},
         **{"num_samples": 20, "batch_size": 1, "device": "cpu"},
     }
-    results = lm_eval.simple_evaluate(
-        model=LatentCoT(pretrained=str(directory), **options),
-        model_args="pretrained=tiny",
-        tasks=["tiny_questions"],
-        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
-        bootstrap_iters=0,
-        evaluation_tracker=EvaluationTracker(output_path=str(out)),
-    )
+    lm = LatentCoT(pretrained=str(directory), **options)
+    results = evaluated(lm, ["tiny_questions"], str(tasks), out=out)
     if results is None:  # a process that is not the first
         return None
     said = dict(results["config"]["latent_eval"]["thoughts"])

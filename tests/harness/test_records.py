@@ -13,10 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import lm_eval
 import pytest
-from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
 
 from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.harness.backends import LatentKGLM
@@ -32,27 +29,22 @@ from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
 from tests.harness.test_processes import FUNCTIONS, TASK
 from tests.missing_support import miss
+from tests.stock_tasks import evaluated
 from tests.tiny_checkpoint import rolling
 
 TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
 TASKS = ["latent_perplexity", "tiny_questions"]
 
 
-def evaluated(lm, tasks, folder, output, use_cache=None):
+def recorded(lm, tasks, folder, out, use_cache=None):
     """Evaluate tasks on the folder's text and the questions beside it."""
-    return lm_eval.simple_evaluate(
-        model=lm,
-        model_args="pretrained=tiny",
-        tasks=tasks,
-        task_manager=TaskManager(
-            include_path=[str(PROJECT / "tasks"), str(folder / "tasks")],
-            include_defaults=False,
-            metadata={"text_file": str(folder / "text.txt")},
-        ),
-        bootstrap_iters=0,
+    return evaluated(
+        lm,
+        tasks,
+        [str(PROJECT / "tasks"), str(folder / "tasks")],
+        out=out,
+        metadata={"text_file": str(folder / "text.txt")},
         use_cache=use_cache,
-        log_samples=True,
-        evaluation_tracker=output and EvaluationTracker(output_path=str(output)),
     )
 
 
@@ -71,7 +63,7 @@ def run(tiny_spelled, tmp_path):
     def run(output, use_cache=None, before=lambda lm: None, tasks=TASKS, **settings):
         lm = LatentKGLM(pretrained=tiny_spelled, num_samples=20, **settings)
         before(lm)
-        return evaluated(lm, tasks, tmp_path, output, use_cache)
+        return recorded(lm, tasks, tmp_path, output, use_cache)
 
     return run
 
@@ -81,8 +73,9 @@ def written(results, folder):
     return {task: records.read(Path(folder) / name)[0] for task, name in names.items()}
 
 
-def test_a_record_gives_the_results_again(run, tmp_path):
-    results = run(str(tmp_path / "out"), log_weights="true")
+def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
+    cache = str(tmp_path / "cache")
+    results = run(str(tmp_path / "out"), use_cache=cache, log_weights="true")
     found = written(results, tmp_path / "out" / "tiny")
     assert sorted(found) == TASKS
     texts = found["latent_perplexity"]
@@ -93,6 +86,9 @@ def test_a_record_gives_the_results_again(run, tmp_path):
     assert [answer.index for answer in texts.answers] == [0, 1, 2]
     assert texts.settings["seed"] == 0
     assert texts.settings["checkpoint"] == results["config"]["checkpoint_digest"]
+    again = run(str(tmp_path / "b"), use_cache=cache, log_weights="true")
+    assert again["config"]["latent_eval"]["requests"] == 0, "premise"
+    assert written(again, tmp_path / "b" / "tiny") == found
     questions = found["tiny_questions"].answers
     assert [(answer.index, answer.option) for answer in questions] == [
         (document, option) for document in range(5) for option in range(3)
@@ -101,17 +97,6 @@ def test_a_record_gives_the_results_again(run, tmp_path):
     assert accuracy == results["results"]["tiny_questions"]["acc,none"]
     samples = results["samples"]["latent_perplexity"]
     assert json.loads(json.dumps(samples))[0]["word_perplexity"][1] == 4
-
-
-def test_answers_from_a_cache_are_in_the_record_too(run, tmp_path):
-    first = run(str(tmp_path / "a"), use_cache=str(tmp_path / "cache"))
-    again = run(str(tmp_path / "b"), use_cache=str(tmp_path / "cache"))
-    assert again["config"]["latent_eval"]["requests"] == 0, "premise"
-    found = written(again, tmp_path / "b" / "tiny")
-    assert found == written(first, tmp_path / "a" / "tiny")
-    assert not found["latent_perplexity"].answers[0].estimate.log_weights, (
-        "nobody asked"
-    )
 
 
 def test_a_killed_run_leaves_its_answers(run, tmp_path):
@@ -127,13 +112,9 @@ def test_a_killed_run_leaves_its_answers(run, tmp_path):
     folder = tmp_path / "out" / "tiny"
     with pytest.raises(KilledError):
         run(str(tmp_path / "out"), before=kill_at_questions)
-    [left] = [
-        record
-        for path in folder.glob(f"*texts*{records.UNFINISHED}")
-        for record in records.read(path)
-    ]
-    assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
     [path] = folder.glob(f"*texts*{records.UNFINISHED}")
+    [left] = records.read(path)
+    assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
     run(str(tmp_path / "out"), tasks=TASKS[1:])
     assert path.exists(), "the run of another task leaves it alone"
     run(str(tmp_path / "out"))
@@ -219,15 +200,18 @@ def moved(tiny, tmp_path):
 
         lm._scorer.score_continuations = rounded
         output = tmp_path / f"out{nats}"
-        return evaluated(lm, ["tiny_questions"], tmp_path, output), output
+        return recorded(lm, ["tiny_questions"], tmp_path, output), output
 
     return evaluate
 
 
-@pytest.mark.parametrize("nats", [1e-13, -1e-13, -1e-6])
+@pytest.mark.parametrize("nats", [1e-13, -1e-6, -1e-3])
 def test_rounding_decides_nothing(moved, nats):
     found, output = moved(nats)
     said = found["config"]["latent_eval"]
+    if nats == -1e-3:  # a difference that is one
+        assert said["questions_tied"] == 0
+        return
     assert (said["questions"], said["questions_tied"]) == (4, 2)
     assert found["results"]["tiny_questions"]["acc,none"] == 0.5, "either way"
     [path] = output.rglob("record_*.parquet")
@@ -238,11 +222,6 @@ def test_rounding_decides_nothing(moved, nats):
     assert accuracies == [0.5, 1.0, 0.5, 0.0]
     assert numbers(record)["questions_tied"].value == 2
     assert "questions_tied = 2" in explain(path)
-
-
-def test_a_difference_that_is_one_decides(moved):
-    found, _ = moved(-1e-3)
-    assert found["config"]["latent_eval"]["questions_tied"] == 0
 
 
 MISSED_TEXTS = "the fox\nAda saw the fox\na zebra\nBo\n"
@@ -270,7 +249,7 @@ def missing(tiny_spelled, tmp_path, monkeypatch):
 
     def evaluate(tasks, use_cache=None):
         lm = LatentKGLM(pretrained=tiny_spelled, num_samples=9, estimator="is")
-        return evaluated(lm, tasks, tmp_path, tmp_path / "out", use_cache)
+        return recorded(lm, tasks, tmp_path, tmp_path / "out", use_cache)
 
     return evaluate
 
@@ -335,9 +314,7 @@ def test_documents_without_a_half_are_left_out_of_their_quotient(missing, tmp_pa
 def test_a_cache_keeps_the_reason(missing, tmp_path):
     for _ in range(2):
         with pytest.raises(MissedSupportError, match=r"latent_perplexity/1 \('Ada saw"):
-            missing(
-                ["latent_perplexity"], use_cache=str(tmp_path / "cache" / "answers")
-            )
+            missing(["latent_perplexity"], str(tmp_path / "cache" / "answers"))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests import tiny_checkpoint
+import pytest
 
-FOREIGN = """
+HARNESS = """
 import sys
 import datasets, lm_eval.evaluator, lm_eval.models.dummy
 from transformers import AutoTokenizer, PreTrainedModel
@@ -19,67 +19,37 @@ model = LatentKGLM()
 ours = set(sys.modules) - host
 new = {name.partition(".")[0] for name in ours}
 known = {"lm_eval", "transformers", "lm_latent_eval", "lm_latent_eval_bridge"}
-print(*sorted(new - known - {*sys.stdlib_module_names}))
-print(*sorted({"arviz_stats", "scipy.signal", "scipy.stats"} & ours))
+assert not new - known - {*sys.stdlib_module_names}, "besides those of the hosts"
+# Half a second each: Pareto k, bootstraps and plots wait until they are asked.
+assert not {"arviz_stats", "scipy.signal", "scipy.stats"} & ours
 """
-
-
-def test_opening_a_model_imports_what_its_hosts_do():
-    """Half a second each: Pareto k, bootstraps and plots wait until they are asked."""
-    found = subprocess.run(
-        [sys.executable, "-c", FOREIGN], check=True, capture_output=True, text=True
-    )
-    packages, later = found.stdout.splitlines()
-    assert packages == "", "besides lm-eval's and transformers' own"
-    assert later == "", "imported on first use"
-
-
-OURS = """
+PYTHON = """
 import sys
 import torch
 from transformers import PreTrainedModel
 
 host = set(sys.modules)
 import lm_latent_eval
+from lm_latent_eval.demo import CHECKPOINT
 
-lm_latent_eval.load(sys.argv[1])
+lm_latent_eval.load(CHECKPOINT)
 new = set(sys.modules) - host
-print(*sorted(name for name in new if name.partition(".")[0] == "transformers"))
+hosts = {name.rpartition(".")[2] for name in new if name.startswith("transformers.")}
+assert hosts <= {"auto_factory", "modeling_auto"}, "AutoModel is told of a model"
 ours = [name.split(".")[1:] for name in new if name.startswith("lm_latent_eval.")]
-print(*sorted({name[1] for name in ours if name[0] == "models" and len(name) > 1}))
-print(*sorted({name[0] for name in ours}))
+models = {name[1] for name in ours if name[0] == "models" and len(name) > 1}
+of_any = {"checkpoint", "learning", "pretrained", "proposals", "recurrent"}
+assert models - of_any == {"kglm"}
+floors = {name[0] for name in ours}
+assert "inference" in floors, "premise"
+needless = "cli contrastive convert distortion harness networks report study"
+assert not floors & {*needless.split(), "testing", "training", "wrappers"}
+assert "lm_latent_eval.ledger.database" not in new
 """
-NOT_YET = {
-    "cli",
-    "contrastive",
-    "convert",
-    "demo",
-    "distortion",
-    "harness",
-    "ledger",
-    "networks",
-    "report",
-    "study",
-    "testing",
-    "training",
-    "wrappers",
-}
-"""What opening a model has no use for."""
-OF_ANY_MODEL = {"checkpoint", "learning", "pretrained", "proposals", "recurrent"}
-REGISTERS = {"auto_factory", "modeling_auto"}
-"""Modules by which ``AutoModel`` is told of a model."""
 
 
-def test_opening_a_model_imports_that_model_alone(tmp_path):
+@pytest.mark.parametrize("code", [HARNESS, PYTHON], ids=["harness", "python"])
+def test_opening_a_model_imports_that_model_alone(code):
     """Nothing of other models, of what reports, trains or converts, or of hosts."""
-    tiny_checkpoint.write(tmp_path, tiny_checkpoint.kglm())
-    found = subprocess.run(
-        [sys.executable, "-c", OURS, str(tmp_path)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    hosts, models, floors = (set(line.split()) for line in found.stdout.splitlines())
-    assert {name.rpartition(".")[2] for name in hosts} <= REGISTERS
-    assert models - OF_ANY_MODEL == {"kglm"}
-    assert "inference" in floors and not floors & NOT_YET
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import lm_eval
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -28,7 +27,7 @@ from lm_latent_eval.wrappers.tokens.__main__ import Gap, find, main
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal, tiny_checkpoint
-from tests.stock_tasks import PAGES, PAIRS, PASSAGES, TASKS, tasks
+from tests.stock_tasks import PAGES, PAIRS, PASSAGES, evaluated
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny as masked
 
@@ -109,6 +108,10 @@ def directory(request, tmp_path_factory):
     return folder
 
 
+def opened(folder, **how):
+    return LatentTokens(pretrained=str(folder), device="cpu", **how)
+
+
 @pytest.mark.parametrize("adds", [None, False])
 def test_a_text_that_starts_twice_is_told(tmp_path, caplog, adds):
     """Gemma's tokenizer puts a start token before a text, lm-eval another one."""
@@ -116,8 +119,7 @@ def test_a_text_that_starts_twice_is_told(tmp_path, caplog, adds):
     network = tiny_causal.model(len(loaded), positions=48)
     network.save_pretrained(tmp_path)
     loaded.save_pretrained(tmp_path)
-    how = {"pretrained": str(tmp_path), "device": "cpu", "add_bos_token": adds}
-    lm = LatentTokens(**how, estimator="canonical")
+    lm = opened(tmp_path, add_bos_token=adds, estimator="canonical")
     assert ("add_bos_token=False" in caplog.text) is (adds is None)
     [found] = lm.loglikelihood_rolling(rolling("Ada saw"))
     tokens = loaded.encode("Ada saw", add_special_tokens=False)
@@ -143,7 +145,7 @@ PAIRED = [
 def test_canonical_is_hf(directory):
     """Beginnings, ends, windows, and contexts longer than the window."""
     hf = HFLM(pretrained=str(directory), device="cpu")
-    ours = LatentTokens(pretrained=str(directory), device="cpu", estimator="canonical")
+    ours = opened(directory, estimator="canonical")
     texts = [*SENTENCES[:4], LONG, "a"]
     assert ours.loglikelihood_rolling(rolling(*texts)) == pytest.approx(
         tiny_checkpoint.log_likelihoods(hf, *texts), rel=1e-10
@@ -158,10 +160,23 @@ def test_canonical_is_hf(directory):
     assert ours.generate_until(asked) == hf.generate_until(asked)
 
 
+@pytest.mark.usefixtures("stock_data")
+def test_canonical_is_hf_on_stock_tasks(directory):
+    # Its cache of logits confuses the last word of a passage with the end of a sentence
+    # of BLiMP that begins as the passage does, on 0.5.
+    lm = HFLM(pretrained=str(directory), device="cpu", logits_cache=False)
+    hf = evaluated(lm)["results"]
+    ours = evaluated(opened(directory, estimator="canonical"))["results"]
+    for task, metrics in hf.items():
+        for name, value in metrics.items():
+            if isinstance(value, float):
+                assert ours[task][name] == pytest.approx(value, rel=1e-10)
+
+
 def test_a_context_without_tokens_is_what_texts_follow(directory):
     """``hf`` ends there in torch's RuntimeError, beside whatever else is asked."""
     hf = HFLM(pretrained=str(directory), device="cpu")
-    ours = LatentTokens(pretrained=str(directory), device="cpu")
+    ours = opened(directory)
     how = {"until": ["zebra"], "max_gen_toks": 5}
     begin = hf.tokenizer.decode([hf.prefix_token_id])
     wanted = hf.generate_until(generation(begin, "The miller", **how))
@@ -203,13 +218,7 @@ def test_a_window_is_filled_by_what_fits(directory):
     text = "Nobody in the valley had seen a bridge as old as this one"
 
     def gain(**limit):
-        lm = LatentTokens(
-            pretrained=str(directory),
-            device="cpu",
-            estimator="beam",
-            num_samples=8,
-            **limit,
-        )
+        lm = opened(directory, estimator="beam", num_samples=8, **limit)
         [found] = lm.loglikelihood_rolling(rolling(text))
         return found - found.answer.canonical, found.answer.sentences
 
@@ -217,24 +226,6 @@ def test_a_window_is_filled_by_what_fits(directory):
     assert windows > 1
     assert fits > 0
     assert gain()[0] > 0
-
-
-@pytest.mark.usefixtures("stock_data")
-def test_stock_tasks_are_summed_and_said_to_be(directory):
-    lm = LatentTokens(
-        pretrained=str(directory), device="cpu", num_samples=6, end="prefix"
-    )
-    if "words" in directory.name:  # the task puts a space first, which they drop
-        with pytest.raises(ValueError, match=r"does not restore ' the fox saw Ada\."):
-            lm.loglikelihood(conditional(("", " the fox saw Ada.")))
-        return
-    found = lm_eval.simple_evaluate(
-        model=lm, tasks=TASKS[1:], task_manager=tasks(), bootstrap_iters=0
-    )
-    said = found["config"]["latent_eval"]
-    assert said["estimator"] == "mixed" and said["end"] == "prefix"
-    assert said["requests"] == sum(map(len, found["samples"].values())) + len(PAIRS)
-    assert found["config"]["checkpoint_digest"] == lm.fingerprint["checkpoint"]
 
 
 def test_bad_texts(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -53,20 +54,18 @@ def write_own_code(folder, backend, marker):
     code.write_text(MARKER.format(str(marker)) + code.read_text())
 
 
+def opened(folder, kind="tokens", /, **given):
+    needed = {"device": "cpu", **NEEDED.get(kind, {})}
+    return BACKENDS[kind](pretrained=str(folder), **{**needed, **given})
+
+
 @pytest.fixture(params=BACKENDS)
 def guarded(request, tmp_path):
     """What loads a folder whose code leaves a file when it runs, and that file."""
     folder, marker = tmp_path / f"own_{request.param}", tmp_path / "ran"
     folder.mkdir()
     write_own_code(folder, request.param, marker)
-    more = NEEDED.get(request.param, {})
-
-    def load(**trust):
-        return BACKENDS[request.param](
-            pretrained=str(folder), device="cpu", **more, **trust
-        )
-
-    return load, marker
+    return partial(opened, folder, request.param), marker
 
 
 @pytest.mark.parametrize(
@@ -90,17 +89,10 @@ def test_code_of_a_folder_runs_when_it_is_trusted(guarded, trust):
     assert marker.exists()
 
 
-@pytest.mark.parametrize("name", sorted(BACKENDS))
-def test_a_latent_model_is_told_who_reads_it(name, lstm_directory):
-    with pytest.raises(
-        ValueError, match=r"holds a lstm model, which latent_lstm reads"
-    ):
-        BACKENDS[name](
-            pretrained=str(lstm_directory), device="cpu", **NEEDED.get(name, {})
-        )
-
-
-def test_so_it_is_where_python_opens_it(lstm_directory):
+def test_a_latent_model_is_told_who_reads_it(lstm_directory):
+    for name in BACKENDS:
+        with pytest.raises(ValueError, match=r"a lstm model, which latent_lstm reads"):
+            opened(lstm_directory, name)
     with pytest.raises(ValueError, match=r"lstm model.*AutoModelForCausalLM"):
         SegmentedLM.open_directory(lstm_directory, dtype=None, device="cpu")
 
@@ -148,29 +140,20 @@ def folder(tmp_path_factory):
     return plain(tmp_path_factory.mktemp("plain"))
 
 
-def opened(folder, kind="tokens", /, **given):
-    needed = {"device": "cpu", **NEEDED.get(kind, {})}
-    return BACKENDS[kind](pretrained=str(folder), **{**needed, **given})
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_value_is_named(folder, name):
-    with pytest.raises(ValueError, match=f"{name}={WRONG[name]!r}".replace("[", r"\[")):
-        opened(folder, **{name: WRONG[name]})
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
+def test_a_wrong_value_or_name_is_named(folder):
+    for name, value in WRONG.items():
+        message = f"{name}={value!r}".replace("[", r"\[")
+        with pytest.raises(ValueError, match=message):
+            opened(folder, **{name: value})
+    for name, near in (
         ("trust_remote_cod", "trust_remote_code"),
         ("max_lenght", "max_length"),
         ("zzz", None),
-    ],
-)
-def test_an_unknown_argument_is_named(folder, name, near):
-    with pytest.raises(ValueError, match=f"'{name}'") as refused:
-        opened(folder, **{name: 1})
-    assert (f"did you mean {near}?" in str(refused.value)) is (near is not None)
+    ):
+        with pytest.raises(ValueError, match=f"'{name}'") as refused:
+            opened(folder, **{name: 1})
+        said = f"did you mean {near}?" in str(refused.value)
+        assert said is (near is not None)
 
 
 OPTIONS = {
@@ -199,24 +182,20 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("backend", "given", "why"),
-    [(name, *row) for name, rows in OPTIONS.items() for row in rows],
-    ids=str,
-)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options_that_cannot_be_are_said_before_anything_is_loaded(
-    folder, backend, given, why, monkeypatch
+    folder, name, monkeypatch
 ):
-    kind = BACKENDS[backend]
+    kind = BACKENDS[name]
     monkeypatch.setattr(kind, "loader", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(ValueError, match=why):
-        opened(folder, backend, **given)
+    for given, why in OPTIONS[name]:
+        with pytest.raises(ValueError, match=why):
+            opened(folder, name, **given)
 
 
 def test_arguments_of_transformers_still_pass(folder):
-    lm = LatentTokens(
-        pretrained=str(folder),
-        device="cpu",
+    lm = opened(
+        folder,
         revision=1,
         attn_implementation="eager",
         attn_pdrop=0.0,
@@ -227,14 +206,12 @@ def test_arguments_of_transformers_still_pass(folder):
     assert lm.fingerprint["dtype"] == "torch.float32"
 
 
-@pytest.mark.parametrize("told", ["false", "no", "0", False])
-def test_thinking_that_is_left_out_is_refused(folder, told):
-    for given in (
-        {"enable_thinking": told},
-        {"chat_template_args": {"enable_thinking": told}},
-    ):
-        with pytest.raises(ValueError, match="enable_thinking=False: latent_cot"):
-            LatentCoT(pretrained=str(folder), device="cpu", **NEEDED["cot"], **given)
+def test_thinking_that_is_left_out_is_refused(folder):
+    for told in ("false", "no", "0", False):
+        left_out = {"enable_thinking": told}
+        for given in (left_out, {"chat_template_args": left_out}):
+            with pytest.raises(ValueError, match="enable_thinking=False: latent_cot"):
+                opened(folder, "cot", **given)
 
 
 def test_flags_of_tasks_are_read_by_the_same_words():

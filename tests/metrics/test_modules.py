@@ -39,6 +39,15 @@ def source(path):
     return module
 
 
+def cases(name):
+    """Return inputs and results of a metric's test cases."""
+    found = source(PROJECT / "metrics" / name / "tests.py").test_cases
+    return [
+        ({k: v for k, v in case.items() if k != "result"}, case["result"])
+        for case in found
+    ]
+
+
 def agrees(found, expected):
     """Whether what is expected is there, numbers to rounding."""
     if isinstance(expected, dict):
@@ -60,23 +69,32 @@ def test_loads_from_a_checkout(name, path, load, monkeypatch):
     assert metric.description and metric.citation and metric.inputs_description
 
 
+NEAR = {
+    "contrastive_entropy": "baseline",
+    "distortion_error": "num_bins",
+    "importance_perplexity": "confidence",
+    "information_rate": "bits_per_word",
+}
+
+
 def test_numbers_by_hand_and_options_that_are_none(name, load):
     """Of the module, also row by row, and of the plain function; errors leave it be."""
-    folder = PROJECT / "metrics" / name
     plain, metric = getattr(metrics, name), load(lm_latent_eval.metric_path(name))
-    for case in source(folder / "tests.py").test_cases:
-        inputs = {key: value for key, value in case.items() if key != "result"}
+    for inputs, result in cases(name):
         with pytest.raises(ValueError, match="missing: "):
             metric.compute()
         with pytest.raises(ValueError, match=r"missing|needs"):
             metric.compute(**dict([*inputs.items()][:1]))
         with pytest.raises(ValueError, match="input='log_w': expected one of"):
             metric.compute(**inputs, log_w=1)
+        wrong = NEAR[name][:-2] + NEAR[name][-1]
+        with pytest.raises(ValueError, match=f"'{wrong}': .*did you mean {NEAR[name]}"):
+            metric.compute(**inputs, **{wrong: 0.5})
         found = metric.compute(**inputs)
-        assert agrees(found, case["result"]), found
+        assert agrees(found, result), found
         assert plain(**inputs) == found
         metric.add_batch(**inputs)  # as rows that come one after the other
-        assert agrees(metric.compute(), case["result"])
+        assert agrees(metric.compute(), result)
     with pytest.raises(ValueError, match="input='nothing': expected one of"):
         plain(nothing=1)
 
@@ -89,23 +107,6 @@ def test_plain_functions_need_no_evaluate(monkeypatch):
         true_log_p=[-1.0, -2.0], model_log_p=[-1.0, -3.0], num_bins=1, bins="count"
     )
     metrics.contrastive_entropy(log_scores=[-1.0, -2.0], distorted={0.1: [-2.0, -3.0]})
-
-
-@pytest.mark.parametrize(
-    ("given", "near"),
-    [
-        ("contrastive_entropy", "baseline"),
-        ("distortion_error", "num_bins"),
-        ("importance_perplexity", "confidence"),
-        ("information_rate", "bits_per_word"),
-    ],
-)
-def test_a_misspelt_option_is_named(load, given, near):
-    [case, *_] = source(PROJECT / "metrics" / given / "tests.py").test_cases
-    inputs = {key: value for key, value in case.items() if key != "result"}
-    wrong = near[:-2] + near[-1]
-    with pytest.raises(ValueError, match=f"input='{wrong}': .*did you mean {near}"):
-        load(lm_latent_eval.metric_path(given)).compute(**inputs, **{wrong: 0.5})
 
 
 def test_examples_of_the_card_and_the_docstring(name):

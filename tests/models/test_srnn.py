@@ -16,6 +16,7 @@ from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.srnn import (
     SentenceRNN,
+    SRNNConfig,
     hinges,
     objective,
     train_srnn,
@@ -26,8 +27,8 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
 from tests import tiny_checkpoint, tiny_models
-from tests.fuzz import models
 from tests.tiny_checkpoint import conditional, generation, ids, rolling
+from tests.tiny_models import randomised
 
 
 def score(model: SentenceRNN, words: list[int]) -> float:
@@ -110,7 +111,10 @@ def test_objectives_that_teach_nothing_are_refused(options, message):
 
 @pytest.fixture(scope="module")
 def model():
-    return models.srnn()
+    config = SRNNConfig(
+        vocab_size=tiny_checkpoint.tokenizer().vocab_size, hidden_size=4
+    )
+    return randomised(SentenceRNN(config).double(), 1, 1.0).eval()
 
 
 @pytest.fixture(scope="module")
