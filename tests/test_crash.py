@@ -71,7 +71,7 @@ def killed(command: Callable[[Path], Command], folder: Path) -> tuple[Path, Path
     cut, whole = folder / "cut", folder / "whole"
     repeated, total = command(cut), command(whole).finish()
     assert len([*repeated.kill(total)]) in range(ENOUGH, KILLS + 1)
-    assert repeated.finish() >= total
+    repeated.finish()
     return cut, whole
 
 
