@@ -91,26 +91,6 @@ def faulty_model(**arguments):
     return Model.open(faulty.NAME, arguments)
 
 
-def test_words_of_a_closed_list_total_one():
-    listed = [f" {word}" for word in faulty.WORDS]
-
-    def of(*options):
-        session = Session(
-            Requester(faulty_model(world=0)),
-            Kind.WORDS,
-            texts=faulty.texts(0),
-            options=options,
-            complete=True,
-        )
-        return by_title(audit(session, only=["normalization"]))
-
-    found = of(*listed)[verdict.COMPLETE.title]
-    assert found.verdict is Verdict.FAILS, "the end is not in the list"
-    last = faulty.number(found.witness["context"].split()[-1])
-    missing = faulty.table(0)[last, faulty.END]
-    assert found.witness["total"] == pytest.approx(1 - missing)
-
-
 @pytest.mark.parametrize("kind", Kind)
 def test_texts_of_one_word_leave_items_untold(kind):
     model, texts = faulty_model(world=0), ["ada", "bo"]

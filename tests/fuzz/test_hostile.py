@@ -125,30 +125,19 @@ def _thought(n: int) -> thoughts.Kept:
 # -- the law -------------------------------------------------------------------------
 
 
-class Findings:
-    """What was wrong, all of it: a run in full is not stopped by the first."""
-
-    def __init__(self, start: int) -> None:
-        self.start, self.wrong = start, list[str]()
-
-    def hold(self, subject: Subject, said: str, check: Callable[[Any], None]) -> None:
-        """Read a changed file within limits; what comes of it is checked."""
-        try:
-            with within(hostile.SECONDS), at_most(hostile.MEMORY):
-                found = outcome(lambda: subject.numbers(subject.path))
-            if not isinstance(found, Refused):
-                check(found)
-        except (Broken, Late) as err:
-            self.wrong.append(f"{subject.name}, {said}: {err}")
+SEED = hostile.seed()
 
 
-@pytest.fixture
-def findings():
-    """Return a list that has to stay empty."""
-    found = Findings(hostile.seed())
-    yield found
-    listed = "\n".join(found.wrong)
-    assert not found.wrong, f"HOSTILE_SEED={found.start}\n{listed}"
+def hold(subject: Subject, said: str, check: Callable[[Any], None]) -> None:
+    """Read a changed file within limits; what comes of it is checked."""
+    try:
+        with within(hostile.SECONDS), at_most(hostile.MEMORY):
+            found = outcome(lambda: subject.numbers(subject.path))
+        if not isinstance(found, Refused):
+            check(found)
+    except (Broken, Late) as err:
+        told = f"HOSTILE_SEED={SEED}: {subject.name}, {said}: {err}"
+        raise AssertionError(told) from err
 
 
 @cache
@@ -170,19 +159,19 @@ def _unmoved(subject: Subject) -> Callable[[Any], None]:
     ("kind", "damage"), [("flips", hostile.flip), ("cuts", hostile.cut)]
 )
 def test_damage_is_refused_or_moves_nothing(
-    checkpoints, outputs, findings, tmp_path, kind, damage
+    checkpoints, outputs, tmp_path, kind, damage
 ):
-    for rng in hostile.dice(kind, findings.start):
+    for rng in hostile.dice(kind, SEED):
         subject = rng.choice([rng.choice(checkpoints), rng.choice(outputs)])
         copied = subject.copy(tmp_path / "copy")
         said = damage(copied, rng)
-        findings.hold(copied, said, _unmoved(subject))
+        hold(copied, said, _unmoved(subject))
 
 
 def test_checkpoints_with_a_new_manifest_are_refused_or_have_numbers(
-    checkpoints, findings, tmp_path
+    checkpoints, tmp_path
 ):
-    for rng in hostile.dice("listed", findings.start):
+    for rng in hostile.dice("listed", SEED):
         subject = rng.choice(checkpoints)
         copied = subject.copy(tmp_path / "copy")
         said = hostile.remanifest(copied, rng)
@@ -193,7 +182,7 @@ def test_checkpoints_with_a_new_manifest_are_refused_or_have_numbers(
             if known and max(found) > 1e-9:
                 raise Broken(f"{found}: no log-probabilities")
 
-        findings.hold(copied, said, probable)
+        hold(copied, said, probable)
 
 
 COMMANDS = {
@@ -244,9 +233,9 @@ def runs(tmp_path_factory, outputs):
     ]
 
 
-def test_results_that_are_changed_are_refused_or_shown(runs, findings, tmp_path):
+def test_results_that_are_changed_are_refused_or_shown(runs, tmp_path):
     places = {"b": runs[1].path, "out": tmp_path / "out"}
-    for rng in hostile.dice("results", findings.start):
+    for rng in hostile.dice("results", SEED):
         subject = rng.choice(runs)
         copied = subject.copy(tmp_path / "copy")
         said = hostile.results(copied, rng)
@@ -256,7 +245,7 @@ def test_results_that_are_changed_are_refused_or_shown(runs, findings, tmp_path)
             return command(*(part.format(a=path, **places) for part in COMMANDS[name]))
 
         shown = replace(copied, numbers=numbers)
-        findings.hold(shown, f"{name}, {said}", lambda found: None)
+        hold(shown, f"{name}, {said}", lambda found: None)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -16,7 +16,6 @@ from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.srnn import (
     SentenceRNN,
-    SRNNConfig,
     hinges,
     objective,
     train_srnn,
@@ -27,8 +26,8 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
 from tests import tiny_checkpoint, tiny_models
+from tests.fuzz import models
 from tests.tiny_checkpoint import conditional, generation, ids, rolling
-from tests.tiny_models import randomised
 
 
 def score(model: SentenceRNN, words: list[int]) -> float:
@@ -111,10 +110,7 @@ def test_objectives_that_teach_nothing_are_refused(options, message):
 
 @pytest.fixture(scope="module")
 def model():
-    config = SRNNConfig(
-        vocab_size=tiny_checkpoint.tokenizer().vocab_size, hidden_size=4
-    )
-    return randomised(SentenceRNN(config).double(), 1, 1.0).eval()
+    return models.srnn()
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ VARIANTS = {
         replace(
             TINY_MODELS["kglm"],
             build=lambda: tiny_models.kglm(tiny_models.plain_graph(), spread=0.5),
+            proposals=("adapted", "prior"),
         ),
         Normalization.ONE,
     ),

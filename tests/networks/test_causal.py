@@ -68,10 +68,16 @@ def test_scores_are_those_of_a_pass_a_token(network, temperature, most):
     assert len({greedy for each in found for greedy in each.greedy}) == 2, "premise"
 
 
-def test_what_begins_another_sequence_is_not_read(network, forwards):
+def test_what_is_known_is_not_read_again(network, forwards):
+    """What begins another sequence, and what was read before a branch."""
     wanted = [(GIVEN[:1], GIVEN[1:]), (GIVEN, (2,)), (GIVEN, (2, 3, 4)), (GIVEN, (6,))]
     CausalReader(network, "tiny").score(wanted)
     assert forwards == [(2, len(GIVEN) + 2)], "two sequences, none with its last token"
+    forwards.clear()
+    reading = CausalReader(network, "tiny").begin(torch.tensor([GIVEN]))
+    reading.read(torch.tensor([[2], [3]]), after=torch.tensor([0, 0]))
+    reading.read(torch.tensor([[4], [4]]))
+    assert forwards == [(1, len(GIVEN)), (2, 1), (2, 1)]
 
 
 def without_cache(network, monkeypatch):
@@ -112,13 +118,6 @@ def test_rows_are_kept_dropped_and_repeated(network, cached, monkeypatch):
     places = [place for place, _ in reading.along(torch.tensor([[4, 4]]))]
     assert places[0] == 0
     same(reading.log_p, [*two, 4, 4])
-
-
-def test_a_prefix_is_read_once(network, forwards):
-    reading = CausalReader(network, "tiny").begin(torch.tensor([GIVEN]))
-    reading.read(torch.tensor([[2], [3]]), after=torch.tensor([0, 0]))
-    reading.read(torch.tensor([[4], [4]]))
-    assert forwards == [(1, len(GIVEN)), (2, 1), (2, 1)]
 
 
 def test_scores_that_are_no_probabilities(network):

@@ -60,19 +60,6 @@ def test_a_chart_of_shares_has_every_value_in_its_place():
     assert y[at] == pytest.approx(3 / 41)
 
 
-def test_the_numbers_of_a_column_are_written_alike():
-    rows = [{"model": "A", "bits": 0.0001125}, {"model": "B", "bits": 1.806e7}]
-    shown = [[text for _, text in row] for row in page._cells(rows)]
-    assert shown == [["A", "1.125e-04"], ["B", "1.806e+07"]]
-    rows = [
-        {"bits": 0.3851, "k": None},
-        {"bits": 1.88981, "k": "N/A"},
-        {"bits": 0.0, "k": 3},
-    ]
-    shown = [[text for _, text in row] for row in page._cells(rows)]
-    assert shown == [["0.385", ""], ["1.890", "N/A"], ["0", "3"]]
-
-
 def test_charts_are_files_for_papers(path):
     names = {file.name for file in path.with_name("figures").iterdir()}
     assert {name for name in names if name.endswith(".pdf")} == {

@@ -12,14 +12,12 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentRNNG
-from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
+from tests.fuzz import models
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
-from tests.tiny_models import randomised
 
 MANY = 4000
 """Samples: as many as make errors small for the texts below."""
@@ -27,15 +25,7 @@ MANY = 4000
 
 @pytest.fixture(scope="module")
 def model():
-    config = RNNGConfig(
-        vocab_size=tiny_checkpoint.tokenizer().vocab_size,
-        num_words=tiny_checkpoint.tokenizer().num_words,
-        hidden_size=4,
-        proposal_size=3,
-        max_words=40,
-        num_unknown_types=UNKNOWN_TYPES,
-    )
-    return randomised(RNNG(config).double(), 3, 0.7).eval()
+    return models.rnng()
 
 
 @pytest.fixture(scope="module")
