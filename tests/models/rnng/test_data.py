@@ -35,42 +35,28 @@ def bank(tmp_path):
     return path
 
 
-def lay(sentence):
-    """The words and the REDUCEs before each."""
+def laid_out(sentence) -> str:
+    """Each word with the REDUCEs before it, and those before the end."""
     tokenizer = WordTokenizer.train([sentence.text], min_count=1)
     ids, counts = reduces(sentence, tokenizer)
     assert ids[-1] == END
     assert sum(counts) == len(ids) - 2
-    return list(
-        zip([*map(tokenizer.decode, ([i] for i in ids[:-1])), ""], counts, strict=True)
-    )
+    words = [*map(tokenizer.decode, ([i] for i in ids[:-1])), "end"]
+    return " ".join(f"{w}/{n}" for w, n in zip(words, counts, strict=True))
 
 
-def test_brackets_become_trees(bank):
+def test_brackets_become_trees(bank, tmp_path):
     first, second = read_treebank(bank)
     assert first.text == "We don't agree."
     # (We (don't agree) .), the unary ones gone, and right-branching.
-    assert lay(first) == [("We", 0), ("don't", 0), ("agree", 0), (".", 1), ("", 2)]
+    assert laid_out(first) == "We/0 don't/0 agree/0 ./1 end/2"
     assert second.text == "Read the user-guide (3)"
     # (Read (the user-guide) ( 3 ))
-    assert lay(second) == [
-        ("Read", 0),
-        ("the", 0),
-        ("user-guide", 0),
-        ("(", 1),
-        ("3", 0),
-        (")", 0),
-        ("", 4),
-    ]
-
-
-def test_a_leaf_of_several_words_is_a_constituent(tmp_path):
-    path = tmp_path / "a.mrg"
-    path.write_text("(S (NP (NN a@b.c) (NN d)) (VP (VB e)))")
-    (sentence,) = read_treebank(path)
-    # (((a @ (b.c)) d) e)
-    words = [("a", 0), ("@", 0), ("b.c", 0), ("d", 2), ("e", 1), ("", 1)]
-    assert lay(sentence) == words
+    assert laid_out(second) == "Read/0 the/0 user-guide/0 (/1 3/0 )/0 end/4"
+    # A leaf of several words is a constituent: (((a @ (b.c)) d) e)
+    (tmp_path / "a.mrg").write_text("(S (NP (NN a@b.c) (NN d)) (VP (VB e)))")
+    (sentence,) = read_treebank(tmp_path / "a.mrg")
+    assert laid_out(sentence) == "a/0 @/0 b.c/0 d/2 e/1 end/1"
 
 
 def test_folders_and_plain_text(bank, tmp_path):
