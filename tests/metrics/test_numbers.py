@@ -12,6 +12,7 @@ import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.estimators import InformationRate
+from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.counts import gamble, letters, ngram_entropies
 from lm_latent_eval.text.noise import NoiseChannel
 from tests.metrics.conftest import of
@@ -169,7 +170,8 @@ def test_a_function_scores_texts(metric):
     texts = ["a b c d e f g h i j", "a b", "c d e"]
 
     def scorer(batch):
-        return [-4.0 * text.split().count("X") for text in batch]
+        words = [text.split() for text in batch]
+        return [-1.0 * len(each) - 4.0 * each.count("X") for each in words]
 
     found = metric.compute(texts=texts, scorer=scorer, vocabulary=["X"], seed=3)
 
@@ -185,8 +187,10 @@ def test_a_function_scores_texts(metric):
 
     noise = {"vocabulary": ["river", "plum", "she"], "levels": (0.1, 0.4), "seed": 5}
     studied = ["She studied in the town.", "The book was published in 1969."]
-    settings = {"scorer": str(CHECKPOINT), "settings": {"num_samples": 20}}
-    found = metric.compute(texts=studied, **settings, **noise, replicates=3)
+    noise |= {"texts": studied, "replicates": 3}
+    how = {"num_samples": 20}
+    found = metric.compute(scorer=str(CHECKPOINT), settings=how, **noise)
+    assert found == metric.compute(scorer=string_scorer(CHECKPOINT, **how), **noise)
     assert found["ratio"][0.4] > 1
     assert (found["seed"], found["vocabulary_size"], found["replicates"]) == (5, 3, 3)
     # A text without words would count as a sentence that no noise can touch.
