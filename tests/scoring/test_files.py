@@ -81,7 +81,8 @@ def test_the_file_is_a_record_of_the_run(output, finished):
         assert rows[n]["log_likelihood"] == answer.estimate.log_evidence
         assert rows[n]["log_weights"] == [*answer.estimate.log_weights]
         assert rows[n]["bound"] == str(answer.estimate.bound)
-        assert answer.bytes == len(TEXTS[n]) and answer.evaluations in (525, 2925)
+        assert rows[n]["evaluations"] == answer.evaluations > 0
+        assert answer.bytes == len(TEXTS[n])
     assert len({answer.text for answer in items}) == len(TEXTS)
     output.write_text("".join(lines_of(output)[:3]))
     assert not files.read_record(output).finished
@@ -102,8 +103,10 @@ def test_another_run_is_refused(checkpoint, output, change, message):
     assert output.read_text() == before
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(checkpoint, tmp_path, monkeypatch):
-    whole = scored(checkpoint, None, num_samples=20)
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    checkpoint, finished, tmp_path, monkeypatch
+):
+    whole = finished[0]
     output, read = tmp_path / "out.jsonl", []
     row_of = files.row_of
 

@@ -203,30 +203,23 @@ def _mass_of_prefixes(spelling: Spelling, prefixes: list[str]) -> float:
 BYTES = ByteEncoder()
 
 
-class ByteConfig(LSTMConfig):
-    model_type = "tests_bytes"
+class UnitConfig(LSTMConfig):
+    model_type = "tests_units"
 
     def __init__(self, **fields):
         super().__init__(**fields)
 
 
 class ByteLSTM(LSTMLanguageModel):
-    config_class = ByteConfig
+    config_class = UnitConfig
     normalization = Normalization.ONE
 
     def load_encoder(self, directory):
         return BYTES
 
 
-class SubwordConfig(LSTMConfig):
-    model_type = "tests_subwords"
-
-    def __init__(self, **fields):
-        super().__init__(**fields)
-
-
 class SubwordLSTM(LSTMLanguageModel):
-    config_class = SubwordConfig
+    config_class = UnitConfig
     normalization = Normalization.BELOW_ONE
 
     def load_encoder(self, directory):
