@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.entitynlm import following, network
 from lm_latent_eval.models.entitynlm.latents import Chains
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import START
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
@@ -112,10 +113,6 @@ def test_proposals_read_as_far_as_they_say(model):
 
 
 # -- invariance ----------------------------------------------------------------------
-
-
-def keys(number: int) -> list[int]:
-    return [stream_key(3, str(b)) for b in range(number)]
 
 
 def test_memory_limits_move_no_number(model, monkeypatch):

@@ -92,10 +92,7 @@ def drawn(rows: int, columns: int, spread: float, seed: int, dtype) -> torch.Ten
     ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-11)]
 )
 def test_the_normaliser_is_its_definition(dtype, tolerance, spread):
-    a, b = (
-        drawn(7, 40, spread, 0, dtype),
-        drawn(9, 40, spread, 1, dtype),
-    )
+    a, b = drawn(7, 40, spread, 0, dtype), drawn(9, 40, spread, 1, dtype)
     a[:, [0, 2]] = -torch.inf  # words that are never uttered
     result = all_pairs(a, b)
     assert result.shape == (7, 9)
@@ -116,10 +113,7 @@ def test_peaks_far_apart_do_not_underflow():
 
 
 def test_the_normaliser_has_the_gradients_of_its_definition():
-    a, b = (
-        drawn(3, 6, 2.0, 0, torch.float64),
-        drawn(4, 6, 2.0, 1, torch.float64),
-    )
+    a, b = drawn(3, 6, 2.0, 0, torch.float64), drawn(4, 6, 2.0, 1, torch.float64)
     a[0] = torch.tensor([0.0] + [-900.0] * 5)
     b[0] = torch.tensor([-900.0] * 5 + [0.0])  # this pair underflows
     a[:, 2] = -torch.inf
@@ -145,19 +139,11 @@ def test_sums_of_nothing():
     assert log_add(nothing[0], nothing[1]).isneginf().all()
 
 
-TEXTS = [[4, 7, 90, 4, 3, 11], [150, 5, 4]]
-K, WIDTH = 200, 12
-
-
-@pytest.fixture
-def large():
-    """Few nodes with many edges, so that walks meet again and again."""
-    model = large_graph.kglm(large_graph.graph(12, 90)).double()
-    return tiny_models.randomised(model, 0, 1.0)
-
-
-def test_a_search_lists_no_more_than_may_be_among_the_best(large, monkeypatch):
-    proposal, batch = large.proposal("adapted"), tiny_models.batch(TEXTS)
+def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
+    """Of few nodes with many edges, so that walks meet again and again."""
+    large = large_graph.kglm(large_graph.graph(12, 90)).double()
+    proposal = tiny_models.randomised(large, 0, 1.0).proposal("adapted")
+    batch, width = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]]), 12
     encoded, numbers = proposal.encode(batch), []
     listed_steps = steps.listed_steps
 
@@ -167,14 +153,14 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(large, monkeypatch):
         return result
 
     monkeypatch.setattr(steps, "listed_steps", watching)
-    beam, few = proposal.beam(encoded, WIDTH), sum(numbers)
+    beam, few = proposal.beam(encoded, width), sum(numbers)
     numbers.clear()
 
     def nothing_known(group, value, number):
         return value.new_full((int(group[-1]) + 1,), -torch.inf)
 
     monkeypatch.setattr(steps, "least_of_best", nothing_known)
-    everything = proposal.beam(encoded, WIDTH)
+    everything = proposal.beam(encoded, width)
     assert 2 * few < sum(numbers), "premise: most choices are hopeless"
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
         assert torch.equal(ours, wanted)
