@@ -345,14 +345,18 @@ class DiscreteFilter(SearchingEstimator):
         pilot = self.pilot(log_w)
         if pilot.isneginf().all():
             return False
-        found = abs(self._found_more(log_w, log_evidence(pilot).item()))
-        return found > least or stderr(pilot).item() > UNEVEN
+        log_p = log_evidence(pilot).item()
+        uneven = _share(log_w, log_p) * stderr(pilot).item()
+        return abs(_found_more(log_w, log_p)) > least or uneven > UNEVEN
 
-    def _found_more(self, log_w: Tensor, log_p: float) -> float:
-        """Return what the wider beam found beyond the narrower, nats of p-hat."""
-        wide, narrow = log_w[PASSES : PASSES + 2].tolist()
-        share = math.exp(min(wide - log_p, 0.0)) if wide > -math.inf else 0.0
-        return share * (wide - narrow) if share and wide != narrow else 0.0
+    def _above_pilot(self, log_w: Tensor, log_p: float) -> float:
+        """Return what p-hat is above the pilot's, nats of what the beam found.
+
+        Of what passes alone hold, their spread tells: ranks as flat as the pilot's are
+        then far from p, and its estimates too uneven to compare with.
+        """
+        pilot = log_evidence(self.pilot(log_w)).item()
+        return _share(log_w, log_p) * (log_p - pilot)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
@@ -373,8 +377,8 @@ class DiscreteFilter(SearchingEstimator):
         if not log_w[-1].isneginf():
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
-        off = log_p - log_evidence(self.pilot(log_w)).item()
-        return _checked(estimate, passes, self._found_more(log_w, log_p), off)
+        off = self._above_pilot(log_w, log_p)
+        return _checked(estimate, passes, _found_more(log_w, log_p), off)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -398,15 +402,25 @@ class DiscreteFilter(SearchingEstimator):
             bound=Bound.NONE,
             log_weights=(),
         )
-        grown = self._found_more(log_w, of_whole)
-        grown -= self._found_more(log_w_prefix, of_prefix)
-        pilots = (log_evidence(self.pilot(row)).item() for row in (log_w, log_w_prefix))
-        off = estimate.log_evidence - operator.sub(*pilots)
+        both = (log_w, of_whole), (log_w_prefix, of_prefix)
+        grown = operator.sub(*(_found_more(*row) for row in both))
+        off = operator.sub(*(self._above_pilot(*row) for row in both))
         checked = _checked(estimate, whole - prefix, grown, off)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+
+def _share(log_w: Tensor, log_p: float) -> float:
+    """Return the share of p-hat that the wider beam holds, at most 1."""
+    return math.exp(min(log_w[PASSES].item() - log_p, 0.0))
+
+
+def _found_more(log_w: Tensor, log_p: float) -> float:
+    """Return what the wider beam found beyond the narrower, nats of p-hat."""
+    share, (wide, narrow) = _share(log_w, log_p), log_w[PASSES : PASSES + 2].tolist()
+    return share * (wide - narrow) if share and wide != narrow else 0.0
 
 
 def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Estimate:
@@ -416,7 +430,7 @@ def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Es
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
         grown: What the wider beam found beyond the narrower, nats of the estimate.
-        off: What the estimate is above the pilot's, nats.
+        off: What the estimate is above the pilot's, likewise.
     """
     range_of = (passes.max() - passes.min()).item()
     agree = range_of <= max(WIDEST, WIDEST_SHARE * -estimate.log_evidence)

@@ -158,7 +158,7 @@ Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 
 GROWN = 0.002
 """Nats that a wider beam may find more where it is not worth while to widen again."""
-LEVELS = ((4, 4), (64, 8))
+LEVELS = ((4, 2), (64, 8))
 """Widths of beams and of passes, in units of the samples asked for."""
 LEAST_FOUND = (400, 1600)
 """Widths of beams below which a search that finds no more has not shown that there is

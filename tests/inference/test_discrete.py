@@ -133,9 +133,11 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     assert grown.missed == pytest.approx(LIKELY * 0.5 * share)
     off = method.estimate(weights(spread, -3.0, -3.0, [-4.5] * PASSES), 4)
     more = math.log(math.exp(-3.0) + math.exp(-4.5)) - off.log_evidence
-    assert off.missed == pytest.approx(LIKELY * more)
+    assert off.missed == pytest.approx(LIKELY * more * share)
     little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
     assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
+    apart = method.estimate(weights([-3.0] * PASSES, -30.0, -30.0, [-4.0] * PASSES), 4)
+    assert apart.stderr == pytest.approx(0.0, abs=1e-9), "a pilot judges the search"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +146,7 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
         weights([-math.inf] * PASSES, -3.0, -4.1),
         weights([-math.inf] * PASSES, -3.0, -math.inf),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0], -9.0, -9.0),
-        weights([-5.0] * PASSES, -9.0, -9.0, [-6.5] * PASSES),
-        weights([-5.0] * PASSES, -9.0, -9.0, [-math.inf] * PASSES),
+        weights([-9.0] * PASSES, -5.0, -5.0, [-3.0] * PASSES),
     ],
 )
 def test_no_error_where_width_or_passes_disagree(row):

@@ -41,9 +41,9 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
 @pytest.mark.parametrize(
     ("number", "levels"),
     [
-        (100, [(400, 400), (6400, 800)]),
-        (30, [(400, 120), (1920, 240)]),
-        (7, [(400, 40), (1600, 80)]),
+        (100, [(400, 200), (6400, 800)]),
+        (30, [(400, 60), (1920, 240)]),
+        (7, [(400, 20), (1600, 80)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
@@ -95,7 +95,8 @@ def scored(checkpoint, texts, batch_size=None, **options):
     return [answers[n] for n in range(len(queries))]
 
 
-def test_company_decides_nothing(checkpoint):
+def test_company_decides_nothing(checkpoint, monkeypatch):
+    monkeypatch.setattr(budget, "GROWN", 0.0)
     texts = [
         ("a", "Ada saw the fox . " * 20),
         ("b", "the"),
@@ -105,7 +106,7 @@ def test_company_decides_nothing(checkpoint):
     together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {400: 400 + 100 + 2 * 100}
+    spent = {400: 400 + 100 + 2 * 50}
     spent[1600] = spent[400] + 1600 + 400 + 2 * 200
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
@@ -260,7 +261,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
     monkeypatch.setattr(budget, "GROWN", math.inf)  # once is enough
-    need = 1300 * 88 + 1300 * 16 * 6 + 5 * 8 * 2
+    need = 900 * 88 + 900 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):
