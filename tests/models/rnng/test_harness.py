@@ -12,12 +12,16 @@ import pytest
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentRNNG
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.fuzz import models
+from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
+from tests.tiny_models import randomised
 
 MANY = 4000
 """Samples: as many as make errors small for the texts below."""
@@ -102,3 +106,26 @@ def test_a_continuation_is_a_ratio_of_prefixes(
 def test_a_sentence_that_is_too_long_is_named(backend):
     with pytest.raises(ValueError, match=r"task/1 .*of 41 words: .* read 40"):
         backend(proposal="crf").loglikelihood_rolling(rolling("the fox", "fox " * 41))
+
+
+def test_a_model_without_ends_scores_none(tmp_path):
+    sizes = {"hidden_size": 4, "proposal_size": 3, "max_words": 40, **models.WORDS}
+    endless = RNNG(RNNGConfig(**sizes, sentence_ends=False)).double()
+    endless = randomised(endless, 3, 0.7).eval()
+    tiny_checkpoint.write(tmp_path, endless)
+    lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
+    [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))
+    words = TokenBatch.collate([ids("the", "fox", "saw")], first=START)
+    trees = reference.trees([reference.every_tree(3)], "no_eos")
+    exact = endless.log_joint(endless.encode(words), trees).logsumexp(-1).item()
+    assert answer == pytest.approx(exact, abs=1e-10)
+    assert answer.estimate.num_tokens == 3
+    said = lm.get_model_info()["latent_eval"]
+    assert said["mass"] == "no distribution over lengths"
+
+
+def test_a_target_is_one_of_the_whole_document(backend):
+    lm = backend(num_samples=50, target_stderr=0.1)
+    [answer] = lm.loglikelihood_rolling(rolling(" ".join(["the fox saw."] * 9)))
+    assert answer.answer.sentences == 9
+    assert 0 < answer.estimate.draws_stderr < 0.15
