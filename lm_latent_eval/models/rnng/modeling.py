@@ -52,7 +52,7 @@ class RNNG(RNNGJoint):
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
 
-    exact_proposal = "adapted"
+    exact_proposal = "exactly adapted"
 
     def num_latents(self, num_words: int) -> int:
         """Count the binary trees over a number of words."""
@@ -83,13 +83,16 @@ class RNNG(RNNGJoint):
         Args:
             name: ``adapted`` and ``prior`` go from left to right and read the next
                 word, or nothing but whether the sentence ends; ``crf`` reads whole
-                sentences. None is the first of ``proposal_names``.
+                sentences. None is the first of ``proposal_names``. The
+                ``exact_proposal`` is ``adapted`` where that spares no work.
             temperature: Divides the proposal's scores.
 
         Raises:
             ValueError: If there is no such proposal or the temperature is not positive.
         """
         check_temperature(temperature)
+        if name == self.exact_proposal:
+            return WordByWord(self, "adapted", temperature, exact=True)
         name = chosen(name, self.proposal_names)
         if name == "crf":
             return CRFProposal(self, temperature)

@@ -32,6 +32,7 @@ Source: Kim et al. (2019).
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.pretrained import WordsConfig, value
-from lm_latent_eval.models.rnng.stacks import Growth, Stacks
+from lm_latent_eval.models.rnng.stacks import Growth, Reductions, Stacks
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
 
@@ -117,8 +118,9 @@ class StackCell(nn.Module):
             if layers:
                 value = self.dropout(value)
             gates = linear(torch.cat([value, h], -1))
-            i, f, o = gates[:, : 3 * self.size].sigmoid().chunk(3, -1)
-            c = f * c + i * gates[:, 3 * self.size :].tanh()
+            opened, new = gates.split([3 * self.size, self.size], -1)
+            i, f, o = opened.sigmoid().chunk(3, -1)
+            c = torch.addcmul(f * c, i, new.tanh())
             value = o * c.tanh()
             layers += [value, c]
         return torch.stack(layers, 1).view_as(state)
@@ -136,9 +138,41 @@ class Composition(nn.Module):
         """Compose items (h, c), each (R, 2, d)."""
         (h_left, c_left), (h_right, c_right) = left.unbind(1), right.unbind(1)
         gates = self.linear(torch.cat([h_right, h_left], -1))
-        i, f_right, f_left, o = gates[:, : 4 * self.size].sigmoid().chunk(4, -1)
-        c = f_right * c_right + f_left * c_left + i * gates[:, 4 * self.size :].tanh()
-        return torch.stack([o * c.tanh(), c], 1)
+        return torch.stack(self._composed(gates, c_left, c_right), 1)
+
+    def chained(self, left: Tensor, right: Tensor, borders: list[int]) -> Tensor:
+        """Compose items with some, then what that makes with others, and so on.
+
+        Args:
+            left: Left items, those of each step after those of the last, (N, 2, d).
+            right: Right items of the first step, (R, 2, d); of every other the first
+                that the step before it has made.
+            borders: Where the left items of each step begin, and N.
+
+        Returns:
+            What is made, (N, 2, d).
+        """
+        (h_left, c_left), (h, c) = left.unbind(1), right.unbind(1)
+        of_right, of_left = self.linear.weight.split(self.size, 1)
+        known = F.linear(h_left, of_left, self.linear.bias)
+        sizes = [end - start for start, end in pairwise(borders)]
+        made = []
+        for of_step, c_step in zip(
+            known.split(sizes), c_left.split(sizes), strict=True
+        ):
+            h, c = h[: len(of_step)], c[: len(of_step)]
+            h, c = self._composed(torch.addmm(of_step, h, of_right.T), c_step, c)
+            made.append((h, c))
+        return torch.stack([torch.cat(part) for part in zip(*made, strict=True)], 1)
+
+    def _composed(
+        self, gates: Tensor, c_left: Tensor, c_right: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return h and c, (R, d) each."""
+        opened, value = gates.split([4 * self.size, self.size], -1)
+        i, f_right, f_left, o = opened.sigmoid().chunk(4, -1)
+        c = torch.addcmul(f_right * c_right, f_left, c_left).addcmul(i, value.tanh())
+        return o * c.tanh(), c
 
 
 class GenerativeModel(nn.Module):
@@ -175,6 +209,15 @@ class GenerativeModel(nn.Module):
             read = table.item[move.new, 0], table.state[move.base]
             table.state[move.new] = self.stack(*read)
         return table
+
+    def reduced(self, stacks: Stacks, made: Reductions) -> Stacks:
+        """Return a table with the stacks that REDUCEs make, one after the other."""
+        if not len(made.below):
+            return stacks
+        left, right = stacks.item[made.left], stacks.item[made.right]
+        item = self.composition.chained(left, right, made.borders)
+        state = self.stack(item[:, 0], stacks.state[made.base])
+        return stacks.followed_by(Stacks(state, item, made.below, made.size))
 
     # -- factors --------------------------------------------------------------------
 
@@ -224,6 +267,31 @@ class GenerativeModel(nn.Module):
             for u, n, w in stacks
         ]
         return torch.cat(parts)
+
+    def log_word_and_slope(
+        self, top: Tensor, size: Tensor, word: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        r"""Return log P(word | SHIFT) of stacks and its gradient in u.
+
+        .. math:: \nabla_u \log P(x \mid u) = E_x - \sum_y P(y \mid u) E_y
+
+        log P is concave in u: to first order it is nowhere less than it is.
+
+        Args:
+            top: u of each stack, (R, d), of which no dropout takes anything.
+            size: Items on it, (R,).
+            word: The word after it, (R,).
+
+        Returns:
+            Nats, (R,) float64, and (R, d).
+        """
+        at_once, embedding = self.rows_at_once, self.embeddings.weight
+        log_p, mean = [], []
+        for u, n, w in zip(*(x.split(at_once) for x in (top, size, word)), strict=True):
+            log_words = self.log_words(u, n)
+            log_p.append(widened(log_words.gather(1, w[:, None])[:, 0]))
+            mean.append(log_words.exp() @ embedding)
+        return torch.cat(log_p), embedding[word] - torch.cat(mean)
 
 
 SPANS_AT_ONCE = 1 << 14

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
+from lm_latent_eval.models.rnng.trees import NOTHING
 
 Integers = NDArray[np.int64]
 
@@ -59,20 +59,29 @@ class Stacks:
             size: The same.
         """
         state, item = (
-            torch.cat([column, column.new_zeros(len(below), *column.shape[1:])])
+            column.new_zeros(len(below), *column.shape[1:])
             for column in (self.state, self.item)
         )
-        below, size = np.append(self.below, below), np.append(self.size, size)
-        return Stacks(state, item, below, size)
+        return self.followed_by(Stacks(state, item, below, size))
+
+    def followed_by(self, more: Stacks) -> Stacks:
+        """Return a table with more stacks, which stand on rows of it."""
+        return Stacks(
+            torch.cat([self.state, more.state]),
+            torch.cat([self.item, more.item]),
+            np.append(self.below, more.below),
+            np.append(self.size, more.size),
+        )
 
     def compact(self, row: Integers) -> tuple[Stacks, Integers]:
         """Keep given stacks and all below them; return them and their new rows."""
         wanted = np.zeros(len(self), bool)
         wanted[0] = True
         here = np.unique(row)
-        while not wanted[here].all():
+        while len(here):
             wanted[here] = True
-            here = np.unique(self.below[here])
+            here = self.below[here]
+            here = here[~wanted[here]]
         (keep,) = wanted.nonzero()
         place = wanted.cumsum() - 1
         kept = sent(torch.from_numpy(keep), self.state.device)
@@ -130,6 +139,28 @@ class MovesAtOnce:
 
 
 @dataclass(frozen=True)
+class Reductions:
+    """Stacks that REDUCEs of a table's stacks make, one step after the other.
+
+    Each step goes on from the first stacks of the step before. All stand on stacks of
+    the table.
+    """
+
+    borders: list[int]
+    """Where the stacks of each step begin, and the end."""
+    left: Tensor
+    """The stacks whose topmost items are composed, with what was made before."""
+    right: Tensor
+    """What the first step goes on from."""
+    base: Tensor
+    """What the new items stand on."""
+    below: Integers
+    """The same, on the host."""
+    size: Integers
+    """Items of every new stack."""
+
+
+@dataclass(frozen=True)
 class Growth:
     """Stacks that are added to a table, each after those that it is made of."""
 
@@ -168,29 +199,43 @@ def shifts(stacks: Stacks, row: Integers, word: Integers) -> Growth:
     return _growth(stacks, row, none, none, size, word, [0, len(row)])
 
 
-def reductions(stacks: Stacks, row: Integers) -> tuple[Growth, Integers]:
+def reductions(
+    stacks: Stacks, row: Integers, most: int | None = None
+) -> tuple[Reductions, Integers]:
     """Do every number of REDUCEs, 0 .. M - 1, to distinct stacks, (R,).
+
+    Args:
+        stacks: A table.
+        row: Stacks of it.
+        most: M, at most; None: as many as there can be.
 
     Returns:
         What that makes, and the stack after each number, (R, M); 0 where there are
         fewer items.
     """
-    items = stacks.size[row]
+    # The stacks that go on longest first: those of each step are the first of the last.
+    order = np.argsort(-stacks.size[row], kind="stable")
+    items = stacks.size[row[order]]
     count = max(1, int(items.max(initial=0)))
+    count = count if most is None else min(count, most)
+    going = np.searchsorted(-items, -np.arange(1, count), "left")
+    below = stacks.below[row[order]]
+    composed, bases = [below[:0]], [below[:0]]
+    for number in going:
+        composed.append(below[:number])
+        below = stacks.below[composed[-1]]
+        bases.append(below)
+    step = np.repeat(np.arange(1, count), going)
+    borders = np.cumsum([0, *going])
+    which = np.arange(len(step)) - borders[step - 1]
     rows = np.zeros((len(row), count), np.int64)
     rows[:, 0] = row
-    parts, borders = [np.zeros((4, 0), np.int64)], [0]
-    base = stacks.below[row]
-    for r in range(1, count):
-        (more,) = (items > r).nonzero()
-        right, left = rows[more, r - 1], base[more]
-        base[more] = stacks.below[left]
-        parts.append(np.stack([base[more], left, right, items[more] - r]))
-        rows[more, r] = len(stacks) + borders[-1] + np.arange(len(more))
-        borders.append(borders[-1] + len(more))
-    base, left, right, size = np.concatenate(parts, 1)
-    word = np.full_like(base, REDUCE)
-    return _growth(stacks, base, left, right, size, word, borders), rows
+    rows[order[which], step] = len(stacks) + np.arange(len(step))
+    base = np.concatenate(bases)
+    integers = np.concatenate(composed), row[order[: going.max(initial=0)]], base
+    left, right, there = sent_all(stacks.state.device, *integers)
+    size = items[which] - step
+    return Reductions(borders.tolist(), left, right, there, base, size), rows
 
 
 def derivations(

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
+from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.rnng import crf
+from lm_latent_eval.models.rnng import choices, crf, left_to_right
 from lm_latent_eval.models.rnng.choices import log_marginal
 from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
@@ -36,6 +37,10 @@ every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 def piece(tokens, first=START):
     return TokenBatch.collate([tokens], first=first)
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 def log_prefix(rnng, tokens):
@@ -84,20 +89,129 @@ def test_the_prior_does_not_read_the_next_word():
     torch.testing.assert_close(end, first, rtol=0, atol=1e-12)
 
 
-def test_adapted_weights_do_not_depend_on_the_last_choice():
+KINDS = {
+    "new": {},
+    "original": {"only_possible": False, "never_uttered": []},
+    "endless": {"sentence_ends": False},
+}
+BOUNDS = {"none is": (16, 1 / 16, 3), "every": (1, 1.0, 1), "some": (2, 0.5, 1)}
+"""Choices that are unlikely, by ``AT_ONCE``, ``LEAST`` and ``SPOKEN``."""
+
+
+def bounded(monkeypatch, bound):
+    at_once, least, spoken = BOUNDS[bound]
+    for module in (choices, left_to_right):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+    monkeypatch.setattr(choices, "LEAST", least)
+    monkeypatch.setattr(left_to_right, "SPOKEN", spoken)
+
+
+@pytest.mark.parametrize(("bound", "exact"), [("none is", False), ("every", True)])
+def test_adapted_weights_do_not_depend_on_the_last_choice(bound, exact, monkeypatch):
     """Locally optimal: the weight is p(x_t | the past), whatever z_t was drawn."""
+    bounded(monkeypatch, bound)
     rnng = reference.tiny()
     prefixes = every_prefix(4)
-    proposal = rnng.proposal("adapted")
+    proposal = rnng.proposal(rnng.exact_proposal if exact else "adapted")
     batch = piece(TEXT[:4])
     log_w = rnng.log_joint(rnng.encode(batch), prefixes) - proposal.log_prob(
         proposal.encode(batch), prefixes
     )
     past = [tuple(z[:3]) for z in prefixes.before[0].tolist()]
     for z in set(past):
-        same = log_w[0, [i for i, p in enumerate(past) if p == z]]
-        torch.testing.assert_close(same, same[:1].expand_as(same), rtol=0, atol=1e-12)
+        weights = log_w[0, [i for i, p in enumerate(past) if p == z]]
+        same(weights, weights[:1].expand_as(weights))
     assert log_w.std() > 0.01, "premise"
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("bound", BOUNDS)
+@every_proposal
+def test_unlikely_choices_are_drawn_as_q_says(
+    name, bound, kind, end, temperature, monkeypatch
+):
+    """Listed or not; q totals one, covers p, and is what ``sample`` draws from."""
+    bounded(monkeypatch, bound)
+    rnng = reference.tiny(**KINDS[kind])
+    end = end and kind != "endless"
+    text = piece([*TEXT, END if end else 5])
+    prefixes = every_prefix(6, end=end)
+    proposal = rnng.proposal(name, temperature)
+    encoded = proposal.encode(text)
+    log_q = proposal.log_prob(encoded, prefixes)[0]
+    log_p = rnng.log_joint(rnng.encode(text), prefixes)[0]
+    assert abs(log_q.logsumexp(0)) < 1e-12
+    assert (log_q[log_p > -torch.inf] > -torch.inf).all()
+
+    number = 4000
+    draws = proposal.sample(encoded, Streams([7], number), number)
+    log_w = rnng.log_joint(rnng.encode(text), draws.latents) - draws.log_q
+    ratio = (log_w[0] - log_p.logsumexp(0)).exp()
+    assert abs(ratio.mean() - 1) < 5 * ratio.std() / number**0.5 + 1e-12
+    drawn, first, count = np.unique(
+        draws.latents.before[0].numpy(), axis=0, return_index=True, return_counts=True
+    )
+    listed = prefixes.before[0].tolist()
+    which = [listed.index(tree) for tree in drawn.tolist()]
+    same(draws.log_q[0, first], log_q[which])
+    expected = number * log_q.exp()
+    counts = torch.zeros_like(expected)
+    counts[which] = torch.from_numpy(count).double()
+    often = expected > 5
+    off = ((counts - expected)[often] ** 2 / expected[often]).sum()
+    freedom = int(often.sum())
+    assert freedom > 2 and off < freedom + 5 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@every_proposal
+def test_searches_leave_out_nothing_where_they_have_room(name, bound, monkeypatch):
+    """A beam that is not full holds every tree, and thinned ones are unbiased."""
+    bounded(monkeypatch, bound)
+    rnng = reference.tiny()
+    text = piece([*TEXT, 5])
+    p, proposal = rnng.encode(text), rnng.proposal(name)
+    encoded, exact = proposal.encode(text), log_prefix(rnng, [*TEXT, 5])
+    for width in (3, 41, 42, 50):
+        beam = proposal.beam(encoded, width)
+        found = beam.latents.before[0, beam.score[0] > -torch.inf]
+        assert len(found) == len(found.unique(dim=0)) == min(width, num_trees(6))
+        same(proposal.log_prob(encoded, beam.latents), beam.log_q)
+    for width in (2, 3, 42):
+        groups = 400
+        cut = Thinned(groups, width, Streams([3], groups * width))
+        kept = proposal.search(encoded, cut)
+        log_w = rnng.log_joint(p, kept.beam.latents) + kept.log_f
+        log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
+        ratio = (log_w.view(groups, -1).logsumexp(-1) - exact).exp()
+        if width == 42:
+            same(ratio, torch.ones_like(ratio))
+        else:
+            stderr = ratio.std() / groups**0.5
+            assert 0 < stderr < 0.1, "premise"
+            assert abs(ratio.mean() - 1) < 5 * stderr
+
+
+def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
+    """To first order they are above what they are: log P is concave in the state."""
+    rnng, scored = reference.tiny(), []
+    spoken = WordByWord._spoken
+
+    def watching(self, stacks, after, possible, word):
+        for number in (1, 99):
+            monkeypatch.setattr(left_to_right, "SPOKEN", number)
+            log_p = spoken(self, stacks, after, possible, word)
+            scored.append(log_p[torch.from_numpy(possible)])
+        return spoken(self, stacks, after, possible, word)
+
+    monkeypatch.setattr(WordByWord, "_spoken", watching)
+    proposal = rnng.proposal("adapted")
+    proposal.sample(proposal.encode(piece([*TEXT, 5, 4, 5])), Streams([1], 50), 50)
+    over = torch.cat(scored[::2]) - torch.cat(scored[1::2])
+    assert over.min() > -1e-12
+    assert (over > 1e-3).sum() > 20, "premise"
 
 
 @every_proposal
@@ -107,9 +221,9 @@ def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     batch = TokenBatch.collate([TEXT[:2], [*TEXT, END], [END]], first=START)
     proposal, listed = rnng.proposal(name, 2.0), WordByWord.listed
 
-    def watching(self, stacks, row, word):
+    def watching(self, stacks, row, word, *whole):
         counted.append(len(word))
-        return listed(self, stacks, row, word)
+        return listed(self, stacks, row, word, *whole)
 
     monkeypatch.setattr(WordByWord, "listed", watching)
     encoded = proposal.encode(batch)

@@ -114,13 +114,13 @@ def test_every_action_and_every_word(name, ends):
                 log_shift, log_reduce = model.log_actions(top, size)
                 if move < 0:
                     factors.append(log_reduce[0])
-                    growth, rows = reductions(stacks, row)
-                    row = rows[:, 1]
+                    made, rows = reductions(stacks, row)
+                    stacks, row = model.reduced(stacks, made), rows[:, 1]
                 else:
                     log_word = model.log_word(top, size, torch.from_numpy(move))
                     factors.append((log_shift + log_word)[0])
                     growth, row = shifts(stacks, row, move), np.array([len(stacks)])
-                stacks = model.grown(stacks, growth)
+                    stacks = model.grown(stacks, growth)
             near(torch.stack(factors), wanted, name)
 
 
