@@ -24,7 +24,6 @@ from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import OffersOptions
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
-from lm_latent_eval.training import options as training
 from tests.conftest import PROJECT
 
 PAGE = PROJECT / "docs" / "options.md"
@@ -36,19 +35,6 @@ DOCUMENTED = (
     ("lm_latent_eval/scoring/model.py", "load"),
 )
 """Files, and the class or function whose docstring lists options."""
-
-TRAINED = {
-    "kglm": (training.KGLMSize,),
-    "entitynlm": (training.EntityNLMSize,),
-    "lda": (training.LDAFit,),
-    "rnng": (training.RNNGSize,),
-    "lrlm": (training.LRLMSize,),
-    "nklm": (training.NKLMSize,),
-    "lstm": (training.LSTMSize,),
-    "rnn": (training.RNNSize,),
-    "srnn": (training.SRNNSize, training.MarginObjective),
-    "mdm": (training.MDMSize,),
-}
 
 HEAD = """\
 # Options
@@ -64,7 +50,8 @@ An option has one name everywhere:
 | Python | `model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)` |
 
 Integers may be written `1e3`. An option that has no effect is named in a warning,
-and an unknown one is an error that lists the known ones.
+and an unknown one is an error that lists the known ones. Those of training are in
+`lm-latent-eval train MODEL --help`.
 """
 
 
@@ -90,11 +77,6 @@ def page() -> str:
             "| model | estimators | proposals |\n|---|---|---|",
             *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
             *_own(),
-            "\n## Training\n",
-            "Beside files, `lm-latent-eval train MODEL` has these options:\n",
-            *_table(training.Options),
-            "\nand, by model:\n",
-            *_trained(),
             "",
         ]
     )
@@ -163,20 +145,6 @@ def _own() -> Iterator[str]:
         if issubclass(kind, OffersOptions):
             yield f"\n## `latent_{name}`\n"
             yield from _table(kind.options())
-
-
-def _trained() -> Iterator[str]:
-    """List the sizes of models, each once with its defaults by model."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name, kinds in TRAINED.items():
-        for row in (row for kind in kinds for row in table(kind)):
-            _, default = _cells(row)
-            by_default = found.setdefault((row.name, row.sentences), {})
-            by_default.setdefault(default, []).append(f"`{name}`")
-    yield "| option | default | |\n|---|---|---|"
-    for (name, said), defaults in sorted(found.items(), key=lambda item: item[0][0]):
-        of = "; ".join(f"{d} ({', '.join(names)})" for d, names in defaults.items())
-        yield _line(f"`{name}`", of, said)
 
 
 def entry(row: Option, indent: int) -> list[str]:

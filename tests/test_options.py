@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.harness.backends import Latent
-from lm_latent_eval.models import MODELS, WRAPPERS
 from lm_latent_eval.options import (
     at_least_0,
     integer,
@@ -22,7 +21,6 @@ from lm_latent_eval.options import (
     whole,
 )
 from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables
@@ -75,14 +73,6 @@ def test_estimators_have_the_names_that_the_registry_lists():
     assert {name: ESTIMATORS[name].name for name in ESTIMATORS.ours} == {
         name: name for name in ESTIMATORS.ours
     }
-
-
-def test_every_model_that_is_trained_has_its_sizes_listed():
-    kinds = {
-        name: option_tables.models.model_class(name) for name in (*MODELS, *WRAPPERS)
-    }
-    own = {name for name, kind in kinds.items() if issubclass(kind, TextModel)}
-    assert MODELS.keys() - own <= option_tables.TRAINED.keys() <= kinds.keys()
 
 
 def test_a_dataclass_whose_annotations_are_types_is_read_by_them():
