@@ -4,23 +4,18 @@ r"""What systematic mask counts and balanced places are worth, and adapted order
         --data results/world/test.jsonl
 
 Variances of an estimate from 16 passes, over 40 estimates of the first 32 tokens of
-each of 8 texts, as shares of that with independent counts and places; log p-hat of
-the same by importance sampling with 16 orders, nats a text; and masked texts that the
-network reads a CPU second, beside the loop of LLaDA's program with as large batches.
+each of 8 texts, as shares of that with independent counts and places; and log p-hat
+of the same by importance sampling with 16 orders, nats a text.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM
 
 from lm_latent_eval.estimators import log_evidence
@@ -29,18 +24,15 @@ from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.mdm.estimators import (
-    elbo,
-    llada_counts,
     mask_counts,
     masks,
 )
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.mdm.orders import PLAIN, log_p_exact, log_weights
-from lm_latent_eval.wrappers.mdm.targets import Blocks, Target, TargetTokens, answer_all
+from lm_latent_eval.wrappers.mdm.orders import PLAIN, log_weights
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Requests
 
 TEXTS, TOKENS, PASSES, ESTIMATES = 8, 32, 16, 40
-SAMPLES, BATCH = 128, 32
 Masks = Callable[[int, int], Tensor]
 """(L, N) -> which places each pass masks, (N, L)."""
 
@@ -102,56 +94,6 @@ def evidences(
         yield float(log_evidence(found.value))
 
 
-def llada_loop(denoiser: MaskedReader, target: TargetTokens) -> int:
-    """Do what eval_llada.py does for a text, in our own words; return its passes."""
-    text = target.all_tokens
-    length = len(target)
-    for _ in range(SAMPLES // BATCH):
-        first = float(torch.randint(1, length + 1, ()))
-        count = llada_counts(length, BATCH, int(first))
-        hidden = torch.arange(length) < count[:, None]
-        hidden = torch.stack([row[torch.randperm(length)] for row in hidden])
-        masked = target.placed(hidden)
-        texts = text.expand(BATCH, -1).masked_fill(masked, denoiser.mask)
-        with torch.inference_mode():
-            logits = denoiser.scores(texts)
-        nats = cross_entropy(
-            logits[masked], text.expand(BATCH, -1)[masked], reduction="none"
-        )
-        share = (length / count).repeat_interleave(count)
-        float((nats * share).sum() / BATCH)
-    return SAMPLES
-
-
-def ours(denoiser: MaskedReader, targets: list[TargetTokens], block: int | None) -> int:
-    """Score texts, all at once or block by block; return passes."""
-
-    def numbers(replicate: int, number: int) -> Tensor:
-        return torch.rand(number, dtype=torch.float64)
-
-    jobs: list[tuple[Target, Requests[Any]]] = [
-        (part, log_p_exact(len(part)) if block else elbo(TOKENS, SAMPLES, numbers))
-        for target in targets
-        for part in Blocks(block, denoiser.mask).of(target)
-    ]
-    return sum(found.passes for _, found in answer_all(denoiser, PLAIN, jobs))
-
-
-def speeds(denoiser: MaskedReader, targets: list[TargetTokens]) -> Iterator[str]:
-    """Say how many masked texts are read a second, each way twice."""
-    ways: dict[str, Callable[[], int]] = {
-        "LLaDA's loop": lambda: sum(llada_loop(denoiser, each) for each in targets),
-        f"elbo, {SAMPLES} passes": lambda: ours(denoiser, targets, None),
-        "blocks of 4": lambda: ours(denoiser, targets, 4),
-    }
-    for name, run in ways.items():
-        run()
-        begun = time.process_time()
-        passes = sum(run() for _ in range(3))
-        rate = passes / (time.process_time() - begun)
-        yield f"{name:18} {passes // 3:6,} passes {rate:8.0f} a second"
-
-
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -176,8 +118,6 @@ def main() -> None:
         mean = sum(evidences(scorer.denoiser, targets, temperature)) / len(targets)
         how = "" if temperature is None else f" at temperature {temperature:g}"
         print(f"is, {name}{how}: {mean:.2f} nats a text")
-    reader = replace(scorer.denoiser, batch_size=BATCH)
-    print(*speeds(reader, targets), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ yet, and the median of later ones. Beside them:
 * original / ours: CPU seconds of the original program a sample, over ours. Originals
   are not run here: what they took on another machine is ``stored``, and such a row says
   nothing exactly. Tokenizations are compared with a pass of the network over the same
-  text, which ``runs`` in the same process; there the ratio is passes, K = 32.
+  text, which ``runs`` in the same process; there the ratio is passes, K = 32. Masked
+  diffusion is compared with the loop of LLaDA's program in batches as large, which
+  ``runs``, too: K masked texts of each text by its loop, over as many by ``elbo``;
 * one by one: what as many samples cost if each is drawn and scored alone, as the
   original programs do;
 * arithmetic: what the multiplications of matrices that were done would take at the rate
@@ -45,13 +47,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from workloads import SEED, SEGMENTED, WORKLOADS, build, segmented
+from workloads import DENOISED, SEED, SEGMENTED, WORKLOADS, build, denoised, segmented
 
 import lm_latent_eval
 from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.mdm.estimators import Bounded, elbo, llada_counts
+from lm_latent_eval.wrappers.mdm.orders import PLAIN
+from lm_latent_eval.wrappers.mdm.targets import Target, TargetTokens, answer_all
+from lm_latent_eval.wrappers.mdm.unmasking import Requests
 
 ALONE = 4
 """Samples that are drawn one by one: what all of them would take is in proportion."""
@@ -71,6 +79,8 @@ START = "start"
 DEMO = Path(lm_latent_eval.__file__).parent / "demo" / "checkpoint"
 SEGMENTATIONS = 32
 """K of tokenizations."""
+MASKED, MASKED_TOGETHER = 128, 32
+"""Masked texts a text, and how many the network reads together."""
 LSTM = {torch.ops.aten.mkldnn_rnn_layer: of_lstm}
 HEAD = (
     "workload",
@@ -155,6 +165,64 @@ def passes(name: str, rounds: int) -> list[str]:
     return [*cells, ratio, "runs", "", "", f"{1e3 * statistics.median(loops):.1f}"]
 
 
+def masked(name: str, rounds: int) -> list[str]:
+    """Return a line of masked diffusion: LLaDA's loop over ``elbo``, a masked text."""
+    torch.set_num_threads(1)
+    reader, targets = denoised(DENOISED[name], MASKED_TOGETHER)
+
+    def ours() -> int:
+        jobs: list[tuple[Target, Requests[Bounded]]] = [
+            (target, elbo(len(target), MASKED, places)) for target in targets
+        ]
+        return sum(found.passes for _, found in answer_all(reader, PLAIN, jobs))
+
+    def theirs() -> int:
+        return sum(llada_loop(reader, target) for target in targets)
+
+    first = seconds(ours)
+    theirs()
+    bound, loops, ratios = [], [], []
+    for _ in range(rounds):
+        loops.append(seconds(loop))
+        costs = {}
+        for way in (ours, theirs):
+            begun = time.process_time()
+            number = way()
+            costs[way] = (time.process_time() - begun) / number
+        bound.append(costs[ours] * MASKED * len(targets))
+        ratios.append(costs[theirs] / costs[ours])
+    cells = [name, f"{MASKED}", f"{len(targets)} x {len(targets[0])} tokens"]
+    cells += [f"{first:.3f}", f"{statistics.median(bound):.3f}", f"{peak():.1f}"]
+    ratio = f"{statistics.median(ratios):.2f}"
+    return [*cells, ratio, "runs", "", "", f"{1e3 * statistics.median(loops):.1f}"]
+
+
+def places(replicate: int, number: int) -> Tensor:
+    """Return numbers of (0, 1) that masks are drawn by."""
+    return torch.rand(number, dtype=torch.float64)
+
+
+def llada_loop(reader: MaskedReader, target: TargetTokens) -> int:
+    """Do what eval_llada.py does for a text, in our own words; return its passes."""
+    text = target.all_tokens
+    length = len(target)
+    for _ in range(MASKED // MASKED_TOGETHER):
+        first = float(torch.randint(1, length + 1, ()))
+        count = llada_counts(length, MASKED_TOGETHER, int(first))
+        hidden = torch.arange(length) < count[:, None]
+        hidden = torch.stack([row[torch.randperm(length)] for row in hidden])
+        masked = target.placed(hidden)
+        texts = text.expand(MASKED_TOGETHER, -1).masked_fill(masked, reader.mask)
+        with torch.inference_mode():
+            logits = reader.scores(texts)
+        nats = F.cross_entropy(
+            logits[masked], text.expand(MASKED_TOGETHER, -1)[masked], reduction="none"
+        )
+        share = (length / count).repeat_interleave(count)
+        float((nats * share).sum() / MASKED_TOGETHER)
+    return MASKED
+
+
 def start(rounds: int) -> list[str]:
     """Return the line of opening a model: CPU seconds, over its hosts' own imports."""
     hosts = "import torch; from transformers import PreTrainedModel"
@@ -212,7 +280,7 @@ def original(folder: Path | None, name: str) -> float:
 
 def main() -> None:
     """Print the table."""
-    known = [*WORKLOADS, *SEGMENTED, START]
+    known = [*WORKLOADS, *SEGMENTED, *DENOISED, START]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 20, 100, 1000])
     parser.add_argument("--rounds", type=int, default=3)
@@ -242,6 +310,8 @@ def main() -> None:
                 continue
             if name == START:
                 found = processes.submit(start, arguments.rounds)
+            elif name in DENOISED:
+                found = processes.submit(masked, name, arguments.rounds)
             elif name in SEGMENTED:
                 found = processes.submit(passes, name, arguments.rounds)
             else:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
@@ -22,9 +28,11 @@ from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 
 WORDS, SEED = 10_000, 0
@@ -187,3 +195,46 @@ def segmented(workload: Segmented) -> tuple[SegmentedLM, str]:
     network = Network.of(GPT2LMHeadModel(config).eval(), tokenizer)
     tokens = tokenizer.encode(corpus)[: workload.num_tokens]
     return SegmentedLM(network), tokenizer.decode(tokens)
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """A BERT of random weights that reads masked texts."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    num_texts: int
+    num_tokens: int = 32
+
+
+DENOISED = {
+    "masked, small": Denoised(600, 24, 2, 8),
+    "masked, large": Denoised(8000, 384, 6, 2),
+}
+
+
+def denoised(
+    workload: Denoised, batch_size: int
+) -> tuple[MaskedReader, list[TargetTokens]]:
+    """Return a workload's network, and texts of random tokens."""
+    torch.manual_seed(SEED)
+    config = BertConfig(
+        vocab_size=workload.vocabulary,
+        hidden_size=workload.width,
+        num_hidden_layers=workload.layers,
+        num_attention_heads=workload.width // (12 if workload.width < 64 else 64),
+        intermediate_size=4 * workload.width,
+    )
+    network = BertForMaskedLM(config).eval()
+    reader = MaskedReader(
+        lambda tokens: network(tokens).logits,
+        mask=1,
+        shift=0,
+        num_scores=workload.vocabulary,
+        device=torch.device("cpu"),
+        batch_size=batch_size,
+    )
+    size = workload.num_texts, workload.num_tokens
+    tokens = torch.randint(5, workload.vocabulary, size).tolist()
+    return reader, [TargetTokens((), tuple(row), ()) for row in tokens]

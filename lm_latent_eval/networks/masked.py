@@ -101,11 +101,12 @@ class MaskedReader:
         tokens = tokens.to(self.device)
         if first and isinstance(self.logits, ReadsOn):
             scores = self.logits.read_on(tokens, first)
-        else:
-            whole = self.logits(tokens)
-            begin = whole[:, :1] if first == 0 else whole[:, first - 1 : first]
-            scores = torch.cat([begin, whole[:, first:]], dim=1)
-        return scores[:, :-1] if self.shift else scores[:, 1:]
+            return scores[:, :-1] if self.shift else scores[:, 1:]
+        whole = self.logits(tokens)
+        if not self.shift:
+            return whole[:, first:]
+        begin = max(first, 1)
+        return torch.cat([whole[:, begin - 1 : begin], whole[:, first:-1]], dim=1)
 
     def normalised(self, rows: Tensor) -> Tensor:
         """Return log-probabilities of scores, (M, V), in float32 at least."""
