@@ -338,7 +338,7 @@ def draw(every: Sequence[Scores], file: Path) -> None:
     ax.axvline(95, color="#d55e00", linestyle="--", linewidth=1)
     names = [f"{s.kind}: {s.method}, {len(s.told)} of {len(s.rows)}" for s in every]
     ax.set_yticks(range(len(every)), names, fontsize=8)
-    ax.set_xlabel("% of printed intervals (95 %) that the reference does not refute")
+    ax.set_xlabel("% of intervals (95 %) not refuted")
     ax.set_xlim(right=100.5)
     figure.tight_layout()
     figure.savefig(file, dpi=150)
