@@ -24,14 +24,8 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference import steps
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.steps import (
-    Choices,
-    Dense,
-    Drawn,
-    Found,
-    Sampled,
-    Taken,
-)
+from lm_latent_eval.inference.step_choices import Choices, Dense
+from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.pretrained import Pretrained

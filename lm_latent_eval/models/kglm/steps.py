@@ -22,7 +22,8 @@ from lm_latent_eval.inference.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.inference.steps import Choices, Drawn, Ragged, Taken
+from lm_latent_eval.inference.step_choices import Choices, Ragged
+from lm_latent_eval.inference.steps import Drawn, Taken
 from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.kglm.graph import NO_ENTITY

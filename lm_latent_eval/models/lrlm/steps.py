@@ -22,7 +22,8 @@ from torch import Tensor
 from lm_latent_eval.devices import fetched, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
-from lm_latent_eval.inference.steps import Choices, Columns, Drawn, Ragged, Taken
+from lm_latent_eval.inference.step_choices import Choices, Columns, Ragged
+from lm_latent_eval.inference.steps import Drawn, Taken
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.lrlm.latents import WORD, Readings, RelationState
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk

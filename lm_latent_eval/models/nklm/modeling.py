@@ -30,15 +30,8 @@ from torch import Tensor
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.ragged import expand_ranges
-from lm_latent_eval.inference.steps import (
-    Choices,
-    Drawn,
-    Found,
-    Ragged,
-    Sampled,
-    Taken,
-    draw_listed,
-)
+from lm_latent_eval.inference.step_choices import Choices, Ragged
+from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken, draw_listed
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lrlm.topics import Topics

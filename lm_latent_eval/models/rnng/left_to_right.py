@@ -46,14 +46,8 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.steps import (
-    Choices,
-    Dense,
-    Drawn,
-    Found,
-    Sampled,
-    Taken,
-)
+from lm_latent_eval.inference.step_choices import Choices, Dense
+from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.rnng.choices import AT_ONCE, Listed

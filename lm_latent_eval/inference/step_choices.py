@@ -1,0 +1,237 @@
+"""What z_t can be after each history: choices with their scores, dense or ragged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
+from lm_latent_eval.inference.ragged import segment_logsumexp
+from lm_latent_eval.inference.streams import invert_cdf
+
+Columns: TypeAlias = tuple[Tensor, ...]
+"""What was decided at a step, (B, K) integers each, or at T of them, (B, K, T)."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """What z_t can be where every history has the same N choices."""
+
+    log_p: Tensor
+    """What a choice adds to the rank of its history, nats, (B, K, N): log p(z_t, x_t)
+    or log q(z_t)."""
+    score: Tensor | None = None
+    """Log q(z_t) up to a constant a history, (B, K, N) nats; None: ``log_p``."""
+    ahead: Tensor | None = None
+    """A guess of the log p of the text after x_t, (B, K, N) nats up to a constant a
+    text; None: nothing is known of it."""
+
+    def lists_all(self) -> Tensor:
+        """Return of which texts every choice is listed by itself: all, (B,) bool."""
+        return torch.ones_like(self.log_p[:, 0, 0], dtype=torch.bool)
+
+    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return the score of every choice, and its rank, (B groups, M) float64.
+
+        Args:
+            score: Of the histories so far, (B, K) nats.
+            groups: Into how many the K histories fall.
+        """
+        rows = len(score) * groups
+        total = (score[..., None] + widened(self.log_p)).reshape(rows, -1)
+        if self.ahead is None:
+            return total, total
+        return total, total + widened(self.ahead).reshape(rows, -1)
+
+    def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return histories and choices of columns of the table, (B, K') each."""
+        number, histories = self.log_p.shape[2], self.log_p.shape[1] // groups
+        history = (column // number).unflatten(0, (-1, groups))
+        first = torch.arange(groups, device=column.device)[:, None] * histories
+        choice = (column % number).unflatten(0, (-1, groups))
+        return (history + first).flatten(1), choice.flatten(1)
+
+    def draw(
+        self, u: Tensor, origin: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw a choice of each history by inverting its distribution function.
+
+        Args:
+            u: Numbers of (0, 1), on the host, (B, K').
+            origin: Which history is drawn from, on the host or not, (B, K').
+            temperature: Divides the scores.
+
+        Returns:
+            Choices and log q, (B, K') each, and ``origin``.
+        """
+        given, log_q = origin, self.log_q(temperature)
+        origin = sent(origin, self.log_p.device)
+        log_q = log_q.gather(1, origin[..., None].expand(-1, -1, log_q.shape[2]))
+        choice = invert_cdf(log_q.exp(), sent_uniforms(u, log_q.device))
+        return choice, self.at(log_q, choice), given
+
+    def log_q(self, temperature: float) -> Tensor:
+        """Return log q(z_t) of every choice, (B, K, N) float64.
+
+        Where no choice has a score the first is sure: p is then zero whatever is drawn.
+        """
+        score = widened(self.log_p if self.score is None else self.score)
+        dead = score.amax(-1, keepdim=True).isneginf()
+        first = torch.arange(score.shape[-1], device=score.device) > 0
+        score = torch.where(dead, wide_zeros((), score.device), score)
+        score = score.masked_fill(dead & first, -torch.inf)
+        return (score / temperature).log_softmax(-1)
+
+    def find(self, columns: Columns) -> tuple[Tensor, Tensor]:
+        """Return which choices were decided, and if there are such, (B, K) each."""
+        (choice,) = columns
+        there = (choice >= 0) & (choice < self.log_p.shape[2])
+        return choice.masked_fill(~there, 0), there
+
+    def at(self, values: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (B, K, N), of some choices, (B, K)."""
+        values = values.expand(*choice.shape, values.shape[-1])
+        return values.gather(2, choice[..., None])[..., 0]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """What z_t can be where histories have different choices: a row a choice.
+
+    Histories count from 0 to B K - 1 through all texts.
+    """
+
+    shape: tuple[int, int]
+    """B and K."""
+    history: Tensor
+    """Whose choice it is, (N,), non-decreasing."""
+    columns: Columns
+    """What tells the choices of a history apart, (N,) integers each."""
+    log_p: Tensor
+    """As ``Dense`` has it, (N,)."""
+    score: Tensor | None = None
+    """As ``Dense`` has it, (N,)."""
+    ahead: Tensor | None = None
+    """As ``Dense`` has it, (N,)."""
+    many: Tensor | None = None
+    """Which stand for many choices, of which one is drawn if they go on, (N,) bool;
+    None: none does."""
+
+    def lists_all(self) -> Tensor:
+        """Return of which texts every choice is listed by itself, (B,) bool."""
+        sure = torch.ones(self.shape[0], dtype=torch.bool, device=self.history.device)
+        if self.many is not None:
+            sure[self.history[self.many] // self.shape[1]] = False
+        return sure
+
+    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return the score of every choice, and its rank, (B groups, M) float64.
+
+        Args:
+            score: Of the histories so far, (B, K) nats.
+            groups: Into how many the K histories fall.
+        """
+        start = self._starts(groups)
+        group = self.history // (self.shape[1] // groups)
+        place = torch.arange(len(group), device=group.device) - start[group]
+        # As many columns as histories, so that a text that has ended keeps all of them.
+        most = max(self.shape[1] // groups, int(start.diff().max()))
+        size = len(start) - 1, most
+        total = widened(self.log_p) + score.flatten()[self.history]
+
+        def put(values: Tensor) -> Tensor:
+            nothing = values.new_full(size, -torch.inf)
+            return nothing.index_put((group, place), values)
+
+        ranked = total if self.ahead is None else total + widened(self.ahead)
+        return put(total), put(ranked)
+
+    def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Return histories and choices of columns of the table, (B, K') each."""
+        last = max(len(self.history) - 1, 0)
+        row = (self._starts(groups)[:-1, None] + column).clamp_max(last)
+        row = row.unflatten(0, (self.shape[0], groups)).flatten(1)
+        first = torch.arange(self.shape[0], device=row.device)[:, None] * self.shape[1]
+        # Columns past the end of a group are left over, and belong to nobody.
+        history = self.history[row] - first if len(self.history) else row * 0
+        return history.clamp(0, self.shape[1] - 1), row
+
+    def _starts(self, groups: int) -> Tensor:
+        """Return where choices of each group begin, and the end, (B groups + 1,)."""
+        ends = torch.arange(self.shape[0] * groups + 1, device=self.history.device)
+        return torch.searchsorted(self.history, ends * (self.shape[1] // groups))
+
+    def draw(
+        self, u: Tensor, origin: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw a choice of each history by inverting its distribution function.
+
+        Args:
+            u: Numbers of (0, 1), on the host, (B, K').
+            origin: Which history is drawn from, on the host or not, (B, K').
+            temperature: Divides the scores.
+
+        Returns:
+            Choices and log q, (B, K') each, and ``origin``, all on the host, for which
+            is waited once. A history without choices has the choice 0.
+        """
+        log_q, origin = fetched(self.log_q(temperature), origin)
+        batch, histories = self.shape
+        which = (torch.arange(batch)[:, None] * histories + origin).flatten()
+        some = self._has_choices[which]
+        drawn = torch.zeros_like(which)
+        drawn[some] = invert_ragged_cdf(
+            log_q.exp(), self.history, batch * histories, which[some], u.flatten()[some]
+        )
+        log_drawn = log_q.new_zeros(len(which))
+        log_drawn[some] = log_q[drawn[some]]
+        return drawn.view_as(origin), log_drawn.view_as(origin), origin
+
+    @cached_property
+    def _has_choices(self) -> Tensor:
+        """Which histories have any, (B K,) bool."""
+        counts = self.history.bincount(minlength=self.shape[0] * self.shape[1])
+        return counts > 0
+
+    def log_q(self, temperature: float) -> Tensor:
+        """Return log q(z_t) of every choice, (N,) float64.
+
+        Where no choice has a score the first is sure: p is then zero whatever is drawn.
+        """
+        score = widened(self.log_p if self.score is None else self.score) / temperature
+        log_z = segment_logsumexp(score, self.history, self.shape[0] * self.shape[1])
+        history = sent(self.history, score.device)
+        dead = log_z.isneginf()[history]
+        first = F.pad(history.diff() != 0, (1, 0), value=True)[: len(history)]
+        log_q = score - log_z.masked_fill(log_z.isneginf(), 0.0)[history]
+        return log_q.masked_fill(dead, -torch.inf).masked_fill(dead & first, 0.0)
+
+    def find(self, columns: Columns) -> tuple[Tensor, Tensor]:
+        """Return which choices were decided, and if there are such, (B, K) each."""
+        same = torch.ones_like(self.history, dtype=torch.bool)
+        for ours, theirs in zip(self.columns, columns, strict=True):
+            same &= ours == theirs.flatten()[self.history]
+        (row,) = same.nonzero(as_tuple=True)
+        choice = columns[0].new_full(self.shape, -1).flatten()
+        choice[self.history[row]] = row
+        choice = choice.view(self.shape)
+        return choice.clamp_min(0), choice >= 0
+
+    def at(self, values: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (N,), of some choices, (B, K)."""
+        if not len(values):
+            return values.new_zeros(choice.shape)
+        return values[sent(choice, values.device)]
+
+    def decided(self, choice: Tensor) -> Columns:
+        """Return what choices (B, K) stand for; 0 where there are none at all."""
+        return tuple(self.at(column, choice) for column in self.columns)
+
+
+Choices: TypeAlias = Dense | Ragged
