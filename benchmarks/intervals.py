@@ -1,7 +1,8 @@
 """Coverage of printed intervals (95 %), kind of text by kind of text.
 
     python -m benchmarks.intervals --texts 200 --output results/intervals/demonstration
-    python -m benchmarks.intervals --report results/intervals/* --figure coverage.png
+    python -m benchmarks.intervals --report results/intervals/* --counts coverage.csv \
+        --figure coverage.png
 
 scores texts by estimators and by a reference with other random numbers, which is exact
 where the model allows it. Texts are the demonstration's, altered (words shuffled, names
@@ -12,12 +13,14 @@ many intervals the reference refutes and the upper limit of their share (Clopper
 Pearson), texts without an error, the median error and half-width of those that are off
 by more than 1e-4 nats, and CPU seconds a text. Every score is kept in a file of its
 method in the output folder: a run that was stopped goes on, and more texts add to it.
+The figure shows what ``--counts`` keeps of former runs as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
 import math
 import random
@@ -26,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,22 @@ class Scores:
         return abs(below) - math.hypot(
             self.rows[n]["half"], math.inf if own is None else own
         )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many texts of a kind have an interval, and how many intervals do not hold."""
+
+    kind: str
+    method: str
+    texts: int
+    told: int
+    refuted: int
+
+    @classmethod
+    def of(cls, scores: Scores) -> Counts:
+        told, refuted = len(scores.told), len(scores.refuted)
+        return cls(scores.kind, scores.method, len(scores.rows), told, refuted)
 
 
 def demonstration() -> list[str]:
@@ -324,19 +343,36 @@ def line(scores: Scores) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def draw(every: Sequence[Scores], file: Path) -> None:
+def counted(every: Sequence[Scores], file: Path | None) -> list[Counts]:
+    """Count intervals; a file keeps the counts of kinds that were not scored now."""
+    found = {}
+    if file and file.exists():
+        with file.open(newline="") as lines:
+            for kind, method, *numbers in list(csv.reader(lines))[1:]:
+                found[kind, method] = Counts(kind, method, *map(int, numbers))
+    for scores in every:
+        if scores.told:
+            found[scores.kind, scores.method] = Counts.of(scores)
+    if file:
+        with file.open("w", newline="") as lines:
+            names = [field.name for field in fields(Counts)]
+            rows = csv.DictWriter(lines, names, lineterminator="\n")
+            rows.writeheader()
+            rows.writerows(map(asdict, found.values()))
+    return list(found.values())
+
+
+def draw(every: Sequence[Counts], file: Path) -> None:
     """Draw the share of intervals that hold, with the limits of 95 %."""
-    every = [scores for scores in every if scores.told][::-1]
     figure, ax = plt.subplots(figsize=(7, 0.8 + 0.28 * len(every)))
-    for place, scores in enumerate(every):
-        number, false = len(scores.told), len(scores.refuted)
-        share, held = 100 * (1 - false / number), number - false
-        low = 100 * beta.ppf(0.025, held, false + 1) if held else 0.0
-        high = 100 * beta.ppf(0.975, held + 1, false) if false else 100.0
+    for place, counts in enumerate(every[::-1]):
+        number, held = counts.told, counts.told - counts.refuted
+        low = 100 * beta.ppf(0.025, held, number - held + 1) if held else 0.0
+        high = 100 * beta.ppf(0.975, held + 1, number - held) if held < number else 100
         ax.plot([low, high], [place, place], color="#0072b2", linewidth=2)
-        ax.plot(share, place, "o", color="#0072b2")
+        ax.plot(100 * held / number, place, "o", color="#0072b2")
     ax.axvline(95, color="#d55e00", linestyle="--", linewidth=1)
-    names = [f"{s.kind}: {s.method}, {len(s.told)} of {len(s.rows)}" for s in every]
+    names = [f"{c.kind}: {c.method}, {c.told} of {c.texts}" for c in every[::-1]]
     ax.set_yticks(range(len(every)), names, fontsize=8)
     ax.set_xlabel("% of intervals (95 %) not refuted")
     ax.set_xlim(right=100.5)
@@ -360,6 +396,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, help="to cut the texts of --data after")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="outputs")
+    parser.add_argument("--counts", type=Path, help="CSV of what --figure shows")
     parser.add_argument("--figure", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -373,8 +410,9 @@ def main() -> None:
     )
     for scores in every:
         print(line(scores))
+    counts = counted(every, asked.counts)
     if asked.figure:
-        draw(every, asked.figure)
+        draw(counts, asked.figure)
 
 
 def score_all(asked: argparse.Namespace) -> None:
