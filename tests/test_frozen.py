@@ -3,7 +3,8 @@
 What is searched for or summed is equal to rounding; so is what is drawn, until its
 random streams change. Such a change gets a line in ``CHANGED`` with its reason, never a
 new number in the file: what is drawn then lies within error of what was, and of the
-exact value.
+exact value. A search that goes by other ranks gets a line in ``FURTHER``: it finds at
+least as much.
 """
 
 from __future__ import annotations
@@ -33,12 +34,20 @@ CHANGED: dict[tuple[str, str], str] = {
     ("rnng", "smc adapted"): _FIRST_ORDER,
 }
 """(Model, estimator and proposal) -> why its random streams are no longer the same."""
+FURTHER = {
+    ("demonstration", "beam adapted"): "entities count as parents of what follows",
+}
+"""Likewise -> why a search finds more."""
 RENAMED = {"posterior": "adapted"}
 """Proposals of the HMM by the names they had."""
 DIGEST = "3b05477fa4f698c4fe4f4ebd3b10b630d828d488622adba489fb55d4e0aaf806"
 """Of the file, which stays as it is."""
 FROZEN = json.loads(frozen.FILE.read_text())
 ROUNDING = {"rel": 1e-9, "abs": 1e-9}
+WITH_UNKNOWN_WORD = 3
+"""Which of the demonstration's texts has one."""
+SPELLED = 4 * 20 * 2.0**-24
+"""Nats of rounding of a spelling of 20 nats, which a float32 network gives."""
 SIGMAS = 5
 
 ABOUT = ("weights", "enumerated")
@@ -71,7 +80,8 @@ def test_the_file_stays_as_it_is():
 
 def test_what_has_changed_is_drawn_and_has_a_reason():
     assert CHANGED.keys() <= {*DRAWN}
-    assert all(CHANGED.values())
+    assert FURTHER.keys() <= {*ENTRIES} - {*DRAWN}
+    assert all([*CHANGED.values(), *FURTHER.values()])
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -90,9 +100,15 @@ def test_numbers(opened, name, entry):
     log_p, stderr = (list(rows) for rows in zip(*runs, strict=True))
     if (name, entry) in CHANGED:
         assert_close(log_p, stderr, kept, exact)
-    else:
-        for found, expected in zip(log_p, kept["log_p"], strict=True):
-            assert found == pytest.approx(expected, **ROUNDING)
+        return
+    for found, expected in zip(log_p, kept["log_p"], strict=True):
+        for text, (ours, frozen_p) in enumerate(zip(found, expected, strict=True)):
+            spelled = (name, text) == ("demonstration", WITH_UNKNOWN_WORD)
+            near = pytest.approx(
+                frozen_p, rel=1e-9, abs=SPELLED if spelled else ROUNDING["abs"]
+            )
+            more = (name, entry) in FURTHER and ours > frozen_p
+            assert more or ours == near, f"text {text}: not as frozen"
 
 
 @pytest.mark.parametrize(("name", "entry"), DRAWN)

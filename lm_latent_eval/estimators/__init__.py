@@ -61,6 +61,7 @@ from lm_latent_eval.estimators.importance import (
     required_num_samples,
     sample_size_curve,
     stderr,
+    stderr_of_log_normal,
 )
 from lm_latent_eval.estimators.intervals import (
     Choice,

@@ -205,7 +205,25 @@ def log_normal_stderr(log_w: Tensor) -> float:
     median, above = in_float64(log_w).quantile(levels, interpolation="nearest")
     if median == -torch.inf:
         return 0.0
-    variance = (above - median).square()
+    return stderr_of_log_normal((above - median).square(), num_samples)
+
+
+def stderr_of_log_normal(variance: Tensor, num_samples: int) -> float:
+    """Return the standard error of the log-evidence of K log-normal weights.
+
+    See :func:`log_normal_stderr`.
+
+    Args:
+        variance: Of the log-weights, square nats, shape ``()``.
+        num_samples: K.
+
+    Returns:
+        Nats.
+
+    Example:
+        >>> round(stderr_of_log_normal(torch.tensor(1.0), 5), 4)
+        0.5436
+    """
     others = torch.full_like(variance, num_samples - 1).log()
     # log((e^v + K - 1) / K), which is 0 or more but for rounding.
     log_mean = torch.logaddexp(variance, others) - math.log(num_samples)

@@ -1,21 +1,25 @@
-r"""Discrete particle filters with unbiased thinning, beside a beam.
+r"""Discrete particle filters with unbiased thinning, beside what searches have found.
 
 R independent passes hold up to W histories each, all distinct. At every step each pass
 lists every choice of every history, ranks them by log p so far plus what is expected
 ahead, and cuts them to W without changing what sums over them are on average
 (``cuts.Thinned``). With W large enough nothing is cut, and p(x) is exact. A survivor
-weighs p(x, z) over its probability to survive, f. B, the K latents that a beam finds,
-is summed, and the passes weigh what is not in it:
+weighs p(x, z) over its probability to survive, f.
+
+B, the latents that a beam of K finds and those that a pilot meets, is summed, and the
+passes weigh what is not in it. The pilot is R passes with random numbers of their own,
+which go by flatter ranks and so keep latents that a beam drops:
 
 .. math::
     \hat p_r = \sum_{z \in B} p(x, z)
         + \sum_{z \text{ survived } r,\; z \notin B} p(x, z) \, f_r(z), \qquad
     \hat p(x) = \frac{1}{R} \sum_{r=1}^{R} \hat p_r
 
-B does not depend on random numbers, so every pass is unbiased for p(x), whatever the
-ranks are. Passes that all miss the same latents agree with each other. So a narrower
-beam is summed as well, and a pilot made of passes that go by flatter ranks: what width
-and another ranking have found is what more of them may find, and part of the error.
+Given B, which does not depend on the passes' random numbers, every pass is unbiased for
+p(x), whatever the ranks are. Passes that all miss the same latents agree with each
+other. So the estimate is made once more, by a beam and passes that are narrower: what
+width and another ranking have found is what more of them may find, and part of the
+error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters"; the stratum that is summed: Owen (2013), section 8.4.
@@ -24,13 +28,13 @@ particle filters"; the stratum that is summed: Owen (2013), section 8.4.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import (
@@ -40,6 +44,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     log_ratio_stderr,
     stderr,
+    stderr_of_log_normal,
 )
 from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
@@ -54,7 +59,6 @@ from lm_latent_eval.inference.interface import (
     stderr_of_few,
 )
 from lm_latent_eval.inference.particles import (
-    Partial,
     Particles,
     as_particles,
     encode_again,
@@ -71,19 +75,55 @@ from lm_latent_eval.text.batch import TokenBatch
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
 NARROWER = 4
-"""How many times narrower the second beam is."""
+"""How many times narrower the second beam and its passes are."""
 FLAT = 0.25
 """Power of the ranks that the pilot goes by: of 1, 0.7, 0.5, 0.4 and 0.25 the one that
 met most of what passes missed in texts that the demonstration's model fits badly."""
 LIKELY = 0.35
 """How much of what width or the pilot has found is likely to be found beyond: a
 standard error. Measured on texts that fit the demonstration's model well and badly."""
-MOST_GROWN = 1.0
-"""Nats that it may have found where an error is still given."""
-UNEVEN = 0.3
-"""Nats over which a pilot may err where more width is not worth while."""
+MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
+"""Nats that they may have found, or share of -log p, where an error is given."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """Nats over which passes may range, or share of -log p, where an error is given."""
+PILOT, NARROW = 1, 4
+"""What tells their random numbers from those of the passes and of predictions."""
+UNEVEN = 0.3
+"""Nats over which a pilot may err where more width is not worth while."""
+HELD = 0.5
+"""Share of p that the search holds where a pilot by flat ranks can be compared with."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """B texts with the latents that R thinned passes have kept, W each."""
+
+    particles: Particles
+    """Weighted by log p(x, z), as those of a beam, (B, R W)."""
+    log_f: Tensor
+    """Log of one over the probability that each survived, (B, R W) float64 nats."""
+    cut: Tensor
+    """Whether anything was left out of a text, (B,) bool."""
+
+    @property
+    def used(self) -> Tensor:
+        """Which places hold a latent, (B, R W) bool."""
+        return ~self.particles.log_q.isneginf()
+
+    def outside(self, *found: tuple[Tensor, Tensor]) -> Tensor:
+        """Return log p(x, z) of what is in none of some sets, (B, R W) nats.
+
+        Args:
+            found: Fingerprints of latents, and which of them there are.
+        """
+        log_p = self.particles.log_w
+        for path, used in found:
+            inside = is_in(self.particles.path, path, used)
+            log_p = log_p.masked_fill(inside, -torch.inf)
+        return log_p
+
+    def select(self, index: Tensor) -> Passes:
+        return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
 
 
 @dataclass(frozen=True)
@@ -94,61 +134,135 @@ class Survivors:
     """By the wider beam."""
     fewer: Particles
     """By the narrower."""
-    passes: Partial
-    pilot: Partial
-    """Passes by flatter ranks, which p-hat does not use."""
+    pilot: Passes
+    """By flatter ranks."""
+    narrow: Passes
+    """Narrower ones."""
+    passes: Passes
 
     @property
     def log_w(self) -> Tensor:
-        """Log of what each pass adds to B, of B, of the narrower B; pilot; a mark.
-
-        The mark is 0 where passes left nothing out, else ``-inf``. (B, 2 R + 3) nats.
-        """
+        """Weights as ``Found`` reads them, (B, 3 R + 4) float64 nats."""
+        beam = self.found.path, ~self.found.log_q.isneginf()
+        fewer = self.fewer.path, ~self.fewer.log_q.isneginf()
+        met = self.pilot.particles.path, self.pilot.used
+        more = self.pilot.outside(beam)
+        once = more.masked_fill(~_first(*met), -torch.inf)
+        found = self.found.log_w.logsumexp(-1, keepdim=True)
+        left_out = self.passes.cut[:, None]
         parts = [
-            self._added(self.passes),
-            self.found.log_w.logsumexp(-1, keepdim=True),
+            _a_pass(self.passes.outside(beam, met) + self.passes.log_f),
+            torch.logaddexp(found, once.logsumexp(-1, keepdim=True)),
+            found,
             self.fewer.log_w.logsumexp(-1, keepdim=True),
-            self._added(self.pilot),
-            self.passes.log_w[:, -1:],
+            _a_pass(self.narrow.outside(fewer) + self.narrow.log_f),
+            _a_pass(more + self.pilot.log_f),
+            torch.zeros_like(found).masked_fill(left_out, -torch.inf),
         ]
         return torch.cat(parts, -1)
-
-    def _added(self, passes: Partial) -> Tensor:
-        """Return the log of what each pass adds to B, (B, R)."""
-        added: Tensor = self._outside(passes).unflatten(-1, (PASSES, -1)).logsumexp(-1)
-        return added
-
-    def _outside(self, passes: Partial) -> Tensor:
-        """Return log-weights of what survived and is not in B, (B, R W)."""
-        thinned, found = passes.particles, self.found
-        inside = is_in(thinned.path, found.path, ~found.log_q.isneginf())
-        return thinned.log_w.masked_fill(inside, -torch.inf)
 
     def select(self, index: Tensor) -> Survivors:
         return Survivors(
             self.found.select(index),
             self.fewer.select(index),
-            self.passes.select(index),
             self.pilot.select(index),
+            self.narrow.select(index),
+            self.passes.select(index),
         )
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
     ) -> Survivors:
         """Read the last token of each text, (B,), as one predicts what follows it."""
+        read = self.passes.particles.ahead(model, inputs, given)
         return replace(
             self,
             found=self.found.ahead(model, inputs, given),
-            passes=self.passes.ahead(model, inputs, given),
+            passes=replace(self.passes, particles=read),
         )
 
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        outside = self._outside(self.passes) - math.log(PASSES)
-        parts = [(self.passes.particles, outside), (self.found, self.found.log_w)]
+        """Predict the next token of each text, (B, words), see ``predicted_by``.
+
+        By the beam and by what passes kept outside of it: the pilot is not asked.
+        """
+        outside = self.passes.outside((self.found.path, ~self.found.log_q.isneginf()))
+        weights = outside + self.passes.log_f - math.log(PASSES)
+        parts = [(self.passes.particles, weights), (self.found, self.found.log_w)]
         return predicted_by(model, parts, keys, starts)
+
+
+def _a_pass(log_w: Tensor) -> Tensor:
+    """Sum over the latents of each pass, (B, R W) -> (B, R) nats."""
+    total: Tensor = log_w.unflatten(-1, (PASSES, -1)).logsumexp(-1)
+    return total
+
+
+def _first(path: Tensor, used: Tensor) -> Tensor:
+    """Return one place of every latent among those that are used, (B, N) bool."""
+    place = (~used).long().argsort(dim=-1, stable=True)
+    ordered, order = path.gather(-1, place).sort(dim=-1, stable=True)
+    new = F.pad(ordered.diff(dim=-1) != 0, (1, 0), value=True)
+    return torch.zeros_like(new).scatter(-1, place.gather(-1, order), new)
+
+
+class Weights(NamedTuple):
+    """What was found of a text, nats: a row of ``Survivors.log_w``, or several."""
+
+    added: Tensor
+    """By each pass to B, (..., R)."""
+    summed: Tensor
+    """Log p of B, (..., 1)."""
+    found: Tensor
+    """Log p of what the wider beam found, (..., 1)."""
+    fewer: Tensor
+    """Log p of what the narrower one found, (..., 1)."""
+    narrow: Tensor
+    """What each narrower pass added to the narrower beam, (..., R)."""
+    pilot: Tensor
+    """What each pass of the pilot added to the wider beam, (..., R)."""
+    mark: Tensor
+    """0 where passes left nothing out, else ``-inf``, (..., 1)."""
+
+    @classmethod
+    def of(cls, log_w: Tensor) -> Weights:
+        """Read rows, (..., 3 R + 4)."""
+        return cls(*log_w.split([PASSES, 1, 1, 1, PASSES, PASSES, 1], -1))
+
+    @property
+    def passes(self) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
+        return torch.logaddexp(self.added, self.summed)
+
+    @property
+    def of_pilot(self) -> Tensor:
+        """Return those of the pilot, likewise."""
+        return torch.logaddexp(self.pilot, self.found)
+
+    @property
+    def of_narrow(self) -> Tensor:
+        """Return those of the narrower passes, likewise."""
+        return torch.logaddexp(self.narrow, self.fewer)
+
+    @property
+    def grown(self) -> float:
+        """Return what the estimate is above that of narrower passes."""
+        wide, narrow = log_evidence(self.passes), log_evidence(self.of_narrow)
+        return (wide - narrow).item()
+
+    @property
+    def off(self) -> float:
+        """Return what the estimate is above the pilot's.
+
+        Where the search holds little of p, ranks as flat as the pilot's are far from p
+        and its estimates too uneven to be compared with, unless they are above.
+        """
+        log_p = log_evidence(self.passes).item()
+        off = log_p - log_evidence(self.of_pilot).item()
+        held = math.exp(min(self.summed.item() - log_p, 0.0))
+        return off if off < 0 or held >= HELD else held * off
 
 
 @dataclass(frozen=True)
@@ -182,13 +296,19 @@ class DiscreteFilter(SearchingEstimator):
         return self._thinned // PASSES
 
     @property
+    def narrow_width(self) -> int:
+        """The width of each narrower pass."""
+        return max(1, self.width // NARROWER)
+
+    @property
     def _thinned(self) -> int:
         return self.num_samples if self.thinned is None else self.thinned
 
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the wider beam."""
-        return 2 * self._thinned + max(1, self.num_samples // NARROWER)
+        fewer = max(1, self.num_samples // NARROWER)
+        return 2 * self._thinned + PASSES * self.narrow_width + fewer
 
     @property
     def held(self) -> int:
@@ -214,13 +334,30 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Survivors``, (B, 2 R + 3)."""
+        """Return the weights of whole texts, see ``Weights``, (B, 3 R + 4)."""
         p, q = encoded
-        passes = self._passes(model, proposal, p, q, _cut(keys, self.width))
         found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)
-        flat = _cut(_others(keys), self.width, power=FLAT)
-        pilot = self._passes(model, proposal, p, q, flat)
-        return Survivors(found, fewer, passes, pilot).log_w
+        pilot, narrow, passes = (
+            self._passes(model, proposal, p, q, cut) for cut in self._cuts(keys)
+        )
+        return Survivors(found, fewer, pilot, narrow, passes).log_w
+
+    def _cuts(
+        self, keys: Sequence[int], starts: Sequence[int] | None = None
+    ) -> Iterator[Thinned]:
+        """Return the cuts of the pilot, of narrower passes and of the passes.
+
+        Their random numbers are independent.
+        """
+        narrow, wide = PASSES * self.narrow_width, PASSES * self.width
+        of_pilot, of_narrow = (
+            [key ^ other for key in keys] for other in (PILOT, NARROW)
+        )
+        flat = Streams(of_pilot, wide, starts=starts)
+        yield Thinned(PASSES, self.width, flat, FLAT)
+        some = Streams(of_narrow, narrow, starts=starts)
+        yield Thinned(PASSES, self.narrow_width, some)
+        yield Thinned(PASSES, self.width, Streams(keys, wide, starts=starts))
 
     def _passes(
         self,
@@ -229,13 +366,14 @@ class DiscreteFilter(SearchingEstimator):
         p: P,
         q: Q,
         cut: Thinned,
-    ) -> Partial:
+    ) -> Passes:
         """Thin whole texts, without keeping states."""
         kept = self._thinning(proposal, q, cut)
-        log_w = widened(model.log_joint(p, kept.beam.latents)) + kept.log_f
-        log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
+        log_p = widened(model.log_joint(p, kept.beam.latents))
+        log_p = log_p.masked_fill(kept.beam.score.isneginf(), -torch.inf)
         path = fingerprint(kept.beam.latents, torch.zeros_like(kept.beam.origin))
-        return Partial(Particles(None, None, log_w, kept.beam.score, path), kept.cut)
+        particles = Particles(None, None, log_p, kept.beam.score, path)
+        return Passes(particles, kept.log_f, kept.cut)
 
     def _thinning(
         self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
@@ -275,19 +413,18 @@ class DiscreteFilter(SearchingEstimator):
         if not isinstance(after, Survivors):  # the beginning
             begin = as_particles(after)
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
-            nobody = Partial(begin, nothing)
-            after = Survivors(begin, begin, nobody, nobody)
+            begun = Passes(begin, begin.log_w, nothing)
+            after = Survivors(begin, begin, begun, begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            here = [start + at for start in starts]
-            cut = _cut(keys, self.width, here)
-            flat = _cut(_others(keys), self.width, here, power=FLAT)
+            pilot, narrow, cut = self._cuts(keys, [start + at for start in starts])
             wide, few = self._beams
             return Survivors(
                 wide.read(model, proposal, piece, before.found),
                 few.read(model, proposal, piece, before.fewer),
+                self._thin(model, proposal, piece, pilot, before.pilot),
+                self._thin(model, proposal, piece, narrow, before.narrow),
                 self._thin(model, proposal, piece, cut, before.passes),
-                self._thin(model, proposal, piece, flat, before.pilot),
             )
 
         return in_pieces(batch, after, read)
@@ -298,8 +435,8 @@ class DiscreteFilter(SearchingEstimator):
         proposal: Sampler[Q],
         piece: TokenBatch,
         cut: Thinned,
-        before: Partial,
-    ) -> Partial:
+        before: Passes,
+    ) -> Passes:
         """Thin a piece, and weigh what survives."""
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
@@ -313,50 +450,43 @@ class DiscreteFilter(SearchingEstimator):
             p_state, q_state = p_state.resample(index), q_state.resample(index)
             q = encode_again(proposal, q, piece, q_state)
         p = old.encoded(model, piece, p_state)
-        log_w = widened(model.log_joint(p, beam.latents)) + kept.log_f
-        log_w = log_w + old.log_w.gather(1, origin)
+        log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
         particles = Particles(
             model.advance(p, beam.latents),
             proposal.advance(q, beam.latents),
-            log_w.masked_fill(beam.score.isneginf(), -torch.inf),
+            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
             beam.score,
             fingerprint(beam.latents, old.path.gather(1, origin)),
         )
-        return Partial(particles, before.cut | kept.cut)
+        log_f = kept.log_f + before.log_f.gather(1, origin)
+        return Passes(particles, log_f, before.cut | kept.cut)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
-        return torch.logaddexp(log_w[..., :PASSES], log_w[..., PASSES, None])
+        return Weights.of(log_w).passes
 
-    def pilot(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of the pilot's estimates of p(x), (R,)."""
-        return torch.logaddexp(log_w[..., PASSES + 2 : -1], log_w[..., PASSES, None])
-
-    def pays(self, log_w: Tensor, least: float) -> bool:
+    def pays(self, log_w: Tensor, least: float, uneven: float) -> bool:
         """Return whether wider beams and passes are worth their cost.
 
-        It follows from beams and from a pilot, from no number that the estimate uses:
-        so what it decides biases nothing.
+        It follows from beams, narrower passes and a pilot, from no number that the
+        estimate uses: so what it decides biases nothing.
 
         Args:
             log_w: A row of weights.
-            least: What a wider beam has to have found, nats of p-hat.
+            least: What the wider beam has to have found, nats of p-hat.
+            uneven: Nats over which the narrower passes have to err.
         """
-        pilot = self.pilot(log_w)
-        if pilot.isneginf().all():
+        of = Weights.of(log_w)
+        log_p = log_evidence(torch.cat([of.of_narrow, of.of_pilot])).item()
+        if log_p == -math.inf:
             return False
-        log_p = log_evidence(pilot).item()
-        uneven = _share(log_w, log_p) * stderr(pilot).item()
-        return abs(_found_more(log_w, log_p)) > least or uneven > UNEVEN
-
-    def _above_pilot(self, log_w: Tensor, log_p: float) -> float:
-        """Return what p-hat is above the pilot's, nats of what the beam found.
-
-        Of what passes alone hold, their spread tells: ranks as flat as the pilot's are
-        then far from p, and its estimates too uneven to compare with.
-        """
-        pilot = log_evidence(self.pilot(log_w)).item()
-        return _share(log_w, log_p) * (log_p - pilot)
+        held = math.exp(min(of.summed.item() - log_p, 0.0))
+        grown = (of.summed - of.fewer).item() if held else 0.0
+        return (
+            held * grown > least
+            or held * stderr(of.of_pilot).item() > UNEVEN
+            or _spread(of.of_narrow) > uneven
+        )
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
@@ -366,19 +496,19 @@ class DiscreteFilter(SearchingEstimator):
         Raises:
             MissedSupportError: If p is zero for all that was found and survived.
         """
-        passes = self.unbiased(log_w)
+        of = Weights.of(log_w)
         estimate = estimate_of_few(
-            passes,
+            of.passes,
             num_samples=self.num_samples,
             num_tokens=num_tokens,
             estimator=self.name,
         )
-        log_p = estimate.log_evidence
-        if not log_w[-1].isneginf():
-            exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
+        if not of.mark.isneginf():
+            exact = Estimate.exact(
+                estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
+            )
             return replace(exact, num_samples=self.num_samples)
-        off = self._above_pilot(log_w, log_p)
-        return _checked(estimate, passes, _found_more(log_w, log_p), off)
+        return _checked(estimate, of.passes, of.grown, of.off)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -388,23 +518,21 @@ class DiscreteFilter(SearchingEstimator):
         Its error is of the difference as well: what the passes, more width and a pilot
         change in both alike does not count.
         """
-        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
+        of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
+        whole, prefix = of.passes, of_prefix.passes
+        log_p = (log_evidence(whole) - log_evidence(prefix)).item()
         estimate = self.estimate(log_w, num_tokens)
-        of_whole, of_prefix = log_evidence(whole).item(), log_evidence(prefix).item()
         if estimate.bound is Bound.EXACT:
-            log_p = of_whole - of_prefix
             return replace(estimate, log_evidence=log_p, replicates=(log_p,))
         estimate = replace(
             estimate,
-            log_evidence=of_whole - of_prefix,
+            log_evidence=log_p,
             stderr=None,
             draws_stderr=stderr_of_few(log_ratio_stderr(whole, prefix).item(), PASSES),
             bound=Bound.NONE,
             log_weights=(),
         )
-        both = (log_w, of_whole), (log_w_prefix, of_prefix)
-        grown = operator.sub(*(_found_more(*row) for row in both))
-        off = operator.sub(*(self._above_pilot(*row) for row in both))
+        grown, off = of.grown - of_prefix.grown, of.off - of_prefix.off
         checked = _checked(estimate, whole - prefix, grown, off)
         if checked.stderr is None:
             return checked
@@ -412,45 +540,31 @@ class DiscreteFilter(SearchingEstimator):
         return replace(checked, replicates=tuple(replicates.tolist()))
 
 
-def _share(log_w: Tensor, log_p: float) -> float:
-    """Return the share of p-hat that the wider beam holds, at most 1."""
-    return math.exp(min(log_w[PASSES].item() - log_p, 0.0))
-
-
-def _found_more(log_w: Tensor, log_p: float) -> float:
-    """Return what the wider beam found beyond the narrower, nats of p-hat."""
-    share, (wide, narrow) = _share(log_w, log_p), log_w[PASSES : PASSES + 2].tolist()
-    return share * (wide - narrow) if share and wide != narrow else 0.0
-
-
 def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Estimate:
-    """Add the error of an estimate where passes, beams and pilot agree.
+    """Add the error of an estimate where passes, width and pilot agree.
+
+    Sums over many words are log-normal: of few passes that differ much the largest
+    hardly tells how far they err, and how far apart their logarithms are does.
 
     Args:
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
-        grown: What the wider beam found beyond the narrower, nats of the estimate.
-        off: What the estimate is above the pilot's, likewise.
+        grown: What the estimate is above that of narrower passes, nats.
+        off: What it is above the pilot's, nats.
     """
+    far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
-    agree = range_of <= max(WIDEST, WIDEST_SHARE * -estimate.log_evidence)
-    if not (agree and abs(grown) <= MOST_GROWN and abs(off) <= MOST_GROWN):
+    agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
+    most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
+    if not (agree and abs(grown) <= most and abs(off) <= most):
         return estimate  # NaN, of a pilot or a pass that found nothing, included
-    error = math.hypot(estimate.draws_stderr, LIKELY * grown, LIKELY * off)
-    return replace(estimate, stderr=error)
+    drawn = max(estimate.draws_stderr, _spread(passes))
+    error = math.hypot(drawn, LIKELY * grown, LIKELY * off)
+    return replace(estimate, stderr=error, draws_stderr=drawn)
 
 
-def _cut(
-    keys: Sequence[int],
-    width: int,
-    starts: Sequence[int] | None = None,
-    *,
-    power: float = 1.0,
-) -> Thinned:
-    """Return the cut of passes of a width, with random numbers of these keys."""
-    return Thinned(PASSES, width, Streams(keys, PASSES * width, starts=starts), power)
-
-
-def _others(keys: Sequence[int]) -> list[int]:
-    """Return keys of random numbers that are independent of those."""
-    return [key ^ 1 for key in keys]
+def _spread(passes: Tensor) -> float:
+    """Return the error of a mean of passes that are log-normal, (R,) nats."""
+    if passes.isneginf().any():
+        return 0.0 if passes.isneginf().all() else math.inf
+    return stderr_of_log_normal(passes.var(), len(passes))

@@ -156,13 +156,14 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-GROWN = 0.002
-"""Nats that a wider beam may find more where it is not worth while to widen again."""
-LEVELS = ((4, 2), (64, 8))
+PAYS = ((0.002, 0.3), (0.2, 1.0))
+"""Nats that a search has to find, or narrower passes to err over, where it is worth
+while to widen: from the first level and from the second."""
+LEVELS = ((4, 2), (16, 16), (16, 64))
 """Widths of beams and of passes, in units of the samples asked for."""
-LEAST_FOUND = (400, 1600)
+LEAST_FOUND = (400, 1600, 1600)
 """Widths of beams below which a search that finds no more has not shown that there is
-nothing: of the first level, and of the one after it."""
+nothing."""
 
 
 class Budget(ABC):
@@ -259,10 +260,9 @@ class Auto(Budget):
     def of(cls, num_samples: int) -> Self:
         """Widen as ``LEVELS`` say, in units of so many samples."""
         unit = -(-num_samples // PASSES) * PASSES
-        least = (LEAST_FOUND[0], *[LEAST_FOUND[1]] * (len(LEVELS) - 1))
         widths = [
             (max(beam * unit, at_least), cut * unit)
-            for (beam, cut), at_least in zip(LEVELS, least, strict=True)
+            for (beam, cut), at_least in zip(LEVELS, LEAST_FOUND, strict=True)
         ]
         levels = [DiscreteFilter(*width) for width in dict.fromkeys(widths)]
         return cls(levels[0], tuple(levels))
@@ -274,9 +274,11 @@ class Auto(Budget):
     def replacement(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
         """Return the next wider filter, if width still pays."""
         assert isinstance(method, DiscreteFilter)
-        wider = self.levels.index(method) + 1
-        grows = wider < len(self.levels) and method.pays(log_w, GROWN)
-        return self.levels[wider] if grows else None
+        level = self.levels.index(method)
+        last = level + 1 == len(self.levels)
+        if last or not method.pays(log_w, *PAYS[level]):
+            return None
+        return self.levels[level + 1]
 
 
 def budget_of(

@@ -8,11 +8,15 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Bound, MissedSupportError
+from lm_latent_eval.estimators import (
+    Bound,
+    MissedSupportError,
+    stderr_of_log_normal,
+)
 from lm_latent_eval.inference import BeamMarginalization, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import thinned
-from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter, Weights
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -98,7 +102,7 @@ def test_it_is_exact_where_every_latent_fits(name):
             assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
 
 
-@pytest.mark.parametrize(("beam", "width"), [(1, 2), (3, 3), (40, 3)])
+@pytest.mark.parametrize(("beam", "width"), [(1, 2), (3, 3), (40, 3), (4, 8)])
 def test_passes_and_pilot_are_unbiased(beam, width):
     """By five standard errors, whatever the ranks; what the beam found counts once."""
     model, copies = tiny(BAD.double()), 3000
@@ -107,17 +111,23 @@ def test_passes_and_pilot_are_unbiased(beam, width):
     proposal = model.proposal("adapted")
     log_w = method.log_weights(model, proposal, batch, keys(copies))
     bound = BeamMarginalization(beam).log_weights(model, proposal, batch, keys(copies))
-    passes, bound = method.unbiased(log_w), bound.logsumexp(-1, keepdim=True)
-    assert bool((passes >= bound - 1e-12).all())
-    for estimates in (passes, method.pilot(log_w)):
+    of, bound = Weights.of(log_w), bound.logsumexp(-1, keepdim=True)
+    assert bool((of.found == bound).all())
+    assert bool((of.summed >= bound).all())
+    if beam == 1:
+        assert bool((of.summed > bound).any()), "the pilot has met others"
+    # A narrower pass of one is too uneven for this.
+    several = [of.of_narrow] if method.narrow_width > 1 else []
+    for estimates in (of.passes, of.of_pilot, *several):
         weights_are_of(log_p(model, TEXT), estimates)
 
 
 def weights(
     outside: list[float], wide: float, narrow: float, pilot: list[float] | None = None
 ) -> torch.Tensor:
-    """Return a row of weights of passes that were cut, and a pilot like them."""
-    row = [*outside, wide, narrow, *(outside if pilot is None else pilot), -math.inf]
+    """Return weights of passes that were cut, narrower ones and a pilot like them."""
+    flat = outside if pilot is None else pilot
+    row = [*outside, wide, wide, narrow, *outside, *flat, -math.inf]
     return torch.tensor(row, dtype=torch.float64)
 
 
@@ -128,16 +138,24 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     assert same.draws_degrees == PASSES - 1
     assert same.bound is Bound.STOCHASTIC_LOWER
     grown = method.estimate(weights(spread, -3.0, -3.5), 4)
-    share = math.exp(-3.0 - grown.log_evidence)
     assert grown.log_evidence == same.log_evidence
-    assert grown.missed == pytest.approx(LIKELY * 0.5 * share)
+    outside = math.exp(same.log_evidence) - math.exp(-3.0)
+    more = same.log_evidence - math.log(math.exp(-3.5) + outside)
+    assert grown.missed == pytest.approx(LIKELY * more)
     off = method.estimate(weights(spread, -3.0, -3.0, [-4.5] * PASSES), 4)
     more = math.log(math.exp(-3.0) + math.exp(-4.5)) - off.log_evidence
-    assert off.missed == pytest.approx(LIKELY * more * share)
+    assert off.missed == pytest.approx(LIKELY * more)
     little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
     assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
     apart = method.estimate(weights([-3.0] * PASSES, -30.0, -30.0, [-4.0] * PASSES), 4)
     assert apart.stderr == pytest.approx(0.0, abs=1e-9), "a pilot judges the search"
+    above = method.estimate(weights([-3.0] * PASSES, -30.0, -30.0, [-2.5] * PASSES), 4)
+    assert above.missed == pytest.approx(LIKELY * 0.5), "and what it finds counts"
+    uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3], -30.0, -30.0), 4)
+    spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
+    assert uneven.draws_stderr == pytest.approx(
+        stderr_of_log_normal(spread_of, PASSES), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(

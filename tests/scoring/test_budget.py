@@ -17,7 +17,7 @@ from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.scoring import budget
-from lm_latent_eval.scoring.budget import GROWN, Auto
+from lm_latent_eval.scoring.budget import PAYS, Auto
 from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -33,17 +33,17 @@ def text(words: int, index: int = 0) -> SimpleNamespace:
 
 
 def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.Tensor:
-    """Return weights of passes that found nothing, of two beams, a pilot, a mark."""
-    parts = [*NOTHING, wide, narrow, *pilot, -math.inf]
+    """Return weights of passes that found nothing, of beams, a pilot, a mark."""
+    parts = [*NOTHING, wide, wide, narrow, *NOTHING, *pilot, -math.inf]
     return torch.tensor(parts, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("number", "levels"),
     [
-        (100, [(400, 200), (6400, 800)]),
-        (30, [(400, 60), (1920, 240)]),
-        (7, [(400, 20), (1600, 80)]),
+        (100, [(400, 200), (1600, 1600), (1600, 6400)]),
+        (30, [(400, 60), (1600, 480), (1600, 1920)]),
+        (7, [(400, 20), (1600, 160), (1600, 640)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
@@ -51,16 +51,20 @@ def test_it_widens_while_that_pays(number, levels):
     [(method, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
     assert group == texts
     assert method == auto.method
-    for beam, passes in levels:
+    for (beam, passes), (grown, uneven) in zip(levels, [*PAYS, PAYS[-1]], strict=True):
         assert method == DiscreteFilter(beam, passes)
-        assert auto.replacement(method, row(-7.0, -7.0 - GROWN / 2)) is None
+        assert auto.replacement(method, row(-7.0, -7.0 - grown / 2)) is None
         assert auto.replacement(method, row(-math.inf, -math.inf)) is None
-        much = [-7.0 - math.log(GROWN / 2)] * PASSES
+        much = [-7.0 - math.log(grown / 2)] * PASSES
         assert auto.replacement(method, row(-7.0, -8.0, much)) is None, (
             "half of what counts"
         )
         assert auto.pilot == 0
-        last, method = method, auto.replacement(method, row(-7.0, -7.0 - 2 * GROWN))
+        apart = row(-30.0, -30.0)
+        apart[PASSES + 3 : 2 * PASSES + 3] = 3 * uneven * torch.arange(PASSES)
+        wider = auto.replacement(method, apart)
+        last, method = method, auto.replacement(method, row(-7.0, -7.0 - 2 * grown))
+        assert wider == method, "narrower passes that differ ask for as much"
     assert method is None, "the widest"
     assert auto.replacement(last, row(-7.0, -9.0)) is None
 
@@ -96,7 +100,7 @@ def scored(checkpoint, texts, batch_size=None, **options):
 
 
 def test_company_decides_nothing(checkpoint, monkeypatch):
-    monkeypatch.setattr(budget, "GROWN", 0.0)
+    monkeypatch.setattr(budget, "PAYS", ((0.0, 0.3), (9.9, 99.0)))
     texts = [
         ("a", "Ada saw the fox . " * 20),
         ("b", "the"),
@@ -106,8 +110,8 @@ def test_company_decides_nothing(checkpoint, monkeypatch):
     together = scored(checkpoint, texts, num_samples=25)
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {400: 400 + 100 + 2 * 50}
-    spent[1600] = spent[400] + 1600 + 400 + 2 * 200
+    spent = {400: 400 + 100 + 2 * 50 + 10}
+    spent[1600] = spent[400] + 1600 + 400 + 2 * 400 + 100
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
     for one, other in zip(together, backwards, strict=True):
@@ -131,7 +135,7 @@ def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
 
     rows = []
 
-    def pays(method, log_w, least):
+    def pays(method, log_w, *least):
         """Ask for more where the first option of the long context is weighed."""
         rows.append(log_w)
         return len(rows) == 1
@@ -260,8 +264,8 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    monkeypatch.setattr(budget, "GROWN", math.inf)  # once is enough
-    need = 900 * 88 + 900 * 16 * 6 + 5 * 8 * 2
+    monkeypatch.setattr(budget, "PAYS", ((math.inf, math.inf),) * 2)  # once is enough
+    need = 950 * 88 + 950 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):

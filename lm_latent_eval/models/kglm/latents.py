@@ -57,6 +57,7 @@ from lm_latent_eval.inference.ragged import (
 )
 from lm_latent_eval.inference.streams import invert_cdf as invert_dense_cdf
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import (
     NewEntities,
     ParentEdges,
@@ -432,6 +433,8 @@ class Encoded:
     carry: Carry
     search: NextStep | None = None
     """What beams go by, where that is not ``walk``."""
+    gains: ParentGains | None = None
+    """What beams add to it for the entities that walks have mentioned."""
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after given walks; where the text stands is of its end."""
@@ -441,6 +444,7 @@ class Encoded:
             text=self.text[:, t : t + 1],
             walk=self.walk.select(self._positions(t)),
             search=None,
+            gains=None,
             history=after.history if after else self.history,
         )
 

@@ -462,14 +462,14 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         )
         if not self.looks_ahead:
             return encoded
-        walk, search = twisted_walks(
+        walk, search, gains = twisted_walks(
             encoded.walk,
             batch,
             partial(self.model._log_words, encoded.text, batch),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
         )
-        return replace(encoded, walk=walk, search=search)
+        return replace(encoded, walk=walk, search=search, gains=gains)
 
     def drawn_steps(self, encoded: Encoded) -> WalkSteps:
         """Return the steps that are drawn."""
@@ -481,7 +481,8 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         One that looks ahead ranks by log p so far and what it expects of the rest,
         whatever its temperature.
         """
-        return self._steps(encoded, encoded.search or encoded.walk)
+        steps = self._steps(encoded, encoded.search or encoded.walk)
+        return replace(steps, gains=encoded.gains)
 
     def _steps(self, encoded: Encoded, walk: NextStep) -> WalkSteps:
         targets, length = encoded.batch.on_host

@@ -34,6 +34,7 @@ from lm_latent_eval.models.kglm.latents import (
     Rows,
     Walks,
 )
+from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import AT_ONCE, ParentEdges
 
 
@@ -114,8 +115,12 @@ class WalkSteps:
     """Tokens of each text, (B,)."""
     num_steps: int
     """T."""
+    gains: ParentGains | None = None
+    """What a walk's entities are worth to a search; None: nothing is known."""
     _best: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The most probable NEW entities from a step on, for some steps."""
+    _ordered: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Those of one step, the best first."""
     num_columns: ClassVar[int] = 2
 
     def begin(self, num_histories: int | None) -> Tensor:
@@ -175,12 +180,15 @@ class WalkSteps:
             score[text, place],
             cut,
             self._new(t, cut.width),
+            None if self.gains is None else (self.gains, t),
         )
         history = (text * state.shape[1] + place)[listed.row]
         columns = listed.mention, listed.node
         rest = listed.node <= REST if cut.exhaustive else None
         shape = score.shape[0], score.shape[1]
-        return Ragged(shape, history, columns, listed.log_p, many=rest)
+        return Ragged(
+            shape, history, columns, listed.log_p, ahead=listed.ahead, many=rest
+        )
 
     def take(
         self,
@@ -213,7 +221,8 @@ class WalkSteps:
     def _new(self, t: int, width: int) -> tuple[Tensor, Tensor]:
         """Return the most probable NEW entities of token t: log p and entity, (B, n).
 
-        They are fetched of several tokens at once, which a device is waited for.
+        They are fetched of several tokens at once, which a device is waited for, and
+        come in the order of what they are worth, as parents to come included.
         """
         if t not in self._best:
             batch, num_entities = len(self.length), self.walk.graph.num_entities
@@ -225,7 +234,22 @@ class WalkSteps:
             log_best, entity = (part.unflatten(0, here.shape) for part in table)
             self._best.clear()
             self._best.update(enumerate(zip(log_best, entity, strict=True), t))
-        return self._best[t]
+        if t not in self._ordered:
+            self._ordered.clear()
+            self._ordered[t] = self._in_order(t, *self._best[t])
+        return self._ordered[t]
+
+    def _in_order(
+        self, t: int, log_best: Tensor, entity: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Order the NEW entities of token t by what they are worth, (B, n) each."""
+        if self.gains is None:
+            return log_best, entity
+        text = torch.arange(len(entity))[:, None].expand_as(entity)
+        node = self.walk.graph.node_of_entity[entity]
+        gain = self.gains.mentioned(t, text, node)
+        order = ranks(log_best + gain).sort(dim=1, descending=True, stable=True).indices
+        return log_best.gather(1, order), entity.gather(1, order)
 
     @staticmethod
     def _moved(state: Tensor, node: Tensor) -> Tensor:
@@ -249,6 +273,8 @@ class ListedSteps(NamedTuple):
     node: Tensor
     log_p: Tensor
     """What they add to the rank of a walk, nats."""
+    ahead: Tensor | None
+    """What the entities of the walk are then worth as parents to come, nats."""
 
 
 def listed_steps(
@@ -259,6 +285,7 @@ def listed_steps(
     score: Tensor,
     cut: Cut,
     best: tuple[Tensor, Tensor],
+    worth: tuple[ParentGains, int] | None,
 ) -> ListedSteps:
     r"""List the choices that may be among the best of a group of walks.
 
@@ -274,7 +301,8 @@ def listed_steps(
     listed: a choice below as many that are known at once, without any DERIVED, or a NEW
     one too many. Every walk has the same NEW entities to choose from, so of the one
     that ranks i-th (from 1) only the first ``width`` / i can be among the ``width``
-    best. An exhaustive cut gets the others of a walk as one choice, ``REST``.
+    best, but where a walk has mentioned them already. An exhaustive cut gets the others
+    of a walk as one choice, ``REST``.
 
     Args:
         walk: The distribution of the next steps.
@@ -283,8 +311,9 @@ def listed_steps(
         group: Which of them compete, at one position each, non-decreasing, (R,).
         score: What the walks so far are ranked by, nats, (R,) float64.
         cut: What chooses among them.
-        best: The most probable NEW entities at the position of every text: log p_new
-            and entity, on the host, (B, n) each.
+        best: NEW entities at the position of every text, the best first: log p_new and
+            entity, on the host, (B, n) each.
+        worth: What entities are worth as parents, and at which token this is.
     """
     past, which = rows.distinct()
     parents = walk.parents(past)
@@ -299,13 +328,21 @@ def listed_steps(
         types = types + (twisted.logsumexp(-1) - paid)[:, None]
     types[past.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
     types = types[which]
-    none, new, derived, going_on = (score[:, None] + types).unbind(-1)
     log_best, entity = best
+    kept, most_gained = torch.zeros_like(score), torch.zeros_like(score)
+    if worth is not None:
+        gains, t = worth
+        of_past = torch.zeros_like(past.position).scatter(0, which, text)
+        remembered = gains.remembered(t, of_past, past.window)
+        kept = remembered.total[which]
+        most_gained = gains.at(t + 1)[..., -1].amax(1).clamp_min(0.0)[text]
+    none, new, derived, going_on = ((score + kept)[:, None] + types).unbind(-1)
     best_new = new + log_best[text, 0]
     enough = torch.full_like(score, -torch.inf)
     if not cut.exhaustive:
         known = torch.stack([none, best_new, going_on], -1)
         enough = least_of_best(group, known, cut.width)[group] - GRID  # for rounding
+        enough = enough - most_gained
 
     (able,) = ((best_new >= enough) & (best_new > -torch.inf)).nonzero(as_tuple=True)
     order, rank = ranked_within(group[able], ranks(new[able]))
@@ -333,20 +370,27 @@ def listed_steps(
     if cut.exhaustive:
         some = most < int(walk.introducible.sum())
         rest_row, listed = able[order[some]], most[some]
-        log_rest = _log_rest(log_best[text[rest_row]], listed)
+        log_rest = _log_rest(log_best)[text[rest_row], listed]
         parts.append((Mention.NEW, rest_row, REST - listed, log_rest))
     row = torch.cat([part[1] for part in parts])
     mention = torch.cat([torch.full_like(r, m) for m, r, _, _ in parts])
     node = torch.cat([part[2] for part in parts])
     log_p = types[row, mention] + torch.cat([part[3] for part in parts])
-    total = score[row] + log_p
+    total = (score + kept)[row] + log_p
     possible = (total > -torch.inf) & (total >= enough[row])
     possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
     (keep,) = possible.nonzero(as_tuple=True)
     # In an order that no score decides, for those that tie.
     choice = row[keep] * len(Mention) + mention[keep]
     keep = keep[(choice * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
-    return ListedSteps(row[keep], mention[keep], node[keep], log_p[keep])
+    row, mention, node, log_p = (x[keep] for x in (row, mention, node, log_p))
+    if worth is None:
+        return ListedSteps(row, mention, node, log_p, None)
+    ahead, (named,) = kept[row], (node > NO_ENTITY).nonzero(as_tuple=True)
+    of, some = row[named], node[named]
+    mentioned = gains.mentioned(t, text[of], some)
+    mentioned = mentioned - remembered.of(which[of], some, gains.num_nodes)
+    return ListedSteps(row, mention, node, log_p, ahead.index_add(0, named, mentioned))
 
 
 REST = -1
@@ -357,9 +401,9 @@ LEAST_REST = 1e-16
 not tell how much less. What is drawn of them is weighed by what it is."""
 
 
-def _log_rest(log_best: Tensor, listed: Tensor) -> Tensor:
-    """Return log p of all but the best entities, (R, n), their number (R,) -> (R,)."""
-    mass = F.pad(log_best.exp().cumsum(-1), (1, 0)).gather(1, listed[:, None])[:, 0]
+def _log_rest(log_best: Tensor) -> Tensor:
+    """Return log p of all but the first i entities, (B, n) -> (B, n + 1) nats."""
+    mass = F.pad(log_best.exp().cumsum(-1), (1, 0))
     return (1 - mass).clamp_min(LEAST_REST).log()
 
 

@@ -29,200 +29,28 @@ approximation (Guarniero, Johansen and Lee, 2017, section 3; Pitt and Shephard, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
-from lm_latent_eval.inference.ragged import (
-    distinct_pairs,
-    expand_ranges,
-    ranked_within,
-    segment_logsumexp,
-)
+from lm_latent_eval.inference.ragged import ranked_within
+from lm_latent_eval.models.kglm.expected_parents import parents_of
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, NextStep
+from lm_latent_eval.models.kglm.mention_chain import (
+    Ahead,
+    Costs,
+    backward,
+    log_absent,
+    parents_worth,
+    recent_mentions,
+)
+from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.text.batch import TokenBatch
-
-MOST_EDGES = 1 << 20
-"""Words times edges of a text's candidates. Where there would be more, those of the
-nodes with the fewest come first, and others lead to all candidates alike."""
-
-
-@dataclass(frozen=True)
-class ExpectedParents:
-    r"""Expected parents among the S states of each text, in float64.
-
-    A DERIVED mention of node n is reached by an edge from an entity that was mentioned
-    in the ``cutoff`` tokens before it. Of a walk that is not yet read on, only the node
-    c that it mentioned last is known; of the others how probable it is that they were
-    mentioned:
-
-    .. math::
-        d_t(n \mid c) = \frac{\sum_{c'} r_t(c' \mid c) \, e^{s_t(c')} \, p(c' \to n)}
-            {\sum_{c'} r_t(c' \mid c) \, e^{s_t(c')}}, \qquad
-        r_t(c \mid c) = 1, \quad r_t(c' \mid c) = r_t(c')
-
-    with p's own scores s of parents and probabilities of edges. n and c' are
-    candidates: of edges to other nodes the mass is left out, so the d_t(n | c) may
-    total less than 1, and edges from other nodes are not looked at. r_t(c') comes from
-    a chain in which mentions are derived from anybody, given the whole text. This is a
-    mean field: mentions of two parents are taken to be independent.
-    """
-
-    weight: Tensor
-    """e^s, up to a number a position, (B, T, S); 0 of what is no parent."""
-    recent: Tensor
-    """r, (B, T, S)."""
-    unknown: Tensor
-    """What the parents from before the piece weigh, of whom nothing is known, (T,)."""
-    known: Tensor
-    """Whether the edges of a state are listed, (B, S)."""
-    head: Tensor
-    """Of the listed edges between states, b S + state, (M,)."""
-    tail: Tensor
-    """(M,), likewise."""
-    kind: Tensor
-    """Which row of ``log_edge`` each has, (M,)."""
-    log_edge: Tensor
-    """log p(edge | head) of heads and relations, (pairs, T)."""
-
-    def log_derived(self, t: int, ahead: Tensor, uniform: Tensor) -> Tensor:
-        r"""Return the log of the expected psi after a DERIVED mention at t, (B, S).
-
-        .. math:: \log \sum_n d_t(n \mid c) \, \psi_t(n)
-
-        Args:
-            t: A token.
-            ahead: log psi of the states, (B, S).
-            uniform: The same sum for an edge to all candidates alike, (B, 1).
-        """
-        peak = ahead.amax(-1, True)
-        peak = peak.masked_fill(peak.isneginf(), 0.0)
-        psi, alike = (ahead - peak).exp().flatten(), (uniform - peak).exp()
-        paid = self.log_edge[self.kind, t].exp() * psi[self.tail]
-        listed = torch.zeros_like(psi).index_add(0, self.head, paid)
-        paid = torch.where(self.known, listed.view_as(ahead), alike)
-        weight, recent = self.weight[:, t], self.recent[:, t]
-        others, alone = weight * recent, weight * (1 - recent)
-        total = (others * paid).sum(-1, True) + self.unknown[t] * alike + alone * paid
-        parents = others.sum(-1, True) + self.unknown[t] + alone
-        return (total / parents.clamp_min(torch.finfo(total.dtype).tiny)).log() + peak
-
-
-def parents_of(
-    walk: NextStep, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
-) -> ExpectedParents:
-    """Look up p's scores of parents and edges among the states of each text.
-
-    Args:
-        walk: The distribution of p's next step.
-        nodes: Of the states, on the host, (B, S); 0 of those that are no node.
-        recent: r, (B, T, S).
-        cutoff: Tokens that an entity stays a parent after its mention.
-        follows: Whether the piece follows another, whose mentions are not known here.
-    """
-    (batch, num_tokens, num_states), graph = recent.shape, walk.graph
-    owner, state = (nodes != NO_ENTITY).nonzero(as_tuple=True)
-    entity = graph.entity(nodes[owner, state])
-    able = graph.has_edges[entity]
-    able &= graph.node_of_entity[entity] == nodes[owner, state]
-    owner, state, entity = owner[able], state[able], entity[able]
-    place, device = torch.arange(num_tokens), recent.device
-    position = owner[:, None] * num_tokens + place
-    found = walk.scores.parent.at(
-        position.flatten(), entity.repeat_interleave(num_tokens)
-    )
-    score = recent.new_full((batch, num_states, num_tokens), -torch.inf)
-    score[sent(owner, device), sent(state, device)] = found.view(position.shape).to(
-        score
-    )
-    peak = score.amax(1, True)
-    weight = (score - peak.masked_fill(peak.isneginf(), 0.0)).exp()
-
-    start, end = graph.edge_range(nodes[owner, state])
-    few = _fewest(end - start, owner, MOST_EDGES // max(1, num_tokens))
-    known = torch.zeros_like(nodes, dtype=torch.bool)
-    known[owner[few], state[few]] = True
-    edge, which = expand_ranges(start[few], end[few])
-    kind, log_edge = _log_edges(walk, graph.relation(edge), which, position[few])
-    tail, listed = _states(owner[few][which], graph.tail(edge), nodes, graph.num_nodes)
-    before = (place < (cutoff if follows else 0)).to(recent.dtype)
-    head = (owner * num_states + state)[few][which][listed]
-    before, known, head, tail, kind = (
-        sent(x, device) for x in (before, known, head, tail, kind[listed])
-    )
-    return ExpectedParents(
-        weight.transpose(1, 2),
-        recent,
-        before,
-        known,
-        head,
-        tail,
-        kind,
-        log_edge.to(recent),
-    )
-
-
-def _log_edges(
-    walk: NextStep, relation: Tensor, head: Tensor, position: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Score the edges of heads, each relation of a head once.
-
-    Args:
-        walk: The distribution of p's next step.
-        relation: Of every edge, (M,).
-        head: Of every edge, (M,).
-        position: Of the tokens of every head, (H, T).
-
-    Returns:
-        Which row each edge has, on the host, (M,), and log p(edge | head), (rows, T).
-    """
-    scores = walk.scores.relation
-    head, relation, kind = distinct_pairs(head, relation, scores.shape[1])
-    number = torch.bincount(kind, minlength=len(head))
-    num_tokens = position.shape[1]
-    cell = torch.arange(num_tokens) + head[:, None] * num_tokens
-    here, relation, there, number = (
-        sent(x, scores.device)
-        for x in (position[head], relation[:, None], head, number)
-    )
-    score, number = scores[here, relation], number.to(scores)
-    log_z = segment_logsumexp(
-        (score + number.log()[:, None]).flatten(), cell.flatten(), position.numel()
-    )
-    return kind, score - log_z.view(position.shape)[there]
-
-
-def _fewest(number: Tensor, owner: Tensor, most: int) -> Tensor:
-    """Return the rows of each owner, from the smallest numbers up, that fit, sorted."""
-    order = number.argsort(stable=True)
-    order = order[owner[order].argsort(stable=True)]
-    total = F.pad(number[order].cumsum(0), (1, 0))
-    first = torch.searchsorted(owner[order], owner[order])
-    return order[total[1:] - total[first] <= most].sort().values
-
-
-def _states(
-    owner: Tensor, node: Tensor, nodes: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor]:
-    """Find nodes among the states of texts: which have one, and b S + state of those.
-
-    Returns:
-        States of the nodes that have one, (M,), and which nodes these are, (M,).
-    """
-    text = torch.arange(len(nodes))[:, None]
-    key, state = (text * num_nodes + nodes).flatten().sort(stable=True)
-    wanted = owner * num_nodes + node
-    place = torch.searchsorted(key, wanted).clamp_max(len(key) - 1)
-    (listed,) = (key[place] == wanted).nonzero(as_tuple=True)
-    return state[place[listed]], listed
-
-
-# -- the hidden Markov model --------------------------------------------------------
 
 MOST_PAIRS = 1 << 18
 """Words times candidates of a text. Where there would be more, the candidates with an
@@ -235,12 +63,6 @@ FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
 """Nats. A choice that will cost more than this over the best one is twisted as if it
 cost just this, so q is never far below p's own conditional. What is searched is told
 apart further: names that stand where nobody expects them cost that much."""
-
-BEGUN = slice(Mention.NONE, Mention.CONTINUE)
-"""Types of tokens that go on with nothing."""
-
-LEAST = 1e-12
-"""Probability that something was not mentioned is taken to be no less."""
 
 
 class WordScorer(Protocol):
@@ -299,29 +121,10 @@ def _matches(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
     return standing + longest * (standing == (words != 0).sum(-1))
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Log-probabilities of a batch under the S states of its texts, float64 nats.
-
-    The states are those of ``Candidates`` and, last, a mention of any other node.
-    """
-
-    word: Tensor
-    """log p(x_t | s), (B, T, S); ``-inf`` of states that a text does not have."""
-    new: Tensor
-    """log p_new(s), (B, T, S); ``-inf`` of no mention."""
-    derived: Tensor
-    """log 1/C of candidates, (B, S); ``-inf`` of other states."""
-    mention: Tensor
-    """Mention types after a mention, (B, T, 4)."""
-    first: Tensor
-    """Mention types after none, where nothing can be continued, (B, T, 4)."""
-
-
 @torch.no_grad()
 def twisted_walks(
     walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
-) -> tuple[NextStep, NextStep]:
+) -> tuple[NextStep, NextStep, ParentGains]:
     """Twist p's walk by the expected log-probability of the words ahead.
 
     Args:
@@ -333,20 +136,31 @@ def twisted_walks(
 
     Returns:
         The walk with its twist, and what is ``expected`` of the rest of the text: to
-        draw from, and to search.
+        draw from, and to search. What a search expects more of walks that have
+        mentioned entities as parents to come.
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states)
-    recent = _recent(costs, *_backward(costs, batch.length), cutoff)
+    absent = log_absent(costs, *backward(costs, batch.length))
+    recent = recent_mentions(absent, cutoff)
     nodes = F.pad(states.node, (0, 1))
     parents = parents_of(walk, nodes, recent, cutoff=cutoff, follows=follows)
-    psi, beta = _backward(costs, batch.length, parents)
+    psi, beta = backward(costs, batch.length, parents)
 
     def twisted(furthest: float) -> NextStep:
         twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
         return replace(walk, twist=twist, expected=expected)
 
-    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED)
+    worth = parents_worth(costs, parents, psi, beta)
+    inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
+    outside = sent(~inside, absent.device)[..., None]
+    absent, without, present = fetched(
+        absent, *(value.masked_fill(outside, 1.0) for value in worth)
+    )
+    gains = ParentGains.of(
+        absent, without, present, nodes, cutoff, walk.graph.num_nodes
+    )
+    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED), gains
 
 
 def _costs(
@@ -386,76 +200,6 @@ def _costs(
         scores.log_softmax(-1),
         none_to_continue.log_softmax(-1),
     )
-
-
-class Ahead(NamedTuple):
-    """log psi or log beta of every token and state, nats, (B, T, S) each."""
-
-    mention: Tensor
-    """A mention of each state; ``-inf`` of the first, which is none."""
-    none: Tensor
-    """No mention, after a last one of each state; of the first, after none."""
-
-
-def _backward(
-    costs: Costs, length: Tensor, parents: ExpectedParents | None = None
-) -> tuple[Ahead, Ahead]:
-    """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
-    nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
-    nobody[:, 0] = True
-    ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
-    found: list[tuple[Tensor, ...]] = [(costs.word[:, :0],) * 4]
-    for t in reversed(range(costs.word.shape[1])):
-        mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
-        none = costs.word[:, t, :1] + ahead[1]
-        new = (costs.new[:, t] + mention).logsumexp(-1, True)
-        derived = (costs.derived + mention).logsumexp(-1, True)
-        if parents is not None:
-            derived = parents.log_derived(t, mention, derived)
-        begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
-        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
-        for n, types in enumerate([costs.mention, costs.first]):
-            value = (types[:, t, BEGUN][:, None] + begun).logsumexp(-1)
-            if n == 0:
-                value = torch.logaddexp(going_on, value)
-            ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
-        found.append((mention[:, None], none[:, None], *[x[:, None] for x in ahead]))
-    mention, none, *ahead = (
-        torch.cat(part, 1) for part in zip(*reversed(found), strict=True)
-    )
-    return Ahead(mention, none), Ahead(*ahead)
-
-
-def _recent(costs: Costs, psi: Ahead, beta: Ahead, cutoff: int) -> Tensor:
-    """Return how probable a mention of a state in the tokens before t is, (B, T, S).
-
-    By the chain in which mentions derive from anybody, given the whole text. What
-    begins at several tokens is taken to be independent.
-    """
-    begun = torch.empty_like(costs.word)
-    log_none = torch.zeros_like(costs.derived[:, :1])
-    log_mention = torch.full_like(costs.derived, -torch.inf)
-    for t in range(begun.shape[1]):
-        # Of every state before t: its probability, less what was expected after it.
-        none = _less(log_none, beta.none[:, t, :1])
-        mention = _less(log_mention, beta.mention[:, t])
-        before = torch.cat([none, mention.logsumexp(-1, True)], -1)[..., None]
-        types = torch.stack([costs.first[:, t], costs.mention[:, t]], 1) + before
-        types = types.logsumexp(1)
-        new = types[:, Mention.NEW, None] + costs.new[:, t]
-        derived = types[:, Mention.DERIVED, None] + costs.derived
-        beginning = new.logaddexp(derived) + psi.mention[:, t]
-        begun[:, t] = beginning.exp()
-        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
-        log_mention = beginning.logaddexp(going_on + psi.mention[:, t])
-        log_none = types[:, Mention.NONE, None] + psi.none[:, t, :1]
-    absent = F.pad((1 - begun).clamp_min(LEAST).log().cumsum(1), (0, 0, cutoff + 1, 0))
-    return -torch.expm1(absent[:, cutoff:-1] - absent[:, : -cutoff - 1])
-
-
-def _less(value: Tensor, expected: Tensor) -> Tensor:
-    """Subtract logarithms, both of which may be ``-inf``."""
-    return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
 def _relative(

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import twisting
+from lm_latent_eval.models.kglm import expected_parents, twisting
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention
+from lm_latent_eval.models.kglm.mention_chain import backward, parents_worth
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
@@ -288,7 +289,7 @@ def of_every_node(kglm, twist, positions):
 @pytest.mark.parametrize("derived", ["by edges", "unlisted"])
 def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
     if derived == "unlisted":
-        monkeypatch.setattr(twisting, "MOST_EDGES", 0)
+        monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
     walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived)
     for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
@@ -368,3 +369,64 @@ def test_gradients_are_finite_where_something_is_impossible(graph, which, text):
     gradients = [x.grad for x in kglm.parameters() if x.grad is not None]
     assert any(x.any() for x in gradients)
     assert all(x.isfinite().all() for x in gradients)
+
+
+def test_parents_are_worth_what_the_chain_finds_with_and_without_them(
+    kglm, monkeypatch
+):
+    """Against sums with r of one state and token set to 1 or 0, all else as it is."""
+    seen = {}
+
+    def watched(costs, parents, psi, beta):
+        seen["chain"] = costs, parents, psi, beta
+        return parents_worth(costs, parents, psi, beta)
+
+    monkeypatch.setattr(twisting, "parents_worth", watched)
+    batch = batch_of(TEXT)
+    kglm.proposal("adapted").encode(batch)
+    costs, parents, psi, beta = seen["chain"]
+
+    def log_evidence(parents):
+        return backward(costs, batch.length, parents)[1].none[:, 0, 0]
+
+    before = log_evidence(parents)
+    worth = parents_worth(costs, parents, psi, beta)
+    assert (worth[1] - worth[0]).max() > 0.01, "premise: something to see"
+    for t in range(len(TEXT)):
+        for state in range(costs.word.shape[2]):
+            for share, found in enumerate(worth):
+                recent = parents.recent.clone()
+                recent[:, t, state] = float(share)
+                other = log_evidence(replace(parents, recent=recent))
+                wanted = (other - before).exp()
+                torch.testing.assert_close(found[:, t, state], wanted, **EXACTLY)
+
+
+def test_what_is_remembered_is_worth_its_parents_until_it_is_forgotten(kglm):
+    encoding = encoded(kglm, TEXT)
+    gains, cutoff = encoding.gains, kglm.config.cutoff
+    for t in range(len(TEXT)):
+        table = gains.at(t)
+        assert not table[..., 0].any(), "what stays for no token"
+        end = min(t + cutoff, len(TEXT))
+        since = gains.log_absent[:, t:end] - gains.log_absent[:, t, None]
+        again = gains.without[:, t:end].lerp(gains.present[:, t:end], 1 - since.exp())
+        each = (gains.present[:, t:end] / again).log()
+        for stays in range(1, cutoff + 1):
+            total = each[:, :stays].sum(1)
+            torch.testing.assert_close(table[..., stays], total, **EXACTLY)
+    nodes = torch.arange(1, kglm.knowledge.num_nodes)
+    window = torch.zeros(len(nodes), cutoff, dtype=torch.long)
+    window[:, -1] = nodes
+    text = torch.zeros_like(nodes)
+    remembered = gains.remembered(0, text, window)
+    alone = gains.mentioned(0, text, nodes)
+    row = torch.arange(len(nodes))
+    of_each = remembered.of(row, nodes, gains.num_nodes)
+    torch.testing.assert_close(remembered.total, of_each, **EXACTLY)
+    if cutoff > len(TEXT):
+        torch.testing.assert_close(alone, of_each, **EXACTLY)
+    assert not remembered.of(row, nodes.roll(1), gains.num_nodes).any()
+    window[:, 0] = nodes.roll(1)
+    both = gains.remembered(0, text, window)
+    assert not torch.equal(both.of(row, nodes.roll(1), gains.num_nodes), alone)

@@ -1,0 +1,197 @@
+"""The hidden Markov model of mentions that look-ahead sums over; see ``twisting``.
+
+Backward sums are what the rest of a text is expected to cost after each state; forward
+sums are how probable states are given the whole text, and how much more probable it
+would be if an entity were among the parents, or were not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.models.kglm.expected_parents import (
+    LIGHTEST,
+    Derivations,
+    ExpectedParents,
+)
+from lm_latent_eval.models.kglm.latents import Mention
+
+BEGUN = slice(Mention.NONE, Mention.CONTINUE)
+"""Types of tokens that go on with nothing."""
+
+LEAST = 1e-12
+"""Probability that something was not mentioned is taken to be no less."""
+
+LIKELIEST = 16
+"""Last mentions that are looked at when an entity is added to the parents."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Log-probabilities of a batch under the S states of its texts, float64 nats.
+
+    The states are those of ``Candidates`` and, last, a mention of any other node.
+    """
+
+    word: Tensor
+    """log p(x_t | s), (B, T, S); ``-inf`` of states that a text does not have."""
+    new: Tensor
+    """log p_new(s), (B, T, S); ``-inf`` of no mention."""
+    derived: Tensor
+    """log 1/C of candidates, (B, S); ``-inf`` of other states."""
+    mention: Tensor
+    """Mention types after a mention, (B, T, 4)."""
+    first: Tensor
+    """Mention types after none, where nothing can be continued, (B, T, 4)."""
+
+
+class Ahead(NamedTuple):
+    """log psi or log beta of every token and state, nats, (B, T, S) each."""
+
+    mention: Tensor
+    """A mention of each state; ``-inf`` of the first, which is none."""
+    none: Tensor
+    """No mention, after a last one of each state; of the first, after none."""
+
+
+def backward(
+    costs: Costs, length: Tensor, parents: ExpectedParents | None = None
+) -> tuple[Ahead, Ahead]:
+    """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
+    nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
+    nobody[:, 0] = True
+    ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
+    found: list[tuple[Tensor, ...]] = [(costs.word[:, :0],) * 4]
+    for t in reversed(range(costs.word.shape[1])):
+        mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
+        none = costs.word[:, t, :1] + ahead[1]
+        new = (costs.new[:, t] + mention).logsumexp(-1, True)
+        derived = (costs.derived + mention).logsumexp(-1, True)
+        if parents is not None:
+            derived = parents.log_derived(t, mention, derived)
+        begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
+        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
+        for n, types in enumerate([costs.mention, costs.first]):
+            value = (types[:, t, BEGUN][:, None] + begun).logsumexp(-1)
+            if n == 0:
+                value = torch.logaddexp(going_on, value)
+            ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
+        found.append((mention[:, None], none[:, None], *[x[:, None] for x in ahead]))
+    mention, none, *ahead = (
+        torch.cat(part, 1) for part in zip(*reversed(found), strict=True)
+    )
+    return Ahead(mention, none), Ahead(*ahead)
+
+
+def log_absent(costs: Costs, psi: Ahead, beta: Ahead) -> Tensor:
+    """Return log p that no mention of a state begins before t, (B, T + 1, S).
+
+    By the chain in which mentions derive from anybody, given the whole text. What
+    begins at several tokens is taken to be independent.
+    """
+    begun = torch.empty_like(costs.word)
+    log_none = torch.zeros_like(costs.derived[:, :1])
+    log_mention = torch.full_like(costs.derived, -torch.inf)
+    for t in range(begun.shape[1]):
+        # Of every state before t: its probability, less what was expected after it.
+        none = _less(log_none, beta.none[:, t, :1])
+        mention = _less(log_mention, beta.mention[:, t])
+        before = torch.cat([none, mention.logsumexp(-1, True)], -1)[..., None]
+        types = torch.stack([costs.first[:, t], costs.mention[:, t]], 1) + before
+        types = types.logsumexp(1)
+        new = types[:, Mention.NEW, None] + costs.new[:, t]
+        derived = types[:, Mention.DERIVED, None] + costs.derived
+        beginning = new.logaddexp(derived) + psi.mention[:, t]
+        begun[:, t] = beginning.exp()
+        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
+        log_mention = beginning.logaddexp(going_on + psi.mention[:, t])
+        log_none = types[:, Mention.NONE, None] + psi.none[:, t, :1]
+    return F.pad((1 - begun).clamp_min(LEAST).log().cumsum(1), (0, 0, 1, 0))
+
+
+def recent_mentions(absent: Tensor, cutoff: int) -> Tensor:
+    """Return how probable a mention in the ``cutoff`` tokens before t is, (B, T, S)."""
+    before = F.pad(absent, (0, 0, cutoff, 0))[:, : -cutoff - 1]
+    return -torch.expm1(absent[:, :-1] - before)
+
+
+def _less(value: Tensor, expected: Tensor) -> Tensor:
+    """Subtract logarithms, both of which may be ``-inf``."""
+    return value - expected.masked_fill(expected.isneginf(), 0.0)
+
+
+def parents_worth(
+    costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
+) -> tuple[Tensor, Tensor]:
+    r"""Compare texts in which a state is a parent at t for sure with those where not.
+
+    .. math::
+        1 + \sum_{c \neq e} m_t(c) \, (v_t(c, \pm e) - v_t(c)), \qquad
+        v_t(c) = \sum_n d_t(n \mid c) \, \psi_t(n)
+
+    with m the probability, given the whole text, that c was mentioned last and
+    something is derived at t, over what that is worth, and v with r_t(e) set to 1 or 0.
+    It is the probability of the text, over what it is by the chain. What e is worth as
+    the last mention is in psi and beta already.
+
+    Args:
+        costs: Of the chain.
+        parents: Of the chain.
+        psi: What ``backward`` returned for both.
+        beta: Likewise.
+
+    Returns:
+        Without and with each state, (B, T, S) each, at least ``LEAST``.
+    """
+    log_none = torch.full_like(costs.derived, -torch.inf)
+    log_none[:, 0] = 0.0
+    log_mention = torch.full_like(costs.derived, -torch.inf)
+    candidate = costs.derived.exp()
+    without, present = torch.ones_like(costs.word), torch.ones_like(costs.word)
+    for t in range(costs.word.shape[1]):
+        # Of every state before t: its probability, less what was expected after it.
+        none = _less(log_none, beta.none[:, t])[..., None]
+        mention = _less(log_mention, beta.mention[:, t])[..., None]
+        types = torch.logaddexp(
+            none + costs.first[:, t, None], mention + costs.mention[:, t, None]
+        )
+        ahead = psi.mention[:, t]
+        peak = ahead.amax(-1, True)
+        peak = peak.masked_fill(peak.isneginf(), 0.0)
+        worth = (ahead - peak).exp()
+        derived = parents.derived(t, worth, (candidate * worth).sum(-1, True))
+        deriving = (types[..., Mention.DERIVED] + peak).exp()
+        without[:, t], present[:, t] = _if_parent(deriving, derived)
+        listed, alike = parents.reached(t, deriving, derived)
+        new = types[..., Mention.NEW].logsumexp(-1, True) + costs.new[:, t]
+        going_on = mention[..., 0] + costs.mention[:, t, Mention.CONTINUE, None]
+        log_none = types[..., Mention.NONE] + psi.none[:, t]
+        log_derived = ((listed + alike * candidate) * worth).log()
+        log_mention = torch.stack([new + ahead, going_on + ahead, log_derived])
+        log_mention = log_mention.logsumexp(0)
+    return without.clamp_min(LEAST), present.clamp_min(LEAST)
+
+
+def _if_parent(deriving: Tensor, derived: Derivations) -> tuple[Tensor, Tensor]:
+    """Return the texts' probability without and with each state as a parent, (B, S)."""
+    number = min(LIKELIEST, deriving.shape[1])
+    mass, last = deriving.topk(number, sorted=False)
+    mass = mass[..., None].masked_fill(
+        last[..., None] == torch.arange(deriving.shape[1], device=last.device), 0.0
+    )
+    total, weight = (
+        x.gather(1, last)[..., None] for x in (derived.total, derived.number)
+    )
+    before = total / weight.clamp_min(LIGHTEST)
+    mine, paid = derived.others[:, None], derived.paid[:, None]
+    results = []
+    for share in (torch.zeros_like(mine), derived.weight[:, None]):
+        value = (total + (share - mine) * paid).clamp_min(0.0)
+        value = value / (weight + share - mine).clamp_min(LIGHTEST)
+        results.append(1 + (mass * (value - before)).sum(1))
+    return results[0], results[1]
