@@ -54,30 +54,26 @@ class MDMOptions(OptionTable):
     """How likelihoods are estimated and texts are written.
 
     Attributes:
-        block_length: Tokens of a block. Blocks are written from the left, each before
-            those after it: another model for every length.
-        unmasking: Which places of a block are revealed next: ``any_order`` (any, all
-            as likely), ``confidence`` (the surest), ``entropy``, ``margin``,
-            ``left_to_right``, or ``low_confidence`` (tokens are drawn everywhere, and
-            the most probable ones kept: LLaDA's remasking).
+        block_length: Tokens of a block. Blocks are decoded from left to right, and each
+            length is another model.
+        unmasking: Which places of a block are revealed next: ``any_order`` (uniformly
+            at random), ``confidence`` (the surest), ``entropy``, ``margin``,
+            ``left_to_right``, or ``low_confidence`` (LLaDA's remasking).
         tokens_per_step: Places that a step reveals.
         threshold: Probability above which a step reveals more, by ``confidence`` or
             ``low_confidence``.
         attention: ``bidirectional`` (later blocks are read as masks) or
-            ``block_causal`` (they are not read; what stands before a block is read
-            once).
+            ``block_causal`` (they are not read).
         estimator: ``elbo`` (a bound, by random masks), ``is`` (importance sampling of
-            orders), ``exact`` (all orders, of blocks of at most 14 tokens) or ``auto``
-            (``exact`` where that takes at most ``num_samples`` passes a block, else
-            ``is``).
+            orders), ``exact`` (all orders) or ``auto`` (``exact`` where that takes at
+            most ``num_samples`` passes a block, else ``is``).
         num_samples: Passes of ``elbo``, orders of ``is``.
-        bounds: ``lower``, or ``both`` for an upper bound as well, block by block, which
-            takes as many draws again.
+        bounds: ``lower``, or ``both`` for an upper bound as well.
         convention: ``llada`` computes what LLaDA's program does, which is not log p.
         proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
         temperature: Of the adapted proposal; above 1 flattens it.
-        ends: ``counted`` (p(number of tokens) is paid, where the checkpoint knows it)
-            or ``conditioned`` (every text is given its number of tokens).
+        ends: ``counted`` (p(number of tokens) is a factor, where the checkpoint has it)
+            or ``conditioned`` (the number of tokens is given).
         mask_token: The token that masks, by name or number.
         logit_shift: 1 if the scores of a place are those of the token after it.
         seed: Of all random numbers.
