@@ -127,7 +127,7 @@ class Conditional(Protocol):
 
     @property
     def conditional_on(self) -> str:
-        """Say what x is: "the question", "the sentence to be translated"."""
+        """Name of x in messages: "the question", "the sentence to be translated"."""
         ...
 
 
@@ -265,7 +265,7 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
 
 @runtime_checkable
 class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
-    """What a left-to-right proposal offers that is told late which histories go on.
+    """A left-to-right proposal that draws from given origins after resampling.
 
     A filter chooses them on the device. So the host need not wait for the choice before
     it waits for what is drawn: both come at once.
@@ -358,7 +358,7 @@ class Conditionals(Protocol[FoundLatentsT]):
         ...
 
     def decide(self, t: int, choice: Tensor, /) -> None:
-        """Take or change the decisions of token t, (B, K); none past a text's end."""
+        """Set the decisions of token t, (B, K); none past a text's end."""
         ...
 
 
@@ -402,11 +402,11 @@ class Moves(Protocol[GivenEncodedT, LatentsT]):
 
 @runtime_checkable
 class WholeTextsOnly(Protocol):
-    """A model that is asked for the probabilities of whole texts alone."""
+    """A model that scores whole texts alone."""
 
     @property
     def why_whole(self) -> str:
-        """Say why, and what to do instead."""
+        """Reason and remedy, for an error message."""
         ...
 
 

@@ -92,7 +92,7 @@ def known(
     *functions: Callable[..., Any],
     others: Iterable[str] = (),
 ) -> None:
-    """Refuse what a metric is given and does not take.
+    """Refuse unknown arguments of a metric.
 
     Args:
         inputs: Keyword arguments of ``compute``.

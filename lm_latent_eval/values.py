@@ -96,7 +96,7 @@ class Rule(Protocol):
         ...
 
     def expected(self, values: Values) -> str:
-        """Say what would be."""
+        """Describe the allowed values."""
         ...
 
 
@@ -117,7 +117,7 @@ class Whole:
         )
 
     def expected(self, values: Values) -> str:
-        """Say which numbers it may be."""
+        """Describe the allowed numbers."""
         least = f"a whole number of {_number(self.least, values)} <= n"
         if self.below is not None:
             return f"{least} < {_number(self.below, values)}"
@@ -191,7 +191,7 @@ class Each:
         )
 
     def expected(self, values: Values) -> str:
-        """Say what its values may be."""
+        """Describe the allowed lists."""
         return f"a list of distinct values, each {self.rule.expected(values)}"
 
 
@@ -199,7 +199,7 @@ Rules = Mapping[str, Rule]
 
 
 def check(values: Values, rules: Rules) -> None:
-    """Hold values against their rules, in the order of the rules.
+    """Check values by their rules, in the order of the rules.
 
     Raises:
         ValueError: If one is missing, or not what it may be.

@@ -1,4 +1,4 @@
-"""Causality and the chain rule: scores of parts against scores of what they make."""
+"""Causality and the chain rule: scores of wholes against scores of their parts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ WORDS = 40
 
 
 def causality(session: Session) -> Iterator[Finding]:
-    """Ask whether what follows a text, or stands beside it, moves its score."""
+    """Test that a score does not depend on later text or on other requests."""
     yield _follows(session, session.rng("causality"))
     yield _documents(session)
 
 
 def chain_rule(session: Session) -> Iterator[Finding]:
-    """Ask for wholes and for their parts."""
+    """Test that the log p of a whole is the sum over its parts."""
     rng = session.rng("chain")
     yield _splits(session, BORDERS, _at_borders(session, rng))
     yield _splits(session, START, _at_start(session, rng))
@@ -55,7 +55,7 @@ def chain_rule(session: Session) -> Iterator[Finding]:
 
 
 def difference(whole: Reply, *parts: Reply) -> float:
-    """Return log p of a whole less those of its parts, nats.
+    """Return log p of a whole minus the log p of its parts, nats.
 
     Where both sides say that it cannot be, they agree; where one does, they are
     infinitely far apart. NaN where something was refused.
@@ -70,7 +70,7 @@ def difference(whole: Reply, *parts: Reply) -> float:
 
 
 def _follows(session: Session, rng: np.random.Generator) -> Finding:
-    """Hold log p(ab) - log p(b | a) against each other for several b."""
+    """Compare log p(ab) - log p(b | a) over several b."""
     compared, refused = 0, ""
     for context, rest in session.places(session.plan.contexts, rng):
         a = rest[: next(iter(session.cuts(rest)), len(rest))]
@@ -108,7 +108,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
 
 
 def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
-    """Return what may follow: the text itself, then words of others."""
+    """Return continuations: the text's own, then words of other texts."""
     own = [rest] if rest else []
     number = session.plan.followers - len(own)
     words = session.after(rest or "a")
@@ -298,7 +298,7 @@ def _clipped(text: str) -> str:
 
 
 def _windows(session: Session, *, ended: bool) -> Finding:
-    """Compare long texts with what they are as one continuation, or as two."""
+    """Compare long texts with the same text scored as one or two continuations."""
     space = " " if session.spaced else ""
     source, held = space.join(session.texts), 0
     for length in LONG:

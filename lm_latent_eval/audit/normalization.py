@@ -1,4 +1,4 @@
-r"""Totals: over options of which at most one can be true, p totals at most 1.
+r"""Normalization: p of mutually exclusive options totals at most 1.
 
 E-processes against a total of at most 1: betting on scores of drawn options.
 
@@ -96,7 +96,7 @@ class Wealth:
 
 
 class DrawnSet:
-    """A set of options that are too many to ask for all of them.
+    """A set of options that is too large to score in full, sampled instead.
 
     Args:
         weights: What is drawn from, shape (N,), positive, up to a constant: the nearer
@@ -302,7 +302,7 @@ def _power(log: float) -> str:
 
 
 def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]:
-    """Return what can be drawn, and how much the list makes it expected."""
+    """Return the options that can be drawn, and the weight of each."""
     context = asked[0][0][0]
     if len(session.options_alone) > session.plan.width and not session.complete:
         every = session.options_alone

@@ -1,4 +1,4 @@
-"""What stands beside scores: units, what is written, and printed errors.
+"""Outputs beside scores: units, samples and printed errors.
 
 Counts of bytes and words against the text, strings that score the same, ``is_greedy``
 against totals, frequencies of samples against scores, and Monte Carlo errors against
@@ -125,7 +125,7 @@ def _alike(one: Reply, other: Reply) -> bool:
 
 
 def samples(session: Session) -> Iterator[Finding]:
-    """Hold what a backend writes against what it scores."""
+    """Compare generated samples with the scores of the same backend."""
     rng = session.rng("samples")
     yield _greedy(session, rng)
     yield _frequencies(session, rng)
@@ -141,7 +141,7 @@ def _asked(session: Session, context: str) -> list[tuple[Pair, Reply]]:
 
 
 def _greedy(session: Session, rng: np.random.Generator) -> Finding:
-    """Look for what no distribution can call greedy.
+    """Look for ``is_greedy`` answers that no distribution can give.
 
     Of a prefix-free list at most one option is what greedy decoding writes. An option
     of p above 1/2 has only units of p above 1/2, each the most probable. What is greedy
@@ -213,7 +213,7 @@ def _begins(text: str, option: str) -> bool:
 
 
 def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
-    """Count how often samples begin with each option, and hold it against its p.
+    """Test how often samples begin with each option against its p.
 
     Exact binomial tests, whose level is shared equally. A scorer of one sequence of
     tokens a string, or of words with their spacing, scores a part of what writes the
@@ -307,7 +307,7 @@ def _count(texts: Sequence[str], option: str, kind: Kind) -> int:
 
 
 def errors(session: Session) -> Iterator[Finding]:
-    r"""Compare seeds.
+    r"""Test printed Monte Carlo errors against the spread over seeds.
 
     With m requests, R seeds and errors :math:`s_{ir}`, the sum of
     :math:`(x_{ir} - \bar x_i)^2 / \bar{s_i^2}` is chi-square with m (R - 1) degrees of

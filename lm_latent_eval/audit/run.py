@@ -1,4 +1,4 @@
-"""An audit from beginning to end: its parts, their cost, and a page of findings."""
+"""A complete audit: its parts, their cost, and the page of findings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Audit:
 
     @property
     def answers_nothing(self) -> bool:
-        """Whether every item cannot be told: no likelihood was seen at all."""
+        """Whether no item has a verdict: no likelihood was seen at all."""
         return all(one.verdict is Verdict.UNTOLD for one in self.findings)
 
     @property
@@ -147,7 +147,7 @@ def audit(
 
 
 def _cost(session: Session, planned: int) -> str:
-    """Time some requests, and say what all will take."""
+    """Time some requests, and log how long all will take."""
     rng = session.rng("cost")
     pairs = session.places(TRIED, rng) or [("", text) for text in session.texts[:TRIED]]
     begun = time.monotonic()

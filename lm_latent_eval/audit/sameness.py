@@ -1,4 +1,4 @@
-"""Sameness: a score is a function of its request, however and with what it is asked."""
+"""Sameness: a score depends on its request alone, not on batch, order or cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = ("1", "3")
 
 
 class Requests:
-    """Continuations and texts that are asked for in several ways."""
+    """Continuations and texts that are requested in several ways."""
 
     def __init__(self, session: Session) -> None:
         """Choose them, of many lengths."""
@@ -71,7 +71,7 @@ class Requests:
 
 
 def sameness(session: Session) -> Iterator[Finding]:
-    """Ask the same in several ways."""
+    """Test that the same requests get the same scores in several ways."""
     requests, ask = Requests(session), session.ask
     base = requests.asked(ask)
     if all(math.isnan(reply.log_p) for reply in base):
@@ -162,7 +162,7 @@ def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
 
 
 def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
-    """Ask as two processes would: every other request, padded to equally many."""
+    """Send every other request, padded to equal numbers, as two processes would."""
     if len(asked) < 2:
         return ask(asked)
     found: dict[int, Reply] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What requests have shown of one item."""
+    """Verdict on one item."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -106,15 +106,15 @@ class Finding:
 
 
 def holds(item: Item, said: str) -> Finding:
-    """Say that nothing was found against it."""
+    """Return the finding that an item holds."""
     return Finding(item, Verdict.HOLDS, said)
 
 
 def fails(item: Item, said: str, **witness: Any) -> Finding:
-    """Say what shows that it does not hold."""
+    """Return the finding that an item fails, with the requests that show it."""
     return Finding(item, Verdict.FAILS, said, witness)
 
 
 def untold(item: Item, said: str) -> Finding:
-    """Say why nobody can tell."""
+    """Return the finding that an item cannot be tested, with the reason."""
     return Finding(item, Verdict.UNTOLD, said)

@@ -20,7 +20,7 @@ Commands = Any
 
 
 class _Noting(argparse.Action):
-    """Notes, under ``given``, that an option was there."""
+    """Argparse action that records, under ``given``, that an option was given."""
 
     def __call__(
         self,
@@ -44,7 +44,7 @@ class _NotedEach(_Noting, argparse._AppendAction):
 
 
 class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Commands, each described by what the list of them says of it, and more."""
+    """Subcommands whose description begins with their line in the list of commands."""
 
     def add_parser(self, name: str, **kwargs: Any) -> Any:
         said = kwargs.get("help", "")
@@ -54,7 +54,7 @@ class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Fills paragraphs, and leaves alone lines that begin with a space."""
+    """Help formatter that fills paragraphs and keeps indented lines."""
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         for kind, name in ((Path, "PATH"), (int, "N"), (float, "X")):
@@ -70,7 +70,7 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads whole numbers as they are read elsewhere: ``1e3`` is one thousand."""
+    """Parser that reads whole numbers such as ``1e3``."""
 
     def __init__(self, *args: Any, example: str | None = None, **kwargs: Any) -> None:
         """Take the arguments of ``ArgumentParser``; commands get such a parser too.
@@ -108,7 +108,7 @@ def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def say_idle(args: argparse.Namespace, names: Iterable[str] | None, why: str) -> None:
-    """Say which of the options that were given have no effect.
+    """Warn about given options that have no effect.
 
     Args:
         args: As parsed.
@@ -209,7 +209,7 @@ def _flag(name: str) -> str:
 
 
 def _said(row: Option, rows: Sequence[Option]) -> str:
-    """Return the help of an option as this help has it: no sentence, names as flags."""
+    """Return an option's help in the style of argparse: no sentence, names as flags."""
     names = {each.name for each in rows}
 
     def spelled(found: re.Match[str]) -> str:
@@ -225,6 +225,6 @@ def _said(row: Option, rows: Sequence[Option]) -> str:
 def _complete(
     action: argparse.Action, choices: Callable[[], Sequence[str]] | None
 ) -> None:
-    """Let a shell suggest values; others are not refused, or elsewhere."""
+    """Let a shell suggest values; other values are checked elsewhere, if at all."""
     if choices is not None:
         action.completer = lambda **_: choices()  # type: ignore[attr-defined]

@@ -188,7 +188,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """Return the command that was given, but for the parts that it was about."""
+    """Return the given command without its choice of parts."""
     command = ["lm-latent-eval", "audit", "--model", args.model]
     for name in (
         "model_args",

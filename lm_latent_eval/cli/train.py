@@ -239,7 +239,7 @@ def _function(place: str) -> Callable[..., Any]:
 
 
 def _say_idle(args: argparse.Namespace) -> None:
-    """Say which options have no effect beside others."""
+    """Warn about options that other options make ineffective."""
     if source := getattr(args, "vocabulary", None):
         say_idle(args, ["min_count"], f"the vocabulary is that of {source}")
     if start := getattr(args, "init", None):

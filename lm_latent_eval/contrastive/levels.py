@@ -181,7 +181,7 @@ def _drawn(stderrs: Tensor | None) -> float:
 def _with_draws(
     value: float, over_sentences: float, over_replicates: float, *, drawn: float
 ) -> ContrastiveMean:
-    """Add the error of the clean scores where it is not in the spread already."""
+    """Add the error of the clean scores where the spread does not include it."""
     return ContrastiveMean(
         value,
         over_sentences if math.isfinite(drawn) else math.inf,

@@ -93,7 +93,7 @@ def read_tar(
 
 
 def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read bytes in parts: what is merely declared takes no memory."""
+    """Read bytes in parts, so that a false declared size takes no memory."""
     parts = []
     while size:
         part = read(min(size, AT_ONCE))
@@ -165,7 +165,7 @@ class ArchiveError(ValueError):
 
 @dataclass(frozen=True)
 class Archive:
-    """A model as AllenNLP left it."""
+    """Configuration, vocabularies and weights of an AllenNLP model."""
 
     path: Path
     config: dict[str, Any]
@@ -249,7 +249,7 @@ def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 class _AtMost:
-    """A stream that is refused where it becomes longer than it may."""
+    """A stream with a maximum length."""
 
     def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
         self.path, self.file, self.limit = path, file, limit

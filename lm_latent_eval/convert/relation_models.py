@@ -243,7 +243,7 @@ that of few aliases may."""
 
 @dataclass(frozen=True)
 class Files:
-    """What the original program read and wrote."""
+    """Files of the original program."""
 
     model: Path
     """What ``torch.save`` wrote: a dictionary with ``model``."""

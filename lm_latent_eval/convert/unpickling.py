@@ -48,7 +48,7 @@ _SET = 256
 
 @dataclass(slots=True)
 class StandIn:
-    """Stands for any object: it holds what it is given.
+    """Placeholder of any object: holds its arguments and state.
 
     Attributes:
         name: ``module.name`` of the class, or of the function that was to make it.
@@ -68,7 +68,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class _Class:
-    """What a pickle gets that asks for a name of which a ``StandIn`` is made."""
+    """Placeholder of a class: calling it makes a ``StandIn``."""
 
     name: str
 
@@ -77,7 +77,7 @@ class _Class:
 
 
 def _key(value: Any) -> Any:
-    """Return a key, or refuse one whose hash could be a labour without end."""
+    """Return a dictionary key, or refuse one whose hash could take very long."""
     if type(value) is tuple:
         known = len(value) <= _SHORT and all(type(part) is str for part in value)
     elif type(value) is int:
@@ -135,7 +135,7 @@ are missing; those of objects are carried out on a ``StandIn`` only."""
 
 
 class Reader(pickle._Unpickler):
-    """Carries out ``INSTRUCTIONS`` only, and imports nothing.
+    """Unpickler of a few ``INSTRUCTIONS`` that imports nothing.
 
     The reader in Python, not the one in C: its instructions are a table that can be
     narrowed, and its memo is a dictionary.
@@ -238,7 +238,7 @@ _KEYS: Mapping[str, slice] = {
 
 
 def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Any], None]:
-    """Return what a reader does at an instruction."""
+    """Return the handler of an instruction."""
     if op.name not in INSTRUCTIONS:
         return lambda _: _refuse(op.name)
     load: Callable[[Any], None] = getattr(

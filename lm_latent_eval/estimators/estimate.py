@@ -158,7 +158,7 @@ class Estimate:
     intervals are Student's t; ``inf`` where it is taken for known."""
 
     def __post_init__(self) -> None:
-        """Refuse what was not computed, and pack the log-weights."""
+        """Refuse NaN and the like, and pack the log-weights."""
         if not isinstance(self.log_weights, array):
             object.__setattr__(self, "log_weights", array("d", self.log_weights))
         if not math.isfinite(self.log_evidence):
@@ -404,7 +404,7 @@ class Estimate:
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        """Return the estimate with an error, judged by what a search found of p(x).
+        """Return the estimate with the error that a search's share of p(x) justifies.
 
         See ``stderr_with_missing_mass``, which also says where there is none.
 
@@ -457,7 +457,7 @@ class Estimate:
         return self.with_tangent(log_psi)
 
     def with_tangent(self, log_psi: float) -> Self:
-        """Add that bound where it is known that draws miss nothing, and its error.
+        """Add an upper bound and its error where draws are known to miss nothing.
 
         The error is that of p-hat: the bound holds for whatever psi was drawn. There is
         none where p-hat may rest on weights that were not drawn: where Pareto k is

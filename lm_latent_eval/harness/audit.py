@@ -58,7 +58,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what a backend would say at every call: warnings, bars of progress."""
+    """Silence a backend's warnings and progress bars."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -70,7 +70,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass
 class Model:
-    """A model of lm-eval, with what it was opened by."""
+    """A model of lm-eval with the arguments that it was opened with."""
 
     lm: LM
     name: str = ""
@@ -116,7 +116,7 @@ class Model:
 
     @contextmanager
     def cached(self) -> Iterator[Model]:
-        """Answer from a new cache what was asked before."""
+        """Put a new cache of lm-eval before the model."""
         with tempfile.TemporaryDirectory(prefix="audit-") as folder:
             lm = CachingLM(self.lm, str(Path(folder) / "cache.db"))
             try:
@@ -208,7 +208,7 @@ def tasks_of(include_path: str | None) -> TaskManager:
 
 @dataclass(frozen=True)
 class Run:
-    """What tasks asked a model, and what their results say."""
+    """Requests of tasks and their results."""
 
     texts: tuple[str, ...]
     requests: int

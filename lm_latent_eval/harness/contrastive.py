@@ -54,7 +54,7 @@ Aggregation: TypeAlias = Callable[[Sequence[Contrast]], "float | str"]
 
 
 class Refusal(str):
-    """Stands in place of a number, also where lm-eval averages it over a group."""
+    """A refused number, which averages of lm-eval keep."""
 
     def _stand(self, _: object) -> Refusal:
         return self
@@ -263,7 +263,7 @@ class ContrastiveEntropyTask(WholeTextTask):
         return metrics
 
     def _warn_of_groups(self) -> None:
-        """Say so where a group has nothing to repeat: lm-eval leaves its row empty."""
+        """Warn of groups whose row lm-eval would leave empty."""
         absent = [name for name in GROUPED if name not in self.metrics]
         if absent:
             logger.warning(

@@ -186,7 +186,7 @@ def shared(
 
 
 def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
-    """Share requests out: the longest first, each to whoever has least so far.
+    """Assign requests to processes, the longest first, each to the least loaded one.
 
     Those that share a context stay together: it is read once.
 

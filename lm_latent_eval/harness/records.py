@@ -32,7 +32,7 @@ Settings = dict[str, Any]
 
 
 class Placed(Protocol):
-    """A request, or all of one that says where its answer belongs."""
+    """Task, document and option of a request."""
 
     @property
     def task_name(self) -> str | None:
@@ -68,7 +68,7 @@ class Recorder:
     def following(
         self, settings: Settings, kind: str
     ) -> Iterator[Callable[[Placed, ScoredFloat], None]]:
-        """Yield what keeps an answer as soon as it is found.
+        """Yield a function that stores an answer as soon as it is found.
 
         Args:
             settings: What the numbers depend on.

@@ -200,7 +200,7 @@ class RedrawnProposal(
 class MovingProposal(
     UnfoldingProposal[TokenBatch, Q, Latents], Moves[Q, Latents], Protocol[Q]
 ):
-    """A proposal that knows local moves."""
+    """A proposal with a Metropolis-Hastings kernel of local moves."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 class BrokenModelError(ValueError):
-    """A model or a proposal does not do what estimators rely on."""
+    """Error of a model or proposal that breaks what estimators rely on."""
 
 
 @torch.no_grad()

@@ -137,7 +137,7 @@ class ImportanceSampling(Estimator):
         streams: Streams,
         begin: Particles,
     ) -> Particles:
-        """Draw some of the latents of long texts; their last states nobody needs."""
+        """Draw some of the latents of long texts, without their last states."""
         last = batch.targets.shape[1] - PIECE
 
         def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:

@@ -104,7 +104,7 @@ class Particles:
         return model.next_token(cast(P, self.read), self.log_w, uniforms)
 
     def encoded(self, model: LM[P], piece: TokenBatch, after: State | None) -> P:
-        """Encode a piece that follows given latents; what was read ahead is not again.
+        """Encode a piece that follows given latents; reuse what was read ahead.
 
         Args:
             model: A left-to-right latent LM.
@@ -198,7 +198,7 @@ def encode_again(
 
 
 def as_particles(texts: Weighted) -> Particles:
-    """Return texts that were read so far, of an estimator that has them as particles.
+    """Return the texts read so far, which must be particles.
 
     Raises:
         TypeError: If another estimator has read them.
@@ -209,13 +209,13 @@ def as_particles(texts: Weighted) -> Particles:
 
 
 class Follower(Protocol):
-    """What is told how far a batch has been read, and keeps states to go on from.
+    """Callback of reading: progress of a batch, and checkpoints of its state.
 
     A part is one of several readings of the batch, named by its first sample.
     """
 
     def reached(self, part: int, tokens: int, share: float) -> None:
-        """Learn that so many tokens were read by a share of all latents."""
+        """Report that a share of all latents has read some more tokens."""
         ...
 
     def keep(self, part: int, tokens: int, state: object) -> None:
@@ -237,7 +237,7 @@ _FOLLOWER: ContextVar[Follower | None] = ContextVar("follower", default=None)
 
 @contextmanager
 def followed(by: Follower) -> Iterator[None]:
-    """Let a follower know of what is read here; it moves no number."""
+    """Report what is read here to a follower; no number depends on it."""
     before = _FOLLOWER.set(by)
     try:
         yield
@@ -281,7 +281,7 @@ def in_pieces(
 
 
 def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
-    """Return numbers by which latents of one text are told apart.
+    """Return numbers that identify the latents of a text.
 
     Equal latents have equal ones; unequal ones differ, but for an accident of
     probability 2^-63 or so: the sum of a latent's integers, each times an odd random

@@ -53,7 +53,7 @@ class Taken(NamedTuple, Generic[StateT]):
 
 
 class Unfolds(Protocol[BegunT]):
-    """What steps have in common, drawn or listed: texts, and where they begin."""
+    """Base protocol of steps, drawn or listed: texts and their initial histories."""
 
     @property
     def length(self) -> Tensor:
@@ -326,7 +326,7 @@ def _stacked(path: Sequence[Sequence[Tensor]], number: int, like: Tensor) -> Col
 
 
 def _no_classes() -> Tensor:
-    """Refuse to draw where every choice was to be listed.
+    """Refuse to draw within classes of choices.
 
     Raises:
         ValueError: Always.

@@ -186,7 +186,7 @@ class Ledger:
             yield connection
 
     def _begin(self, settings: Settings) -> None:
-        """Write a file that has settings and no rows: others see it whole or not."""
+        """Write a file that has settings and no rows, atomically."""
         for path in _sidecars(self.path):
             path.unlink(missing_ok=True)  # SQLite would take them for the new file's
         with self.in_one_line(), replacing(self.path) as partial:
@@ -200,7 +200,7 @@ class Ledger:
                 connection.execute("COMMIT")
 
     def _taken_up(self, connection: sqlite3.Connection, settings: Settings) -> Rows:
-        """Read what an interrupted run has left, to add to it."""
+        """Open the file of an interrupted run to add to it."""
         theirs = self._settings(connection)
         refuse_others(self.path, theirs, settings, self.kind)
         if _is_local(self.path):
@@ -347,7 +347,7 @@ def read_run(
 
 
 def refuse_old(paths: Iterable[Path]) -> None:
-    """Refuse what killed runs of version 0.2 have left.
+    """Refuse partial files of version 0.2.
 
     Raises:
         FormatError: If one of them is such a file.
@@ -422,7 +422,7 @@ def _is_local(path: Path) -> bool:
 
 
 def _content(part: str, key: Key, row: Row, numbers: bytes) -> Row:
-    """Return what a digest is of."""
+    """Return the content that a digest covers."""
     return {
         **row,
         "(key)": [part, *key],

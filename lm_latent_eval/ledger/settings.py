@@ -101,7 +101,7 @@ def parsed(content: bytes, having: str | None) -> Settings:
 
 
 def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> None:
-    """Refuse to go on with what was found with other settings.
+    """Refuse to resume results of other settings.
 
     Raises:
         ValueError: If other settings are asked for now.

@@ -12,7 +12,7 @@ from lm_latent_eval.metric import complete, known, present
 
 
 def distortion_error(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -34,7 +34,7 @@ def distortion_error(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
+    """Return the columns of ``compute``, and facts to report with its numbers.
 
     Args:
         inputs: As they are given.

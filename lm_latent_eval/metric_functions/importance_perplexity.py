@@ -21,7 +21,7 @@ _ROUNDING = 1e-6
 
 
 def importance_perplexity(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -42,7 +42,7 @@ def importance_perplexity(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
+    """Return the columns of ``compute``, and facts to report with its numbers.
 
     Args:
         inputs: As they are given.
@@ -94,7 +94,7 @@ def compute(
 
 
 def _check_probabilities(estimates: Any, confidence: Any) -> None:
-    """Refuse estimates that are no probabilities, and tell what may be by chance.
+    """Refuse estimates above 1; warn where chance may explain one.
 
     An unbiased estimate of a p of at most 1 is above 1 by chance alone: by Markov's
     inequality, above 1 / (1 - confidence) with a probability of at most 1 - confidence.

@@ -34,7 +34,7 @@ def learn_orthography(
     options: Options = OPTIONS,
     most: int | None = None,
 ) -> Orthography:
-    """Fit spelling and spacing to the texts that a model was trained on.
+    """Fit spelling and spacing models to a model's training texts.
 
     Every word type counts once, known ones included: rare words look like types, and
     there are more of them. A minute's work, so nothing is kept of an interrupted run.
@@ -128,7 +128,7 @@ def train_checkpoint(
 def annotated_parts(
     model: Any, collate: Callable[[Sequence[ItemT]], tuple[TokenBatch, Latents]]
 ) -> dict[str, Part[ItemT]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal.
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal.
 
     Args:
         model: With a module ``generative`` and modules ``proposals`` by name, which

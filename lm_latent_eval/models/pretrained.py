@@ -49,7 +49,7 @@ class ExtraFiles(Protocol):
         ...
 
     def check_extras(self) -> None:
-        """Check in whole what reading them looks at in part."""
+        """Check the files in full; reading them checks parts."""
         ...
 
 
@@ -67,7 +67,7 @@ def value(default: Any, rule: Rule) -> Any:
 
 
 class CheckedConfig(PretrainedConfig):
-    """A configuration whose values follow rules; those of a file are all there.
+    """A configuration whose values follow rules; a file must have every value.
 
     A subclass declares them by ``value``; or it has ``rules``, and an ``__init__`` that
     sets them first.
@@ -94,7 +94,7 @@ class CheckedConfig(PretrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read what a file says, which leaves nothing to defaults.
+        """Read a file, which must have every value.
 
         Raises:
             ValueError: If a value is missing, unknown, or not what it may be.
@@ -119,7 +119,7 @@ class WordsConfig(CheckedConfig):
 
 
 class Pretrained(PreTrainedModel):
-    """A model that is written with a manifest, and read if it is what that says.
+    """A model that is saved with a manifest and verified against it on loading.
 
     A subclass with a configuration of its own is known to ``AutoConfig`` and
     ``AutoModel`` by that one's ``model_type``.
@@ -165,7 +165,7 @@ class Pretrained(PreTrainedModel):
     def from_pretrained(  # type: ignore[override]
         cls, path: str | Path, *args: Any, **kwargs: Any
     ) -> Self:
-        """Read a directory, or a repository of the hub, that is what its manifest says.
+        """Load a directory or hub repository after verifying its manifest.
 
         Raises:
             ManifestError: If it is not.
@@ -186,7 +186,7 @@ class Pretrained(PreTrainedModel):
 
 
 def refuse_tuned(directory: Path) -> None:
-    """Refuse what ``tune`` of version 0.2 wrote: without it, draws are others.
+    """Refuse checkpoints tuned by version 0.2, whose draws would differ.
 
     Raises:
         ValueError: If it is there.

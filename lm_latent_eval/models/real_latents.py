@@ -230,7 +230,7 @@ class NormalProposal:
     """Divides log q up to a constant: variances are multiplied by it."""
 
     def __post_init__(self) -> None:
-        """Refuse a temperature that is none."""
+        """Refuse a temperature out of range."""
         check_temperature(self.temperature)
 
     def encode(self, batch: TokenBatch) -> Normal:

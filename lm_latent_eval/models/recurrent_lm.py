@@ -140,7 +140,7 @@ class RecurrentLM(Pretrained, ABC):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: Carry | None
     ) -> Encoded:
-        """Return what was read, with the targets that it now has."""
+        """Reuse an encoding after targets change."""
         return replace(encoded, batch=batch)
 
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:

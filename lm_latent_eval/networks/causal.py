@@ -177,7 +177,7 @@ class CausalReader:
 
     @cached_property
     def _keeps_last(self) -> bool:
-        """Whether the network can be asked for the scores of the last places alone."""
+        """Whether the network can return the scores of the last places alone."""
         return "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def _batches(
@@ -227,7 +227,7 @@ class CausalReader:
 
 @dataclass
 class Reading:
-    """What a network has read, R rows of equal length; reading on changes it.
+    """R rows of equal length that a network has read; reading on changes them in place.
 
     No row is padded on its left or in its middle, so no architecture has to know of
     masks or of places. Keys and values of the tokens are kept; a network that keeps
@@ -255,14 +255,14 @@ class Reading:
         return cls(reader, log_p, cache, tokens if cache is None else None)
 
     def rows(self, index: Tensor) -> Reading:
-        """Return a reading of some of the rows, each as often as it is named."""
+        """Return a reading of these rows; rows may repeat."""
         found = Reading(self.reader, self.log_p, copy.deepcopy(self.cache), self.tokens)
         found.keep(index)
         return found
 
     @torch.inference_mode()
     def keep(self, index: Tensor) -> None:
-        """Drop all rows but these, each of which stands as often as it is named."""
+        """Keep these rows alone, in this order; rows may repeat."""
         self._select(index)
         self.log_p = self.log_p[index]
 
@@ -378,7 +378,7 @@ class GrowingLayer(DynamicLayer):
         return self._show(rows, length + more)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Have rows (R',) stand where they are wanted; copy those that move."""
+        """Reorder rows (R',), copying only those that move."""
         rows, index = len(beam_idx), beam_idx.to(self.device)
         length = self.get_seq_length()
         if not self._holds(rows, length):
@@ -400,7 +400,7 @@ class GrowingLayer(DynamicLayer):
         return bool(size[0] >= rows and size[2] >= length)
 
     def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        """Take so many rows and tokens for what there is."""
+        """Set the numbers of rows and tokens in use."""
         self.keys, self.values = (table[:rows, :, :length] for table in self._room)
         self._shown = self.keys
         return self.keys, self.values
@@ -419,7 +419,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def grow_in_place(cache: Any) -> None:
-    """Have the layers of a cache on the host grow in place, those that can."""
+    """Replace a host cache's layers, where possible, by ones that grow in place."""
     layers = getattr(cache, "layers", [])
     for place, layer in enumerate(layers):
         keys = layer.keys if type(layer) is DynamicLayer else None

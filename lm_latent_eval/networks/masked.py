@@ -34,7 +34,7 @@ Logits: TypeAlias = Callable[[Tensor], Tensor]
 
 @runtime_checkable
 class ReadsOn(Protocol):
-    """A network that keeps what it has read of a text's beginning."""
+    """A network with a cache of a text's beginning."""
 
     def __call__(self, tokens: Tensor, /) -> Tensor:
         """Return the scores of each place, (B, T, V)."""
@@ -249,7 +249,7 @@ class BlockCausal:
     )
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return the scores of one block, before which there is nothing, (B, T, V)."""
+        """Return the scores of a first block, (B, T, V)."""
         scores: Tensor = self._read(tokens, None).logits
         return scores
 

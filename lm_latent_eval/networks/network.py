@@ -125,7 +125,7 @@ class Network:
         dtype: torch.dtype | None,
         device: torch.device,
     ) -> Network:
-        """Load a directory; code of its own is not run, and not asked about.
+        """Load a directory without running code from it.
 
         Args:
             auto_class: Of transformers: ``AutoModelForCausalLM``, say.
@@ -180,7 +180,7 @@ class Network:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of it, as JSON."""
+        """Description for results, as JSON."""
         return {
             "checkpoint_digest": self.digest,
             "model_num_parameters": self.model.num_parameters(),
@@ -209,7 +209,7 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
 
 
 def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:
-    """Load a causal language model; code of its own is not run, and not asked about.
+    """Load a causal language model without running code from its directory.
 
     Args:
         path: A directory, or a repository of the hub.
@@ -232,7 +232,7 @@ def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrain
 def text_ends(
     generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
 ) -> list[int]:
-    """Return the tokens that end a text, as either says."""
+    """Return the tokens that end a text by the network or the tokenizer."""
     said = getattr(generation, "eos_token_id", None)
     ids = said if isinstance(said, list) else [said]
     return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})

@@ -1,4 +1,4 @@
-"""A network that a server of completions has loaded, as vLLM does.
+"""A network behind a completions server such as vLLM.
 
 Its tokenizer is here, its weights are not: token ids go in and log-probabilities come
 out, so no string is cut into tokens twice. Everything that a sampler could do to the
@@ -49,7 +49,7 @@ UNFAIR = math.log(1e6)
 
 
 class ServerError(ValueError):
-    """A server that does not answer, or not with what is needed."""
+    """Error of a server that does not answer, or not with the fields needed."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Server:
 
     @classmethod
     def find(cls, base_url: str, name: str, timeout: float) -> Server:
-        """Ask what models there are, and take the only one or that of a name.
+        """List the server's models, and take the only one or the named one.
 
         Raises:
             ServerError: If nobody answers, or there are several of other names.
@@ -161,7 +161,7 @@ class Server:
         return [self._drawn(choice) for choice in answer]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[Place]]:
-        """Return what the model says of every token of sequences but the first.
+        """Return log p of every token of sequences but the first.
 
         Raises:
             ServerError: If what comes back lacks something, which is named.
@@ -269,7 +269,7 @@ def _nats(value: Any) -> float:
 
 
 def _asked(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
-    """Ask until there is an answer, or another try would not help.
+    """Send a request, and retry while that may help.
 
     Raises:
         ServerError: If there is none.
@@ -341,7 +341,7 @@ class ServedNetwork:
     def open(
         cls, base_url: str, name: str, *, timeout: float, max_length: int | None = None
     ) -> ServedNetwork:
-        """Ask a server what it serves, and load the tokenizer.
+        """Find the server's model, and load the tokenizer.
 
         Args:
             base_url: Up to and with ``/v1``.
@@ -374,7 +374,7 @@ class ServedNetwork:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of it, as JSON."""
+        """Description for results, as JSON."""
         return {
             "checkpoint_digest": self.digest,
             "served_model": self.server.model,

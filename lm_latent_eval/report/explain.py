@@ -1,4 +1,4 @@
-"""What the numbers of a run mean, in plain words, and what would make them better."""
+"""Explanation of a run's numbers in plain words, with advice."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
 
 
 def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
-    """Add what one of our estimators does, where results do not say it.
+    """Add the facts of our estimators that results lack.
 
     Others are not asked: a file may name any code.
     """
@@ -290,7 +290,7 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    """Say what would make a task's numbers better, or that nothing would.
+    """Advise how to improve a task's numbers, if anything would help.
 
     Args:
         values: Of a task, as lm-eval writes them.
@@ -334,7 +334,7 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
 
 
 def components(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say what carries a task's answers, and what moves them.
+    """Describe which components carry a task's answers, and which move them.
 
     Args:
         found: What results say of the task's components (``mixtures.worth``).

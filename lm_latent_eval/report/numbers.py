@@ -156,7 +156,7 @@ WHICH = ("model", "checkpoint", "dtype")
 def corpus_table(
     answers: Sequence[Answer], settings: Mapping[str, Any], *, of: int | None = None
 ) -> str:
-    """Return every metric of a corpus with its error over texts, and how it came.
+    """Return every metric of a corpus with its error over texts and its source.
 
     Args:
         answers: The corpus, scored.

@@ -22,7 +22,7 @@ from lm_latent_eval.values import parse
 
 @dataclass(frozen=True)
 class Score:
-    """What one answer to a question earned."""
+    """Score of one answer to a question."""
 
     question: str
     """What pairs it with the same question of another run."""
@@ -43,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a run scored in one task."""
+    """Scores of a run in one task."""
 
     task: str
     metric: str
@@ -73,7 +73,7 @@ def number(what: str, value: object) -> float:
 
 
 def as_fields(values: object) -> dict[str, str]:
-    """Return what of an object are words or whole numbers."""
+    """Return the fields of an object that are words or whole numbers."""
     pairs = values.items() if isinstance(values, Mapping) else ()
     return {str(k): str(v) for k, v in pairs if isinstance(v, str | int)}
 
@@ -144,7 +144,7 @@ def read_scores(path: Path, metric: str) -> list[Score]:
 
 
 def read_documents(path: Path) -> dict[int, Document]:
-    """Read what a sample log says of documents."""
+    """Read the documents of a sample log."""
     found: dict[int, Document] = {}
 
     def add(sample: Sample) -> None:
@@ -188,7 +188,7 @@ def _about(sample: Sample) -> Document:
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
-    """Yield what a document's options were given."""
+    """Yield the answers to a document's options."""
     asked, given = sample.get("arguments"), sample.get("resps")
     if not isinstance(asked, dict) or not asked:
         raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
@@ -241,7 +241,7 @@ def _answer(answers: Any) -> tuple[float, bool | None]:
 
 
 def _count(sample: Sample, metric: str, otherwise: int) -> int:
-    """Return what a task divides by: the text's words, say."""
+    """Return the denominator of a rate, such as the text's words."""
     term = sample.get(metric)
     if not isinstance(term, list) or len(term) != 2:
         return otherwise

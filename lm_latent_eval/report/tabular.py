@@ -88,7 +88,7 @@ def four_decimals(value: float) -> str:
 
 
 def alike(values: Sequence[float]) -> Callable[[float], str]:
-    """Return how the numbers of a column are written: one below the other.
+    """Return a common format of the numbers of a column.
 
     All with as many decimals as give the largest four digits, or all as powers of ten
     where it is too large or the smallest would be next to nothing.
@@ -110,7 +110,7 @@ def alike(values: Sequence[float]) -> Callable[[float], str]:
 
 
 def one_line(text: str) -> str:
-    r"""Return words without line ends and without what terminals take for commands.
+    r"""Return words without line ends and control characters.
 
     Example:
         >>> one_line("a task\n# of two lines")
@@ -120,7 +120,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return words as Markdown that shows them.
+    r"""Escape words for Markdown.
 
     Example:
         >>> print(markdown("<b>a|b</b>"))
@@ -300,7 +300,7 @@ def _csv(table: Table) -> str:
 
 
 def _inert(cell: Cell) -> Cell:
-    """Return a cell that no spreadsheet computes: an apostrophe makes it words."""
+    """Return a cell that no spreadsheet evaluates: an apostrophe makes it text."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

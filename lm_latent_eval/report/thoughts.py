@@ -53,7 +53,7 @@ _HOW = (
 
 
 def thought_files(path: Path) -> list[ThoughtFile]:
-    """Read the thoughts of a run, one file a task, or what a killed one has of them.
+    """Read the thoughts of a run, finished or not, one file a task.
 
     Args:
         path: The folder of ``--output_path``, or one of the files.
@@ -188,7 +188,7 @@ class ChoiceQuestions:
 
 
 def most_of(kept: ThoughtFile) -> float:
-    """Return what no weight of a file's thoughts is above."""
+    """Return the upper bound of the weights of a file's thoughts."""
     return WEIGHTS_AT_MOST[str(kept.settings["proposal"])]
 
 
@@ -268,7 +268,7 @@ def estimates(questions: Sequence[Kept], most: float) -> Table:
 
 
 def how_thought(ours: dict[str, Any]) -> str:
-    """Say how thoughts were drawn, from what results say of a run.
+    """Describe how a run's thoughts were drawn.
 
     Args:
         ours: What is under ``latent_eval``, ``thoughts`` among it.

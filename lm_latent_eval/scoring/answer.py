@@ -1,4 +1,4 @@
-"""The answer to a query, from scorers to samples and files, and queries without one.
+"""Answers to queries, and the collection of queries that have none.
 
 A text of which no latent was found has no number. It is put aside, and an error names
 it once all others are scored.
@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Predicted ones."""
+        """Number of predicted tokens."""
         return self.estimate.num_tokens
 
     @classmethod
@@ -136,7 +136,7 @@ class Answer:
 
 @contextmanager
 def noting_progress(found: Sized, of: Sized, what: str) -> Iterator[None]:
-    """Add to an interruption how many answers were found, and what became of them."""
+    """Add to an interruption's message how many answers were found and kept."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -149,7 +149,7 @@ NAMED = 10
 
 
 class MissedTextsError(MissedSupportError):
-    """Error of texts that have no number; all others were answered before it."""
+    """Error of texts without a number, raised after all others were answered."""
 
     def __init__(self, names: Mapping[int, str], why: str, of: int) -> None:
         """Name the texts.
@@ -204,7 +204,7 @@ class Missed:
 
     @contextmanager
     def aside(self, query: Query) -> Iterator[None]:
-        """Collect missed support of a query for the end; name it in other errors."""
+        """Collect a query's missed support; add the query's name to other errors."""
         try:
             with naming(query):
                 yield

@@ -1,4 +1,4 @@
-r"""How far an estimator is from log p(x), on texts that the model itself has written.
+r"""Calibration: gaps between bounds of log p(x), on texts sampled from the model.
 
 A text that the model writes comes with the latent that it was written with, and of the
 text that latent is an exact draw from p(z | x). Put in the place of one of N draws from
@@ -61,7 +61,7 @@ WORDS, CHOICES = 3, 4
 
 @dataclass(frozen=True)
 class Simulated:
-    """A text and the latent that it was written with."""
+    """A text sampled from a model with its latent."""
 
     words: list[int]
     """Its end included."""
@@ -260,7 +260,7 @@ class Calibrated(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How far they are apart; of chance below 0."""
+        """Gap between the two; below 0 only by chance."""
         return self.upper - self.estimate.log_evidence
 
 
@@ -272,7 +272,7 @@ class Calibration:
 
     @property
     def gap(self) -> float:
-        """By how much estimates are too low at most, nats a text: a mean."""
+        """Mean gap, an upper limit of the estimates' bias, nats a text."""
         return statistics.fmean(text.gap for text in self.texts)
 
     @property
@@ -316,7 +316,7 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
 def written(
     scorer: Scorer, number: int, *, most: int = MOST_WORDS
 ) -> list[tuple[Text, Latents]]:
-    """Draw texts from a model, each with the latent that it was written with.
+    """Sample texts from a model, each with its latent.
 
     Args:
         scorer: Of the model.

@@ -41,7 +41,7 @@ TABLE = 1 << 25
 
 
 class Sizes(Protocol):
-    """What scoring asks of a model's configuration."""
+    """The fields of a model's configuration that scoring needs."""
 
     @property
     def vocab_size(self) -> int:
@@ -55,7 +55,7 @@ class Sizes(Protocol):
 
 
 class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
-    """A latent LM as scoring asks it."""
+    """Protocol of a latent LM for scoring."""
 
     @property
     def config(self) -> Sizes:
@@ -194,7 +194,7 @@ class Evaluation:
         return self.reader.policy is UnknownWords.SPELLED
 
     def keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
-        """Return what the random numbers of each text follow from."""
+        """Return the key of each text's random numbers."""
         return [
             stream_key(self.options.seed, f"{purpose}\0{text.name}") for text in texts
         ]
@@ -224,7 +224,7 @@ class Evaluation:
     def pieces(
         self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Pieces | None:
-        """Return what is kept of texts, if that is asked and one is long."""
+        """Return the checkpoints of texts, if wanted and one of them is long."""
         if self.checkpoints is None or all(text.num_words <= PIECE for text in texts):
             return None
         return Pieces(self.checkpoints, method, purpose, texts)

@@ -51,7 +51,7 @@ Left = Sequence[int]
 def score_file(
     scorer: TextScorer, texts: Sequence[str], output: Path | None
 ) -> list[Answer]:
-    """Score texts, keeping each estimate as soon as it is there.
+    """Score texts, storing each estimate at once.
 
     Args:
         scorer: How to score.
@@ -92,7 +92,7 @@ def score_file(
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
-    """Score texts into a record that no file keeps."""
+    """Score texts into a record in memory."""
     return Record(TASK, settings_of(scorer, texts), score_file(scorer, texts, None))
 
 
@@ -153,7 +153,7 @@ def keep(
 
 
 def read_record(path: Path) -> Record:
-    """Read a file of estimates, or what a run that was killed has for it.
+    """Read a file of estimates, or the partial one of an interrupted run.
 
     Raises:
         ValueError: If it is none, or another version's.
@@ -167,7 +167,7 @@ def read_record(path: Path) -> Record:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file of estimates, or what a killed run has for it."""
+    """Whether there is a file of estimates, finished or partial."""
     return path.exists() or _ledger(path).path.exists()
 
 
@@ -211,7 +211,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
-    """Return what the numbers of a corpus depend on; its texts are read once."""
+    """Return the settings of a corpus's numbers; reads its texts once."""
     seen = SeenTexts(texts)
     for _ in seen:
         continue
@@ -461,7 +461,7 @@ class _Worker:
 def _found(
     opening: Opening, reader: _Reader, output: Path, workers: int
 ) -> Iterator[Row]:
-    """Yield rows in the order in which workers find them."""
+    """Yield rows in the order in which workers finish them."""
     ray = require("ray", extra="ray")
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise ValueError(
@@ -512,7 +512,7 @@ def _found(
 
 
 def _own(error: BaseException) -> BaseException:
-    """Return an error without Ray's advice to retry, which would fail again."""
+    """Return the original error of a worker, without Ray's advice to retry."""
     if error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
     return error

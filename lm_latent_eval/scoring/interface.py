@@ -50,7 +50,7 @@ class TextScorer(Protocol):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON.
+        """Everything that numbers depend on besides the query, as JSON.
 
         ``model`` and ``checkpoint``, a name and a digest of its files, are among it.
         """
@@ -58,7 +58,7 @@ class TextScorer(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON.
+        """Description of model and numbers for results, as JSON.
 
         What is under ``latent_eval`` is read by ``lm-latent-eval explain``.
         """
@@ -149,7 +149,7 @@ def open_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint | TextModel:
-    """Open a directory, or a repository of the hub, whichever interface it is for.
+    """Open a directory or hub repository through the interface that its model has.
 
     Args:
         path: The directory or repository.

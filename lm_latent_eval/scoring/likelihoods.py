@@ -79,7 +79,7 @@ class WholeTexts:
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
     ) -> Iterator[tuple[Text, Tensor]]:
-        """Weigh texts to find out how, and show progress."""
+        """Weigh texts in a pilot, and show progress."""
         with self.evaluation.bar(_num_words(texts), "words of pilots") as bar:
             yield from self.draw(method, texts, purpose, bar)
 
@@ -188,7 +188,7 @@ class WholeTexts:
             raise
 
     def _recommend(self, texts: list[Text]) -> None:
-        """Before a long run, say how many samples a few of its texts ask for."""
+        """Before a long run, log the number of samples that some of its texts need."""
         method, apart = self.evaluation.method, len(texts) // FEW
         if not isinstance(method, ImportanceSampling | Mixed):
             return
@@ -212,7 +212,7 @@ def _num_words(texts: Sequence[Text]) -> int:
 
 
 def _expect(bar: tqdm, words: int) -> None:
-    """Add words that are still to be read."""
+    """Add words to a progress bar's total."""
     bar.total += words
     bar.refresh()
 
@@ -310,7 +310,7 @@ class Continuations:
                 groups = retried
 
     def _replacement(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
-        """Return what a context is scored anew by, if a continuation asks for it."""
+        """Return the estimator that rescores a context, if a continuation needs one."""
         asked = (self.evaluation.budget.replacement(method, row.whole) for row in rows)
         return next(filter(None, asked), None)
 
@@ -353,7 +353,7 @@ class Continuations:
                     pieces.remove()
 
     def _pieces(self, method: Estimator, contexts: Sequence[Text]) -> Pieces | None:
-        """Return what is kept of contexts, whatever comes after them."""
+        """Return the checkpoints of contexts."""
         bare = [replace(text, words=[], word_costs=[]) for text in contexts]
         return self.evaluation.pieces(method, "context", bare)
 

@@ -232,7 +232,7 @@ class LatentModel:
         return push_to_hub(self.checkpoint, repo_id, **how)
 
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
-        """Tell the model of the options that were given, not of our defaults."""
+        """Return a scorer by the given options, without our defaults."""
         given = {
             name: value
             for name, value in options.items()

@@ -157,7 +157,7 @@ def answer_of(row: dict[str, Any]) -> Answer:
 
 
 def checked_answer(answer: Answer) -> Answer:
-    """Return another scorer's answer, if a record could hold it.
+    """Return another scorer's answer if a record can hold it, else raise.
 
     Raises:
         ValueError: If it could not.
@@ -206,7 +206,7 @@ def _is_possible(column: str, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Document:
-    """What a sample log says of a document, which records do not hold."""
+    """Fields of a document in a sample log that records lack."""
 
     text: str
     """What was scored, or asked."""
@@ -218,7 +218,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run found in one task, and how."""
+    """Answers and settings of a run in one task."""
 
     task: str
     settings: dict[str, Any]
@@ -310,7 +310,7 @@ def task_of(said: dict[str, Any]) -> str:
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[Record]:
-    """Read what a killed run has found, every process of it, a task each.
+    """Read the answers of an interrupted run, of all its processes, task by task.
 
     Raises:
         ValueError: If a file is none, or they are of several runs.

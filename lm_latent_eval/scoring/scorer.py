@@ -129,7 +129,7 @@ class Scorer:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, and what it is of, as JSON."""
+        """Everything that numbers depend on besides the query, as JSON."""
         return {
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
@@ -155,7 +155,7 @@ class Scorer:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+        """Description of model and numbers for results, as JSON."""
         config = self.model.config
         does = type(self.evaluation.method)
         return {

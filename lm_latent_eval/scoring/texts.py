@@ -61,13 +61,13 @@ class Text:
 
     @property
     def name(self) -> str:
-        """What its random numbers follow from."""
+        """Name that its random numbers are a function of."""
         query = self.query.name
         return f"{query}/sentence {self.sentence}" if self.sentence else query
 
     @property
     def given(self) -> Hashable:
-        """What texts must have in common to share their context's latents.
+        """Key of texts that share their context's latents.
 
         Nothing is drawn for an empty context: all texts share it.
         """

@@ -59,14 +59,14 @@ class Reading:
 
     @classmethod
     def of_all(cls, ids: list[int], ends: list[int]) -> Self:
-        """Return what units say that restore their string: nothing costs extra."""
+        """Return the reading of units that restore their string: no extra costs."""
         none, gaps = [0.0] * len(ids), [0.0] * (len(ids) + 1)
         return cls(ids, ends, none, gaps, [False] * len(ids), [False] * len(gaps))
 
 
 @dataclass(frozen=True)
 class _WordReader:
-    """What readers of words share."""
+    """Base class of readers of words."""
 
     tokenizer: WordTokenizer
     units = "words"
@@ -193,7 +193,7 @@ def reader(
 
 
 class Encoder(Protocol):
-    """What scoring and decoding ask of strings and units."""
+    """Protocol of encoders, for scoring and decoding."""
 
     @property
     def units(self) -> str:

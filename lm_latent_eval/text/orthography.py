@@ -352,7 +352,7 @@ class Orthography:
 
     @staticmethod
     def remove(directory: Path) -> None:
-        """Remove what another model left in a directory."""
+        """Remove another model's files from a directory."""
         for name in FILE_NAMES:
             (directory / name).unlink(missing_ok=True)
 

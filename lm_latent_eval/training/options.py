@@ -196,7 +196,7 @@ class MDMSize:
 
 @dataclass(frozen=True)
 class MarginObjective:
-    """What a sentence-level RNN learns to tell apart.
+    """Objective of a sentence-level RNN.
 
     Attributes:
         distortion: Level of the noise that sentences are told from, x_S = x_T.

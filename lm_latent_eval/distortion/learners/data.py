@@ -267,7 +267,7 @@ class TrainingData(Protocol):
 
     @property
     def vocabulary(self) -> TokenIds:
-        """What the sequences are made of."""
+        """Token ids of the sequences."""
         ...
 
     @property
@@ -290,7 +290,7 @@ class TrainingData(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove what lies on disk for a training alone, which is over."""
+        """Remove files that only a finished training needed."""
         ...
 
     def drawn(self, epochs: int) -> tuple[Corpus, range] | None:

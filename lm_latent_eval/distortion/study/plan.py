@@ -215,7 +215,7 @@ class LearnerSpec:
 
     @property
     def label(self) -> str:
-        """What a reader calls it, among others that were trained alike."""
+        """Label in figures, among learners of the same training."""
         return LABELS[self.size]
 
 
@@ -248,7 +248,7 @@ class Learners:
 
     @property
     def mapped(self) -> list[LearnerSpec]:
-        """Figures 5 and 11: those whose probabilities are looked for elsewhere."""
+        """Figures 5 and 11."""
         return [LearnerSpec("medium", self.plan.temperature, online=True)]
 
     @property

@@ -172,7 +172,7 @@ def _begin(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Write nothing for a study that was killed: its next run may have begun."""
+    """End this process if the study's main process was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -52,7 +52,7 @@ def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def refusing(arguments: Mapping[str, Any], options: Sequence[str]) -> Iterator[None]:
-    """Name an argument that nobody knows or that has another type than transformers'.
+    """Turn errors about unknown arguments or wrong types into messages for users.
 
     Args:
         arguments: Those that a network is loaded with.
@@ -248,7 +248,7 @@ class Wrapper(Backend):
         )
 
     def _refuse_misspelled(self, arguments: dict[str, Any], ours: Any) -> None:
-        """Tell a misspelled option from what transformers may know beside ``hf``."""
+        """Refuse misspelled options; pass on arguments of transformers."""
         known = inspect.signature(HFLM.__init__).parameters
         for name in arguments.keys() - known.keys():
             if near := difflib.get_close_matches(name, ours, n=1, cutoff=0.8):

@@ -271,7 +271,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class EntityState:
-    """Where B texts with K chains each stand.
+    """State of B texts with K chains each.
 
     The slot of the last token's entity has not moved yet: what it moves towards may
     depend on reading that token, which p does only when it goes on. What was decided

@@ -106,7 +106,7 @@ class EntityNLM(Pretrained):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Return what was read, with the targets and the chains that it now has."""
+        """Reuse an encoding after targets or chains change."""
         return replace(encoded, batch=batch, state=after or encoded.state)
 
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
@@ -253,7 +253,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Return what was read, after other chains."""
+        """Reuse an encoding after chains change."""
         return self.model.encode_again(encoded, batch, after)
 
     def _read(self, batch: TokenBatch, after: EntityState | None) -> Encoded:
@@ -311,7 +311,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def moved(
         self, encoded: Encoded, chains: Chains, uniforms: Uniforms
     ) -> tuple[Chains, Tensor]:
-        """Take one decision of each chain anew."""
+        """Propose a local move: redraw one decision of each chain."""
         longest = self.model.config.max_mention_length
         _, length = encoded.batch.on_host
         chains, log_ratio = moved(Chains(*fetched(*chains)), length, longest, uniforms)

@@ -75,7 +75,7 @@ def train_entitynlm(
 
 
 def parts(model: EntityNLM) -> dict[str, Part[Item]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
     return annotated_parts(model, _collate)
 
 

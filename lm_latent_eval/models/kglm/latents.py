@@ -130,7 +130,7 @@ class Parents(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawn:
-    """One choice a row: where the scores are, until the host has fetched it."""
+    """One choice a row, on the device of the scores until it is fetched."""
 
     mention: Tensor
     """Mention types, (R,)."""
@@ -336,7 +336,7 @@ class NextStep:
         return drawn.mention, self.drawn_node(drawn, rows.previous, u), drawn.log_type
 
     def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
-        """Draw one choice a row, which the host does not know until it asks.
+        """Draw one choice a row, and leave it on the device.
 
         On a device all draw a new entity and a parent, wanted or not, even where there
         is none.
@@ -403,7 +403,7 @@ class NextStep:
 
 @dataclass(frozen=True)
 class KGLMState:
-    """Where B texts with K walks each stand."""
+    """State of B texts with K walks each."""
 
     carry: Carry
     history: Tensor
@@ -445,7 +445,7 @@ class Encoded:
         )
 
     def log_twist(self, t: int, after: KGLMState) -> Tensor:
-        """Return what is expected of tokens t and on, (B, K) float64 nats."""
+        """Return the twist: expected log p of tokens t and on, (B, K) float64 nats."""
         window = after.history
         if self.walk.expected is None or t == self.text.shape[1]:
             return wide_zeros(window.shape[:2], self.text.device)

@@ -98,7 +98,7 @@ def new_model(
 
 
 def parts(model: KGLM) -> dict[str, Part[Item]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
     return annotated_parts(model, _collate)
 
 
@@ -161,7 +161,7 @@ def build_graph(
     max_aliases: int,
     max_alias_words: int,
 ) -> KnowledgeGraph:
-    """Build the knowledge graph that annotated texts speak of."""
+    """Build the knowledge graph of annotated texts."""
     # A word that is unknown cannot be copied: it could stand for any.
     aliases = {
         entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]

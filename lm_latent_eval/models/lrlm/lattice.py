@@ -121,7 +121,7 @@ def log_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
 
 
 def sunk(value: Tensor) -> Tensor:
-    """Write what is impossible as ``-inf``."""
+    """Replace values of about ``FLOOR`` and less by ``-inf``."""
     return value.masked_fill(value < FLOOR / 2, -torch.inf)
 
 

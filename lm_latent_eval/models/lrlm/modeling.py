@@ -123,7 +123,7 @@ class LRLM(RelationModel):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
     ) -> Encoded:
-        """Score what was read, with the targets and the readings that it now has."""
+        """Reuse an encoding after targets or readings change."""
         return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
 
     def _scored(
@@ -421,7 +421,7 @@ class Adapted(RouteProposal):
     def encode_again(
         self, planned: Planned, batch: TokenBatch, after: RelationState | None
     ) -> Planned:
-        """Return the encoding after some of the readings that it followed."""
+        """Reuse an encoding after readings change."""
         encoded = planned.encoded
         encoded = replace(encoded, batch=batch, state=after or encoded.state)
         return replace(planned, encoded=encoded)

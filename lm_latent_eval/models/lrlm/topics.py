@@ -320,7 +320,7 @@ class RelationModel(Pretrained):
         self.topics = topics
 
     def check_extras(self) -> None:
-        """Nothing is left to check: the topics are checked when they are read."""
+        """Check nothing: topics are checked when they are read."""
 
     @property
     def knowledge(self) -> Topics:
@@ -333,7 +333,7 @@ class RelationModel(Pretrained):
 
 
 def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
-    """Build the map from what is predicted from to fact vectors."""
+    """Build the map from hidden states to fact vectors."""
     if not hidden:
         return nn.Linear(inner, outer)
     return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))

@@ -134,7 +134,7 @@ class NKLM(NKLMLayers):
     def predicted_from(
         self, encoded: Encoded, state: NKLMState, copies: Copies
     ) -> Tensor:
-        """Return what each word is predicted from: all but the last are read.
+        """Return the hidden states that predict each word.
 
         Shape (B, K, T, size).
         """

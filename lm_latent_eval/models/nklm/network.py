@@ -224,7 +224,7 @@ class NKLMLayers(RelationModel):
         return torch.where(nothing, none, scores[place]) - log_z
 
     def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
-        """Return what words that are not copied are predicted from."""
+        """Return the vectors from which words that are not copied are predicted."""
         return self._informed(hidden, tables.fact[:1].expand(len(hidden), -1))
 
     @staticmethod

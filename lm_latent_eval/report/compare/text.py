@@ -96,7 +96,7 @@ BOUNDS = {
 
 
 def described(side: Side | Questions) -> str:
-    """Say what model a side is, in a line."""
+    """Describe a side's model in a line."""
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
     if (estimator := settings.get("estimator")) not in (None, "exact"):

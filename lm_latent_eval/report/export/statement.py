@@ -95,7 +95,7 @@ class Statement:
         return {name: known[name] for name in SETTINGS if known.get(name) is not None}
 
     def certified(self, metric: str) -> float | None:
-        """Return what a rate is at most at 95 % confidence over the draws.
+        """Return the upper limit of a rate at 95 % confidence over the draws.
 
         None of an accuracy, and where a number bounds nothing. Strict bounds and exact
         numbers are it themselves.
@@ -110,7 +110,7 @@ class Statement:
 
     @property
     def note(self) -> str:
-        """How the numbers came about, in a line."""
+        """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]

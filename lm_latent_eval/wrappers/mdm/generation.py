@@ -40,7 +40,7 @@ Asked = tuple[Query, GenerationOptions, list[int]]
 
 
 class Writer:
-    """Writes after contexts; those of one length together."""
+    """Generates continuations of contexts, batched by length."""
 
     def __init__(
         self,

@@ -134,7 +134,7 @@ class MDMScorer(NetworkScorer):
         cut: Callable[[Query], Cut],
         ask: Callable[[int, MDMOptions, int], Requests[TargetEstimate]],
     ) -> Iterator[Answer]:
-        """Score what queries are cut into, and put their windows together."""
+        """Score the windows of queries, and combine them."""
         if self.options.guidance:
             raise ValueError(
                 f"guidance={self.options.guidance:g} is for generation: guided "

@@ -123,7 +123,7 @@ class MDMOptions(OptionTable):
     guidance: float = option(0.0, at_least_0)
 
     def __post_init__(self) -> None:
-        """Refuse what is not computed together.
+        """Refuse settings that exclude each other.
 
         Raises:
             ValueError: Naming one option and the remedy.
@@ -166,7 +166,7 @@ class MDMOptions(OptionTable):
         return Unmasking(rule, self.tokens_per_step, self.threshold)
 
     def chosen_for(self, attention: str, block_length: int | None) -> MDMOptions:
-        """Settle what a network decides.
+        """Return the options with the network's defaults filled in.
 
         Args:
             attention: Of the network, unless chosen.
@@ -204,7 +204,7 @@ class MDMOptions(OptionTable):
 
     @property
     def name(self) -> str:
-        """What the numbers are by, in results."""
+        """Name of the estimator in results."""
         if self.convention:
             return self.convention
         return "path" if self.process.follows else str(self.estimator)
@@ -222,7 +222,7 @@ class MDMOptions(OptionTable):
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """Options that move no number by this estimator, but the seed of generation."""
+        """Options that have no effect with this estimator."""
         if self.name == "path":
             return ("estimator", *_DRAWN)
         if self.name in ("elbo", "llada"):
@@ -233,6 +233,6 @@ class MDMOptions(OptionTable):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """All that a number depends on, as JSON."""
+        """Everything that a number depends on, as JSON."""
         kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
         return {**kept, "unmasking": self.process.rule, "estimator": self.name}

@@ -150,7 +150,7 @@ Target: TypeAlias = TargetTokens | Block
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """What an estimator came to."""
+    """Result of an estimator."""
 
     value: T
     passes: int
@@ -176,7 +176,7 @@ def answer_all(
     unmasking: Unmasking,
     jobs: Sequence[tuple[Target, Requests[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
-    """Answer estimators until each has ended.
+    """Run the network's passes that estimators request, until each has ended.
 
     Args:
         denoiser: What predicts.
@@ -225,7 +225,7 @@ def _distinct(masked: Tensor) -> tuple[Tensor, Tensor]:
 def _predict(
     denoiser: MaskedReader, unmasking: Unmasking, jobs: Iterable[_Job[T]]
 ) -> Iterator[Predicted]:
-    """Answer what jobs of one shape wait for, in batches."""
+    """Compute the predictions that jobs of one shape wait for, in batches."""
     jobs = list(jobs)
     truth = torch.cat(
         [job.target.all_tokens.expand(len(job.masked), -1) for job in jobs]
@@ -311,7 +311,7 @@ def _spread(table: Tensor, masked: Tensor) -> Tensor:
 
 
 def _told(job: _Job[T], err: ValueError) -> ValueError:
-    """Tell an estimator that it gets no answer: it knows the name of its query."""
+    """Raise an error inside an estimator, which adds the name of its query."""
     try:
         job.requests.throw(err)
     except ValueError as named:

@@ -71,7 +71,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a file says."""
+    """Content of a mixture file."""
 
     factors: Sequence[Factor]
     """But models, in the order in which they change a question."""
@@ -108,7 +108,7 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
 
 
 class _Wrong(ValueError):
-    """What a file says cannot be."""
+    """Error of a mixture file."""
 
 
 @dataclass
@@ -235,7 +235,7 @@ class _Reading:
             return retrieve, hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
     def _called(self, content: Any) -> tuple[Retrieve, str]:
-        """Return what calls a function, if that was consented to, and its name."""
+        """Return a retriever that calls a trusted function, and its name."""
         name = _text(content, "documents.callable")
         if ":" not in name:
             raise _Wrong(

@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Option:
-    """One answer of a question, and what its probability consists of."""
+    """One answer to a question, with the components of its probability."""
 
     text: str
     parts: Parts
@@ -87,7 +87,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Question:
-    """A document of a task, with what is asked about it."""
+    """A document of a task with its options."""
 
     document: int
     options: Sequence[Option]
@@ -146,7 +146,7 @@ def _split(parts: Parts, values: Numbers) -> dict[str, float]:
 
 
 def worth(questions: Sequence[Question]) -> dict[str, Any]:
-    """Return what results say of a task's components, as JSON.
+    """Return the worth of a task's components for results, as JSON.
 
     Args:
         questions: Of the task, one at least.
