@@ -28,7 +28,7 @@ from lm_latent_eval.audit.verdict import (
     Item,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 
 LONG = (300, 1200, 4800)
@@ -103,7 +103,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                 )
     if not compared:
         why = f"every request was refused: {refused}"
-        return untold(FOLLOWS, why if refused else "no text has several words")
+        return undetermined(FOLLOWS, why if refused else "no text has several words")
     return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
 
 
@@ -120,7 +120,7 @@ def _documents(session: Session) -> Finding:
     texts = [*session.texts[: session.plan.texts]]
     alone = [session.ask.score_texts([text])[0] for text in texts]
     if all(math.isnan(reply.log_p) for reply in alone):
-        return untold(DOCUMENTS, f"every text was refused: {alone[0].refused}")
+        return undetermined(DOCUMENTS, f"every text was refused: {alone[0].refused}")
     forward = session.ask.score_texts(texts)
     backward = session.ask.score_texts(texts[::-1])[::-1]
     twice = session.ask.score_texts([*texts, *texts])[len(texts) :]
@@ -219,7 +219,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
             )
     if not compared:
         why = f"every split was refused: {refused}" if splits else "no text has a place"
-        return untold(item, why)
+        return undetermined(item, why)
     others = f"; others are refused: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
 
@@ -252,12 +252,12 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
         ends.append(-gap if -gap > slack else 0.0)
     if not ends:
         why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
-        return untold(ROLLING, f"texts are refused: {why}"), False
+        return undetermined(ROLLING, f"texts are refused: {why}"), False
     if not any(ends):
         return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
     mean = sum(ends) / len(ends)
-    said = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
-    return holds(ROLLING, said), True
+    detail = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
+    return holds(ROLLING, detail), True
 
 
 def _over(session: Session, text: str, end: float) -> Finding | None:
@@ -305,7 +305,7 @@ def _windows(session: Session, *, ended: bool) -> Finding:
         repeated = space.join([source] * (1 + length // len(source)))
         cuts = [cut for cut in session.cuts(repeated) if cut <= length]
         if len(cuts) < 2:
-            return untold(WINDOWS, "no text has several words")
+            return undetermined(WINDOWS, "no text has several words")
         text, middle = repeated[: cuts[-1]], cuts[len(cuts) // 2]
         pairs = [("", text)]
         [whole] = session.ask.score_texts([text])
@@ -314,8 +314,8 @@ def _windows(session: Session, *, ended: bool) -> Finding:
             pairs = [("", text[:middle]), (text[:middle], text[middle:])]
             parts = session.ask.score(pairs)
         if refused := next((r.refused for r in (whole, *parts) if r.refused), ""):
-            said = f"up to {held} characters; {len(text)} are refused: {refused}"
-            return untold(WINDOWS, said)
+            detail = f"up to {held} characters; {len(text)} are refused: {refused}"
+            return undetermined(WINDOWS, detail)
         gap = difference(whole, *parts)
         slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10
         # An end that is charged makes the whole less probable, nobody says by how much.

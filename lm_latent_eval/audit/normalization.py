@@ -38,7 +38,7 @@ from lm_latent_eval.audit.verdict import (
     Finding,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 
 BETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
@@ -199,7 +199,7 @@ def _best(asked: Asked) -> list[dict[str, object]]:
 
 def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
     if (why := _refusal(lists)) is not None:
-        return untold(LISTS, f"every request was refused: {why}")
+        return undetermined(LISTS, f"every request was refused: {why}")
     bad = [
         (pair, reply)
         for asked in lists
@@ -231,11 +231,15 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
 
 def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
     if not session.complete:
-        return untold(COMPLETE, "no list was given as complete (--options, --complete)")
+        return undetermined(
+            COMPLETE, "no list was given as complete (--options, --complete)"
+        )
     for asked in lists:
         total, error = _total(session, asked)
         if refused := [reply for _, reply in asked if reply.refused]:
-            return untold(COMPLETE, f"an option was refused: {refused[0].refused}")
+            return undetermined(
+                COMPLETE, f"an option was refused: {refused[0].refused}"
+            )
         if abs(total - 1) > error:
             return fails(
                 COMPLETE,
@@ -254,7 +258,7 @@ def _large(
     """Bet on pairs of options, or on a long list, drawn as frequent as they seem."""
     usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
     if not usable:
-        return untold(LARGE, "no list was answered")
+        return undetermined(LARGE, "no list was answered")
     if session.options and len(session.options_alone) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
     wealth, worst = Wealth(), ("", 0.0, "")
@@ -329,7 +333,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     pairs = [(context, character) for character in head]
     asked = [*zip(pairs, session.ask.score(pairs), strict=True)]
     if (why := _refusal([asked])) is not None:
-        return untold(CODE_POINTS, f"inside words, requests are refused: {why}")
+        return undetermined(CODE_POINTS, f"inside words, requests are refused: {why}")
     total, error = _total(session, asked)
     if total > 1 + error:
         return fails(

@@ -26,7 +26,7 @@ from lm_latent_eval.audit.verdict import (
     Verdict,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 from lm_latent_eval.files import one_line
 
@@ -66,11 +66,11 @@ def _counts(session: Session) -> Finding:
     for finding in session.counted:
         if finding.verdict is Verdict.FAILS:
             return finding
-    said = [f"{compared} counts of answers"] if compared else []
-    said += [finding.said for finding in session.counted]
-    if not said:
-        return untold(COUNTS, "answers count nothing, and no --tasks were given")
-    return holds(COUNTS, "; ".join(said))
+    detail = [f"{compared} counts of answers"] if compared else []
+    detail += [finding.detail for finding in session.counted]
+    if not detail:
+        return undetermined(COUNTS, "answers count nothing, and no --tasks were given")
+    return holds(COUNTS, "; ".join(detail))
 
 
 def _variants(text: str) -> dict[str, tuple[str, str]]:
@@ -107,7 +107,7 @@ def _charged(session: Session) -> Finding:
     if begun.log_p > -1e-9 and not math.isnan(whole.log_p):
         free["the first word"] = ("", first)
     if all(math.isnan(reply.log_p) for reply in [*replies, whole, begun]):
-        return untold(CHARGED, f"every text was refused: {replies[0].refused}")
+        return undetermined(CHARGED, f"every text was refused: {replies[0].refused}")
     if not free:
         return holds(CHARGED, f"{', '.join(variants)}")
     return fails(
@@ -166,8 +166,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
                 session.slack(reply, comparisons=comparisons)
             )
             if over and not reply.is_greedy:
-                said = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
-                return _wrong(said, [(pair, reply)])
+                detail = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
+                return _wrong(detail, [(pair, reply)])
         if not greedy:
             continue
         [(pair, reply)] = greedy
@@ -175,8 +175,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         gap = best[1].log_p - reply.log_p
         slack = session.slack(best[1], reply, comparisons=comparisons)
         if session.kind is Kind.WORDS and gap > slack:
-            said = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
-            return _wrong(said, [(pair, reply), best])
+            detail = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
+            return _wrong(detail, [(pair, reply), best])
         if reply.error:
             continue
         texts = session.ask.write(context, 1, tokens=TOKENS, sample=False)
@@ -185,18 +185,18 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         [text] = texts
         shared = _begins(text, pair[1]) or text.strip() == ""
         if not shared and len(pair[1].encode()) <= TOKENS - 2:
-            said = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
-            return _wrong(said, [(pair, reply)])
+            detail = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
+            return _wrong(detail, [(pair, reply)])
     if not compared:
-        return untold(GREEDY, "every request was refused")
+        return undetermined(GREEDY, "every request was refused")
     return holds(GREEDY, f"{compared} options of {session.plan.contexts} lists")
 
 
-def _wrong(said: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
+def _wrong(detail: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
     context = asked[0][0][0]
     return fails(
         GREEDY,
-        f"after {context[-30:]!r}, {said}",
+        f"after {context[-30:]!r}, {detail}",
         requests=[
             {**request(pair, reply), "is_greedy": reply.is_greedy}
             for pair, reply in asked
@@ -221,20 +221,20 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     of words scores unknown ones, and writes none: only those that it has written count.
     """
     if session.kind is Kind.ANSWERS:
-        return untold(SAMPLES, "what is written before an answer is not scored")
+        return undetermined(SAMPLES, "what is written before an answer is not scored")
     places = session.places(1, rng)
     context = places[0][0] if places else ""
     number = session.plan.samples
     texts = session.ask.write(context, number, tokens=TOKENS, sample=True)
     if texts is None:
-        return untold(SAMPLES, "it writes no samples")
+        return undetermined(SAMPLES, "it writes no samples")
     asked = [
         (pair, reply)
         for pair, reply in _asked(session, context)
         if not math.isnan(reply.log_p) and len(pair[1].encode()) <= TOKENS - 2
     ]
     if not asked:
-        return untold(SAMPLES, "no option was scored")
+        return undetermined(SAMPLES, "no option was scored")
     if not any(text[:1].isspace() for text in texts):
         texts = [f" {text}" for text in texts] if context else texts
     more, tests = None, 4 * (len(asked) + 1)
@@ -245,7 +245,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     if session.kind is Kind.WORDS:
         rows = [row for row in rows if row[2] > 0]
         if not rows:
-            return untold(SAMPLES, f"none of {len(asked)} options was written")
+            return undetermined(SAMPLES, f"none of {len(asked)} options was written")
     for pair, reply, count, p in rows:
         slack = math.exp(session.slack(reply, comparisons=tests))
         few = binom.cdf(count, number, min(p / slack, 1.0))
@@ -320,18 +320,18 @@ def _errors(session: Session) -> Finding:
     pairs = _pairs(session)
     replies = [session.ask.score(pairs)]
     if not any(reply.error for reply in replies[0]):
-        return untold(ERRORS, "it prints none")
+        return undetermined(ERRORS, "it prints none")
     for seed in range(1, session.plan.seeds):
         try:
             other = session.ask.backend.reopened(seed=str(seed))
         except Exception as err:  # of code that is not ours
-            return untold(ERRORS, f"it takes no seed: {one_line(err)}")
+            return undetermined(ERRORS, f"it takes no seed: {one_line(err)}")
         replies.append(session.ask.over(other).score(pairs))
     scores = np.array([[reply.log_p for reply in row] for row in replies])
     printed = np.array([[reply.error for reply in row] for row in replies])
     usable = np.isfinite(scores).all(0) & (printed > 0).all(0)
     if not usable.any():
-        return untold(ERRORS, "no request has one with every seed")
+        return undetermined(ERRORS, "no request has one with every seed")
     spread = scores[:, usable].var(0, ddof=1)
     squares = (printed[:, usable] ** 2).mean(0)
     degrees = int(usable.sum()) * (len(replies) - 1)

@@ -19,7 +19,7 @@ from lm_latent_eval.audit.verdict import (
     Item,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 from lm_latent_eval.files import one_line
 
@@ -76,7 +76,7 @@ def sameness(session: Session) -> Iterator[Finding]:
     base = requests.asked(ask)
     if all(math.isnan(reply.log_p) for reply in base):
         why = f"every request was refused: {base[0].refused}"
-        yield from (untold(item, why) for item in _ITEMS)
+        yield from (undetermined(item, why) for item in _ITEMS)
         return
 
     def compare(item: Item, *others: tuple[str, list[Reply]]) -> Finding:
@@ -152,7 +152,7 @@ def _cut(session: Session, requests: Requests) -> Finding:
                 beside={"context": one[0], "continuation": one[1]},
             )
     if not requests.cut:
-        return untold(CUT, "no continuation has several words")
+        return undetermined(CUT, "no continuation has several words")
     return holds(CUT, f"{min(len(requests.cut), session.plan.texts)} texts")
 
 
@@ -183,7 +183,7 @@ def _batches(
             other = session.ask.over(session.ask.backend.reopened(batch_size=size))
         except Exception as err:  # of code that is not ours
             why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
-            return untold(BATCHES, why)
+            return undetermined(BATCHES, why)
         found.append((f"with batch_size={size}", requests.asked(other)))
     return compare(BATCHES, *found)
 
@@ -201,7 +201,7 @@ def _cached(
                 ("from a cache", requests.asked(other)),
             )
     except Exception as err:  # of code that is not ours
-        return untold(CACHE, f"it takes no cache: {one_line(err)}")
+        return undetermined(CACHE, f"it takes no cache: {one_line(err)}")
 
 
 def _compared(
@@ -215,8 +215,8 @@ def _compared(
     for how, replies in others:
         for n, (one, other) in enumerate(zip(base, replies, strict=True)):
             if bool(one.refused) is not bool(other.refused):
-                said = one.refused or other.refused
-                return fails(item, f"a request is refused only {how}: {said}")
+                detail = one.refused or other.refused
+                return fails(item, f"a request is refused only {how}: {detail}")
             if one.log_p == other.log_p or one.refused:
                 continue
             gap = abs(one.log_p - other.log_p)

@@ -164,8 +164,8 @@ class Requester:
             return ask(asked)
         except Exception as err:  # of code that is not ours
             if len(asked) == 1:
-                said = " ".join(f"{type(err).__name__}: {err}".split())[:200]
-                return [Reply(math.nan, refused=said)]
+                detail = " ".join(f"{type(err).__name__}: {err}".split())[:200]
+                return [Reply(math.nan, refused=detail)]
         return [reply for one in asked for reply in self._answers(ask, [one])]
 
 

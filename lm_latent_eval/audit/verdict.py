@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "fails"
-    UNTOLD = "cannot be told"
+    UNDETERMINED = "cannot be told"
 
 
 class Kind(StrEnum):
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     ANSWERS = "answers"
 
     @property
-    def said(self) -> str:
+    def claim(self) -> str:
         """The claim in words."""
         return {
             Kind.STRINGS: "p of a string: holds everywhere, charges everything",
@@ -95,7 +95,7 @@ class Finding:
 
     item: Item
     verdict: Verdict
-    said: str
+    detail: str
     """Why, in a line."""
     witness: Mapping[str, Any] = field(default_factory=dict)
     """Requests and answers that show a failure, as JSON; nats."""
@@ -105,16 +105,16 @@ class Finding:
         return self.verdict is Verdict.FAILS and kind not in self.item.may_fail
 
 
-def holds(item: Item, said: str) -> Finding:
+def holds(item: Item, detail: str) -> Finding:
     """Return the finding that an item holds."""
-    return Finding(item, Verdict.HOLDS, said)
+    return Finding(item, Verdict.HOLDS, detail)
 
 
-def fails(item: Item, said: str, **witness: Any) -> Finding:
+def fails(item: Item, detail: str, **witness: Any) -> Finding:
     """Return the finding that an item fails, with the requests that show it."""
-    return Finding(item, Verdict.FAILS, said, witness)
+    return Finding(item, Verdict.FAILS, detail, witness)
 
 
-def untold(item: Item, said: str) -> Finding:
+def undetermined(item: Item, detail: str) -> Finding:
     """Return the finding that an item cannot be tested, with the reason."""
-    return Finding(item, Verdict.UNTOLD, said)
+    return Finding(item, Verdict.UNDETERMINED, detail)

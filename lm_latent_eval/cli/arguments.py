@@ -47,9 +47,9 @@ class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
     """Subcommands whose description begins with their line in the list of commands."""
 
     def add_parser(self, name: str, **kwargs: Any) -> Any:
-        said = kwargs.get("help", "")
+        summary = kwargs.get("help", "")
         more = kwargs.get("description", "")
-        kwargs["description"] = f"{said[:1].upper()}{said[1:]}. {more}".rstrip()
+        kwargs["description"] = f"{summary[:1].upper()}{summary[1:]}. {more}".rstrip()
         return super().add_parser(name, **kwargs)
 
 
@@ -97,9 +97,9 @@ def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     lines = []
     for title, rows in commands.items():
         lines += ["", f"{title}:"]
-        for name, said in rows.items():
+        for name, summary in rows.items():
             lines += textwrap.wrap(
-                f"{name:<{width}} {said}",
+                f"{name:<{width}} {summary}",
                 76,
                 initial_indent="  ",
                 subsequent_indent=" " * (width + 3),
@@ -107,7 +107,9 @@ def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def say_idle(args: argparse.Namespace, names: Iterable[str] | None, why: str) -> None:
+def warn_of_idle(
+    args: argparse.Namespace, names: Iterable[str] | None, why: str
+) -> None:
     """Warn about given options that have no effect.
 
     Args:
@@ -166,7 +168,7 @@ def add_options(
             action = parser.add_argument(
                 _flag(row.name),
                 metavar=_METAVARS.get(row.kind, "NAME"),
-                help=_said(row, rows),
+                help=_help(row, rows),
             )
             _complete(action, row.choices)
 
@@ -189,7 +191,7 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
             type=type(default),
             default=default,
             metavar=_METAVARS[row.kind],
-            help=_said(dataclasses.replace(row, default=default), rows),
+            help=_help(dataclasses.replace(row, default=default), rows),
         )
 
 
@@ -208,7 +210,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _said(row: Option, rows: Sequence[Option]) -> str:
+def _help(row: Option, rows: Sequence[Option]) -> str:
     """Return an option's help in the style of argparse: no sentence, names as flags."""
     names = {each.name for each in rows}
 

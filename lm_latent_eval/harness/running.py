@@ -73,7 +73,7 @@ _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 
 @contextmanager
-def asking_a_component() -> Iterator[None]:
+def component_call() -> Iterator[None]:
     """Mark calls of a model by another one of ours, which stores the answers itself."""
     before = _asking.set(True)
     try:
@@ -126,7 +126,9 @@ def stock_rates(task: Any) -> list[str]:
     ]
 
 
-def said(task: Any, instances: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
+def hypothetical_metrics(
+    task: Any, instances: Sequence[Any], answers: Sequence[Any]
+) -> dict[str, Any]:
     """Return a task's metrics of a document, given hypothetical answers.
 
     Args:

@@ -122,12 +122,8 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
 
         if the latents are draws of p(z | x). Those of a text that the model wrote are.
 
-        Args:
-            model: A latent LM.
-            proposal: Its proposal.
-            batch: B whole texts.
-            keys: The key of each text's random numbers.
-            latents: R a text, which may be copies of one.
+        Arguments are those of ``log_weights``, and ``latents``, R a text, which may be
+        copies of one.
 
         Raises:
             ValueError: If the model's latents allow no local move.

@@ -149,7 +149,7 @@ class Estimator(ABC):
             model: A latent LM.
             proposal: Its proposal.
             batch: B whole texts.
-            keys: The key of each text's random numbers.
+            keys: The key of each text's random numbers (``stream_key``).
 
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.

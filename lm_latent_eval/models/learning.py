@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,18 @@ from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spellin
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer
+
+AnnotatedT = TypeVar("AnnotatedT", bound=tuple[Any, ...])
+
+
+class AnnotatedText(Protocol):
+    """A text with annotation of any kind."""
+
+    @property
+    def text(self) -> str: ...
+
+
+TextT = TypeVar("TextT", bound=AnnotatedText)
 
 OPTIONS = Options(epochs=20, batch_size=64, learning_rate=3e-3, patience=2)
 HELD_OUT = 10
@@ -123,6 +135,49 @@ def train_checkpoint(
             else None
         )
         save(model, tokenizer, directory, model.state_dict(), writing)
+
+
+def train_annotated(
+    model: Pretrained,
+    parts: dict[str, Part[AnnotatedT]],
+    annotate: Callable[[TextT], AnnotatedT | None],
+    texts: Sequence[TextT],
+    dev: Sequence[TextT],
+    directory: Path,
+    tokenizer: WordTokenizer,
+    size: object,
+    options: Options,
+) -> None:
+    """Train a new model on annotated texts, and write its checkpoint.
+
+    Args:
+        model: See ``train_checkpoint``.
+        parts: What is trained of it.
+        annotate: Makes an item of a text, its word ids first; None: the text is left
+            out.
+        texts: Training text.
+        dev: Development text.
+        directory: See ``train_checkpoint``.
+        tokenizer: Its vocabulary.
+        size: How large the model is, a dataclass.
+        options: How to train.
+    """
+    items, held_out = (
+        [item for text in some if (item := annotate(text)) is not None]
+        for some in (texts, dev)
+    )
+    train_checkpoint(
+        model,
+        parts,
+        items,
+        held_out,
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+    )
 
 
 def annotated_parts(

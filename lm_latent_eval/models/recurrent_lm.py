@@ -44,8 +44,8 @@ from lm_latent_eval.models.recurrent import (
     RecurrentStack,
     initialise,
 )
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.batch import TokenBatch, known_ids
+from lm_latent_eval.text.words import PADDING, START
 from lm_latent_eval.values import Each, Share, Whole
 
 TABLE = 1 << 24
@@ -131,9 +131,7 @@ class RecurrentLM(Pretrained, ABC):
         return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        known = batch.inputs.masked_fill(
-            batch.inputs >= self.config.vocab_size, UNKNOWN
-        )
+        known = known_ids(batch.inputs, self.config.vocab_size)
         hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
         return Encoded(batch, hidden, carry)
 
@@ -146,11 +144,8 @@ class RecurrentLM(Pretrained, ABC):
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
         batch = encoded.batch
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
+        known, cost = batch.uttered(self.config.vocab_size)
         inside = batch.inside
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
         at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
             widened(self.log_prob(hidden, words))

@@ -103,8 +103,8 @@ class Server:
             ServerError: If nobody answers, or there are several of other names.
         """
         url = base_url.rstrip("/").removesuffix("/completions")
-        said = _asked(f"{url}/models", None, timeout)
-        models = [m for m in said.get("data") or () if isinstance(m, dict)]
+        reply = _asked(f"{url}/models", None, timeout)
+        models = [m for m in reply.get("data") or () if isinstance(m, dict)]
         named = [m for m in models if name in (m.get("id"), m.get("root"))]
         found = named or models
         if len(found) != 1 or not isinstance(found[0].get("id"), str):
@@ -182,8 +182,8 @@ class Server:
 
     def _complete(self, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
         url = f"{self.url}/completions"
-        said = _asked(url, {"model": self.model, **body}, self.timeout)
-        choices = said.get("choices")
+        reply = _asked(url, {"model": self.model, **body}, self.timeout)
+        choices = reply.get("choices")
         if not isinstance(choices, list) or len(choices) != number:
             raise ServerError(f"{url} returned no {number} choices")
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
@@ -192,8 +192,8 @@ class Server:
         tokens = choice.get("token_ids")
         if not isinstance(tokens, list) or not tokens:
             raise self._lacks("token_ids of what it draws (return_token_ids=true)")
-        said = choice.get("logprobs") or {}
-        log_p, best = said.get("token_logprobs"), said.get("top_logprobs")
+        reply = choice.get("logprobs") or {}
+        log_p, best = reply.get("token_logprobs"), reply.get("top_logprobs")
         if not log_p or not best or not len(log_p) == len(best) == len(tokens):
             raise self._lacks("log-probabilities of what it draws (logprobs=1)")
         return Completion(
@@ -300,17 +300,17 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)
     with urllib.request.urlopen(request, timeout=timeout) as response:
-        said = json.loads(response.read())
-    if not isinstance(said, dict):
+        reply = json.loads(response.read())
+    if not isinstance(reply, dict):
         raise ValueError("the answer is no JSON object")
-    return said
+    return reply
 
 
 def _message(content: bytes) -> str:
     """Return the message of an error."""
     try:
-        said = json.loads(content)
-        error = said.get("error", said)
+        reply = json.loads(content)
+        error = reply.get("error", reply)
         text = str(error.get("message", error))
     except (ValueError, AttributeError):
         text = content.decode("utf-8", "replace")

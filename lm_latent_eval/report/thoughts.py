@@ -277,21 +277,21 @@ def how_thought(ours: dict[str, Any]) -> str:
     shares = ", ".join(
         f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
     )
-    said = (
+    words = (
         f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
         f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
     )
     if number := thoughts.get("questions_decided", 0) + (
         undecided := thoughts.get("questions_undecided", 0)
     ):
-        said += (
+        words += (
             f" The most probable answer is certain (95 %, each by itself) of "
             f"{number - undecided:,} of {number:,} questions; {undecided:,} are "
             "undecided."
         )
     if ours["model_temperature"] != 1:
-        said += f" p is the model's at temperature {ours['model_temperature']:g}."
-    return said
+        words += f" p is the model's at temperature {ours['model_temperature']:g}."
+    return words
 
 
 def _drawn(kept: ThoughtFile) -> Iterator[str]:

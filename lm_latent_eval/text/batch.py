@@ -13,6 +13,11 @@ from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.text.words import UNKNOWN
 
 
+def known_ids(ids: Tensor, vocab_size: int) -> Tensor:
+    """Replace ids that a model cannot utter by that of the unknown word."""
+    return ids.masked_fill(ids >= vocab_size, UNKNOWN)
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """B pieces of text, padded to T tokens.
@@ -121,7 +126,7 @@ class TokenBatch:
             Ids, and what they cost on top of their probability, 0 but of unknown words,
             nats, (B, T) each.
         """
-        words = self.targets.masked_fill(self.targets >= vocab_size, UNKNOWN)
+        words = known_ids(self.targets, vocab_size)
         return words, self.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
 
     @cached_property

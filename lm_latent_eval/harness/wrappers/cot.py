@@ -20,10 +20,10 @@ from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
     host,
+    hypothetical_metrics,
     or_without,
     run_digest,
     running_tasks,
-    said,
 )
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
 from lm_latent_eval.ledger.database import UNFINISHED, remove
@@ -68,7 +68,7 @@ class TaskDocument:
         scores = []
         for answer in thoughts.answers:
             chosen = (thoughts.question, answer)
-            values = said(
+            values = hypothetical_metrics(
                 self.of_task,
                 self.instances,
                 [(0.0 if i.args == chosen else -1e9, False) for i in self.instances],

@@ -20,10 +20,10 @@ from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
-    asking_a_component,
+    component_call,
     host,
+    hypothetical_metrics,
     running_tasks,
-    said,
 )
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.latent import Normalization
@@ -234,7 +234,7 @@ class _Component:
                 )
                 for number, each in enumerate(some)
             ]
-            with asking_a_component():
+            with component_call():
                 answers = (
                     self.lm.loglikelihood_rolling(requests)
                     if whole
@@ -385,7 +385,7 @@ def _right(
         return None
     scores = []
     for place in places:
-        values = said(
+        values = hypothetical_metrics(
             task,
             instances,
             [(0.0 if n == place else -1e9, False) for n in range(len(instances))],

@@ -34,7 +34,7 @@ from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
 
 
@@ -196,12 +196,8 @@ class LDAJoint(StepLM):
 
     def read(self, batch: TokenBatch) -> Tensor:
         """Return log phi of each word under each topic, (B, T, N) float64."""
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
-        log_words = self.log_phi().T[known]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        return log_words + cost[..., None]
+        known, cost = batch.uttered(self.config.vocab_size)
+        return self.log_phi().T[known] + cost[..., None]
 
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return how often each topic was drawn before all text, (B, 1, N)."""

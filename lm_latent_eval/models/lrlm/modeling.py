@@ -54,7 +54,7 @@ from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import Unmoved, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import PADDING, START
 
 TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
@@ -243,12 +243,12 @@ class LRLM(RelationModel):
         inside = torch.arange(targets.shape[1]) < length[:, None]
         place = sent(inside.flatten().nonzero()[:, 0], value.device)
         at_once = max(1, TABLE // self.config.vocab_size)
-        known, value = self.words.known(batch.targets), value.flatten(0, 1)
+        known, cost = batch.uttered(self.config.vocab_size)
+        value = value.flatten(0, 1)
         parts = [
             widened(self.words.log_prob(value[some], known.flatten()[some]))
             for some in place.split(at_once)
         ]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
         log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
         return log_p.view_as(cost) + cost
 

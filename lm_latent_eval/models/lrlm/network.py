@@ -16,7 +16,7 @@ from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.batch import known_ids
 
 States = tuple[Tensor, ...]
 """What every layer was given, and what the last one returned, (words, H) each."""
@@ -261,7 +261,7 @@ class Words(nn.Module):
 
     def known(self, words: Tensor) -> Tensor:
         """Map words that can only be copied to the unknown one."""
-        return words.masked_fill(words >= self.config.vocab_size, UNKNOWN)
+        return known_ids(words, self.config.vocab_size)
 
     @property
     def output(self) -> Tensor:

@@ -88,7 +88,7 @@ class MDMScorer(NetworkScorer):
         )
         chosen = {
             **self.options.chosen,
-            "process": self.options.said,
+            "process": self.options.description,
             "scored_as": "documents",
         }
         self.settings = {

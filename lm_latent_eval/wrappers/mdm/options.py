@@ -210,7 +210,7 @@ class MDMOptions(OptionTable):
         return "path" if self.process.follows else str(self.estimator)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The process, in words."""
         length = self.block_length
         blocks = "the whole text at once" if length is None else f"blocks of {length}"

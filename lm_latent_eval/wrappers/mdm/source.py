@@ -244,8 +244,8 @@ def refuse_uniform(config: PretrainedConfig, name: str) -> None:
     """
     graph = getattr(config, "graph", None)  # SEDD
     kind = graph.get("type") if isinstance(graph, dict) else None
-    said = (config.model_type, kind, getattr(config, "diffusion", None))
-    if said[0] in UNIFORM or "uniform" in said[1:]:
+    description = (config.model_type, kind, getattr(config, "diffusion", None))
+    if description[0] in UNIFORM or "uniform" in description[1:]:
         raise ValueError(
             f"{name} is a uniform-state diffusion model ({config.model_type}): it "
             "replaces tokens by any others and may replace them again, so no token is "

@@ -284,7 +284,7 @@ def _predict(
 
     def named(row: int, err: ValueError) -> ValueError:
         owners_of = [job for job in jobs for _ in range(len(job.masked))]
-        return _told(owners_of[int(who[owners[row]])], err)
+        return _throw(owners_of[int(who[owners[row]])], err)
 
     for _ in denoiser.in_batches(len(shown), tokens.shape[1], read, named):
         pass
@@ -310,7 +310,7 @@ def _spread(table: Tensor, masked: Tensor) -> Tensor:
     return found.masked_fill(~masked[..., None], 0.0)
 
 
-def _told(job: _Job[T], err: ValueError) -> ValueError:
+def _throw(job: _Job[T], err: ValueError) -> ValueError:
     """Raise an error inside an estimator, which adds the name of its query."""
     try:
         job.requests.throw(err)

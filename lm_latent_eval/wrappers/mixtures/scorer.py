@@ -132,7 +132,7 @@ class MixtureScorer:
     """By the names of the models that are mixed; one, of any name, where none are."""
     identity: dict[str, Any]
     """Of the models, as JSON: all that their numbers depend on."""
-    said: dict[str, Any]
+    facts: dict[str, Any]
     """What results say of them."""
     normalization: Normalization = Normalization.BELOW_ONE
     unsure_greedy: int = field(default=0, init=False)
@@ -169,7 +169,7 @@ class MixtureScorer:
                 "seed": self.mixture.seed,
                 "mass": str(self.normalization),
                 "mixture_digest": self.mixture.digest,
-                **self.said,
+                **self.facts,
             },
         }
 
