@@ -40,7 +40,6 @@ LADDER = (
     "wrappers",
     "testing",
     "extend",
-    "metric",
     "task",
     "report",
     "contrastive",

@@ -44,10 +44,10 @@ from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
-from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
+from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
 from lm_latent_eval.scoring.texts import Query, naming
 

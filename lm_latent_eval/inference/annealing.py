@@ -102,11 +102,7 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         draws = proposal.sample(q, streams, self.chains)
         log_p = widened(model.log_joint(p, draws.latents))
         at = Scored(draws.latents, log_p, draws.log_q)
-        log_w = at.log_ratio / self.length
-        for step in range(1, self.length):
-            at = move(at, step / self.length, step, backwards=False)
-            log_w = log_w + at.log_ratio / self.length
-        return log_w
+        return self._annealed(at, move, backwards=False)
 
     def reverse_log_weights(
         self,
@@ -133,9 +129,14 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
+        return self._annealed(at, move, backwards=True)
+
+    def _annealed(self, at: Scored, move: Transitions, *, backwards: bool) -> Tensor:
+        """Move chains through all temperatures; return their log-weights, (B, R)."""
         log_w = at.log_ratio / self.length
-        for step in reversed(range(1, self.length)):
-            at = move(at, step / self.length, step, backwards=True)
+        steps = range(1, self.length)
+        for step in reversed(steps) if backwards else steps:
+            at = move(at, step / self.length, step, backwards=backwards)
             log_w = log_w + at.log_ratio / self.length
         return log_w
 

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
-from lm_latent_eval.metric import complete, known, present, whole_counts
+from lm_latent_eval.metric_functions.columns import (
+    complete,
+    known,
+    present,
+    whole_counts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +47,7 @@ def importance_perplexity(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and facts to report with its numbers.
-
-    Args:
-        inputs: As they are given.
-        stored: Rows that ``evaluate`` has already.
-
-    Raises:
-        ValueError: If one is missing, or not one that is taken.
-    """
+    """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     known(inputs, _of_filters, compute, CorpusEstimate.of)
     if inputs.get("log_increments") is not None:
         inputs = _of_filters(**inputs)

@@ -27,8 +27,8 @@ from lm_latent_eval.latent import (
 from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
-from lm_latent_eval.scoring.following import Pieces
 from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.progress import Pieces
 from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder

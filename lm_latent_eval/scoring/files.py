@@ -31,9 +31,9 @@ from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
-from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts

@@ -20,7 +20,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.following import Following, Pieces
+from lm_latent_eval.scoring.progress import Pieces, ReadingProgress
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -168,7 +168,7 @@ class WholeTexts:
         def weigh(some: Sequence[Text]) -> Tensor:
             words = [len(text.words) for text in some]
             pieces = self.evaluation.pieces(method, purpose, some)
-            with Following(words, bar, pieces).reading():
+            with ReadingProgress(words, bar, pieces).reading():
                 log_w = method.log_weights(
                     self.evaluation.model,
                     self.evaluation.proposal,
@@ -360,7 +360,7 @@ class Continuations:
     def _read(self, method: Estimator, bar: tqdm, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
         words = [len(context.context) for context in contexts]
-        with Following(words, bar, self._pieces(method, contexts)).reading():
+        with ReadingProgress(words, bar, self._pieces(method, contexts)).reading():
             particles, given = read_contexts(self.evaluation, method, contexts)
         last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
@@ -374,7 +374,7 @@ class Continuations:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
-        with Following([len(text.words) for text in texts], bar).reading():
+        with ReadingProgress([len(text.words) for text in texts], bar).reading():
             after = method.extend(
                 self.evaluation.model,
                 self.evaluation.stepwise,

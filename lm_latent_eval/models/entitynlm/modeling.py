@@ -31,7 +31,7 @@ from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
-from lm_latent_eval.models.entitynlm.following import Encoded, Following
+from lm_latent_eval.models.entitynlm.given_chains import Encoded, GivenChains
 from lm_latent_eval.models.entitynlm.latents import Chains, EntityState
 from lm_latent_eval.models.entitynlm.network import NUMBERS, Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
@@ -111,19 +111,19 @@ class EntityNLM(Pretrained):
 
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
-        following = encoded.follow(chains)
-        log_words = self._log_words(encoded, chains, following)
-        return (following.log_prob() + log_words).sum(-1)
+        given = encoded.follow(chains)
+        log_words = self._log_words(encoded, chains, given)
+        return (given.log_prob() + log_words).sum(-1)
 
     def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
         return self._log_words(encoded, chains, encoded.follow(chains))
 
     def _log_words(
-        self, encoded: Encoded, chains: Chains, following: Following
+        self, encoded: Encoded, chains: Chains, given: GivenChains
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden, encoded.batch, *following.contexts()
+            encoded.hidden, encoded.batch, *given.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:

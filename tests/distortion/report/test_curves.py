@@ -1,13 +1,11 @@
 import pytest
 import torch
 
-from lm_latent_eval.distortion.report import (
+from lm_latent_eval.distortion.report.curves import (
+    SLICES,
     draw_latent,
     draw_random,
     draw_temperatures,
-)
-from lm_latent_eval.distortion.report.curves import (
-    SLICES,
     plot_corrected,
     plot_curves,
     plot_densities,

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 import lm_latent_eval
-from lm_latent_eval import metric
-from lm_latent_eval.metric import METRICS, complete, metric_path
+from lm_latent_eval import metric_functions
+from lm_latent_eval.metric_functions import METRICS, metric_path
+from lm_latent_eval.metric_functions.columns import complete
 
 
 def test_every_metric_has_a_path():
@@ -21,7 +22,8 @@ def test_an_unknown_name_lists_near_ones():
 
 def test_a_wheel_keeps_them_inside(tmp_path, monkeypatch):
     package = tmp_path / "lm_latent_eval"
-    monkeypatch.setattr(metric, "__file__", str(package / "metric.py"))
+    here = package / "metric_functions" / "__init__.py"
+    monkeypatch.setattr(metric_functions, "__file__", str(here))
     with pytest.raises(FileNotFoundError, match="metrics/information_rate is not"):
         metric_path("information_rate")
 

@@ -39,7 +39,7 @@ class Factors(NamedTuple):
     length: Tensor
 
 
-class Following:
+class GivenChains:
     """B * K given chains, as R rows of T tokens.
 
     What is moved when is told on the host, before anything is scored: chains that a
@@ -336,9 +336,9 @@ class Encoded:
     search: Steps | None = None
     """What searches go by, if not by ``steps``."""
 
-    def follow(self, chains: Chains) -> Following:
+    def follow(self, chains: Chains) -> GivenChains:
         """Return the given chains over the pieces."""
-        return Following(self.steps, self.state, chains, self.batch.on_host[1])
+        return GivenChains(self.steps, self.state, chains, self.batch.on_host[1])
 
     def after(self, chains: Chains) -> EntityState:
         """Return the state after the pieces under the given chains."""

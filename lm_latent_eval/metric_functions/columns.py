@@ -1,48 +1,12 @@
-"""Paths and shared code of the Hugging Face ``evaluate`` modules.
-
-    evaluate.load(lm_latent_eval.metric_path("contrastive_entropy"))
-
-A checkout has them in ``metrics/``, an installed wheel inside the package. Nothing here
-imports ``evaluate``.
-"""
+"""Columns of the metric functions: required, optional, complete, whole numbers."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.options import one_of
-
-METRICS = (
-    "contrastive_entropy",
-    "distortion_error",
-    "importance_perplexity",
-    "information_rate",
-)
-
-
-def metric_path(name: str) -> str:
-    """Return the folder that ``evaluate.load`` takes.
-
-    Raises:
-        ValueError: If there is no such metric; the nearest names are listed.
-        FileNotFoundError: If the installation lacks it.
-
-    Example:
-        >>> Path(metric_path("information_rate"), "information_rate.py").is_file()
-        True
-    """
-    if name not in METRICS:
-        near = difflib.get_close_matches(name, METRICS) or METRICS
-        raise ValueError(f"no metric {name!r}; there is {', '.join(near)}")
-    package = Path(__file__).parent
-    for home in (package / "metrics", package.parent / "metrics"):
-        if (home / name / f"{name}.py").is_file():
-            return str(home / name)
-    raise FileNotFoundError(f"metrics/{name} is not installed beside {package}")
 
 
 def complete(

@@ -34,7 +34,7 @@ class KeepsPieces(Protocol):
 
 
 @dataclass
-class Following:
+class ReadingProgress:
     """Follows a batch that is read, see ``inference.particles.Follower``."""
 
     words: Sequence[int]
