@@ -160,7 +160,7 @@ R = TypeVar("R")
 SCORES = 1 << 25
 """Scores (rows x tokens x vocabulary) of a network held at a time."""
 MOST_ROWS = 64
-"""Rows read together where nobody says how many."""
+"""Rows read together by default."""
 
 logger = logging.getLogger(__name__)
 

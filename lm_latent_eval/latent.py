@@ -69,7 +69,7 @@ class Normalization(StrEnum):
     BY_LENGTH = "no distribution over lengths"
     """Texts do not end: only those of one length compare."""
     UNNORMALISED = "unnormalised"
-    """Scores, whose normaliser nobody knows: there is no perplexity, and only
+    """Scores with an unknown normaliser: there is no perplexity, and only
     differences between texts of one length mean something."""
 
 

@@ -318,7 +318,7 @@ def _windows(session: Session, *, ended: bool) -> Finding:
             return undetermined(WINDOWS, detail)
         gap = difference(whole, *parts)
         slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10
-        # An end that is charged makes the whole less probable, nobody says by how much.
+        # An end that is charged makes the whole less probable, by an unknown amount.
         if gap > slack or (-gap > slack and not ended) or math.isnan(gap):
             return fails(
                 WINDOWS,

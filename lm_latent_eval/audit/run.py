@@ -116,7 +116,7 @@ def audit(
     """Audit a scorer.
 
     Args:
-        session: Who is asked, about what, how often.
+        session: Backend, texts and numbers of requests.
         model: Its name.
         command: What repeats this audit.
         only: Parts; none is all.

@@ -60,7 +60,7 @@ class Requests:
         """Return the answers to all, in their order.
 
         Args:
-            ask: Who answers.
+            ask: The requester.
             score: How continuations are asked for; None: all in one call.
             texts: How texts are; None: so, too.
         """

@@ -34,7 +34,7 @@ TEXTS = (
     "They had been in the town for a year when the new school was opened.",
     "She said that the train would be late, but it came on time after all.",
 )
-"""Asked about where nobody gives others."""
+"""Default texts."""
 ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
 """Words with several code points a character, or several bytes a code point."""
 LEVEL = 0.05
@@ -106,7 +106,7 @@ class Requester:
     """Sends and counts requests; turns errors into refusals of single requests."""
 
     def __init__(self, backend: Backend, most: float = math.inf) -> None:
-        """Take who answers.
+        """Keep the backend.
 
         Args:
             backend: The model.
@@ -362,7 +362,7 @@ class Session:
     def spaced(self) -> bool:
         """Whether texts have several words.
 
-        Where they have not, those who score more than words are asked about characters.
+        Otherwise scorers of more than words are tested on characters.
         """
         of_words = self.kind in (Kind.TOKENS, Kind.WORDS)
         return of_words or any(map(word_ends, self.texts))

@@ -57,7 +57,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "init": {"type": Path, "help": "checkpoint to go on from"},
     "num_samples": {"type": int, "default": 4, "help": "trees a sentence"},
 }
-"""What ``argparse`` is told of single options."""
+"""Arguments of ``add_argument`` for some options."""
 _TITLES = {"size": "size", "margin": "task"}
 """Of groups of options; the others are of ``training``."""
 

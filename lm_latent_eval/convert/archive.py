@@ -13,7 +13,7 @@ line may lack its end. Nothing is unpacked to disk and no code of the archive is
 
 What a packed file says of its sizes is not believed: it is read as a stream that may
 not become ``EXPANSION`` times as long as the file (weights hardly shrink). Python's
-``tarfile`` reads what headers declare before anybody can look at them: a pax header of
+``tarfile`` reads what headers declare before they can be checked: a pax header of
 digits takes it quadratic time (CVE-2024-6232), a map of holes no end. Here a header
 beyond the usual one has at most ``LONGEST`` bytes, and nothing is read twice.
 """

@@ -273,7 +273,7 @@ def load_pickle(
         path: The file.
         allowed: ``module.name`` -> what is called where the pickle asks for that name.
         packages: Whatever is asked of them becomes a ``StandIn``.
-        instead: What whoever trusts the file can do if it is refused.
+        instead: Advice to users who trust a refused file.
 
     Raises:
         PickleError: If the file asks for anything else, or is damaged.

@@ -53,7 +53,7 @@ class Bound(StrEnum):
     """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
 
     UNNORMALISED = "unnormalised score"
-    """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
+    """Not log p(x), but log p(x) plus an unknown constant."""
 
     @classmethod
     def weakest(cls, bounds: Iterable[Bound]) -> Bound:
@@ -143,7 +143,7 @@ class Estimate:
     at_least: float | None = None
     """What log p(x) is at least, nats, by draws whose weights are bounded
     (``probability_interval``): with ``at_most`` it holds with a probability of 95 %,
-    whenever drawing stopped. None where nobody says how large a weight can be."""
+    whenever drawing stopped. None where weights have no known maximum."""
 
     at_most: float | None = None
     """What log p(x) is at most, likewise."""

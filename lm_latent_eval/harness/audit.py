@@ -101,7 +101,7 @@ class Model:
         """Open it anew with other arguments.
 
         Raises:
-            ValueError: If nobody said how it was opened.
+            ValueError: If the arguments that it was opened with are unknown.
         """
         if self.arguments is None:
             raise ValueError("nobody said how it was opened")
@@ -179,7 +179,7 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
         drawn = answer.estimate.draws_stderr
         if drawn or answer.estimate.bound not in (Bound.EXACT, Bound.UNNORMALISED):
             found = answer.estimate.stderr
-            stderr = math.inf if found is None else found  # nobody can tell it
+            stderr = math.inf if found is None else found  # not known
     else:  # backends of others may say so, too
         stderr = getattr(score, "stderr", None)
         counts = {

@@ -138,7 +138,7 @@ class NoiseOptions:
         Raises:
             ValueError: If there is no such option, or a value is not one it can have.
         """
-        # Entries of other names may be anybody's: lm-eval adds the model's arguments.
+        # Other entries are ignored: lm-eval adds the model's arguments.
         names = [n for n in metadata if n in _READ or n.startswith("noise_")]
         read = {}
         for name in names:

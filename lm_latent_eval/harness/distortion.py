@@ -44,7 +44,7 @@ class TaskOptions:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, Any]) -> TaskOptions:
-        """Read ``corpus`` and ``end``; other entries may be anybody's.
+        """Read ``corpus`` and ``end``; other entries are ignored.
 
         Raises:
             ValueError: If there is no corpus, or an end of another kind.

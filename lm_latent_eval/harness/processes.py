@@ -2,7 +2,7 @@
 
 lm-eval gives every process each n-th document, however long it is, and all wait for the
 one whose documents are longest. So requests are shared out anew, by length. Random
-numbers follow from a request's name, so whoever answers it finds the same.
+numbers follow from a request's name, so every process finds the same.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Request:
         return self.owner, self.query.name
 
     def answered(self, answer: Answer) -> ScoredFloat:
-        """Put an answer, whoever gave it, in the place of its query."""
+        """Set the answer of a query."""
         *context, text = self.arguments
         placed = replace(answer, index=self.query.index)
         return ScoredFloat(placed.about(text, *(() if self.whole else context)))
@@ -133,7 +133,7 @@ class Request:
 
 Score = Callable[[Sequence[Query]], Iterator[Answer]]
 Keep = Callable[[Request, ScoredFloat], None]
-"""What is told each answer as soon as it is found, by the process that finds it."""
+"""Callback of each answer, in the process that finds it, as soon as it is found."""
 
 
 def answered(
@@ -162,7 +162,7 @@ def shared(
 
     Args:
         requests: Those of this process. All processes must call, or all wait.
-        processes: Who they are shared among.
+        processes: Processes that share the requests.
         score: Answers queries.
         keep: Told each answer.
 

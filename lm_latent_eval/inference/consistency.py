@@ -210,7 +210,7 @@ def _check_beam(
             proposal,
             "beam",
             f"gives latents of other types than sample: {_said(found)} instead of "
-            f"{_said(drawn)}. Equal latents must be equal numbers, whoever finds them",
+            f"{_said(drawn)}. Equal latents must be equal numbers, drawn or found",
         )
     if any(part.is_floating_point() for part in found):
         _refuse(

@@ -1,6 +1,6 @@
 """The interface of estimators, with base classes of those that take whole texts.
 
-Nobody looks into what a model and its proposal make of a batch: of the model it is a
+Encodings of a batch are opaque to estimators: of the model an encoding is a
 ``P``, of its proposal a ``Q``, and neither gets the other's.
 """
 

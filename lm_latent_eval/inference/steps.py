@@ -210,7 +210,7 @@ class Found(NamedTuple, Generic[StateT]):
     cut: Tensor
     """Whether any choice of a text was left out, (B,) bool; of a beam, as if it was."""
     log_q: Tensor | None
-    """Of the piece, nats, (B, K) float64; None: nobody asked."""
+    """Of the piece, nats, (B, K) float64; None: not requested."""
 
 
 def search(

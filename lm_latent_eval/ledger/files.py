@@ -246,7 +246,7 @@ class StateFile:
         Raises:
             NoRoomError: If the disk is full.
         """
-        import torch  # a second, which those who keep no tensors need not wait
+        import torch  # takes a second, and only files of tensors need it
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # torch hides what the system says of its own files.

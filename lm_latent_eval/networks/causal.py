@@ -165,7 +165,7 @@ class CausalReader:
             tokens: Ids, (R, T).
             past: Keys and values of the tokens before; None at the beginning.
             use_cache: Whether keys and values are returned.
-            last: How many places at the end have scores, if it can be told; None: all.
+            last: Number of last places with scores; None: all.
         """
         more: dict[str, Any] = {"use_cache": use_cache}
         if past is not None:

@@ -194,7 +194,7 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
 
     Args:
         path: A directory, or a repository, of which nothing is known yet.
-        alias: Who was to read it.
+        alias: Backend that was to read it.
         expected: What that reads.
 
     Raises:

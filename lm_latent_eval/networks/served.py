@@ -100,7 +100,7 @@ class Server:
         """List the server's models, and take the only one or the named one.
 
         Raises:
-            ServerError: If nobody answers, or there are several of other names.
+            ServerError: If there is no answer, or several models of other names.
         """
         url = base_url.rstrip("/").removesuffix("/completions")
         reply = _asked(f"{url}/models", None, timeout)

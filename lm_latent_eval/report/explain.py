@@ -68,7 +68,7 @@ BOUNDS = {
 }
 """What a token perplexity is where log p-hat bounds log p so."""
 ASKED_FOR = ("token_perplexity_at_least",)
-"""Not mentioned where nobody has asked for it."""
+"""Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",

@@ -41,7 +41,7 @@ class Number:
     monte_carlo_stderr: float | None = None
     """Of these texts: from draws of the latents, and what they may have missed."""
     draws_stderr: float | None = None
-    """The same as the draws tell it, who know nothing of what they miss."""
+    """The same by the delta method, blind to missed latents."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ FORMATS = ("text", "csv", "latex")
 ENDINGS = {"csv": ".csv", "latex": ".tex"}
 """Of the files that a table is kept in."""
 TABLES_FILE = "tables.md"
-"""What a reader is told of a study."""
+"""Name of a study's page."""
 _ESCAPED = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -203,7 +203,7 @@ def write_page(output: Path, text: str, tables: Mapping[str, Table], kind: str) 
 
     Args:
         output: The folder.
-        text: What a reader is told, the tables included.
+        text: The page, tables included.
         tables: Each by the name of its files.
         kind: What is returned: the ``text``, or the tables as ``csv`` or ``latex``.
     """

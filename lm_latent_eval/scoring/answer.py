@@ -42,7 +42,7 @@ class Answer:
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""
 
-    # What who asked knows: scorers leave it out.
+    # Known to the caller: scorers leave it out.
     text: str = ""
     """Digest of what was scored, its context included."""
     words: int = 0
@@ -163,7 +163,7 @@ class MissedTextsError(MissedSupportError):
         self.why = why
         self.of = of
         self.answers: list[Answer] = []
-        """Those of the other texts, where whoever asked has collected them."""
+        """Answers of the other texts, where the caller has collected them."""
         others = [n for n in names.values() if not why.startswith(f"{n} ")]
         more = f", and {len(others) - NAMED} more" if len(others) > NAMED else ""
         likewise = f". Likewise {', '.join(others[:NAMED])}{more}" if others else ""

@@ -451,7 +451,7 @@ class _Worker:
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
         found: list[str] = []
-        # A text without a number is told of at the end, by what lacks it.
+        # A text without a number is reported at the end.
         with suppress(MissedTextsError):
             for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
                 found.append(json.dumps(plain(row_of(answer))))

@@ -33,7 +33,7 @@ from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_d
 from lm_latent_eval.scoring.texts import Query
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
-"""What these arguments are where nobody has chosen them: those of ``ScoringOptions``,
+"""Defaults of these arguments: those of ``ScoringOptions``,
 of which another ``TextModel`` need not know all."""
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 

@@ -176,7 +176,7 @@ class TextData:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        """Check that there is something to read, and by what.
+        """Check that file and tokenizer can be read.
 
         Raises:
             ValueError: If not.

@@ -34,7 +34,7 @@ from lm_latent_eval.ledger.files import going_on
 KIND = "study of distortion"
 
 Step = tuple[str, Callable[[], object]]
-"""What a reader is told, and what is done."""
+"""Description of a step, and its function."""
 
 
 @dataclass(frozen=True)

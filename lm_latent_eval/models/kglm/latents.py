@@ -354,7 +354,7 @@ class NextStep:
         u, parents = sent_uniforms(u, there.device), self.parents(past)
         log_mention = self.log_mention(past, parents)
         mention = invert_dense_cdf(log_mention.exp()[there], u[:, 0])
-        # A device is not asked who wants what: there all draw everything.
+        # A device is not synchronized: there all rows draw everything.
         everyone = torch.arange(len(mention))
         begins = derives = everyone
         if mention.is_cpu:

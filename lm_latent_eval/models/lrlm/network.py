@@ -409,7 +409,7 @@ def log_choice(
 ) -> Tensor:
     """Return log p(member | its group, a query), each (query, group) normalised once.
 
-    Who asks what is told on the host.
+    Which queries need which groups is found on the host.
 
     Args:
         query: Vectors that members' are compared with, (P, D).

@@ -61,7 +61,7 @@ class Fact:
 class Topics:
     """The columns of all topics, no part of the model's weights.
 
-    They are on the host wherever the model is: who is named where is asked for there.
+    They are on the host wherever the model is, since names are looked up there.
     """
 
     fact_ends: Tensor

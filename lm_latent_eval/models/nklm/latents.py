@@ -127,7 +127,7 @@ def folded(carry: Carry, batch: int) -> Carry:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of pieces; whatever is computed from them depends on z."""
+    """A batch of pieces, which are encoded later: everything depends on z."""
 
     batch: TokenBatch
     state: NKLMState

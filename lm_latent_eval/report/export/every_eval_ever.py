@@ -36,7 +36,7 @@ class Evaluator:
     model_id: str
     """As on the hub: developer/model."""
     organization: str
-    """Who evaluated."""
+    """The evaluator."""
     relationship: str
     """Of that organization to the model."""
     availability: str = "unknown"

@@ -193,7 +193,7 @@ class MDMScorer(NetworkScorer):
         if self.options.bounds == "lower":
             estimate = replace(estimate, upper=None, upper_stderr=None)
         if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
-            # Nothing was drawn, so rounding is its only error, and nobody knows that.
+            # Nothing was drawn, so rounding is its only error, which is not estimated.
             estimate = replace(
                 estimate, bound=Bound.NONE, stderr=None, upper=None, upper_stderr=None
             )

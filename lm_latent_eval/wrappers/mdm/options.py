@@ -38,7 +38,7 @@ HOW = {
 }
 """What each does, for ``explain``."""
 BLOCK_WRITTEN = 32
-"""Tokens that generation finishes before those after them, if nobody says."""
+"""Default length of a block in generation."""
 _DRAWN = ("num_samples", "proposal", "temperature", "bounds")
 
 
@@ -173,7 +173,7 @@ class MDMOptions(OptionTable):
             block_length: That it was trained for, unless chosen.
 
         Raises:
-            ValueError: If attention is causal over blocks and nobody says how long
+            ValueError: If attention is causal over blocks and it is not known how long
                 these are.
         """
         attention = self.attention or attention

@@ -233,7 +233,7 @@ def _predict(
     masked = torch.cat([job.target.placed(job.masked) for job in jobs])
     tokens = truth.masked_fill(masked, denoiser.mask)
     first_read = jobs[0].target.first_read
-    # What is read: texts that differ in what they show or in what is asked of them.
+    # Distinct inputs: texts that differ in tokens, masks or places to predict.
     both, reads = _distinct(torch.cat([tokens, masked.long()], 1))
     shown, asked = both[:, : tokens.shape[1]], both[:, tokens.shape[1] :].bool()
     who = reads.argsort(stable=True)

@@ -81,7 +81,7 @@ class Mixture:
     """Components drawn for a question; None: all are summed."""
     seed: int
     digest: str
-    """Of all that numbers depend on, in whatever order it is listed."""
+    """Of all that numbers depend on; the order of entries does not matter."""
 
     @property
     def of_models(self) -> Fixed:

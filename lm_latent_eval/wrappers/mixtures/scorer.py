@@ -75,7 +75,7 @@ class Found:
 
 
 Ask = Callable[[Sequence[Asked]], Sequence[Found]]
-"""A model: answers in the order of what is asked."""
+"""A model: returns answers in the order of requests."""
 
 
 @dataclass(frozen=True)
