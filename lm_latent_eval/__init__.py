@@ -17,7 +17,7 @@ from lm_latent_eval.version import __version__
 TYPE_CHECKING = False  # typing's own constant would cost an import of typing
 if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
-    from lm_latent_eval.metric_functions import metric_path
+    from lm_latent_eval.metric import metric_path
     from lm_latent_eval.scoring.model import LatentModel, load
     from lm_latent_eval.task import task_path
 
@@ -34,7 +34,7 @@ _LAZY = {
     "Estimate": "lm_latent_eval.estimators",
     "LatentModel": "lm_latent_eval.scoring.model",
     "load": "lm_latent_eval.scoring.model",
-    "metric_path": "lm_latent_eval.metric_functions",
+    "metric_path": "lm_latent_eval.metric",
     "task_path": "lm_latent_eval.task",
 }
 

@@ -40,6 +40,7 @@ LADDER = (
     "wrappers",
     "testing",
     "extend",
+    "metric",
     "task",
     "report",
     "contrastive",

@@ -53,7 +53,7 @@ TABLES = {
 SIDECARS = ("-wal", "-shm", "-journal")
 """What SQLite has beside a file that is written, or was when its process died."""
 WAIT = 10.0
-"""Seconds that a writer waits for readers of a file."""
+"""Seconds to wait for a locked file."""
 LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"),
     *("tmpfs", "ramfs", "overlay", "ntfs3", "vfat", "exfat"),

@@ -302,13 +302,8 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     Args:
         scorer: Of the model; its options say how texts are estimated. The bound from
             above is by ``mixed`` with ten times as many latents.
-        number: Texts to draw. Those that do not end within ``most`` words are left
-            out.
-        most: Words of a text, its end included, at most 256.
-
-    Raises:
-        ValueError: If the model does not say what its choices are, word by word,
-            fewer than two of its texts end, or ``most`` is more.
+        number: As of ``written``, which raises the same errors.
+        most: As of ``written``.
     """
     return Calibration(list(_calibrated(scorer, number, most)))
 

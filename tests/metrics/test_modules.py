@@ -14,7 +14,7 @@ import yaml
 
 import lm_latent_eval
 from lm_latent_eval import metrics
-from lm_latent_eval.metric_functions import METRICS
+from lm_latent_eval.metric import METRICS
 
 PROJECT = Path(__file__).parents[2]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

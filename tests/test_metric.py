@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 import lm_latent_eval
-from lm_latent_eval import metric_functions
-from lm_latent_eval.metric_functions import METRICS, metric_path
+from lm_latent_eval import metric
+from lm_latent_eval.metric import METRICS, metric_path
 from lm_latent_eval.metric_functions.columns import complete
 
 
@@ -22,8 +22,7 @@ def test_an_unknown_name_lists_near_ones():
 
 def test_a_wheel_keeps_them_inside(tmp_path, monkeypatch):
     package = tmp_path / "lm_latent_eval"
-    here = package / "metric_functions" / "__init__.py"
-    monkeypatch.setattr(metric_functions, "__file__", str(here))
+    monkeypatch.setattr(metric, "__file__", str(package / "metric.py"))
     with pytest.raises(FileNotFoundError, match="metrics/information_rate is not"):
         metric_path("information_rate")
 
