@@ -15,7 +15,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers tell the system's error."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
-"""What torch says of every write that failed, and nothing more."""
+"""torch's message for every failed write."""
 _SQLITE = re.compile(r"SQLITE_(FULL|IOERR_(WRITE|FSYNC|TRUNCATE|SHMSIZE|SHMMAP))")
 """How SQLite names a write that failed: a disk that is full, and a file's limit."""
 

@@ -60,7 +60,7 @@ def rebuilt(latents: Latents, parts: Sequence[Tensor]) -> Latents:
 
 
 class Normalization(StrEnum):
-    """What a model's probabilities of all texts total."""
+    """Total of a model's probabilities over all texts."""
 
     ONE = "normalised"
     BELOW_ONE = "sub-normalised"
@@ -157,7 +157,7 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         """Return log q(z_k | x) in nats, (B, K) float64, of latents that p has.
 
         They may come from another proposal of the model. What the padding of fewer
-        latents than K gets is not looked at.
+        latents than K gets is ignored.
         """
         ...
 

@@ -45,7 +45,7 @@ _UNREADABLE = (
     AttributeError,
     RecursionError,
 )
-"""What reading a file of any content ends in."""
+"""Errors of reading a file of any content."""
 
 
 def write(directory: Path) -> str:

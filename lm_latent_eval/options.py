@@ -49,7 +49,7 @@ TRUTHS = {
     "no": False,
     "0": False,
 }
-"""What stands for true and false, in lower case."""
+"""Words for true and false, in lower case."""
 
 
 def integer(value: Any) -> int:
@@ -173,10 +173,10 @@ class Option:
 
     name: str
     kind: str
-    """What a user gives: ``whole number``, ``text``, ..."""
+    """Type for users: ``whole number``, ``text``, ..."""
     default: object
     unset: str | None
-    """What it stands for, where the default is None."""
+    """Meaning of the default None."""
     help: str
     """A sentence; names of options and values stand between double backticks."""
     read: Reader

@@ -184,13 +184,13 @@ UNPACKED = 100
 ALWAYS = 64 << 20
 """Bytes that values may take however small the file."""
 CODECS = ("SNAPPY", "UNCOMPRESSED")
-"""What Arrow writes by default. Others pack a thousand times as much into a byte."""
+"""Arrow's default codec. Others pack a thousand times as much into a byte."""
 DIGESTS = b"lm_latent_eval_columns"
 _ABOUT = ""
 """The name that the digest of what metadata say has among those of columns."""
 _ROWS_AT_ONCE = 1024
 _BROKEN = (pa.ArrowException, OSError, ValueError, RuntimeError, MemoryError)
-"""What Arrow raises where a file is none of Parquet."""
+"""Arrow's errors for files that are not Parquet."""
 
 
 def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ class Registry:
     group: str
     """Of entry points."""
     what: str
-    """What is named, for errors."""
+    """Kind of the named things, for error messages."""
     ours: Mapping[str, Any]
     """Name -> what it stands for, or where that is: ``module:Name``."""
 

@@ -85,11 +85,11 @@ Values = Mapping[str, Any]
 Limit = int | str
 """A number, or the name of the value that it is."""
 MOST = 2**31 - 1
-"""What a number is at most where nothing else is said: libraries can count that far."""
+"""Default upper limit of numbers: libraries can count that far."""
 
 
 class Rule(Protocol):
-    """What one value may be; ``values`` are all of them, for limits that have names."""
+    """Rule of one value; ``values`` are all of them, for limits that have names."""
 
     def allows(self, value: Any, values: Values) -> bool:
         """Whether it is of its type and in its range."""

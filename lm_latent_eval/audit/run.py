@@ -40,7 +40,7 @@ TITLE = 46
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit has found."""
+    """Findings of an audit."""
 
     model: str
     kind: Kind

@@ -45,7 +45,7 @@ WRITTEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a scorer answers to one request."""
+    """A scorer's answer to one request."""
 
     log_p: float
     """Nats; NaN of a request that was refused."""
@@ -331,7 +331,7 @@ class Session:
     """By how much rounding may move a score, nats."""
     seed: int = 0
     counted: Sequence[Finding] = ()
-    """What tasks have shown of the counts that their results divide by."""
+    """Findings on the counts that results of tasks divide by."""
     begin: Callable[[], object] = lambda: None
     """Called before each part, such as to seed what backends draw from."""
 

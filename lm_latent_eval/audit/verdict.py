@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a scorer claims to be a distribution over."""
+    """Events over which a scorer claims to be a distribution."""
 
     STRINGS = "strings"
     TOKENS = "tokens"
@@ -91,7 +91,7 @@ RANDOM_PARTS = ("normalization", "causality", "chain", "samples", "errors")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one item."""
+    """Verdict on one item, with details and witness."""
 
     item: Item
     verdict: Verdict

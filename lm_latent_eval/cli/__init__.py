@@ -106,7 +106,7 @@ _SECTIONS = {
         "tasks": "print the folder of our task files, for lm_eval --include_path",
     },
 }
-"""What the list of commands says of each."""
+"""Section -> command -> its line in the list of commands."""
 _MODULES = {
     **dict.fromkeys(("explain", "recompute", "export", "thoughts"), "results"),
     **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),

@@ -16,7 +16,7 @@ from lm_latent_eval.options import Option, integer, one_of, table
 T = TypeVar("T")
 
 Commands = Any
-"""What ``add_subparsers`` returns; argparse does not name its type."""
+"""Type that ``add_subparsers`` returns, to which argparse gives no name."""
 
 
 class _Noting(argparse.Action):

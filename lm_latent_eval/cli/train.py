@@ -67,11 +67,11 @@ class Trainable:
     """A model that can be trained."""
 
     summary: str
-    """What the list of models says of it."""
+    """Its line in the list of models."""
     data: str
-    """What its training text is."""
+    """Description of its training text."""
     reads: str
-    """What reads that, one of ``_READERS``."""
+    """Reader of that text, one of ``_READERS``."""
     ending: str
     """Of such a file, for the example."""
     tables: Mapping[str, Any]

@@ -191,7 +191,7 @@ def _with_draws(
 
 @dataclass(frozen=True)
 class ContrastiveLevel:
-    """What one level of distortion says of a model."""
+    """Numbers of a model at one level of distortion."""
 
     level: float
     """Of distortion, as the caller calls it."""
@@ -279,7 +279,7 @@ class Contrast(TypedDict):
     """The log-scores of a sentence and of its copies at one level, in nats."""
 
     words: int
-    """What a rate per word counts of this sentence."""
+    """Words of this sentence, for rates per word."""
     clean: float
     """Of the sentence itself."""
     stderr: float

@@ -64,7 +64,7 @@ COPY_PREFIXES = (
     ("position_embed.", "position."),
     ("naf_vec", "no_fact"),
 )
-"""What an NKLM has besides."""
+"""Further parameters of an NKLM."""
 LAYER = (
     ("dec_attn.qkv_net.", "attending."),
     ("dec_attn.r_net.", "relative."),
@@ -246,7 +246,7 @@ class Files:
     """Files of the original program."""
 
     model: Path
-    """What ``torch.save`` wrote: a dictionary with ``model``."""
+    """File of ``torch.save``: a dictionary with ``model``."""
     options: Path
     """JSON: the options of the training command, by name."""
     vocabulary: Path

@@ -62,7 +62,7 @@ class StandIn:
 
     @property
     def attributes(self) -> dict[Any, Any]:
-        """What an object without ``__setstate__`` takes from its state."""
+        """Attributes that an object without ``__setstate__`` takes from its state."""
         return self.state if isinstance(self.state, dict) else {}
 
 
@@ -117,7 +117,7 @@ CONTAINERS: Mapping[str, Callable[..., Any]] = {
     "collections.OrderedDict": _dict,
     "collections.defaultdict": _default_dict,
 }
-"""What a pickle may ask for -> what it gets. Every mapping is read as a ``dict``."""
+"""Allowed name -> its replacement. Every mapping is read as a ``dict``."""
 
 _INSTRUCTIONS = """
     PROTO FRAME STOP MARK POP POP_MARK DUP

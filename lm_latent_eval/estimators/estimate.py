@@ -134,19 +134,19 @@ class Estimate:
     (``missing_mass``); None where nothing was searched for."""
 
     upper: float | None = None
-    """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
+    """Upper bound of log p(x) on average over draws, nats; see ``bounded_above``."""
 
     upper_stderr: float | None = None
     """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it, and
     where the draws do not tell it."""
 
     at_least: float | None = None
-    """What log p(x) is at least, nats, by draws whose weights are bounded
+    """Lower limit of log p(x), nats, by draws whose weights are bounded
     (``probability_interval``): with ``at_most`` it holds with a probability of 95 %,
     whenever drawing stopped. None where weights have no known maximum."""
 
     at_most: float | None = None
-    """What log p(x) is at most, likewise."""
+    """Upper limit of log p(x), likewise."""
 
     replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Independent estimates whose mean it is, to first order, nats; one where nothing
@@ -175,7 +175,7 @@ class Estimate:
 
     @property
     def missed(self) -> float | None:
-        """What the draws are likely to have missed, nats: the rest of ``stderr``.
+        """Error by the mass that draws probably miss, nats: the rest of ``stderr``.
 
         It makes the estimate too low, so it does not average out over texts. None where
         the error is not known.

@@ -72,7 +72,7 @@ class PairedDifference:
     """Texts on which A takes fewer nats; half of those that are equal."""
     num_texts: int
     num_clusters: int | None = None
-    """What texts are in that are not independent; None: they are."""
+    """Clusters of dependent texts; None: texts are independent."""
 
     @property
     def interval(self) -> tuple[float, float]:

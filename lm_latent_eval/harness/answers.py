@@ -111,7 +111,7 @@ class ScoredFloat(float):
 
 
 Scored: TypeAlias = ScoredFloat | MissedFloat
-"""What a request is answered with."""
+"""Answers to requests."""
 
 
 FINGERPRINT = "lm_latent_eval fingerprint"

@@ -40,7 +40,7 @@ KINDS = {
     "latent_mdm": Kind.ANSWERS,
     "latent_tokens": Kind.ANSWERS,  # tokens of a context are given
 }
-"""What scorers claim; others of ours are over words, and all others over tokens."""
+"""Claims of scorers; others of ours are over words, and all others over tokens."""
 
 
 def kind_of(model: str) -> Kind:
@@ -198,7 +198,7 @@ UNITS = {
     "byte_perplexity": "bytes",
     "bits_per_byte": "bytes",
 }
-"""What rates of results divide by."""
+"""Denominators of rates in results."""
 
 
 def tasks_of(include_path: str | None) -> TaskManager:

@@ -54,20 +54,20 @@ from lm_latent_eval.scoring.texts import Query, naming
 logger = logging.getLogger(__name__)
 
 KEPT = "requests were answered; with --use_cache, the same command goes on from there"
-"""What an interrupted run has."""
+"""Note to an interruption: what is kept."""
 
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
-"""What records of an interrupted run are called, by the kind of requests."""
+"""Names of the partial records of a run, by the kind of requests."""
 
 PIECES = ".pieces"
 """How the folder of long texts in hand ends, beside the cache."""
 
 LM_EVAL_DEVICE = "cuda:0"
-"""What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+"""Device that ``lm_eval`` passes on without ``--device``, GPU or not."""
 
 
 LM_EVAL_BATCH_SIZE = 1
-"""What it passes on without ``--batch_size``."""
+"""Batch size that it passes on without ``--batch_size``."""
 
 
 class Backend(LM):

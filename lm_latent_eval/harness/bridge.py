@@ -40,7 +40,7 @@ DISTRIBUTION = "lm-latent-eval"
 GROUP = "lm_eval.models"  # of entry points, and the module that they wait for
 SWITCH = "LM_LATENT_EVAL_NO_BRIDGE"
 WRONG = (Exception, SystemExit)
-"""What may go wrong here. An interrupt is meant for whoever runs the program."""
+"""Errors that are reported here; interrupts pass."""
 
 
 def find_spec(

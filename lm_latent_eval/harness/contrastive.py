@@ -103,14 +103,14 @@ contrastive_entropy_ratio, contrastive_entropy_ratio_stderr = _registered(
 )
 
 GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/10%")
-"""What the task group repeats: in its file, names are fixed."""
+"""Metrics of the task group, whose names are fixed in its file."""
 
 # -- options -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """What a contrastive entropy depends on beside the text and the model.
+    """Settings of a contrastive entropy, besides text and model.
 
     Attributes:
         levels: Shares of words that are substituted, and as many transposed; the first

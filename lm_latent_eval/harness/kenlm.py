@@ -40,7 +40,7 @@ MARKS = (START, END, UNKNOWN)
 NATS = math.log(10)
 """KenLM counts in powers of ten."""
 MISSING = -100.0
-"""What KenLM takes for log10 p of unknown words where a file has no ``<unk>``."""
+"""KenLM's log10 p of unknown words where a file has no ``<unk>``."""
 
 
 @dataclass(frozen=True)

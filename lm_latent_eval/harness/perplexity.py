@@ -34,7 +34,7 @@ _OF_STRINGS = ("word_", "byte_", "bits_")
 
 
 class Term(tuple[Any, ...]):
-    """What a document adds to a metric, as JSON for ``--log_samples``.
+    """A document's part of a metric, as JSON for ``--log_samples``.
 
     As in the tasks of lm-eval, two numbers of which the corpus sums both: nats and what
     they are divided by; or the one value that a diagnostic is made of. A
@@ -162,7 +162,7 @@ def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
 
 
 DIGITS = 2.0**53
-"""What float64 tells apart from the next whole number, at most."""
+"""Largest whole number that float64 tells from the next one."""
 METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 
@@ -188,7 +188,7 @@ def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 class Half(tuple[Any, ...]):
-    """What a text adds, as JSON for ``--log_samples``: its part, nats and tokens.
+    """A text's part of a metric, as JSON for ``--log_samples``: part, nats and tokens.
 
     Of a text that has no number, its part alone.
     """

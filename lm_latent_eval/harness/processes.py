@@ -109,7 +109,7 @@ class Request:
 
     query: Query
     arguments: tuple[str, ...]
-    """What lm-eval asks with: a context and its continuation, or a text, before which
+    """Strings of the request: a context and its continuation, or a text, before which
     0.5 puts an empty one."""
     whole: bool
     """Whether it is a whole text."""
@@ -121,7 +121,7 @@ class Request:
 
     @property
     def group(self) -> tuple[int, str]:
-        """What requests have in common that share a context."""
+        """Key of requests that share a context."""
         return self.owner, self.query.name
 
     def answered(self, answer: Answer) -> ScoredFloat:

@@ -200,7 +200,7 @@ def or_without(
 
 
 SAID = ("model", "model_args", "batch_size", "device", "use_cache", "limit")
-"""What results say of a run, as lm-eval's function names it."""
+"""Entries of results about a run, by the names of ``simple_evaluate``."""
 
 
 def missed() -> Iterator[tuple[str, MissedFloat]]:

@@ -100,9 +100,9 @@ class Estimator(ABC):
     """A way to estimate log p(x), built with its number of samples or width."""
 
     name: ClassVar[str]
-    """What ``estimator=`` calls it."""
+    """Its name in ``estimator=``."""
     how: ClassVar[str]
-    """What it does, for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
+    """Description for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
     are filled in."""
     bound: ClassVar[Bound] = Bound.STOCHASTIC_LOWER
     """How log p-hat bounds log p where it is not found to be exact."""

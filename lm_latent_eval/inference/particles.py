@@ -35,12 +35,12 @@ T = TypeVar("T")
 PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
 PREDICTS = 2
-"""What tells the random numbers of predictions from those of draws."""
+"""Separates the random numbers of predictions from those of draws."""
 
 
 @dataclass(frozen=True)
 class Particles:
-    """B texts with K weighted latents each, and where p and q stand."""
+    """B texts with K weighted latents each, and the states of p and q."""
 
     model_state: State | None
     proposal_state: State | None
@@ -52,7 +52,7 @@ class Particles:
     path: Tensor
     """Fingerprints of the latents so far, (B, K) int64, see ``fingerprint``."""
     read: object = None
-    """What p has made of the last token, if it was asked for the next one."""
+    """The model's encoding of the last token, if the next one was predicted."""
 
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:
@@ -226,7 +226,7 @@ class Follower(Protocol):
         """Return a number of tokens and the state after them, if one was kept.
 
         Args:
-            part: Of which reading.
+            part: Number of the reading.
             like: Makes some state of the same kind, whose classes it takes.
         """
         ...
@@ -255,14 +255,14 @@ def in_pieces(
 ) -> T:
     """Read a batch in pieces of at most ``PIECE`` tokens.
 
-    A follower that has kept the state after some of them is asked for it, and they are
+    If a follower has kept the state after some of them, it is used, and they are
     not read again.
 
     Args:
         batch: B texts, which go on after ``state``.
-        state: Where they stand.
+        state: The state before them.
         read: Returns the state after a piece, given where in the batch it begins.
-        part: Which reading of the batch it is, if there are several.
+        part: Number of the reading of the batch, if there are several.
         share: Of the latents that are read by it.
     """
     size, start, begin = batch.targets.shape[1], 0, state

@@ -99,7 +99,7 @@ class Checkpoints:
 
     folder: Path
     settings: Settings
-    """What they depend on beside their keys."""
+    """Settings that they depend on besides their keys."""
 
     def write(self, of: str, key: Key, state: Any) -> None:
         """Keep a state, in the place of the one before.

@@ -51,7 +51,7 @@ TABLES = {
     "run": "CREATE TABLE run (settings TEXT NOT NULL)",
 }
 SIDECARS = ("-wal", "-shm", "-journal")
-"""What SQLite has beside a file that is written, or was when its process died."""
+"""SQLite's files beside one that is being written, or was left by a killed process."""
 WAIT = 10.0
 """Seconds to wait for a locked file."""
 LOCAL = {
@@ -61,7 +61,7 @@ LOCAL = {
 """File systems of one machine."""
 _MOUNTS = Path("/proc/mounts")
 _NO_LOCK = re.compile("SQLITE_(PERM|IOERR_(RD|CHECKRESERVED|UN)?LOCK)")
-"""What SQLite says where the file system has no locks."""
+"""SQLite's errors on file systems without locks."""
 _COLUMNS = "place, part, key, row, numbers, digest"
 _TYPES = (int, str, str, str, bytes, str)
 
@@ -72,7 +72,7 @@ class Found(NamedTuple):
     place: int
     """Of the row in its file."""
     part: str
-    """What it belongs to: a task, say."""
+    """Its part of the file: a task, say."""
     key: Key
     """Its name there."""
     row: Row
@@ -91,7 +91,7 @@ class Ledger:
 
     path: Path
     kind: str
-    """What it is, for messages: "record of a run", say."""
+    """Its kind, for messages: "record of a run", say."""
     format: int
     """Of its rows: those of another version are refused."""
 

@@ -170,7 +170,7 @@ class LinesFile:
 
     path: Path
     kind: str
-    """What it is, for messages: "file of estimates", say."""
+    """Its kind, for messages: "file of estimates", say."""
     format: int
     """Of its lines: those of another version are refused."""
 

@@ -21,7 +21,7 @@ from lm_latent_eval.scoring.string_scorers import string_scorer
 
 _LEVELS = (0.1, 0.3, 0.5)
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
-"""What is added to a number's name -> the part of it."""
+"""Suffix of a number's name -> the part of it."""
 
 
 def contrastive_entropy(**inputs: Any) -> dict[str, Any]:

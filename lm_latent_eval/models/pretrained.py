@@ -27,10 +27,10 @@ _OF_THE_LIBRARY: Rules = {
     "tie_word_embeddings": Flag(),
     "transformers_version": Matching(r"\S+", "the version of a library"),
 }
-"""What a file has besides the values of its model."""
+"""Entries of a file besides the values of its model."""
 
 _COMMIT = "_commit_hash"
-"""What transformers 5.4 adds to the values of a file, and later ones do not."""
+"""Entries that transformers 5.4 adds to a file, and later versions do not."""
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of ``from_pretrained`` that say where its files are."""

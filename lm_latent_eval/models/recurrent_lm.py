@@ -84,13 +84,13 @@ class RecurrentLM(Pretrained, ABC):
     """p(x) of a stack of recurrent layers; z is always ()."""
 
     cell: ClassVar[Any]
-    """What builds a layer of its sizes."""
+    """Class of the recurrent layers."""
     base_model_prefix = "recurrent"
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("none",)
-    """What ``proposal`` can return."""
+    """Names of its proposals."""
     exact_proposal = "none"
     config: RecurrentConfig
 
@@ -109,7 +109,7 @@ class RecurrentLM(Pretrained, ABC):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
 

@@ -95,9 +95,9 @@ class SentenceRNN(Pretrained):
     base_model_prefix = "srnn"
     main_input_name = "inputs"
     estimators = ("exact",)
-    """What finds its scores."""
+    """Names of its estimators."""
     proposal_names = ("none",)
-    """What ``proposal`` can return."""
+    """Names of its proposals."""
     normalization = Normalization.UNNORMALISED
     config: SRNNConfig
 

@@ -240,7 +240,7 @@ class Reading:
     cache: Any
     """Keys and values, or None."""
     tokens: Tensor | None
-    """What was read, (R, T), where there is no cache."""
+    """Tokens read so far, (R, T), where there is no cache."""
 
     @classmethod
     @torch.inference_mode()
@@ -363,7 +363,7 @@ class GrowingLayer(DynamicLayer):
         self.is_initialized = True
         self._room: tuple[Tensor, ...] = ()
         self._shown: Tensor | None = None
-        """What ``keys`` are while they lie in that room."""
+        """Value of ``keys`` while they lie in that room."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any

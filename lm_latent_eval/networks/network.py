@@ -27,7 +27,7 @@ from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.files import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
-"""What a configuration says of its files, and moves no number."""
+"""Entries of a configuration about files, which move no number."""
 CONFIGURED_LENGTHS = (
     "n_positions",
     "max_position_embeddings",
@@ -44,7 +44,7 @@ class Network:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    """What it was loaded by: a directory or a repository."""
+    """Source: a directory or a repository."""
     digest: str
     """Of weights, configuration and tokenizer as they were loaded: a quantized or
     adapted network has another."""
@@ -53,12 +53,12 @@ class Network:
     positions: int
     """Tokens that it can read at once, ``max_length`` or more."""
     prefix_token: int | None = None
-    """What the first token of a text follows; None: nothing."""
+    """Token before the first one of a text; None: there is none."""
     adds_special: bool | None = None
     """Whether the tokenizer puts its special tokens around a text; None: as it was
     made to."""
     mixed_precision: torch.dtype | None = None
-    """What it computes in where that is not the type of its weights."""
+    """Type to compute in, where that is not the type of its weights."""
 
     @classmethod
     def of(

@@ -43,7 +43,7 @@ PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each further try."""
 IMPOSSIBLE = -9999.0
-"""What vLLM writes for minus infinity, which JSON has not."""
+"""vLLM's stand-in for minus infinity, which JSON lacks."""
 UNFAIR = math.log(1e6)
 """Log of the capital at which draws are refused, see ``Honesty``."""
 
@@ -324,7 +324,7 @@ class ServedNetwork:
     server: Server
     tokenizer: PreTrainedTokenizerBase
     name: str
-    """What the tokenizer was loaded by: a directory or a repository."""
+    """Source of the tokenizer: a directory or a repository."""
     digest: str
     """Of the tokenizer and of what the server calls the model: of its weights nothing
     is known."""

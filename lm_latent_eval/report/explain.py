@@ -66,14 +66,14 @@ BOUNDS = {
     Bound.ESTIMATED_LOWER: " An estimate of an upper bound of the true perplexity: "
     "more samples make it surer, not lower.",
 }
-"""What a token perplexity is where log p-hat bounds log p so."""
+"""Explanation of a token perplexity, by the bound of log p-hat."""
 ASKED_FOR = ("token_perplexity_at_least",)
 """Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
 }
-"""What is meant by some metrics where latents are not drawn."""
+"""Explanation of some metrics where latents are not drawn."""
 
 
 UNKNOWN_WORDS = {
@@ -95,7 +95,7 @@ UNSAID = {
     "scored_as": "documents",
     "mass": None,
 }
-"""What a model that scores strings its own way need not say."""
+"""Facts that a model with its own way of scoring may lack."""
 
 
 def explain(results: Path) -> str:

@@ -46,11 +46,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a rate is per."""
+    """Unit of a rate."""
 
     name: str
     value: Callable[[float], float]
-    """What becomes of nats a unit."""
+    """Conversion of nats a unit."""
     rate: Rates
     """The same of a corpus, with errors."""
 

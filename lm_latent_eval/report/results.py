@@ -32,7 +32,7 @@ from lm_latent_eval.values import parse
 
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
-"""What was asked of lm-eval, for archives."""
+"""Arguments of lm-eval, for archives."""
 SAID = {
     **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
     **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
@@ -42,9 +42,9 @@ SAID = {
 }
 """Settings that tables, verdicts and exports are made of -> types, besides None."""
 WHOLE_TEXTS = "loglikelihood_rolling"
-"""What lm-eval calls tasks of them."""
+"""lm-eval's output type of tasks of whole texts."""
 GENERATED = "generate_until"
-"""What it calls those whose answers are written, and have no likelihood."""
+"""That of generated answers, which have no likelihood."""
 
 
 def read(path: Path) -> list[Record]:

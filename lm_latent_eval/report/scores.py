@@ -25,16 +25,16 @@ class Score:
     """Score of one answer to a question."""
 
     question: str
-    """What pairs it with the same question of another run."""
+    """Key that pairs it with the same question of another run."""
     value: float
     repeat: int = 0
     """Which of several answers to the question it is, from 0."""
     digest: str = ""
     """Of what was asked: where two runs have one, both are the same."""
     text: str = ""
-    """What was asked, where it is known."""
+    """The question, where it is known."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What else is known of the question: a passage, a source."""
+    """Further fields of the question: a passage, a source."""
     is_sure: bool = True
     """Whether draws of latents cannot change it."""
     is_tied: bool = False
@@ -48,7 +48,7 @@ class Scores:
     task: str
     metric: str
     settings: dict[str, Any]
-    """What is known of the run: ``model`` at least."""
+    """Facts about the run: ``model`` at least."""
     rows: Sequence[Score]
     lower_is_better: bool = False
     finished: bool = True

@@ -102,9 +102,9 @@ class ChoiceQuestions:
 
     questions: Sequence[Kept]
     choices: Sequence[Choice]
-    """What is chosen of each, and whether that is certain."""
+    """Choice of each question, and whether it is certain."""
     most: float
-    """What no weight is above."""
+    """Upper bound of the weights."""
 
     @classmethod
     def of(cls, kept: ThoughtFile) -> ChoiceQuestions:

@@ -56,7 +56,7 @@ WIDEST = 1 << 14
 ROUNDING = 1e-3
 """Nats by which sums over all choices differ from what the model predicts."""
 WORDS, CHOICES = 3, 4
-"""What tells the random numbers of words and of choices from those of estimators."""
+"""Separate the random numbers of words and choices from those of estimators."""
 
 
 @dataclass(frozen=True)

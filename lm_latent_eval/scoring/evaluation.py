@@ -69,12 +69,12 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Floating type that it computes in."""
         ...
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities total."""
+        """Total of its probabilities."""
         ...
 
     @property

@@ -293,7 +293,7 @@ DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
 ROW = pa.schema({"row": pa.string()})
-"""What workers send back: a row of a record, in JSON."""
+"""Result of a worker: a row of a record, in JSON."""
 
 
 @dataclass(frozen=True)

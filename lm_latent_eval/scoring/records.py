@@ -113,7 +113,7 @@ _MAY_BE_INFINITE = (
     "log_weights",
 )
 _LARGEST = 2**50
-"""What no finite number of a text exceeds: a text of a petabyte would."""
+"""Upper limit of finite numbers of a text: that of a petabyte."""
 
 
 def row_of(answer: Answer) -> Row:
@@ -209,11 +209,11 @@ class Document:
     """Fields of a document in a sample log that records lack."""
 
     text: str
-    """What was scored, or asked."""
+    """The scored text, or the question."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Of the data set, those that are words or whole numbers."""
     spans: Spans | None = None
-    """What its parts take, where that was asked."""
+    """-log p of its parts, if requested."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Record:
 
     task: str
     settings: dict[str, Any]
-    """What the numbers depend on, and what they are."""
+    """Settings and kinds of the numbers."""
     answers: Sequence[Answer]
     finished: bool = True
     documents: Mapping[int, Document] = field(default_factory=dict, compare=False)

@@ -40,7 +40,7 @@ UNITS = {
     Normalization.UNNORMALISED: "nats, up to one unknown constant a text",
     Normalization.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
-"""What a log-likelihood is where it is not that of a whole text, its end included."""
+"""Event of a log-likelihood that is not that of a whole text with its end."""
 
 
 class Scorer:
@@ -124,7 +124,7 @@ class Scorer:
 
     @property
     def normalization(self) -> Normalization:
-        """What the probabilities of all texts total."""
+        """Total of the probabilities of all texts."""
         return self.model.normalization
 
     @property
@@ -182,7 +182,7 @@ class Scorer:
 
     @property
     def _conditional_on(self) -> dict[str, str]:
-        """What a model of texts given others is given, where it is one."""
+        """``conditional_on`` of a conditional model; None of other models."""
         if isinstance(self.model, Conditional):
             return {"conditional_on": self.model.conditional_on}
         return {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.interface import TextScorer
 
 NO_END = "pieces of its own tokenizer; no end of a text is charged"
-"""What the tokens of a causal network of transformers are."""
+"""Unit of causal networks of transformers."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Spans:
     ends: Sequence[int]
     """Bytes of the text up to the end of each."""
     nats: Sequence[float]
-    """What each takes, given all before it."""
+    """-log p of each, given all before it, nats."""
     draws_stderr: Sequence[float]
     """Its error by draws of latents, nats; that of a difference of two estimates."""
 

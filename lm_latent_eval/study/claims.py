@@ -23,7 +23,7 @@ class StudyColumn:
     """One model with one proposal that was drawn from at every temperature."""
 
     settings: dict[str, Any]
-    """What the study's numbers depend on."""
+    """Settings of the study's numbers."""
     rows: list[Row]
     """All of the study."""
     proposal: str

@@ -33,7 +33,7 @@ class TokenBatch:
     length: Tensor
     """Targets of each text, (B,)."""
     unknown_log_prob: Tensor
-    """What an unknown word costs on top of p(unknown), nats, (B, T), float64."""
+    """Log-probability of an unknown word beside p(unknown), nats, (B, T), float64."""
     spelled: bool = False
     """Whether that cost is the spelling of this very word. Then uttering it unknown and
     copying it are two ways to write it, and add up; else the unknown word stands for
@@ -42,7 +42,7 @@ class TokenBatch:
     """Targets and lengths on the host, where the batch was made there; None where other
     targets take their place."""
     given: TokenBatch | None = None
-    """What each text is conditional on, whole: x of p(y, z | x). None: nothing."""
+    """The texts that texts are conditional on, whole: x of p(y, z | x); None: none."""
 
     @classmethod
     def collate(

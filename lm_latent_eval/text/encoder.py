@@ -44,9 +44,9 @@ class Reading:
     ends: list[int]
     """Where each word ends in the string, in characters, T."""
     log_unknown: list[float]
-    """What each word costs on top of p(unknown) if it is unknown, nats, T."""
+    """Cost of each unknown word beside p(unknown), nats, T."""
     log_spacing: list[float]
-    """What the white space before each word and after the last costs, nats, T + 1."""
+    """Cost of the white space before each word and after the last, nats, T + 1."""
     unspelled: Sequence[bool]
     """Which words are unknown ones that are charged as a class, T: the string is not
     scored."""
@@ -83,7 +83,7 @@ class ClassReader(_WordReader):
 
     policy: UnknownWords
     log_unknown: float
-    """What any unknown word costs, nats."""
+    """Cost of any unknown word, nats."""
 
     def __call__(self, text: str) -> Reading:
         words = self.tokenizer(text)
@@ -197,7 +197,7 @@ class Encoder(Protocol):
 
     @property
     def units(self) -> str:
-        """What they are called."""
+        """Name of the units."""
         ...
 
     @property

@@ -34,7 +34,7 @@ WORD = (
     r"|\w+(?:(?:(?!['’](?:s|re|ve|ll|d|m)\b)['’.&/–-]|(?<=\d)[,:](?=\d))\w+)*"
     r"|[^\w\s]"
 )
-"""What counts as one word: letters and digits with inner marks, or one other mark."""
+"""One word: letters and digits with inner marks, or one other mark."""
 
 
 @dataclass(frozen=True)

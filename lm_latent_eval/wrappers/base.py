@@ -100,11 +100,11 @@ class NetworkScorer:
     network: Any
     """Has a ``digest``, and what results say of it (``about``)."""
     normalization: Normalization
-    """What the probabilities of all texts total."""
+    """Total of the probabilities of all texts."""
     settings: dict[str, Any]
     """All that a number depends on but network and query, as JSON."""
     described: dict[str, Any]
-    """What results say of the numbers, as JSON."""
+    """Description of the numbers for results, as JSON."""
     quiet: bool
     """Whether no progress is shown."""
 

@@ -38,7 +38,7 @@ from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 @dataclass(frozen=True)
 class CausalLanguage(ExactModel[Sequence[int]]):
-    """What a causal LM generates, drawn by inverting distribution functions.
+    """The texts that a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that
     lies on the edge between two tokens; a model in float64 draws the same everywhere.

@@ -74,7 +74,7 @@ class Report:
     layout: Layout
     output: Path
     tables: dict[str, Table] = field(default_factory=dict)
-    """What was told so far, by the name of its files."""
+    """Tables so far, by the name of their files."""
 
     @property
     def learners(self) -> Learners:

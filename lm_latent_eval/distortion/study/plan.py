@@ -48,7 +48,7 @@ class LatentSizes:
 
 @dataclass(frozen=True)
 class DistortionPlan:
-    """What a study of distortion trains, draws and scores.
+    """Plan of a study of distortion: what to train, draw and score.
 
     Attributes:
         sizes: Of ``lstm``, ``small``, ``medium`` and ``large``: the name of an
@@ -332,7 +332,7 @@ class Layout:
         return self.output / "scores" / learner.name / kind
 
     def latent(self, part: str) -> Path:
-        """What belongs to the latent learner."""
+        """Folder of the latent learner."""
         return self.output / "latent" / part
 
     def latent_scores(self, *what: str | int) -> Path:

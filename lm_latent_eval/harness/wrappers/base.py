@@ -168,9 +168,9 @@ class Wrapper(Backend):
     loader: ClassVar[type[HFLM]] = HFLM
     reads: ClassVar[str] = "AutoModelForCausalLM"
     such_as: ClassVar[str] = "GPT-2"
-    """What networks it takes, for errors."""
+    """Kind of networks, for error messages."""
     mixes_precision: ClassVar[Mapping[str | None, tuple[str, ...]]] = {}
-    """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
+    """Values of ``mixed_precision_dtype`` by estimator: types whose
     rounding is below the Monte Carlo error (docs/errors.md)."""
 
     def __init__(

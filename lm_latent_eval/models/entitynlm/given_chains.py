@@ -328,13 +328,13 @@ class Encoded:
 
     batch: TokenBatch
     hidden: Tensor
-    """What each token's decision is taken from, (B, T, D)."""
+    """Hidden states that each token's decision depends on, (B, T, D)."""
     steps: Steps
     state: EntityState
     """Where the chains before the pieces stand."""
     carry: Carry
     search: Steps | None = None
-    """What searches go by, if not by ``steps``."""
+    """Steps of searches, if not ``steps``."""
 
     def follow(self, chains: Chains) -> GivenChains:
         """Return the given chains over the pieces."""

@@ -73,7 +73,7 @@ class EntityNLM(Pretrained):
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     config: EntityNLMConfig
 
     def __init__(self, config: EntityNLMConfig) -> None:
@@ -95,7 +95,7 @@ class EntityNLM(Pretrained):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
@@ -137,7 +137,7 @@ class EntityNLM(Pretrained):
         probable ones, which together have a probability below ``NEGLIGIBLE``.
 
         Args:
-            encoded: B pieces of one token, whose targets are not looked at.
+            encoded: B pieces of one token, whose targets are ignored.
             log_w: Log-weights of the K histories in nats, (B, K).
             uniforms: Random numbers, which a sum needs none of.
 
@@ -161,7 +161,7 @@ class EntityNLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the best first."""
+        """Names of its proposals, the default first."""
         trained = (name for name in READING_MOST if name in self.proposals)
         return ["adapted", *trained, "prior"]
 

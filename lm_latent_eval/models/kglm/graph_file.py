@@ -365,7 +365,7 @@ def _columns(file: TensorFile, checked: bool) -> Columns:
 # -- checks -------------------------------------------------------------------------
 
 Look = Callable[[Rows], Tensor]
-"""What a check looks at of a column, in order."""
+"""Windows of a column that a check reads, in order."""
 
 whole = everything
 

@@ -68,7 +68,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 class Mention(IntEnum):
-    """What a token does, in the numbering of the original checkpoints."""
+    """Type of a token's decision, in the numbering of the original checkpoints."""
 
     NONE = 0
     NEW = 1
@@ -116,7 +116,7 @@ class Rows:
 
 
 class Parents(NamedTuple):
-    """What a DERIVED mention may be derived from, for every row, flat."""
+    """Possible parents of a DERIVED mention, for every row, flat."""
 
     row: Tensor
     """Non-decreasing, on the host, (N,)."""
@@ -431,7 +431,7 @@ class Encoded:
     """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
     carry: Carry
     search: NextStep | None = None
-    """What beams go by, where that is not ``walk``."""
+    """Steps of beams, where these are not ``walk``."""
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after given walks; where the text stands is of its end."""

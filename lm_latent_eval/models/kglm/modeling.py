@@ -79,7 +79,7 @@ class KGLM(Pretrained):
     base_model_prefix = "kglm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
@@ -283,7 +283,7 @@ class KGLM(Pretrained):
         together have a probability below ``NEGLIGIBLE``.
 
         Args:
-            encoded: B pieces of one token, whose targets are not looked at.
+            encoded: B pieces of one token, whose targets are ignored.
             log_w: Log-weights of the K histories in nats, (B, K).
             uniforms: Random numbers, which a sum needs none of.
 
@@ -386,7 +386,7 @@ class KGLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the default first."""
+        """Names of its proposals, the default first."""
         trained = (name for name in READING_MOST if name in self.proposals)
         return ["adapted", *trained, "prior"]
 

@@ -88,7 +88,7 @@ class TopicConditionals:
     """
 
     scores: Tensor
-    """What a decision is worth by itself, nats, (B, T, N) float64."""
+    """Score of a decision by itself, nats, (B, T, N) float64."""
     inside: Tensor
     """Which places hold a token, (B, T)."""
     alpha: Tensor | None
@@ -164,7 +164,7 @@ class LDAJoint(StepLM):
         "completion"
     )
     normalization = Normalization.BY_LENGTH
-    """What its probabilities of all texts total: one for each number of words."""
+    """Total of its probabilities: one for each number of words."""
     config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:

@@ -71,9 +71,9 @@ class LRLM(RelationModel):
     base_model_prefix = "lrlm"
     main_input_name = "inputs"
     estimators = ("exact", "auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("posterior", "adapted")
-    """What ``proposal`` can return, the default first."""
+    """Names of its proposals, the default first."""
     config: LRLMConfig
 
     def __init__(self, config: LRLMConfig, topics: Topics | None = None) -> None:
@@ -99,7 +99,7 @@ class LRLM(RelationModel):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         if self.config.oracle:  # every alias of a fact has all of its probability
             return Normalization.UNNORMALISED
@@ -291,7 +291,7 @@ class LRLM(RelationModel):
 
     @property
     def summation(self) -> Summation:
-        """What stands in for a proposal where all readings are summed."""
+        """The proposal of one latent, which is all readings summed."""
         return Summation()
 
     def proposal(

@@ -19,7 +19,7 @@ from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.text.batch import known_ids
 
 States = tuple[Tensor, ...]
-"""What every layer was given, and what the last one returned, (words, H) each."""
+"""Input of every layer, and output of the last one, (words, H) each."""
 
 
 @dataclass(frozen=True)

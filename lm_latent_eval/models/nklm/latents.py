@@ -26,7 +26,7 @@ class Tables:
     alias: Tensor
     """(A, alias_dim)."""
     knowledge: Tensor | None
-    """What predictions are informed by, of no topic and of each, (N + 1, ...)."""
+    """Knowledge vectors of no topic and of each, (N + 1, ...)."""
 
     @cached_property
     def cells(self) -> tuple[Tensor, Tensor, Tensor]:

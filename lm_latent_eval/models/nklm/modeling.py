@@ -54,9 +54,9 @@ class NKLM(NKLMLayers):
     base_model_prefix = "nklm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("adapted", "peeking")
-    """What ``proposal`` can return, the default first."""
+    """Names of its proposals, the default first."""
 
     def __init__(self, config: NKLMConfig, topics: Topics | None = None) -> None:
         """Build p; ``topics`` come from the checkpoint if None."""
@@ -65,7 +65,7 @@ class NKLM(NKLMLayers):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         if self.config.oracle:
             return Normalization.UNNORMALISED
         excluded = {PADDING, START} <= {*self.config.never_uttered}

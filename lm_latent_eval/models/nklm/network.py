@@ -22,7 +22,7 @@ TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
 
 LEAST = -100.0
-"""What the original's logarithm of a probability is at least."""
+"""Smallest log-probability of the original."""
 
 
 class NKLMLayers(RelationModel):

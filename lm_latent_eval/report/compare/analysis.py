@@ -107,7 +107,7 @@ _FULL_STOP = re.compile(r"[.!?][\"')\]]*\s*$")
 
 @dataclass(frozen=True)
 class Kind:
-    """What words of one kind have of a difference."""
+    """Part of a difference on words of one kind."""
 
     name: str
     words: int
@@ -245,7 +245,7 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class More:
-    """What decides a difference of so many points four times of five."""
+    """Sample sizes that decide a difference of so many points four times of five."""
 
     task: str
     pair: str

@@ -108,7 +108,7 @@ class Side:
     settings: Sequence[dict[str, Any]]
     finished: bool = True
     documents: Mapping[Key, Document] = field(default_factory=dict)
-    """What is known of its texts besides."""
+    """Further facts about its texts."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Record]) -> Side:

@@ -92,7 +92,7 @@ BOUNDS = {
     Bound.ESTIMATED_LOWER: "an estimate of a bound",
     Bound.NONE: "no bound",
 }
-"""What a rate in bits is, where log p-hat bounds log p so."""
+"""Bound of a rate in bits, by the bound of log p-hat."""
 
 
 def described(side: Side | Questions) -> str:

@@ -28,7 +28,7 @@ DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
 REQUIRED = ("model", "checkpoint", "estimator")
 _DRAWN = ("num_samples", "proposal", "temperature", "seed")
-"""What must be known of draws."""
+"""Required facts about draws."""
 OF_LOG_P = {
     Bound.EXACT: "exact",
     Bound.STRICT_LOWER: "strict upper bound of the true value",
@@ -37,7 +37,7 @@ OF_LOG_P = {
     Bound.NONE: "none",
     Bound.UNNORMALISED: "none: scores are not normalised",
 }
-"""What a rate or perplexity is, where the log-likelihood has such a bound."""
+"""Bound of a rate or perplexity, by the bound of the log-likelihood."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Statement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on."""
+        """Settings of the numbers."""
         known = self.record.settings
         return {name: known[name] for name in SETTINGS if known.get(name) is not None}
 

@@ -36,7 +36,7 @@ from lm_latent_eval.wrappers.mdm.unmasking import ANY_ORDER
 logger = logging.getLogger(__name__)
 
 Asked = tuple[Query, GenerationOptions, list[int]]
-"""What is to be written, and the tokens before it."""
+"""Request of a continuation, and the tokens before it."""
 
 
 class Writer:

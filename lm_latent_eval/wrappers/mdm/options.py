@@ -36,7 +36,7 @@ HOW = {
     "llada": "what LLaDA's program computes, {num_samples} masked texts, seed {seed}: "
     "not log p, and no bound of it",
 }
-"""What each does, for ``explain``."""
+"""Description of each, for ``explain``."""
 BLOCK_WRITTEN = 32
 """Default length of a block in generation."""
 _DRAWN = ("num_samples", "proposal", "temperature", "bounds")

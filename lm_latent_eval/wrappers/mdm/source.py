@@ -51,7 +51,7 @@ STORES_ASKED = ("SDARForCausalLM", "SDARMoeForCausalLM")
 BLOCK_CAUSAL = (*MASKS_ITSELF, *STORES_ASKED, "LLaDA2MoeModelLM")
 """Architectures whose attention is causal over blocks."""
 BLOCK_LENGTHS = ("block_size", "block_length")
-"""What configurations call the tokens of a block."""
+"""Entries of configurations for the tokens of a block."""
 UNIFORM = ("diffusion_gemma", "udlm")
 """Types of models that replace tokens by others instead of masking them."""
 

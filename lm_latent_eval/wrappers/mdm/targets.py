@@ -78,7 +78,7 @@ class Block:
     first: int
     last: int
     mask: int | None
-    """What stands for each later token; None: nothing, the text ends here."""
+    """Placeholder of later tokens; None: the text ends here."""
     first_read: int = 0
     """Place from which on a network reads that has kept what it read before."""
 

@@ -151,7 +151,7 @@ class Unmasking:
 
     @property
     def certainty(self) -> Certainty:
-        """What is surest; of greedy tokens ``low_confidence`` is ``confidence``."""
+        """Measure of certainty: for ``low_confidence`` that of ``confidence``."""
         return RULES.get(self.rule, confidence)
 
     def __str__(self) -> str:

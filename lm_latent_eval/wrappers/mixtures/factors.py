@@ -273,7 +273,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Document:
-    """What was retrieved for a question."""
+    """A retrieved document."""
 
     name: str
     text: str

@@ -54,7 +54,7 @@ MODEL_ARGUMENTS = (
     *("pretrained", "revision", "subfolder", "tokenizer", "dtype", "max_length"),
     *("mixture", "end", "estimator", "num_samples", "seed"),
 )
-"""What a file may say of a model: none of it runs code that the file names."""
+"""Allowed arguments of a model: none of them runs code that the file names."""
 RETRIEVERS = Registry("lm_latent_eval.retrievers", "retriever", {})
 
 
@@ -65,7 +65,7 @@ class Model:
     name: str
     weight: float
     base: str | None
-    """What ``--model`` calls it; None: what the command line says."""
+    """Its name in ``--model``; None: that of the command line."""
     arguments: Mapping[str, Any]
 
 
@@ -118,7 +118,7 @@ class _Reading:
     path: Path
     trust: bool
     parsed: dict[str, Any] = field(default_factory=dict)
-    """What numbers depend on, as JSON in a fixed order."""
+    """Content that numbers depend on, as JSON in a fixed order."""
 
     def mixture(self, content: Any) -> Mixture:
         found = _fields(content, "the file", (*FACTORS, *OTHERS))

@@ -49,7 +49,7 @@ class Asked:
     """Request of a component to its model."""
 
     name: str
-    """What random numbers follow from, where the model draws."""
+    """Name that random numbers are a function of, where the model draws."""
     context: str | None
     """None: for a whole text."""
     text: str
@@ -64,7 +64,7 @@ class Found:
     tokens: int
     is_greedy: bool
     answer: Answer | None = None
-    """What is known of the number; None: that it is exact."""
+    """The answer with its estimate; None: the number is exact."""
 
     @property
     def estimate(self) -> Estimate | None:
@@ -133,7 +133,7 @@ class MixtureScorer:
     identity: dict[str, Any]
     """Of the models, as JSON: all that their numbers depend on."""
     facts: dict[str, Any]
-    """What results say of them."""
+    """Description of the models for results."""
     normalization: Normalization = Normalization.BELOW_ONE
     unsure_greedy: int = field(default=0, init=False)
     """Answers of which components disagree whether they are greedy."""

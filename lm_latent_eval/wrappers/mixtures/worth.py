@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 LISTED = 10
 """Variants, and questions, that results name; the file beside them has all."""
 TOGETHER = "together"
-"""What factors move that none of them moves alone."""
+"""Name of the interaction of factors."""
 METADATA = b"lm_latent_eval_components"
 _NUMBERS, _NAMES = pa.list_(pa.float64()), pa.list_(pa.string())
 SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ class Option:
     text: str
     parts: Parts
     at_least: float | None = None
-    """What log p is at least, by draws, nats; see ``Estimate``."""
+    """Lower limit of log p, by draws, nats; see ``Estimate``."""
     at_most: float | None = None
 
     @property
@@ -92,7 +92,7 @@ class Question:
     document: int
     options: Sequence[Option]
     right: tuple[float, ...] | None
-    """What each option scores by the task; None where there is no choice."""
+    """Score of each option by the task; None where there is no choice."""
 
     @property
     def carried(self) -> Option:
