@@ -49,7 +49,7 @@ class RealStep(NamedTuple):
     prior: Normal
     """p(z_t | the past), of shape (B, K, D)."""
     adapted: Normal | None = None
-    """q of the proposal ``adapted``, of shape (B, K, D): it may depend on x_t, and on the
+    """q of the proposal ``adapted``, of shape (B, K, D): may depend on x_t, and on the
     text after it if it says so. None: the prior."""
 
 
