@@ -13,11 +13,11 @@ from pathlib import Path
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, and a limit of file sizes."""
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
-"""How safetensors and tokenizers tell the system's error."""
+"""The system's error in messages of safetensors and tokenizers."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
 """torch's message for every failed write."""
 _SQLITE = re.compile(r"SQLITE_(FULL|IOERR_(WRITE|FSYNC|TRUNCATE|SHMSIZE|SHMMAP))")
-"""How SQLite names a write that failed: a disk that is full, and a file's limit."""
+"""SQLite's errors of failed writes: a full disk, and a file's limit."""
 
 
 class NoRoomError(OSError):

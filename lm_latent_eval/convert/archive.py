@@ -150,7 +150,7 @@ def _pax(content: bytes) -> dict[bytes, bytes]:
 
 PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 _NEWLINE = "@@NEWLINE@@"
-"""How a line end within an entry is written."""
+"""Escape of a line end within an entry."""
 
 _CONFIG, _WEIGHTS = "config.json", "weights.th"
 _PATTERNS = "vocabulary/non_padded_namespaces.txt"

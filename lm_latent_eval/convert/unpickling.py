@@ -234,7 +234,7 @@ _KEYS: Mapping[str, slice] = {
     "EMPTY_SET": slice(0),
     "FROZENSET": slice(None),
 }
-"""Where on the stack the instructions that hash find what they hash."""
+"""Stack positions of the values that hashing instructions hash."""
 
 
 def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Any], None]:

@@ -60,7 +60,7 @@ UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"
 """Names of the partial records of a run, by the kind of requests."""
 
 PIECES = ".pieces"
-"""How the folder of long texts in hand ends, beside the cache."""
+"""Suffix of the folder of checkpoints of long texts, beside the cache."""
 
 LM_EVAL_DEVICE = "cuda:0"
 """Device that ``lm_eval`` passes on without ``--device``, GPU or not."""

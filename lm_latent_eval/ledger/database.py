@@ -39,9 +39,9 @@ Key = tuple[int | str, ...]
 T = TypeVar("T")
 
 UNFINISHED = ".partial.sqlite"
-"""How the file of a run ends that goes on, or was killed."""
+"""Suffix of the file of a running or killed run."""
 _OLD = ".partial.jsonl"
-"""How it ended in version 0.2."""
+"""That of version 0.2."""
 TABLES = {
     "found": (
         "CREATE TABLE found (place INTEGER PRIMARY KEY, part TEXT NOT NULL, "

@@ -47,7 +47,7 @@ _MARKDOWN = str.maketrans(
 )
 """Emphasis, links, pictures, cells and HTML; an underscore within a word is none."""
 _FORMULA = re.compile(r"\s*[=@+-](?!\s*$)(?![\d.]+$)")
-"""How words begin that spreadsheets compute; a sign alone and a number are none."""
+"""First characters of cells that spreadsheets evaluate; signed numbers are not."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device that it computes on."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Evaluation:
     quiet: bool
     """Show no progress."""
     checkpoints: Checkpoints | None = None
-    """Where long texts are kept piece by piece; None: nowhere."""
+    """Folder of checkpoints of long texts; None: none are written."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property

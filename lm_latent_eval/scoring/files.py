@@ -41,7 +41,7 @@ from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
 PIECES = ".partial.pieces"
-"""How the folder of long texts in hand ends."""
+"""Suffix of the folder of checkpoints of long texts."""
 TASK = "estimate"
 KIND = "file of estimates"
 Left = Sequence[int]
@@ -298,7 +298,7 @@ ROW = pa.schema({"row": pa.string()})
 
 @dataclass(frozen=True)
 class Opening:
-    """How a worker opens its scorer, wherever it runs."""
+    """Arguments with which a worker opens its scorer."""
 
     checkpoint: str
     """A path or repository that every machine has."""

@@ -41,10 +41,10 @@ class ReadingProgress:
     """Of each text."""
     bar: tqdm
     pieces: Pieces | None = None
-    """Where states are kept; None: nowhere."""
+    """Checkpoints of states; None: none are written."""
     _read: dict[int, float] = field(default_factory=dict)
     """Words, by part."""
-    _told: int = 0
+    _shown: int = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -77,8 +77,8 @@ class ReadingProgress:
         return self.pieces.kept(part, like) if self.pieces else None
 
     def _tell(self, words: int) -> None:
-        self.bar.update(words - self._told)
-        self._told = words
+        self.bar.update(words - self._shown)
+        self._shown = words
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ _ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
 """Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
-"""How ``plain`` writes what JSON has no number for."""
+"""Strings of ``plain`` for numbers that JSON lacks."""
 _MAY_BE_INFINITE = (
     "stderr",
     "draws_stderr",

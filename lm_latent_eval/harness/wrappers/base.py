@@ -31,7 +31,7 @@ from lm_latent_eval.options import TRUTHS, one_of, truth, whole
 from lm_latent_eval.scoring.options import parse_device
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-"""How Python says that a function has no such argument."""
+"""Python's message for an unknown argument."""
 
 
 def read(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -331,7 +331,7 @@ class Encoded:
     """Hidden states that each token's decision depends on, (B, T, D)."""
     steps: Steps
     state: EntityState
-    """Where the chains before the pieces stand."""
+    """State of the chains before the pieces."""
     carry: Carry
     search: Steps | None = None
     """Steps of searches, if not ``steps``."""

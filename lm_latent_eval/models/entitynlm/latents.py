@@ -83,7 +83,7 @@ class Steps:
     time: Tensor
     """When the decision falls, in tokens from the beginning, (P,)."""
     lag: int
-    """How much earlier u was read."""
+    """Steps since u was read."""
     num_tokens: int
     """T."""
     twist: Callable[[Tensor, Tensor], Tensor] | None

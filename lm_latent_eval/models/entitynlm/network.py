@@ -338,7 +338,7 @@ class Trunk(nn.Module):
 
     @property
     def first_slot(self) -> Tensor:
-        """How every slot begins, (D,); without the originals' noise of 1e-4."""
+        """Initial vector of every slot, (D,); without the originals' noise of 1e-4."""
         return F.normalize(self.mention.weight[1], dim=-1)
 
     def steps(

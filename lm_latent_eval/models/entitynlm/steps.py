@@ -86,7 +86,7 @@ class Unfolding:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where K chains of each of B texts stand."""
+    """State of K chains of each of B texts."""
 
     walk: Unfolding
     """(B K) rows."""

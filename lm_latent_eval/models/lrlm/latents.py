@@ -132,7 +132,7 @@ class Encoded:
     costs: Lattice
     """Log-probabilities of words and names, on the model's device."""
     state: RelationState
-    """Where the readings before the pieces stand."""
+    """State of the readings before the pieces."""
     carry: Any
     topics: Topics
 

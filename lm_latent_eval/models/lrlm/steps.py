@@ -57,7 +57,7 @@ class BorderChoices:
 
 @dataclass(frozen=True)
 class Route:
-    """How a proposal goes through a lattice."""
+    """A lattice with the look-ahead of a proposal."""
 
     lattice: Lattice
     """The lattice with tempered log-probabilities."""

@@ -131,7 +131,7 @@ class Encoded:
 
     batch: TokenBatch
     state: NKLMState
-    """Where the latents before the pieces stand."""
+    """State of the latents before the pieces."""
     tables: Tables
 
     @property

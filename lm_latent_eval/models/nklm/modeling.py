@@ -246,13 +246,13 @@ class Reading:
     joint: NKLM
     encoded: Encoded
     before: NKLMState
-    """Where they stood before that word."""
+    """State before that word."""
     last: tuple[int, Tensor, Tensor] | None = None
     """Which word it is, its source and its offset, (B, K) each; None: there is none."""
 
     @cached_property
     def state(self) -> NKLMState:
-        """Where they stand after it."""
+        """State after that word."""
         if self.last is None:
             return self.before
         t, source, offset = self.last

@@ -78,7 +78,7 @@ class Part:
     draws_stderr: float
     bytes: int
     text: str
-    """Where a sample log says it."""
+    """The text, where a sample log has it."""
     spans: Sequence[Aligned] = ()
     """Its parts, where both models were asked for them."""
 

@@ -127,7 +127,7 @@ class Listing:
     """Options as a context lists them, a line each."""
 
     spans: tuple[tuple[int, int], ...]
-    """Where their texts stand."""
+    """Positions of their texts in the context."""
     labels: tuple[str, ...]
 
     @classmethod
