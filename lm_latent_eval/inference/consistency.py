@@ -63,7 +63,7 @@ def check(
         proposal: What is drawn from.
         batch: Texts of a run, at least one.
         dtype: What the model computes in.
-        searches: Whether ``beam`` is asked for.
+        searches: Whether to check ``beam``.
 
     Raises:
         BrokenModelError: If shapes, types or probabilities contradict each other; the

@@ -224,7 +224,7 @@ def search(
 
     Args:
         steps: Of what is searched.
-        cut: Which of the choices go on.
+        cut: The rule that chooses which go on.
         score: Of the histories before the piece, nats, (B, K); None: there are none, or
             they are all worth the same.
         with_log_q: Whether to add up log q, which the scores of every choice are then.

@@ -105,7 +105,7 @@ class Checkpoints:
         """Keep a state, in the place of the one before.
 
         Args:
-            of: Whose it is.
+            of: Name of the text.
             key: What tells it from others of the same.
             state: What ``contents`` takes.
 
@@ -119,7 +119,7 @@ class Checkpoints:
         """Return a state that was kept; None if there is none.
 
         Args:
-            of: Whose it is.
+            of: Name of the text.
             key: What tells it from others of the same.
             like: Makes some state of its kind.
 

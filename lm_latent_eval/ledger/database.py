@@ -395,7 +395,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 def _end(connection: sqlite3.Connection) -> None:
     """Merge the write-ahead log into the file, and sync it.
 
-    While somebody is reading they stay where they are, which the next run minds not.
+    While a reader is active this is left to the next run.
     """
     try:
         connection.execute("PRAGMA journal_mode = DELETE")

@@ -108,7 +108,7 @@ def train_checkpoint(
         model: The model, which is left at its best weights.
         parts: What is trained of it.
         items: What it is trained on.
-        dev: What says when to stop.
+        dev: Development items, which decide when to stop.
         directory: Where the checkpoint goes. An interrupted run there is resumed.
         tokenizer: Its vocabulary.
         options: How to train.

@@ -60,7 +60,7 @@ class CausalReader:
 
     Attributes:
         model: The network, in evaluation.
-        name: What errors call it.
+        name: Its name in error messages.
         temperature: Divides its scores: another network, then.
         wide: Whether log-probabilities are taken in the widest floating type of the
             device; else in float32, or that of the scores if it is wider.

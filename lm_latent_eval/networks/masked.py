@@ -163,8 +163,7 @@ class MaskedReader:
 def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
     """Check that predictions depend on the tokens that follow; return V.
 
-    Nothing of a scored text is looked at: three tokens are, of which the last is
-    changed.
+    It reads three tokens, of no scored text, and changes the last one.
 
     Raises:
         ValueError: If it does not depend on it, or what is returned are no scores.

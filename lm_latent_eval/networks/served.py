@@ -83,8 +83,8 @@ class Server:
 
     Attributes:
         url: Up to and with ``/v1``.
-        model: What requests call it.
-        root: What the server has loaded it from, as it says.
+        model: Its name in requests.
+        root: Source that the server says it has loaded it from.
         max_length: Tokens that it reads at once; None if it does not say.
         timeout: Seconds that one request may take.
     """

@@ -157,7 +157,7 @@ class MissedTextsError(MissedSupportError):
         Args:
             names: Index of each query without an answer -> its name.
             why: What was wrong with one of them; its name comes first.
-            of: How many were asked.
+            of: Number of queries.
         """
         self.names = dict(names)
         self.why = why
@@ -196,7 +196,7 @@ class Missed:
         """Start with none.
 
         Args:
-            queries: All that are asked.
+            queries: All queries.
         """
         self._of = len(queries)
         self._errors: dict[int, MissedSupportError] = {}

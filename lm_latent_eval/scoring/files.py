@@ -354,7 +354,7 @@ def score_corpus(
         data: Texts, as ``estimate`` reads them; only this machine reads the file.
         output: A file of estimates, new or of an interrupted run.
         workers: How many; each has a processor, or with a device of CUDA a GPU.
-        words: Of a block; None is what gives every worker several.
+        words: Of a block; None: so many that every worker gets several blocks.
 
     Returns:
         The answers of all texts, in their order; unfinished where some have no number

@@ -41,7 +41,7 @@ class WholeTexts:
 
         Args:
             texts: As ``cut.whole`` returns them.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
@@ -65,7 +65,7 @@ class WholeTexts:
 
         Args:
             texts: As ``cut.whole`` returns them, none without words.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Returns:
             Texts with their estimates, as they are found.
@@ -276,7 +276,7 @@ class Continuations:
 
         Args:
             texts: As ``cut.continuation`` returns them.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Raises:
             ValueError: If the model is unnormalised, or a text cannot be scored.

@@ -208,7 +208,7 @@ def certified(answers: Sequence[Answer]) -> float | str:
 def at_least(answers: Sequence[Answer]) -> float | str:
     """Lower bound of the token perplexity on average over draws, with ``bounds=both``.
 
-    With ``bounds=both``, and where every document's error is known.
+    N/A unless every document's error is known.
     """
     uppers = [answer.estimate.upper for answer in answers]
     known = [upper for upper in uppers if upper is not None]

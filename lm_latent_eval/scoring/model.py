@@ -220,7 +220,7 @@ class LatentModel:
 
         Args:
             repo_id: ``name/model``.
-            **how: See ``scoring.publishing.push_to_hub``.
+            **how: See ``push_to_hub`` of this module.
 
         Returns:
             The address of the commit.
@@ -323,10 +323,10 @@ def push_to_hub(
 
 
 def card(checkpoint: Checkpoint, repo_id: str) -> ModelCard:
-    """Return the card of a checkpoint: how it is scored, beside what it says already.
+    """Return the card of a checkpoint with a section on how it is scored.
 
     Args:
-        checkpoint: Whose card.
+        checkpoint: The checkpoint.
         repo_id: Where it will be.
     """
     found = read_card(checkpoint.directory / CARD, repo_id)
@@ -339,7 +339,7 @@ def read_card(path: Path, name: str) -> ModelCard:
 
     Args:
         path: Of the card.
-        name: What a new one calls the model.
+        name: Name of the model in a new card.
     """
     if path.exists():
         there: ModelCard = ModelCard.load(path)
@@ -354,7 +354,7 @@ def put_section(found: ModelCard, mark: str, text: str) -> None:
     Args:
         found: The card.
         mark: The comment that begins the section, and with a slash ends it.
-        text: What it says.
+        text: Text of the section.
     """
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     section = f"{begin}\n{text}\n{end}"

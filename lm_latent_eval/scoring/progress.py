@@ -85,8 +85,8 @@ class ReadingProgress:
 class Pieces:
     """Checkpoints of a batch of texts under one estimator and purpose.
 
-    States are those of the batch, and are gone on with by the same one. Weights are a
-    text's own: the others of its batch may be scored before it.
+    States are of the batch as a whole, and only the same batch can resume from them.
+    Weights are of single texts: the others of the batch may be scored before.
     """
 
     checkpoints: Checkpoints

@@ -126,7 +126,7 @@ def row_of(answer: Answer) -> Row:
 def _sums(answer: Answer) -> dict[str, float | None]:
     """Return log sum w and log sum w^2 of K weights, nats.
 
-    With K they are all that estimate, effective sample size and draws' error of an
+    With K they suffice for estimate, effective sample size and draws' error of an
     importance sample need. None for what has no weights of its own, as a beam or a
     product of sentences.
     """
