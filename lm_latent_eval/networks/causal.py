@@ -363,7 +363,7 @@ class GrowingLayer(DynamicLayer):
         self.is_initialized = True
         self._room: tuple[Tensor, ...] = ()
         self._shown: Tensor | None = None
-        """Value of ``keys`` while they lie in that room."""
+        """What ``keys`` are while they lie in that room."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -378,7 +378,7 @@ class GrowingLayer(DynamicLayer):
         return self._show(rows, length + more)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder rows (R',), copying only those that move."""
+        """Have rows (R',) stand where they are wanted; copy those that move."""
         rows, index = len(beam_idx), beam_idx.to(self.device)
         length = self.get_seq_length()
         if not self._holds(rows, length):
@@ -400,7 +400,7 @@ class GrowingLayer(DynamicLayer):
         return bool(size[0] >= rows and size[2] >= length)
 
     def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        """Set the numbers of rows and tokens in use."""
+        """Take so many rows and tokens for what there is."""
         self.keys, self.values = (table[:rows, :, :length] for table in self._room)
         self._shown = self.keys
         return self.keys, self.values

@@ -1,11 +1,13 @@
 import pytest
 import torch
 
-from lm_latent_eval.distortion.report.curves import (
-    SLICES,
+from lm_latent_eval.distortion.report import (
     draw_latent,
     draw_random,
     draw_temperatures,
+)
+from lm_latent_eval.distortion.report.curves import (
+    SLICES,
     plot_corrected,
     plot_curves,
     plot_densities,

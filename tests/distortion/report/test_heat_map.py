@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from lm_latent_eval.distortion.report import draw_map
 from lm_latent_eval.distortion.report.maps import (
     colour_limit,
     colour_ticks,
-    draw_map,
     plot_infinite,
     plot_map,
 )

@@ -4,9 +4,8 @@ import torch
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from lm_latent_eval.distortion.report import draw_estimates, draw_language_check
 from lm_latent_eval.distortion.report.maps import (
-    draw_estimates,
-    draw_language_check,
     plot_histogram,
     plot_histograms,
 )

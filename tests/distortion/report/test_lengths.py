@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from lm_latent_eval.distortion.report.curves import draw_lengths, plot_lengths
+from lm_latent_eval.distortion.report import draw_lengths
+from lm_latent_eval.distortion.report.curves import plot_lengths
 from lm_latent_eval.distortion.statistics import LengthErrors
 from tests.distortion.report.drawn import MODEL, TRUE, axes, points, written
 

@@ -1,6 +1,7 @@
 import pytest
 
-from lm_latent_eval.distortion.report.curves import draw_productivity, plot_productivity
+from lm_latent_eval.distortion.report import draw_productivity
+from lm_latent_eval.distortion.report.curves import plot_productivity
 from lm_latent_eval.distortion.statistics import ProductivityCurve
 from tests.distortion.report.drawn import axes, points, written
 

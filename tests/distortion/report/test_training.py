@@ -2,11 +2,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from lm_latent_eval.distortion.report import draw_amount, draw_training
 from lm_latent_eval.distortion.report.curves import (
     INSET,
     colour_scale,
-    draw_amount,
-    draw_training,
     plot_amount,
     plot_training,
 )
