@@ -103,7 +103,7 @@ class Beam(Generic[LatentsT]):
     """Which latent of the text so far each continues, (B, K); 0 at the beginning."""
     log_q: Tensor | None = None
     """log q(z_k | x) in nats, (B, K) float64, where the search knows it; what stands in
-    an unused place is ignored. None: see ``log_prob``."""
+    an unused place is not looked at. None: ``log_prob`` tells."""
 
 
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):

@@ -130,7 +130,7 @@ class Parents(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawn:
-    """One choice a row, on the device of the scores until it is fetched."""
+    """One choice a row: where the scores are, until the host has fetched it."""
 
     mention: Tensor
     """Mention types, (R,)."""
@@ -336,7 +336,7 @@ class NextStep:
         return drawn.mention, self.drawn_node(drawn, rows.previous, u), drawn.log_type
 
     def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
-        """Draw one choice a row, and leave it on the device.
+        """Draw one choice a row, which the host does not know until it asks.
 
         On a device all draw a new entity and a parent, wanted or not, even where there
         is none.
@@ -354,7 +354,7 @@ class NextStep:
         u, parents = sent_uniforms(u, there.device), self.parents(past)
         log_mention = self.log_mention(past, parents)
         mention = invert_dense_cdf(log_mention.exp()[there], u[:, 0])
-        # A device is not synchronized: there all rows draw everything.
+        # A device is not asked who wants what: there all draw everything.
         everyone = torch.arange(len(mention))
         begins = derives = everyone
         if mention.is_cpu:
