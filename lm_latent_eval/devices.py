@@ -79,7 +79,7 @@ def check_width(dtype: torch.dtype | None, device: torch.device | str) -> None:
 
 
 def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
-    """Move a module to a device, in float32 where it was wider than the device is."""
+    """Move a module to a device, in float32 if the device lacks the module's type."""
     if widest_float(device) is not torch.float64:
         module._apply(  # type: ignore[no-untyped-call]
             lambda t: t.float() if t.dtype is torch.float64 else t
@@ -88,7 +88,7 @@ def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a tensor to a device, which uses it after what it has to do, or back.
+    """Copy a tensor to a device without waiting for it, or back.
 
     CUDA takes ordinary memory before the call returns, so that it may be changed at
     once. On MPS it may not: there the host waits, as it does for what is copied back,
@@ -107,7 +107,7 @@ def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Copy tensors to the host, for which it waits once, whatever their types.
+    """Copy tensors of any types to the host with a single wait.
 
     Tensors of several types that have gradients are copied one by one.
 
@@ -160,20 +160,20 @@ R = TypeVar("R")
 SCORES = 1 << 25
 """Scores (rows x tokens x vocabulary) of a network held at a time."""
 MOST_ROWS = 64
-"""Rows read together where nobody says how many."""
+"""Rows read together by default."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class MemoryLimit:
-    """What the memory of a device was found to hold."""
+    """Largest batches that a device's memory was found to hold."""
 
     most: float = math.inf
     """Items x size of the largest."""
 
     def holds(self, size: int) -> float:
-        """Return how many items of a size are tried, at least one."""
+        """Return how many items of a size to try at once, at least one."""
         return max(1.0, self.most / max(1, size))
 
     def in_batches(

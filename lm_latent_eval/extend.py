@@ -1,8 +1,8 @@
 """The public interface for other packages: models, checkpoints, devices, laws.
 
 A name here keeps its meaning from one release to the next, or CHANGELOG.md says how it
-changed. Who loads and scores checkpoints needs ``lm_latent_eval`` alone, and who has
-numbers the formulas of ``lm_latent_eval.estimators``; other modules may move.
+changed. To load and score checkpoints takes ``lm_latent_eval`` alone, and the formulas
+for numbers of your own are in ``lm_latent_eval.estimators``; other modules may move.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from pathlib import Path
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, and a limit of file sizes."""
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
-"""How safetensors and tokenizers tell the system's error."""
+"""The system's error in messages of safetensors and tokenizers."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
-"""What torch says of every write that failed, and nothing more."""
+"""torch's message for every failed write."""
 _SQLITE = re.compile(r"SQLITE_(FULL|IOERR_(WRITE|FSYNC|TRUNCATE|SHMSIZE|SHMMAP))")
-"""How SQLite names a write that failed: a disk that is full, and a file's limit."""
+"""SQLite's errors of failed writes: a full disk, and a file's limit."""
 
 
 class NoRoomError(OSError):
@@ -26,7 +26,7 @@ class NoRoomError(OSError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield where to write a file, which has its name once it is whole and on the disk.
+    """Yield a temporary path; its file replaces the target once complete and synced.
 
     Readers see the old file or the new one, after a power cut as well. An error leaves
     the old one as it was.
@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def share(path: Path) -> None:
-    """Give a file the permissions of a new one; safetensors keeps its own private."""
+    """Give a file the permissions of a new one; safetensors makes its files private."""
     usual = path.with_name(f"{path.name}.usual")
     usual.touch()
     path.chmod(usual.stat().st_mode)
@@ -68,7 +68,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
-    """Say that a disk is full, if that is what an error comes from.
+    """Return the error of a full disk, if that caused an error.
 
     Args:
         err: Of any library that writes files.
@@ -113,7 +113,7 @@ _LONGEST = 128
 
 
 def safe_name(name: str) -> str:
-    """Return a name as a part of a file's name, which leads to no other folder.
+    """Return a name that is safe inside a file's name: no path separators.
 
     Letters and digits, ``-``, ``_`` and ``.`` stay. A name that has to be changed ends
     with a digest of what it was, so that no two names become one.
@@ -136,7 +136,7 @@ def safe_name(name: str) -> str:
 
 
 def beside(path: Path, name: object) -> Path:
-    """Return the file that another one names as lying in its own folder.
+    """Return the path of a file that another file of the same folder names.
 
     Args:
         path: The file that names it.
@@ -152,7 +152,7 @@ def beside(path: Path, name: object) -> Path:
 
 
 def regular(path: Path) -> Path:
-    """Return a path that is to be read whole, or refuse a device, which has no end.
+    """Return the path of a regular file, or refuse a device.
 
     Raises:
         ValueError: If there is something that is no file.
@@ -167,7 +167,7 @@ LONGEST = 300
 
 
 def one_line(err: BaseException) -> str:
-    r"""Return what an error says, however many lines it takes.
+    r"""Return an error's message on one line.
 
     Example:
         >>> one_line(RuntimeError("Error(s) in loading:\n\tsize mismatch"))
@@ -178,7 +178,7 @@ def one_line(err: BaseException) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Say which file it is that cannot be read: the system does when one is opened.
+    """Add the file's name to errors of reading it.
 
     Raises:
         ValueError: If reading it fails.

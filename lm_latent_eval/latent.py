@@ -7,8 +7,8 @@ texts and K latents a text, in two steps:
 2. ``log_joint`` scores, and ``sample`` or ``beam`` proposes, K latents a text.
 
 What a batch, an encoding and a latent *are* is the model's own business: trees, chains
-of entities, walks through a graph, segmentations, permutations all fit, because nobody
-but the model and its proposal looks inside them.
+of entities, walks through a graph, segmentations, permutations all fit, because only
+the model and its proposal look inside them.
 
 A model whose latents unfold from left to right can also stop and go on: ``advance``
 returns the state after a piece of text, ``encode`` takes it up again. Prefix
@@ -60,16 +60,16 @@ def rebuilt(latents: Latents, parts: Sequence[Tensor]) -> Latents:
 
 
 class Normalization(StrEnum):
-    """What a model's probabilities of all texts total."""
+    """Total of a model's probabilities over all texts."""
 
     ONE = "normalised"
     BELOW_ONE = "sub-normalised"
-    """Some of it is on latents or words that cannot be: log p is a lower bound of that
-    of the renormalised model."""
+    """Part of the total is on impossible latents or words: log p is a lower bound of
+    that of the renormalised model."""
     BY_LENGTH = "no distribution over lengths"
     """Texts do not end: only those of one length compare."""
     UNNORMALISED = "unnormalised"
-    """Scores, whose normaliser nobody knows: there is no perplexity, and only
+    """Scores with an unknown normaliser: there is no perplexity, and only
     differences between texts of one length mean something."""
 
 
@@ -127,7 +127,7 @@ class Conditional(Protocol):
 
     @property
     def conditional_on(self) -> str:
-        """Say what x is: "the question", "the sentence to be translated"."""
+        """Name of x in messages: "the question", "the sentence to be translated"."""
         ...
 
 
@@ -136,7 +136,7 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
 
     @property
     def name(self) -> str:
-        """What options call it."""
+        """Its name in options."""
         ...
 
     def encode(self, batch: BatchT, /) -> EncodedT:
@@ -157,21 +157,21 @@ class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
         """Return log q(z_k | x) in nats, (B, K) float64, of latents that p has.
 
         They may come from another proposal of the model. What the padding of fewer
-        latents than K gets is not looked at.
+        latents than K gets is ignored.
         """
         ...
 
 
 @runtime_checkable
 class Searches(Protocol[GivenEncodedT, LatentsT]):
-    """What a proposal offers whose latents can be listed and ranked.
+    """A proposal that finds distinct latents by beam search.
 
     Beams, ``mixed`` and ``exact`` need it; draws do not.
     """
 
     @property
     def name(self) -> str:
-        """What options call it."""
+        """Its name in options."""
         ...
 
     def beam(
@@ -185,11 +185,11 @@ class Searches(Protocol[GivenEncodedT, LatentsT]):
 
 
 class State(Protocol):
-    """Where B texts with K latent histories each have got to.
+    """State of B texts with K latent histories each.
 
-    It is asked in numbers that lie on the host, where it may keep what was decided
-    there: so a device is not waited for. Checkpoints keep one that consists of tensors,
-    arrays and plain values in dataclasses and (named) tuples.
+    Indices are on the host, where a state may keep its discrete parts, so that no
+    device is waited for. Checkpoints can store a state of tensors, arrays and plain
+    values in dataclasses and (named) tuples.
     """
 
     def select(self, index: Tensor) -> Self:
@@ -207,7 +207,7 @@ GivenStateT = TypeVar("GivenStateT", bound=State, contravariant=True)
 
 @runtime_checkable
 class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
-    """What a model *and* its proposal offer if their latents unfold left to right."""
+    """A model *and* its proposal whose latents unfold from left to right."""
 
     def encode(self, batch: BatchT, after: StateT | None = None, /) -> EncodedT:
         """Encode a piece of text that follows ``after`` (None: the beginning)."""
@@ -223,9 +223,9 @@ class UnfoldingLM(
     LatentLM[BatchT, EncodedT, GivenLatentsT],
     Protocol[BatchT, EncodedT, GivenLatentsT],
 ):
-    """A latent LM as estimators ask it.
+    """A latent LM, for estimators.
 
-    To ``advance`` it is asked only where its proposal is ``LeftToRight``.
+    ``advance`` is called only where its proposal is ``LeftToRight``.
     """
 
 
@@ -234,15 +234,15 @@ class UnfoldingProposal(
     Proposal[BatchT, EncodedT, LatentsT],
     Protocol[BatchT, EncodedT, LatentsT],
 ):
-    """A proposal as estimators ask it; see ``UnfoldingLM``."""
+    """A proposal, for estimators; see ``UnfoldingLM``."""
 
 
 @runtime_checkable
 class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
-    """What a left-to-right proposal offers if its draws know of the text after them.
+    """A left-to-right proposal whose draws depend on the text ahead.
 
-    A filter stops at every token. It encodes a piece at once all the same, and cuts
-    the encoding.
+    Particle filters stop at every token. So they encode a piece at once, and cut the
+    encoding.
     """
 
     def encode(self, batch: BatchT, after: GivenStateT | None = None, /) -> EncodedT:
@@ -256,19 +256,20 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
         ...
 
     def log_twist(self, encoded: EncodedT, t: int, after: GivenStateT, /) -> Tensor:
-        """Guess log p(tokens t and on | latents so far), nats, (B, K) float64.
+        """Return the log of the twisting function before token t, nats, (B, K) float64.
 
-        Up to a number that the latents of a text share; 0 at its end.
+        A guess of log p(tokens t and on | latents so far), up to a number that all
+        latents of a text share; 0 at its end.
         """
         ...
 
 
 @runtime_checkable
 class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
-    """What a left-to-right proposal offers that is told late which histories go on.
+    """A left-to-right proposal that draws from given origins after resampling.
 
-    A filter chooses them on the device. So the host need not wait for the choice before
-    it waits for what is drawn: both come at once.
+    A filter resamples on the device. The host then waits once, for the origins and the
+    draws together.
     """
 
     def sample_from(
@@ -290,17 +291,17 @@ class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
 
 @runtime_checkable
 class WholeText(Protocol[BatchT, EncodedT, LatentsT]):
-    """What a proposal offers that reads texts to their ends and cannot stop before."""
+    """A proposal that reads texts to their ends and cannot stop before."""
 
     @property
     def left_to_right(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
-        """The proposal, ``LeftToRight``, that stands in where a text stops."""
+        """The ``LeftToRight`` proposal that replaces it where a text goes on."""
         ...
 
 
 @runtime_checkable
 class Summable(Protocol[BatchT, EncodedT, LatentsT]):
-    """What a model offers that can sum over all of its latents, exactly."""
+    """A model that can sum over all of its latents exactly."""
 
     @property
     def summation(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
@@ -342,7 +343,7 @@ class Conditionals(Protocol[FoundLatentsT]):
 
     @property
     def latents(self) -> FoundLatentsT:
-        """What has been decided, as ``Draws`` has it."""
+        """The current latents, in the form of ``Draws``."""
         ...
 
     def choices(self, t: int, /) -> Tensor:
@@ -358,16 +359,16 @@ class Conditionals(Protocol[FoundLatentsT]):
         ...
 
     def decide(self, t: int, choice: Tensor, /) -> None:
-        """Take or change the decisions of token t, (B, K); none past a text's end."""
+        """Set the decisions of token t, (B, K); none past a text's end."""
         ...
 
 
 @runtime_checkable
 class Redraws(Protocol[GivenEncodedT, LatentsT]):
-    """What a model or a proposal offers whose decisions have a closed conditional.
+    """A model or a proposal whose conditionals have a closed form (Gibbs sampling).
 
-    One of a model is log p(x, z) as a function of the decision at hand, and, where
-    those before it are decided and no other, exactly log p(z_t, x_t | z_<t).
+    A model's conditional is log p(x, z) as a function of one decision. Where only the
+    decisions before it are taken, it is exactly log p(z_t, x_t | z_<t).
     """
 
     def conditionals(
@@ -379,7 +380,7 @@ class Redraws(Protocol[GivenEncodedT, LatentsT]):
 
 @runtime_checkable
 class Moves(Protocol[GivenEncodedT, LatentsT]):
-    """What a proposal offers whose latents allow a local move, of a decision or two."""
+    """A proposal with a kernel of local moves, for Metropolis-Hastings."""
 
     def moved(
         self, encoded: GivenEncodedT, latents: LatentsT, uniforms: Uniforms, /
@@ -402,11 +403,11 @@ class Moves(Protocol[GivenEncodedT, LatentsT]):
 
 @runtime_checkable
 class WholeTextsOnly(Protocol):
-    """A model that is asked for the probabilities of whole texts alone."""
+    """A model that scores whole texts alone."""
 
     @property
     def why_whole(self) -> str:
-        """Say why, and what to do instead."""
+        """Reason and remedy, for an error message."""
         ...
 
 
@@ -420,7 +421,7 @@ class SentenceModel(Protocol):
 
 
 class NextToken(Protocol[GivenEncodedT]):
-    """A left-to-right model that also predicts."""
+    """A left-to-right model that predicts the next token."""
 
     def next_token(
         self, encoded: GivenEncodedT, log_w: Tensor, uniforms: Uniforms, /
@@ -435,8 +436,8 @@ class NextToken(Protocol[GivenEncodedT]):
         Where the sum over z_{t+1} has no closed form, it is estimated by draws.
 
         Args:
-            encoded: Pieces that begin with that token, which is not looked at; B texts
-                with K histories each.
+            encoded: Pieces that begin with that token, which is ignored; B texts with K
+                histories each.
             log_w: Their log-weights in nats, shape (B, K), normalised here.
             uniforms: Random numbers, of this prediction alone, for those draws.
 
@@ -448,24 +449,24 @@ class NextToken(Protocol[GivenEncodedT]):
 
 @runtime_checkable
 class ReadsOnce(Protocol[BatchT, EncodedT, GivenStateT]):
-    """What a model or a proposal offers that need not read the same tokens again.
+    """A model or a proposal that can reuse an encoding.
 
-    A token that was predicted becomes known, and a search goes on with other latents
-    than it began with; what stands before each token has been read by then.
+    A predicted token becomes known, or a search replaces the histories: the tokens
+    before each target have been read by then.
     """
 
     def encode_again(
         self, encoded: EncodedT, batch: BatchT, after: GivenStateT | None, /
     ) -> EncodedT:
-        """Encode pieces again with what has been found out, by what was read of them.
+        """Reuse an encoding after targets or histories change.
 
         Args:
-            encoded: The pieces as they were; of a model, their targets may have been
-                unknown, and a text that then turns out to have none is not gone on
-                with.
-            batch: The pieces as they are.
-            after: What they follow: other latents of the same texts, or the same.
-                Latents of the pieces that were scored before belong to what they were
-                scored after, or, if a search found them, to what it says they continue.
+            encoded: The old encoding of the pieces. Of a model, targets may have been
+                unknown; a text that then has none is not continued.
+            batch: The pieces with their targets.
+            after: The state that they follow now: other histories of the same texts,
+                or the same. Latents that were scored with the old encoding belong to
+                the histories of then; latents of a search to the histories that it
+                says they continue.
         """
         ...

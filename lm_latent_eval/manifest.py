@@ -24,7 +24,7 @@ SUFFIXES = (".json", ".safetensors")
 
 
 class ManifestError(ValueError):
-    """A directory that is not what its manifest says."""
+    """Error of a directory that differs from its manifest."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ _UNREADABLE = (
     AttributeError,
     RecursionError,
 )
-"""What reading a file of any content ends in."""
+"""Errors of reading a file of any content."""
 
 
 def write(directory: Path) -> str:
@@ -64,7 +64,7 @@ def _write(directory: Path, entries: Mapping[str, Entry]) -> None:
 
 
 def verify(directory: Path) -> str:
-    """Hold a directory against its manifest; return its digest.
+    """Verify a directory against its manifest; return its digest.
 
     Raises:
         ManifestError: If there is no manifest, or a file is missing, unlisted or

@@ -1,20 +1,14 @@
-"""Paths and shared code of the Hugging Face ``evaluate`` modules.
+"""Paths of the Hugging Face ``evaluate`` modules.
 
     evaluate.load(lm_latent_eval.metric_path("contrastive_entropy"))
 
-A checkout has them in ``metrics/``, an installed wheel inside the package. Nothing here
-imports ``evaluate``.
+A checkout has them in ``metrics/``, an installed wheel inside the package.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from lm_latent_eval.options import one_of
 
 METRICS = (
     "contrastive_entropy",
@@ -43,132 +37,3 @@ def metric_path(name: str) -> str:
         if (home / name / f"{name}.py").is_file():
             return str(home / name)
     raise FileNotFoundError(f"metrics/{name} is not installed beside {package}")
-
-
-def complete(
-    inputs: Mapping[str, Any],
-    needed: Sequence[str],
-    optional: Sequence[str] = (),
-    *,
-    stored: int = 0,
-) -> dict[str, Any]:
-    """Check the columns given to a metric and fill the optional ones with None.
-
-    ``evaluate`` itself takes all columns or none, and of a missing one says only that
-    it has no length.
-
-    Args:
-        inputs: Keyword arguments of ``compute``.
-        needed: Columns without which there is no result.
-        optional: Columns that may be missing.
-        stored: Rows that came by ``add`` before; then no column is needed.
-
-    Raises:
-        ValueError: If a needed column is missing.
-
-    Example:
-        >>> complete({"a": [1, 2]}, ["a"], ["b"])
-        {'a': [1, 2], 'b': [None, None]}
-        >>> complete({"a": [1, 2]}, ["a", "b"])
-        Traceback (most recent call last):
-        ...
-        ValueError: missing: b (compute needs a and b)
-    """
-    columns = (*needed, *optional)
-    given = [name for name in columns if inputs.get(name) is not None]
-    if not given and stored:
-        return dict(inputs)
-    missing = [name for name in needed if name not in given]
-    if missing:
-        raise ValueError(
-            f"missing: {', '.join(missing)} (compute needs {' and '.join(needed)})"
-        )
-    rows = len(inputs[given[0]])
-    return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
-
-
-def known(
-    inputs: Mapping[str, Any],
-    *functions: Callable[..., Any],
-    others: Iterable[str] = (),
-) -> None:
-    """Refuse what a metric is given and does not take.
-
-    Args:
-        inputs: Keyword arguments of ``compute``.
-        functions: What takes them; of classes' constructors, such as ``Rate.of``, the
-            options after their columns alone.
-        others: Further names.
-
-    Raises:
-        ValueError: If none takes one of them; near names are suggested.
-
-    Example:
-        >>> def compute(log_scores, levels=(0.1,)):
-        ...     pass
-        >>> known({"level": [0.1]}, compute)
-        Traceback (most recent call last):
-        ...
-        ValueError: input='level': expected one of ... (did you mean levels?)
-    """
-    names = [*others]
-    for function in functions:
-        kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
-        if not isinstance(getattr(function, "__self__", None), type):
-            kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(function).parameters.values()
-        names += [p.name for p in parameters if p.kind in kinds]
-    for name in inputs:
-        one_of("input", name, list(dict.fromkeys(names)))
-
-
-def present(values: Sequence[Any], name: str) -> Sequence[Any]:
-    """Return a column, a list or lists of lists, in which nothing is missing.
-
-    Raises:
-        ValueError: If there is a None in it.
-
-    Example:
-        >>> present([[-1.0], [-2.0, None]], "log_weights")
-        Traceback (most recent call last):
-        ...
-        ValueError: log_weights[1][1] is missing
-    """
-    for index, value in enumerate(values):
-        place = f"{name}[{index}]"
-        if value is None:
-            raise ValueError(f"{place} is missing")
-        if isinstance(value, list | tuple):
-            present(value, place)
-    return values
-
-
-def whole_counts(counts: Sequence[float], name: str, *, least: int = 0) -> list[int]:
-    """Return a column of counts as integers.
-
-    ``evaluate`` would cut off what is behind the point of a column of integers, so
-    columns of counts are floating point, and checked here.
-
-    Args:
-        counts: One an input.
-        name: Of the column.
-        least: What each must be.
-
-    Raises:
-        ValueError: If one is missing, too small or no whole number.
-
-    Example:
-        >>> whole_counts([2.0, 1.0], "num_tokens")
-        [2, 1]
-        >>> whole_counts([2.0, 1.5], "num_tokens")
-        Traceback (most recent call last):
-        ...
-        ValueError: num_tokens[1] is 1.5; expected a whole number, at least 0
-    """
-    for index, count in enumerate(present(counts, name)):
-        if not (count >= least and float(count).is_integer()):
-            raise ValueError(
-                f"{name}[{index}] is {count:g}; expected a whole number, at least "
-                f"{least}"
-            )
-    return [int(count) for count in counts]

@@ -49,7 +49,7 @@ TRUTHS = {
     "no": False,
     "0": False,
 }
-"""What stands for true and false, in lower case."""
+"""Words for true and false, in lower case."""
 
 
 def integer(value: Any) -> int:
@@ -113,7 +113,7 @@ def at_least_0(name: str, value: Any) -> float:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Read true or false: the one place that says which words mean which.
+    """Read true or false.
 
     Raises:
         ValueError: If it is neither.
@@ -173,10 +173,10 @@ class Option:
 
     name: str
     kind: str
-    """What a user gives: ``whole number``, ``text``, ..."""
+    """Type for users: ``whole number``, ``text``, ..."""
     default: object
     unset: str | None
-    """What it stands for, where the default is None."""
+    """Meaning of the default None."""
     help: str
     """A sentence; names of options and values stand between double backticks."""
     read: Reader
@@ -259,7 +259,7 @@ def read(kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 class OptionTable:
-    """What a dataclass inherits that is a table of options."""
+    """Base class of dataclasses that are tables of options."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
@@ -273,7 +273,7 @@ class OptionTable:
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """Options that move no likelihood, by what the others are."""
+        """Options that have no effect, given the others."""
         return ()
 
     @classmethod

@@ -46,7 +46,7 @@ _CODECS = {0: "UNCOMPRESSED", 1: "SNAPPY", 2: "GZIP", 4: "BROTLI", 5: "LZ4", 6: 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a footer says of one column in one group of rows."""
+    """Metadata of one column in one group of rows."""
 
     column: str
     codec: str
@@ -56,7 +56,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Footer:
-    """What a footer says of its file."""
+    """Metadata of a file."""
 
     num_rows: int
     chunks: list[Chunk]
@@ -184,13 +184,13 @@ UNPACKED = 100
 ALWAYS = 64 << 20
 """Bytes that values may take however small the file."""
 CODECS = ("SNAPPY", "UNCOMPRESSED")
-"""What Arrow writes by default. Others pack a thousand times as much into a byte."""
+"""Arrow's default codec. Others pack a thousand times as much into a byte."""
 DIGESTS = b"lm_latent_eval_columns"
 _ABOUT = ""
 """The name that the digest of what metadata say has among those of columns."""
 _ROWS_AT_ONCE = 1024
 _BROKEN = (pa.ArrowException, OSError, ValueError, RuntimeError, MemoryError)
-"""What Arrow raises where a file is none of Parquet."""
+"""Arrow's errors for files that are not Parquet."""
 
 
 def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> None:
@@ -214,10 +214,10 @@ def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> Non
 
 
 class RowFile:
-    """A file that somebody else may have written."""
+    """A Parquet file of unknown origin, checked while it is read."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        """Read what it says of itself.
+        """Open a file and check its metadata.
 
         Args:
             path: The file.
@@ -334,7 +334,7 @@ class RowFile:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say which file it was that Arrow could not read."""
+        """Add the file's name to Arrow's errors."""
         try:
             yield
         except _BROKEN as err:
@@ -347,7 +347,7 @@ class RowFile:
 
 
 class RowFileError(ValueError):
-    """A file of rows that is not what it should be."""
+    """Error of a file of rows that is damaged or of another kind."""
 
 
 def _short(content: bytes) -> str:

@@ -24,17 +24,17 @@ from lm_latent_eval.files import one_line
 
 @dataclass(frozen=True)
 class Registry:
-    """What names of one kind stand for."""
+    """Classes and functions of one kind by name."""
 
     group: str
     """Of entry points."""
     what: str
-    """What is named, for errors."""
+    """Kind of the named things, for error messages."""
     ours: Mapping[str, Any]
     """Name -> what it stands for, or where that is: ``module:Name``."""
 
     def __contains__(self, name: str) -> bool:
-        """Whether a name is known; a place always is, whatever may be there."""
+        """Whether a name is known; ``package.module:Name`` always is."""
         return ":" in name or name in self.ours or bool(self._places(name))
 
     def __getitem__(self, name: str) -> Any:

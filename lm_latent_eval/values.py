@@ -85,18 +85,18 @@ Values = Mapping[str, Any]
 Limit = int | str
 """A number, or the name of the value that it is."""
 MOST = 2**31 - 1
-"""What a number is at most where nothing else is said: libraries can count that far."""
+"""Default upper limit of numbers: libraries can count that far."""
 
 
 class Rule(Protocol):
-    """What one value may be; ``values`` are all of them, for limits that have names."""
+    """Rule of one value; ``values`` are all of them, for limits that have names."""
 
     def allows(self, value: Any, values: Values) -> bool:
         """Whether it is of its type and in its range."""
         ...
 
     def expected(self, values: Values) -> str:
-        """Say what would be."""
+        """Describe the allowed values."""
         ...
 
 
@@ -117,7 +117,7 @@ class Whole:
         )
 
     def expected(self, values: Values) -> str:
-        """Say which numbers it may be."""
+        """Describe the allowed numbers."""
         least = f"a whole number of {_number(self.least, values)} <= n"
         if self.below is not None:
             return f"{least} < {_number(self.below, values)}"
@@ -191,7 +191,7 @@ class Each:
         )
 
     def expected(self, values: Values) -> str:
-        """Say what its values may be."""
+        """Describe the allowed lists."""
         return f"a list of distinct values, each {self.rule.expected(values)}"
 
 
@@ -199,7 +199,7 @@ Rules = Mapping[str, Rule]
 
 
 def check(values: Values, rules: Rules) -> None:
-    """Hold values against their rules, in the order of the rules.
+    """Check values by their rules, in the order of the rules.
 
     Raises:
         ValueError: If one is missing, or not what it may be.

@@ -49,9 +49,8 @@ An option has one name everywhere:
 | `lm-latent-eval estimate`, `compare` | `--num-samples 1000 --target-stderr 0.01` |
 | Python | `model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)` |
 
-Integers may be written `1e3`. An option that has no effect is named in a warning,
-and an unknown one is an error that lists the known ones. Those of training are in
-`lm-latent-eval train MODEL --help`.
+Integers may be written `1e3`. An option that has no effect is named in a warning.
+Those of training are in `lm-latent-eval train MODEL --help`.
 """
 
 

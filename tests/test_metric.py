@@ -4,7 +4,8 @@ import pytest
 
 import lm_latent_eval
 from lm_latent_eval import metric
-from lm_latent_eval.metric import METRICS, complete, metric_path
+from lm_latent_eval.metric import METRICS, metric_path
+from lm_latent_eval.metric_functions.columns import complete
 
 
 def test_every_metric_has_a_path():

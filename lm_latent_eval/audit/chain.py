@@ -1,4 +1,4 @@
-"""Causality and the chain rule: scores of parts against scores of what they make."""
+"""Causality and the chain rule: scores of wholes against scores of their parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lm_latent_eval.audit.verdict import (
     Item,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 
 LONG = (300, 1200, 4800)
@@ -38,13 +38,13 @@ WORDS = 40
 
 
 def causality(session: Session) -> Iterator[Finding]:
-    """Ask whether what follows a text, or stands beside it, moves its score."""
+    """Test that a score does not depend on later text or on other requests."""
     yield _follows(session, session.rng("causality"))
     yield _documents(session)
 
 
 def chain_rule(session: Session) -> Iterator[Finding]:
-    """Ask for wholes and for their parts."""
+    """Test that the log p of a whole is the sum over its parts."""
     rng = session.rng("chain")
     yield _splits(session, BORDERS, _at_borders(session, rng))
     yield _splits(session, START, _at_start(session, rng))
@@ -55,7 +55,7 @@ def chain_rule(session: Session) -> Iterator[Finding]:
 
 
 def difference(whole: Reply, *parts: Reply) -> float:
-    """Return log p of a whole less those of its parts, nats.
+    """Return log p of a whole minus the log p of its parts, nats.
 
     Where both sides say that it cannot be, they agree; where one does, they are
     infinitely far apart. NaN where something was refused.
@@ -70,7 +70,7 @@ def difference(whole: Reply, *parts: Reply) -> float:
 
 
 def _follows(session: Session, rng: np.random.Generator) -> Finding:
-    """Hold log p(ab) - log p(b | a) against each other for several b."""
+    """Compare log p(ab) - log p(b | a) over several b."""
     compared, refused = 0, ""
     for context, rest in session.places(session.plan.contexts, rng):
         a = rest[: next(iter(session.cuts(rest)), len(rest))]
@@ -103,12 +103,12 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                 )
     if not compared:
         why = f"every request was refused: {refused}"
-        return untold(FOLLOWS, why if refused else "no text has several words")
+        return undetermined(FOLLOWS, why if refused else "no text has several words")
     return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
 
 
 def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
-    """Return what may follow: the text itself, then words of others."""
+    """Return continuations: the text's own, then words of other texts."""
     own = [rest] if rest else []
     number = session.plan.followers - len(own)
     words = session.after(rest or "a")
@@ -120,7 +120,7 @@ def _documents(session: Session) -> Finding:
     texts = [*session.texts[: session.plan.texts]]
     alone = [session.ask.score_texts([text])[0] for text in texts]
     if all(math.isnan(reply.log_p) for reply in alone):
-        return untold(DOCUMENTS, f"every text was refused: {alone[0].refused}")
+        return undetermined(DOCUMENTS, f"every text was refused: {alone[0].refused}")
     forward = session.ask.score_texts(texts)
     backward = session.ask.score_texts(texts[::-1])[::-1]
     twice = session.ask.score_texts([*texts, *texts])[len(texts) :]
@@ -219,7 +219,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
             )
     if not compared:
         why = f"every split was refused: {refused}" if splits else "no text has a place"
-        return untold(item, why)
+        return undetermined(item, why)
     others = f"; others are refused: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
 
@@ -252,12 +252,12 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
         ends.append(-gap if -gap > slack else 0.0)
     if not ends:
         why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
-        return untold(ROLLING, f"texts are refused: {why}"), False
+        return undetermined(ROLLING, f"texts are refused: {why}"), False
     if not any(ends):
         return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
     mean = sum(ends) / len(ends)
-    said = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
-    return holds(ROLLING, said), True
+    detail = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
+    return holds(ROLLING, detail), True
 
 
 def _over(session: Session, text: str, end: float) -> Finding | None:
@@ -298,14 +298,14 @@ def _clipped(text: str) -> str:
 
 
 def _windows(session: Session, *, ended: bool) -> Finding:
-    """Compare long texts with what they are as one continuation, or as two."""
+    """Compare long texts with the same text scored as one or two continuations."""
     space = " " if session.spaced else ""
     source, held = space.join(session.texts), 0
     for length in LONG:
         repeated = space.join([source] * (1 + length // len(source)))
         cuts = [cut for cut in session.cuts(repeated) if cut <= length]
         if len(cuts) < 2:
-            return untold(WINDOWS, "no text has several words")
+            return undetermined(WINDOWS, "no text has several words")
         text, middle = repeated[: cuts[-1]], cuts[len(cuts) // 2]
         pairs = [("", text)]
         [whole] = session.ask.score_texts([text])
@@ -314,11 +314,11 @@ def _windows(session: Session, *, ended: bool) -> Finding:
             pairs = [("", text[:middle]), (text[:middle], text[middle:])]
             parts = session.ask.score(pairs)
         if refused := next((r.refused for r in (whole, *parts) if r.refused), ""):
-            said = f"up to {held} characters; {len(text)} are refused: {refused}"
-            return untold(WINDOWS, said)
+            detail = f"up to {held} characters; {len(text)} are refused: {refused}"
+            return undetermined(WINDOWS, detail)
         gap = difference(whole, *parts)
         slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10
-        # An end that is charged makes the whole less probable, nobody says by how much.
+        # An end that is charged makes the whole less probable, by an unknown amount.
         if gap > slack or (-gap > slack and not ended) or math.isnan(gap):
             return fails(
                 WINDOWS,

@@ -1,4 +1,4 @@
-r"""Totals: over options of which at most one can be true, p totals at most 1.
+r"""Normalization: p of mutually exclusive options totals at most 1.
 
 E-processes against a total of at most 1: betting on scores of drawn options.
 
@@ -38,7 +38,7 @@ from lm_latent_eval.audit.verdict import (
     Finding,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 
 BETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
@@ -96,7 +96,7 @@ class Wealth:
 
 
 class DrawnSet:
-    """A set of options that are too many to ask for all of them.
+    """A set of options that is too large to score in full, sampled instead.
 
     Args:
         weights: What is drawn from, shape (N,), positive, up to a constant: the nearer
@@ -199,7 +199,7 @@ def _best(asked: Asked) -> list[dict[str, object]]:
 
 def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
     if (why := _refusal(lists)) is not None:
-        return untold(LISTS, f"every request was refused: {why}")
+        return undetermined(LISTS, f"every request was refused: {why}")
     bad = [
         (pair, reply)
         for asked in lists
@@ -231,11 +231,15 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
 
 def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
     if not session.complete:
-        return untold(COMPLETE, "no list was given as complete (--options, --complete)")
+        return undetermined(
+            COMPLETE, "no list was given as complete (--options, --complete)"
+        )
     for asked in lists:
         total, error = _total(session, asked)
         if refused := [reply for _, reply in asked if reply.refused]:
-            return untold(COMPLETE, f"an option was refused: {refused[0].refused}")
+            return undetermined(
+                COMPLETE, f"an option was refused: {refused[0].refused}"
+            )
         if abs(total - 1) > error:
             return fails(
                 COMPLETE,
@@ -254,7 +258,7 @@ def _large(
     """Bet on pairs of options, or on a long list, drawn as frequent as they seem."""
     usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
     if not usable:
-        return untold(LARGE, "no list was answered")
+        return undetermined(LARGE, "no list was answered")
     if session.options and len(session.options_alone) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
     wealth, worst = Wealth(), ("", 0.0, "")
@@ -302,7 +306,7 @@ def _power(log: float) -> str:
 
 
 def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]:
-    """Return what can be drawn, and how much the list makes it expected."""
+    """Return the options that can be drawn, and the weight of each."""
     context = asked[0][0][0]
     if len(session.options_alone) > session.plan.width and not session.complete:
         every = session.options_alone
@@ -329,7 +333,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     pairs = [(context, character) for character in head]
     asked = [*zip(pairs, session.ask.score(pairs), strict=True)]
     if (why := _refusal([asked])) is not None:
-        return untold(CODE_POINTS, f"inside words, requests are refused: {why}")
+        return undetermined(CODE_POINTS, f"inside words, requests are refused: {why}")
     total, error = _total(session, asked)
     if total > 1 + error:
         return fails(

@@ -1,4 +1,4 @@
-"""What stands beside scores: units, what is written, and printed errors.
+"""Outputs beside scores: units, samples and printed errors.
 
 Counts of bytes and words against the text, strings that score the same, ``is_greedy``
 against totals, frequencies of samples against scores, and Monte Carlo errors against
@@ -26,7 +26,7 @@ from lm_latent_eval.audit.verdict import (
     Verdict,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 from lm_latent_eval.files import one_line
 
@@ -66,11 +66,11 @@ def _counts(session: Session) -> Finding:
     for finding in session.counted:
         if finding.verdict is Verdict.FAILS:
             return finding
-    said = [f"{compared} counts of answers"] if compared else []
-    said += [finding.said for finding in session.counted]
-    if not said:
-        return untold(COUNTS, "answers count nothing, and no --tasks were given")
-    return holds(COUNTS, "; ".join(said))
+    detail = [f"{compared} counts of answers"] if compared else []
+    detail += [finding.detail for finding in session.counted]
+    if not detail:
+        return undetermined(COUNTS, "answers count nothing, and no --tasks were given")
+    return holds(COUNTS, "; ".join(detail))
 
 
 def _variants(text: str) -> dict[str, tuple[str, str]]:
@@ -107,7 +107,7 @@ def _charged(session: Session) -> Finding:
     if begun.log_p > -1e-9 and not math.isnan(whole.log_p):
         free["the first word"] = ("", first)
     if all(math.isnan(reply.log_p) for reply in [*replies, whole, begun]):
-        return untold(CHARGED, f"every text was refused: {replies[0].refused}")
+        return undetermined(CHARGED, f"every text was refused: {replies[0].refused}")
     if not free:
         return holds(CHARGED, f"{', '.join(variants)}")
     return fails(
@@ -125,7 +125,7 @@ def _alike(one: Reply, other: Reply) -> bool:
 
 
 def samples(session: Session) -> Iterator[Finding]:
-    """Hold what a backend writes against what it scores."""
+    """Compare generated samples with the scores of the same backend."""
     rng = session.rng("samples")
     yield _greedy(session, rng)
     yield _frequencies(session, rng)
@@ -141,7 +141,7 @@ def _asked(session: Session, context: str) -> list[tuple[Pair, Reply]]:
 
 
 def _greedy(session: Session, rng: np.random.Generator) -> Finding:
-    """Look for what no distribution can call greedy.
+    """Look for ``is_greedy`` answers that no distribution can give.
 
     Of a prefix-free list at most one option is what greedy decoding writes. An option
     of p above 1/2 has only units of p above 1/2, each the most probable. What is greedy
@@ -166,8 +166,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
                 session.slack(reply, comparisons=comparisons)
             )
             if over and not reply.is_greedy:
-                said = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
-                return _wrong(said, [(pair, reply)])
+                detail = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
+                return _wrong(detail, [(pair, reply)])
         if not greedy:
             continue
         [(pair, reply)] = greedy
@@ -175,8 +175,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         gap = best[1].log_p - reply.log_p
         slack = session.slack(best[1], reply, comparisons=comparisons)
         if session.kind is Kind.WORDS and gap > slack:
-            said = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
-            return _wrong(said, [(pair, reply), best])
+            detail = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
+            return _wrong(detail, [(pair, reply), best])
         if reply.error:
             continue
         texts = session.ask.write(context, 1, tokens=TOKENS, sample=False)
@@ -185,18 +185,18 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
         [text] = texts
         shared = _begins(text, pair[1]) or text.strip() == ""
         if not shared and len(pair[1].encode()) <= TOKENS - 2:
-            said = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
-            return _wrong(said, [(pair, reply)])
+            detail = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
+            return _wrong(detail, [(pair, reply)])
     if not compared:
-        return untold(GREEDY, "every request was refused")
+        return undetermined(GREEDY, "every request was refused")
     return holds(GREEDY, f"{compared} options of {session.plan.contexts} lists")
 
 
-def _wrong(said: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
+def _wrong(detail: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
     context = asked[0][0][0]
     return fails(
         GREEDY,
-        f"after {context[-30:]!r}, {said}",
+        f"after {context[-30:]!r}, {detail}",
         requests=[
             {**request(pair, reply), "is_greedy": reply.is_greedy}
             for pair, reply in asked
@@ -213,7 +213,7 @@ def _begins(text: str, option: str) -> bool:
 
 
 def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
-    """Count how often samples begin with each option, and hold it against its p.
+    """Test how often samples begin with each option against its p.
 
     Exact binomial tests, whose level is shared equally. A scorer of one sequence of
     tokens a string, or of words with their spacing, scores a part of what writes the
@@ -221,20 +221,20 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     of words scores unknown ones, and writes none: only those that it has written count.
     """
     if session.kind is Kind.ANSWERS:
-        return untold(SAMPLES, "what is written before an answer is not scored")
+        return undetermined(SAMPLES, "what is written before an answer is not scored")
     places = session.places(1, rng)
     context = places[0][0] if places else ""
     number = session.plan.samples
     texts = session.ask.write(context, number, tokens=TOKENS, sample=True)
     if texts is None:
-        return untold(SAMPLES, "it writes no samples")
+        return undetermined(SAMPLES, "it writes no samples")
     asked = [
         (pair, reply)
         for pair, reply in _asked(session, context)
         if not math.isnan(reply.log_p) and len(pair[1].encode()) <= TOKENS - 2
     ]
     if not asked:
-        return untold(SAMPLES, "no option was scored")
+        return undetermined(SAMPLES, "no option was scored")
     if not any(text[:1].isspace() for text in texts):
         texts = [f" {text}" for text in texts] if context else texts
     more, tests = None, 4 * (len(asked) + 1)
@@ -245,7 +245,7 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     if session.kind is Kind.WORDS:
         rows = [row for row in rows if row[2] > 0]
         if not rows:
-            return untold(SAMPLES, f"none of {len(asked)} options was written")
+            return undetermined(SAMPLES, f"none of {len(asked)} options was written")
     for pair, reply, count, p in rows:
         slack = math.exp(session.slack(reply, comparisons=tests))
         few = binom.cdf(count, number, min(p / slack, 1.0))
@@ -307,7 +307,7 @@ def _count(texts: Sequence[str], option: str, kind: Kind) -> int:
 
 
 def errors(session: Session) -> Iterator[Finding]:
-    r"""Compare seeds.
+    r"""Test printed Monte Carlo errors against the spread over seeds.
 
     With m requests, R seeds and errors :math:`s_{ir}`, the sum of
     :math:`(x_{ir} - \bar x_i)^2 / \bar{s_i^2}` is chi-square with m (R - 1) degrees of
@@ -320,18 +320,18 @@ def _errors(session: Session) -> Finding:
     pairs = _pairs(session)
     replies = [session.ask.score(pairs)]
     if not any(reply.error for reply in replies[0]):
-        return untold(ERRORS, "it prints none")
+        return undetermined(ERRORS, "it prints none")
     for seed in range(1, session.plan.seeds):
         try:
             other = session.ask.backend.reopened(seed=str(seed))
         except Exception as err:  # of code that is not ours
-            return untold(ERRORS, f"it takes no seed: {one_line(err)}")
+            return undetermined(ERRORS, f"it takes no seed: {one_line(err)}")
         replies.append(session.ask.over(other).score(pairs))
     scores = np.array([[reply.log_p for reply in row] for row in replies])
     printed = np.array([[reply.error for reply in row] for row in replies])
     usable = np.isfinite(scores).all(0) & (printed > 0).all(0)
     if not usable.any():
-        return untold(ERRORS, "no request has one with every seed")
+        return undetermined(ERRORS, "no request has one with every seed")
     spread = scores[:, usable].var(0, ddof=1)
     squares = (printed[:, usable] ** 2).mean(0)
     degrees = int(usable.sum()) * (len(replies) - 1)

@@ -1,4 +1,4 @@
-"""An audit from beginning to end: its parts, their cost, and a page of findings."""
+"""A complete audit: its parts, their cost, and the page of findings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TITLE = 46
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit has found."""
+    """Findings of an audit."""
 
     model: str
     kind: Kind
@@ -59,8 +59,8 @@ class Audit:
 
     @property
     def answers_nothing(self) -> bool:
-        """Whether every item cannot be told: no likelihood was seen at all."""
-        return all(one.verdict is Verdict.UNTOLD for one in self.findings)
+        """Whether no item has a verdict: no likelihood was seen at all."""
+        return all(one.verdict is Verdict.UNDETERMINED for one in self.findings)
 
     @property
     def failed(self) -> bool:
@@ -92,7 +92,7 @@ class Audit:
                     if self.kind in one.item.may_fail
                     else "holds",
                     "alarm": one.is_alarm(self.kind),
-                    "said": one.said,
+                    "said": one.detail,
                     "witness": dict(one.witness),
                     **(
                         {"command": self.repeats(one)}
@@ -116,7 +116,7 @@ def audit(
     """Audit a scorer.
 
     Args:
-        session: Who is asked, about what, how often.
+        session: Backend, texts and numbers of requests.
         model: Its name.
         command: What repeats this audit.
         only: Parts; none is all.
@@ -147,7 +147,7 @@ def audit(
 
 
 def _cost(session: Session, planned: int) -> str:
-    """Time some requests, and say what all will take."""
+    """Time some requests, and log how long all will take."""
     rng = session.rng("cost")
     pairs = session.places(TRIED, rng) or [("", text) for text in session.texts[:TRIED]]
     begun = time.monotonic()
@@ -165,7 +165,7 @@ def page(audit: Audit) -> str:
 
 
 def _lines(audit: Audit) -> Iterator[str]:
-    yield f"{audit.model}, as {audit.kind.value}: {audit.kind.said}"
+    yield f"{audit.model}, as {audit.kind.value}: {audit.kind.claim}"
     part = ""
     for one in audit.findings:
         if one.item.part != part:
@@ -184,7 +184,7 @@ def _item(audit: Audit, one: Finding) -> Iterator[str]:
     verdict = f"fails, as {audit.kind.value} may" if named else one.verdict.value
     if one.is_alarm(audit.kind):
         verdict = "FAILS"
-    shown = f"  {one.item.title:<{TITLE}} {verdict}: {one.said}"
+    shown = f"  {one.item.title:<{TITLE}} {verdict}: {one.detail}"
     if one.is_alarm(audit.kind):
         yield from textwrap.wrap(shown, WIDTH, subsequent_indent=" " * 6)
     else:
@@ -200,6 +200,6 @@ def _verdict(audit: Audit) -> str:
     number = Counter(one.verdict for one in audit.findings)
     return (
         f"holds: {number[Verdict.HOLDS]} items hold, {number[Verdict.FAILS]} fail as "
-        f"{audit.kind.value} may, {number[Verdict.UNTOLD]} cannot be told; a clean "
-        "scorer fails in 5 % of audits at most"
+        f"{audit.kind.value} may, {number[Verdict.UNDETERMINED]} cannot be told; a "
+        "clean scorer fails in 5 % of audits at most"
     )

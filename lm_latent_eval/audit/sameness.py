@@ -1,4 +1,4 @@
-"""Sameness: a score is a function of its request, however and with what it is asked."""
+"""Sameness: a score depends on its request alone, not on batch, order or cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lm_latent_eval.audit.verdict import (
     Item,
     fails,
     holds,
-    untold,
+    undetermined,
 )
 from lm_latent_eval.files import one_line
 
@@ -29,7 +29,7 @@ SIZES = ("1", "3")
 
 
 class Requests:
-    """Continuations and texts that are asked for in several ways."""
+    """Continuations and texts that are requested in several ways."""
 
     def __init__(self, session: Session) -> None:
         """Choose them, of many lengths."""
@@ -60,7 +60,7 @@ class Requests:
         """Return the answers to all, in their order.
 
         Args:
-            ask: Who answers.
+            ask: The requester.
             score: How continuations are asked for; None: all in one call.
             texts: How texts are; None: so, too.
         """
@@ -71,12 +71,12 @@ class Requests:
 
 
 def sameness(session: Session) -> Iterator[Finding]:
-    """Ask the same in several ways."""
+    """Test that the same requests get the same scores in several ways."""
     requests, ask = Requests(session), session.ask
     base = requests.asked(ask)
     if all(math.isnan(reply.log_p) for reply in base):
         why = f"every request was refused: {base[0].refused}"
-        yield from (untold(item, why) for item in _ITEMS)
+        yield from (undetermined(item, why) for item in _ITEMS)
         return
 
     def compare(item: Item, *others: tuple[str, list[Reply]]) -> Finding:
@@ -152,7 +152,7 @@ def _cut(session: Session, requests: Requests) -> Finding:
                 beside={"context": one[0], "continuation": one[1]},
             )
     if not requests.cut:
-        return untold(CUT, "no continuation has several words")
+        return undetermined(CUT, "no continuation has several words")
     return holds(CUT, f"{min(len(requests.cut), session.plan.texts)} texts")
 
 
@@ -162,7 +162,7 @@ def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
 
 
 def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
-    """Ask as two processes would: every other request, padded to equally many."""
+    """Send every other request, padded to equal numbers, as two processes would."""
     if len(asked) < 2:
         return ask(asked)
     found: dict[int, Reply] = {}
@@ -183,7 +183,7 @@ def _batches(
             other = session.ask.over(session.ask.backend.reopened(batch_size=size))
         except Exception as err:  # of code that is not ours
             why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
-            return untold(BATCHES, why)
+            return undetermined(BATCHES, why)
         found.append((f"with batch_size={size}", requests.asked(other)))
     return compare(BATCHES, *found)
 
@@ -201,7 +201,7 @@ def _cached(
                 ("from a cache", requests.asked(other)),
             )
     except Exception as err:  # of code that is not ours
-        return untold(CACHE, f"it takes no cache: {one_line(err)}")
+        return undetermined(CACHE, f"it takes no cache: {one_line(err)}")
 
 
 def _compared(
@@ -215,8 +215,8 @@ def _compared(
     for how, replies in others:
         for n, (one, other) in enumerate(zip(base, replies, strict=True)):
             if bool(one.refused) is not bool(other.refused):
-                said = one.refused or other.refused
-                return fails(item, f"a request is refused only {how}: {said}")
+                detail = one.refused or other.refused
+                return fails(item, f"a request is refused only {how}: {detail}")
             if one.log_p == other.log_p or one.refused:
                 continue
             gap = abs(one.log_p - other.log_p)

@@ -1,4 +1,4 @@
-"""Session of an audit: who is asked, about what, how often, how strictly.
+"""Session of an audit: backend, texts, number of requests, tolerances.
 
 A scorer is asked as lm-eval asks it, by three kinds of requests, which are counted.
 """
@@ -34,7 +34,7 @@ TEXTS = (
     "They had been in the town for a year when the new school was opened.",
     "She said that the train would be late, but it came on time after all.",
 )
-"""Asked about where nobody gives others."""
+"""Default texts."""
 ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
 """Words with several code points a character, or several bytes a code point."""
 LEVEL = 0.05
@@ -45,7 +45,7 @@ WRITTEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a scorer answers to one request."""
+    """A scorer's answer to one request."""
 
     log_p: float
     """Nats; NaN of a request that was refused."""
@@ -103,10 +103,10 @@ class OverBudgetError(ValueError):
 
 
 class Requester:
-    """Asks a backend, counts, and takes errors for refusals of single requests."""
+    """Sends and counts requests; turns errors into refusals of single requests."""
 
     def __init__(self, backend: Backend, most: float = math.inf) -> None:
-        """Take who answers.
+        """Keep the backend.
 
         Args:
             backend: The model.
@@ -119,7 +119,7 @@ class Requester:
         return self._answers(self.backend.score, pairs)
 
     def score_each(self, pairs: Sequence[Pair]) -> list[Reply]:
-        """Return the same, each in a call of its own."""
+        """Return the same from one call for each request."""
         return [reply for pair in pairs for reply in self.score([pair])]
 
     def score_texts(self, texts: Sequence[str]) -> list[Reply]:
@@ -139,7 +139,7 @@ class Requester:
             return None
 
     def over(self, backend: Backend) -> Requester:
-        """Ask another backend on the same account."""
+        """Return a requester of another backend that shares this one's count."""
         other = Requester(backend, self.most)
         other._count = self._count  # type: ignore[method-assign]
         return other
@@ -156,7 +156,7 @@ class Requester:
     def _answers(
         self, ask: Callable[[Sequence[Asked]], list[Reply]], asked: Sequence[Asked]
     ) -> list[Reply]:
-        """Ask all together; where that ends in an error, one by one."""
+        """Send all requests together; after an error, one by one."""
         if not asked:
             return []
         self._count(len(asked))
@@ -164,13 +164,13 @@ class Requester:
             return ask(asked)
         except Exception as err:  # of code that is not ours
             if len(asked) == 1:
-                said = " ".join(f"{type(err).__name__}: {err}".split())[:200]
-                return [Reply(math.nan, refused=said)]
+                detail = " ".join(f"{type(err).__name__}: {err}".split())[:200]
+                return [Reply(math.nan, refused=detail)]
         return [reply for one in asked for reply in self._answers(ask, [one])]
 
 
 def shown(pair: Pair) -> dict[str, str]:
-    """Return a request as a witness has it."""
+    """Return a request as reports show it."""
     return {"context": pair[0], "continuation": pair[1]}
 
 
@@ -244,7 +244,7 @@ def cut_texts(
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is asked."""
+    """Numbers of requests of each part."""
 
     contexts: int = 5
     width: int = 40
@@ -284,7 +284,7 @@ class Plan:
         )
 
     def times(self, share: float) -> Plan:
-        """Ask less, or more, of everything."""
+        """Scale all numbers by a factor."""
         least = {"contexts": 2, "width": 4, "followers": 2, "texts": 2, "seeds": 3}
         return replace(
             self,
@@ -331,7 +331,7 @@ class Session:
     """By how much rounding may move a score, nats."""
     seed: int = 0
     counted: Sequence[Finding] = ()
-    """What tasks have shown of the counts that their results divide by."""
+    """Findings on the counts that results of tasks divide by."""
     begin: Callable[[], object] = lambda: None
     """Called before each part, such as to seed what backends draw from."""
 
@@ -341,7 +341,7 @@ class Session:
         return LEVEL / len(RANDOM_PARTS)
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return random numbers of a part alone, so that it repeats without others."""
+        """Return a part's own random generator, so that it can be repeated alone."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
 
     def slack(self, *replies: Reply, comparisons: int = 1) -> float:
@@ -362,7 +362,7 @@ class Session:
     def spaced(self) -> bool:
         """Whether texts have several words.
 
-        Where they have not, those who score more than words are asked about characters.
+        Otherwise scorers of more than words are tested on characters.
         """
         of_words = self.kind in (Kind.TOKENS, Kind.WORDS)
         return of_words or any(map(word_ends, self.texts))
@@ -387,7 +387,7 @@ class Session:
         return [f"{space}{word}" for word in self.words]
 
     def contexts(self, rng: np.random.Generator) -> list[str]:
-        """Return what lists follow: nothing, unless a list is given, and words."""
+        """Return contexts of lists: words, and without a given list the empty one."""
         places = self.places(self.plan.contexts, rng)
         found = [context for context, _ in places]
         return found if self.options and found else ["", *found[1:]]
@@ -419,7 +419,7 @@ class Session:
 
     @cached_property
     def options_alone(self) -> list[str]:
-        """The closed list: what it holds twice is there once."""
+        """The closed list of options, without duplicates."""
         return [*dict.fromkeys(self.options)]
 
 
@@ -427,7 +427,7 @@ Part: TypeAlias = Callable[[Session], Iterator[Finding]]
 
 
 def off(sides: float, slack: float) -> bool:
-    """Whether a difference that should be 0 is not; NaN is told elsewhere."""
+    """Whether a difference that should be 0 is not; NaN is reported elsewhere."""
     return abs(sides) > slack
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What requests have shown of one item."""
+    """Verdict on one item."""
 
     HOLDS = "holds"
     FAILS = "fails"
-    UNTOLD = "cannot be told"
+    UNDETERMINED = "cannot be told"
 
 
 class Kind(StrEnum):
-    """What a scorer claims to be a distribution over."""
+    """Events over which a scorer claims to be a distribution."""
 
     STRINGS = "strings"
     TOKENS = "tokens"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     ANSWERS = "answers"
 
     @property
-    def said(self) -> str:
+    def claim(self) -> str:
         """The claim in words."""
         return {
             Kind.STRINGS: "p of a string: holds everywhere, charges everything",
@@ -91,11 +91,11 @@ RANDOM_PARTS = ("normalization", "causality", "chain", "samples", "errors")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one item."""
+    """Verdict on one item, with details and witness."""
 
     item: Item
     verdict: Verdict
-    said: str
+    detail: str
     """Why, in a line."""
     witness: Mapping[str, Any] = field(default_factory=dict)
     """Requests and answers that show a failure, as JSON; nats."""
@@ -105,16 +105,16 @@ class Finding:
         return self.verdict is Verdict.FAILS and kind not in self.item.may_fail
 
 
-def holds(item: Item, said: str) -> Finding:
-    """Say that nothing was found against it."""
-    return Finding(item, Verdict.HOLDS, said)
+def holds(item: Item, detail: str) -> Finding:
+    """Return the finding that an item holds."""
+    return Finding(item, Verdict.HOLDS, detail)
 
 
-def fails(item: Item, said: str, **witness: Any) -> Finding:
-    """Say what shows that it does not hold."""
-    return Finding(item, Verdict.FAILS, said, witness)
+def fails(item: Item, detail: str, **witness: Any) -> Finding:
+    """Return the finding that an item fails, with the requests that show it."""
+    return Finding(item, Verdict.FAILS, detail, witness)
 
 
-def untold(item: Item, said: str) -> Finding:
-    """Say why nobody can tell."""
-    return Finding(item, Verdict.UNTOLD, said)
+def undetermined(item: Item, detail: str) -> Finding:
+    """Return the finding that an item cannot be tested, with the reason."""
+    return Finding(item, Verdict.UNDETERMINED, detail)

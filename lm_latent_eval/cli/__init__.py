@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ninterrupted; {kept}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except Exception as err:
-        said = no_room(err) or err
-        if not isinstance(said, EXPECTED):
+        error = no_room(err) or err
+        if not isinstance(error, EXPECTED):
             raise
-        print(f"lm-latent-eval: {said}", file=sys.stderr)
+        print(f"lm-latent-eval: {error}", file=sys.stderr)
         with suppress(OSError):
             _flush()
         return 2
@@ -106,7 +106,7 @@ _SECTIONS = {
         "tasks": "print the folder of our task files, for lm_eval --include_path",
     },
 }
-"""What the list of commands says of each."""
+"""Section -> command -> its line in the list of commands."""
 _MODULES = {
     **dict.fromkeys(("explain", "recompute", "export", "thoughts"), "results"),
     **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),
@@ -139,12 +139,12 @@ def _parser(words: Sequence[str] | None = None) -> Parser:
     commands: Commands = parser.add_subparsers(
         required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
     )
-    for name, said in (row for rows in _SECTIONS.values() for row in rows.items()):
+    for name, summary in (row for rows in _SECTIONS.values() for row in rows.items()):
         if words is None or name in words:
             module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
-            getattr(module, f"add_{name}")(commands, said)
+            getattr(module, f"add_{name}")(commands, summary)
         else:
-            commands.add_parser(name, help=said)
+            commands.add_parser(name, help=summary)
     parser.description = (
         "Latent language models: train, convert and score them. `lm-latent-eval "
         f"COMMAND --help` has the options and an example.\n{headings(_SECTIONS)}"

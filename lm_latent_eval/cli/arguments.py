@@ -16,11 +16,11 @@ from lm_latent_eval.options import Option, integer, one_of, table
 T = TypeVar("T")
 
 Commands = Any
-"""What ``add_subparsers`` returns; argparse does not name its type."""
+"""Type that ``add_subparsers`` returns, to which argparse gives no name."""
 
 
 class _Noting(argparse.Action):
-    """Notes, under ``given``, that an option was there."""
+    """Argparse action that records, under ``given``, that an option was given."""
 
     def __call__(
         self,
@@ -44,17 +44,17 @@ class _NotedEach(_Noting, argparse._AppendAction):
 
 
 class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Commands, each described by what the list of them says of it, and more."""
+    """Subcommands whose description begins with their line in the list of commands."""
 
     def add_parser(self, name: str, **kwargs: Any) -> Any:
-        said = kwargs.get("help", "")
+        summary = kwargs.get("help", "")
         more = kwargs.get("description", "")
-        kwargs["description"] = f"{said[:1].upper()}{said[1:]}. {more}".rstrip()
+        kwargs["description"] = f"{summary[:1].upper()}{summary[1:]}. {more}".rstrip()
         return super().add_parser(name, **kwargs)
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Fills paragraphs, and leaves alone lines that begin with a space."""
+    """Help formatter that fills paragraphs and keeps indented lines."""
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         for kind, name in ((Path, "PATH"), (int, "N"), (float, "X")):
@@ -70,7 +70,7 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads whole numbers as they are read elsewhere: ``1e3`` is one thousand."""
+    """Parser that reads whole numbers such as ``1e3``."""
 
     def __init__(self, *args: Any, example: str | None = None, **kwargs: Any) -> None:
         """Take the arguments of ``ArgumentParser``; commands get such a parser too.
@@ -97,9 +97,9 @@ def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     lines = []
     for title, rows in commands.items():
         lines += ["", f"{title}:"]
-        for name, said in rows.items():
+        for name, summary in rows.items():
             lines += textwrap.wrap(
-                f"{name:<{width}} {said}",
+                f"{name:<{width}} {summary}",
                 76,
                 initial_indent="  ",
                 subsequent_indent=" " * (width + 3),
@@ -107,8 +107,10 @@ def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def say_idle(args: argparse.Namespace, names: Iterable[str] | None, why: str) -> None:
-    """Say which of the options that were given have no effect.
+def warn_of_idle(
+    args: argparse.Namespace, names: Iterable[str] | None, why: str
+) -> None:
+    """Warn about given options that have no effect.
 
     Args:
         args: As parsed.
@@ -166,7 +168,7 @@ def add_options(
             action = parser.add_argument(
                 _flag(row.name),
                 metavar=_METAVARS.get(row.kind, "NAME"),
-                help=_said(row, rows),
+                help=_help(row, rows),
             )
             _complete(action, row.choices)
 
@@ -189,7 +191,7 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
             type=type(default),
             default=default,
             metavar=_METAVARS[row.kind],
-            help=_said(dataclasses.replace(row, default=default), rows),
+            help=_help(dataclasses.replace(row, default=default), rows),
         )
 
 
@@ -208,8 +210,8 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _said(row: Option, rows: Sequence[Option]) -> str:
-    """Return the help of an option as this help has it: no sentence, names as flags."""
+def _help(row: Option, rows: Sequence[Option]) -> str:
+    """Return an option's help in the style of argparse: no sentence, names as flags."""
     names = {each.name for each in rows}
 
     def spelled(found: re.Match[str]) -> str:
@@ -225,6 +227,6 @@ def _said(row: Option, rows: Sequence[Option]) -> str:
 def _complete(
     action: argparse.Action, choices: Callable[[], Sequence[str]] | None
 ) -> None:
-    """Let a shell suggest values; others are not refused, or elsewhere."""
+    """Let a shell suggest values; other values are checked elsewhere, if at all."""
     if choices is not None:
         action.completer = lambda **_: choices()  # type: ignore[attr-defined]

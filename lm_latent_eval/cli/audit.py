@@ -15,11 +15,11 @@ LIMIT = 8
 """Documents of a task that are asked about."""
 
 
-def add_audit(commands: Commands, said: str) -> None:
+def add_audit(commands: Commands, summary: str) -> None:
     """Add ``audit``."""
     audit = commands.add_parser(
         "audit",
-        help=said,
+        help=summary,
         description="Any backend of lm-eval is tested from outside: totals, causality, "
         "the chain rule, sameness, units, samples and printed errors. The exit status "
         "is 1 if it fails.",
@@ -188,7 +188,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """Return the command that was given, but for the parts that it was about."""
+    """Return the given command without its choice of parts."""
     command = ["lm-latent-eval", "audit", "--model", args.model]
     for name in (
         "model_args",

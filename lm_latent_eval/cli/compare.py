@@ -8,7 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, warn_of_idle
 from lm_latent_eval.cli.estimate import add_scoring, scoring
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 TABLE = ".csv"
 
 
-def add_compare(commands: Commands, said: str) -> None:
+def add_compare(commands: Commands, summary: str) -> None:
     """Add ``compare``."""
     compare = commands.add_parser(
         "compare",
-        help=said,
+        help=summary,
         description="A side is a run of lm_eval (other models than ours with "
         "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, a file of "
         "`estimate`, or, with --data, a checkpoint. Several runs of a model, joined by "
@@ -135,7 +135,7 @@ def _compare(args: argparse.Namespace) -> None:
         scored = (field.name for field in fields(ScoringOptions))
         opened = (field.name for field in fields(OpeningOptions))
         idle = ("data", "option", *opened, *scored)
-        say_idle(args, idle, "no side is a checkpoint that is scored now")
+        warn_of_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
     if args.page:
         from lm_latent_eval.report import page
@@ -210,11 +210,11 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     return replace(score(scorer, texts), documents=documents)
 
 
-def add_report(commands: Commands, said: str) -> None:
+def add_report(commands: Commands, summary: str) -> None:
     """Add ``report``."""
     report = commands.add_parser(
         "report",
-        help=said,
+        help=summary,
         description="The page needs nothing else, and no network.",
         example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
     )

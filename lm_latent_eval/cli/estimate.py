@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.interface import TextScorer
 
 
-def add_estimate(commands: Commands, said: str) -> None:
+def add_estimate(commands: Commands, summary: str) -> None:
     """Add ``estimate``."""
     estimate = commands.add_parser(
         "estimate",
-        help=said,
+        help=summary,
         example="lm-latent-eval estimate DIR --data texts.jsonl --output scores.jsonl",
     )
     estimate.add_argument("checkpoint", help="directory or hub repository")
@@ -142,11 +142,11 @@ def _by_workers(args: argparse.Namespace) -> None:
         raise missing(record)
 
 
-def add_calibrate(commands: Commands, said: str) -> None:
+def add_calibrate(commands: Commands, summary: str) -> None:
     """Add ``calibrate``."""
     calibrate = commands.add_parser(
         "calibrate",
-        help=said,
+        help=summary,
         example="lm-latent-eval calibrate DIR --texts 100 --num-samples 100",
     )
     calibrate.add_argument("checkpoint", help="directory or hub repository")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lm_latent_eval.cli.arguments import Commands
 from lm_latent_eval.task import task_path
 
 
-def add_convert(commands: Commands, said: str) -> None:
+def add_convert(commands: Commands, summary: str) -> None:
     """Add ``convert``."""
-    convert = commands.add_parser("convert", help=said)
+    convert = commands.add_parser("convert", help=summary)
     originals = convert.add_subparsers(required=True, metavar="MODEL")
     kglm = originals.add_parser(
         "kglm",
@@ -30,8 +31,7 @@ def add_convert(commands: Commands, said: str) -> None:
             type=Path,
             help=f"pickle or JSON of {holds} (default: what the archive names)",
         )
-    kglm.add_argument("--output", type=Path, required=True, help="checkpoint directory")
-    kglm.set_defaults(run=_kglm)
+    _add_output(kglm, _kglm)
 
     entitynlm = originals.add_parser(
         "entitynlm",
@@ -39,10 +39,7 @@ def add_convert(commands: Commands, said: str) -> None:
         example="lm-latent-eval convert entitynlm --archive model.tar.gz --output DIR",
     )
     _add_archives(entitynlm, "EntityDisc")
-    entitynlm.add_argument(
-        "--output", type=Path, required=True, help="checkpoint directory"
-    )
-    entitynlm.set_defaults(run=_entitynlm)
+    _add_output(entitynlm, _entitynlm)
 
     rnng = originals.add_parser(
         "rnng",
@@ -55,8 +52,7 @@ def add_convert(commands: Commands, said: str) -> None:
         action="store_true",
         help="score no ends, as published: no distribution over lengths",
     )
-    rnng.add_argument("--output", type=Path, required=True, help="checkpoint directory")
-    rnng.set_defaults(run=_rnng)
+    _add_output(rnng, _rnng)
 
     lda = originals.add_parser(
         "lda",
@@ -77,8 +73,7 @@ def add_convert(commands: Commands, said: str) -> None:
         action="store_true",
         help="let tomotopy read its file, which can crash it or worse",
     )
-    lda.add_argument("--output", type=Path, required=True, help="checkpoint directory")
-    lda.set_defaults(run=_lda)
+    _add_output(lda, _lda)
 
     for name, what in (
         ("lrlm", "a checkpoint of the LRLM program"),
@@ -87,6 +82,15 @@ def add_convert(commands: Commands, said: str) -> None:
         files = " ".join(f"--{file} {file.upper()}" for file in _RELATION_FILES)
         example = f"lm-latent-eval convert {name} {files} --texts TEXTS --output DIR"
         _add_relation_files(originals.add_parser(name, help=what, example=example))
+
+
+def _add_output(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], None]
+) -> None:
+    parser.add_argument(
+        "--output", type=Path, required=True, help="checkpoint directory"
+    )
+    parser.set_defaults(run=run)
 
 
 _RELATION_FILES = {
@@ -110,10 +114,7 @@ def _add_relation_files(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="pickle of texts with their relations; may be given again",
     )
-    parser.add_argument(
-        "--output", type=Path, required=True, help="checkpoint directory"
-    )
-    parser.set_defaults(run=_relations)
+    _add_output(parser, _relations)
 
 
 def _relations(args: argparse.Namespace) -> None:
@@ -192,11 +193,11 @@ def _rnng(args: argparse.Namespace) -> None:
     print(f"wrote {args.output}: {model.config.vocab_size} words")
 
 
-def add_text(commands: Commands, said: str) -> None:
+def add_text(commands: Commands, summary: str) -> None:
     """Add ``text``."""
     text = commands.add_parser(
         "text",
-        help=said,
+        help=summary,
         example="lm-latent-eval text trees.mrg --output texts.jsonl",
     )
     text.add_argument(
@@ -216,10 +217,10 @@ def _text(args: argparse.Namespace) -> None:
     print(f"wrote {len(texts):,} texts to {args.output}")
 
 
-def add_manifest(commands: Commands, said: str) -> None:
+def add_manifest(commands: Commands, summary: str) -> None:
     """Add ``manifest``."""
     manifest = commands.add_parser(
-        "manifest", help=said, example="lm-latent-eval manifest DIR"
+        "manifest", help=summary, example="lm-latent-eval manifest DIR"
     )
     manifest.add_argument("checkpoint", type=Path, help="the directory")
     manifest.set_defaults(run=_rewrite)
@@ -235,11 +236,11 @@ def _rewrite(args: argparse.Namespace) -> None:
     )
 
 
-def add_tasks(commands: Commands, said: str) -> None:
+def add_tasks(commands: Commands, summary: str) -> None:
     """Add ``tasks``."""
     tasks = commands.add_parser(
         "tasks",
-        help=said,
+        help=summary,
         example="lm-latent-eval tasks",
     )
     tasks.set_defaults(run=_tasks)

@@ -6,18 +6,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, say_idle
+from lm_latent_eval.cli.arguments import Commands, add_format, read_format, warn_of_idle
 
 if TYPE_CHECKING:
     from lm_latent_eval.report.tabular import Table
     from lm_latent_eval.wrappers.cot.thoughts import ThoughtFile
 
 
-def add_explain(commands: Commands, said: str) -> None:
+def add_explain(commands: Commands, summary: str) -> None:
     """Add ``explain``."""
     explain = commands.add_parser(
         "explain",
-        help=said,
+        help=summary,
         example="lm-latent-eval explain results",
     )
     explain.add_argument(
@@ -32,11 +32,11 @@ def _explain(args: argparse.Namespace) -> None:
     print(explain(args.results))
 
 
-def add_recompute(commands: Commands, said: str) -> None:
+def add_recompute(commands: Commands, summary: str) -> None:
     """Add ``recompute``."""
     recompute = commands.add_parser(
         "recompute",
-        help=said,
+        help=summary,
         example="lm-latent-eval recompute results --format csv",
     )
     recompute.add_argument(
@@ -75,11 +75,11 @@ _OF = {
 """Options of each format."""
 
 
-def add_export(commands: Commands, said: str) -> None:
+def add_export(commands: Commands, summary: str) -> None:
     """Add ``export``."""
     export = commands.add_parser(
         "export",
-        help=said,
+        help=summary,
         description="A result that lacks what an export must state is refused.",
         example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
         "--output DIR/README.md",
@@ -111,7 +111,7 @@ def _export(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.results import read
 
     others = {name for to, names in _OF.items() if to != args.to for name in names}
-    say_idle(args, others - {*_OF[args.to]}, f"--to {args.to} has no place for it")
+    warn_of_idle(args, others - {*_OF[args.to]}, f"--to {args.to} has no place for it")
     records = read(args.results)
     if args.to == "hf-eval-results":
         written = hub.export_results(records, args.output, args.task_id)
@@ -147,11 +147,11 @@ def _needed(args: argparse.Namespace, name: str) -> str:
     return str(value)
 
 
-def add_thoughts(commands: Commands, said: str) -> None:
+def add_thoughts(commands: Commands, summary: str) -> None:
     """Add ``thoughts``."""
     thoughts = commands.add_parser(
         "thoughts",
-        help=said,
+        help=summary,
         example="lm-latent-eval thoughts results/cot",
     )
     thoughts.add_argument(

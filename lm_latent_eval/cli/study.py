@@ -10,17 +10,17 @@ from lm_latent_eval.cli.arguments import (
     add_format,
     add_options,
     read_format,
-    say_idle,
+    warn_of_idle,
 )
 from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 
-def add_study(commands: Commands, said: str) -> None:
+def add_study(commands: Commands, summary: str) -> None:
     """Add ``study``."""
     study = commands.add_parser(
         "study",
-        help=said,
+        help=summary,
         description="Estimates one corpus in every way that Logan et al. (2020) "
         "compare, and writes rows (JSON lines), tables (Markdown, CSV, LaTeX) and "
         "figures (PNG, SVG, PDF). An interrupted study goes on where it was.",
@@ -78,7 +78,7 @@ def _study(args: argparse.Namespace) -> None:
     require("matplotlib", extra="plots")  # before hours of work, not after
     kind = read_format(args)
     if args.report:
-        say_idle(args, None, "--report runs nothing")
+        warn_of_idle(args, None, "--report runs nothing")
         print(write_report(args.report, args.output, kind))
         return
     if not (args.pretrained and args.data):

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands, add_fields, fields, say_idle
+from lm_latent_eval.cli.arguments import Commands, add_fields, fields, warn_of_idle
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
@@ -57,7 +57,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "init": {"type": Path, "help": "checkpoint to go on from"},
     "num_samples": {"type": int, "default": 4, "help": "trees a sentence"},
 }
-"""What ``argparse`` is told of single options."""
+"""Arguments of ``add_argument`` for some options."""
 _TITLES = {"size": "size", "margin": "task"}
 """Of groups of options; the others are of ``training``."""
 
@@ -66,12 +66,12 @@ _TITLES = {"size": "size", "margin": "task"}
 class Trainable:
     """A model that can be trained."""
 
-    said: str
-    """What the list of models says of it."""
+    summary: str
+    """Its line in the list of models."""
     data: str
-    """What its training text is."""
+    """Description of its training text."""
     reads: str
-    """What reads that, one of ``_READERS``."""
+    """Reader of that text, one of ``_READERS``."""
     ending: str
     """Of such a file, for the example."""
     tables: Mapping[str, Any]
@@ -174,9 +174,9 @@ TRAINABLE = {
 }
 
 
-def add_train(commands: Commands, said: str) -> None:
+def add_train(commands: Commands, summary: str) -> None:
     """Add ``train``."""
-    train = commands.add_parser("train", help=said)
+    train = commands.add_parser("train", help=summary)
     models = train.add_subparsers(required=True, metavar="MODEL")
     for name, model in TRAINABLE.items():
         _add_model(models, name, model)
@@ -196,14 +196,14 @@ def _add_model(models: Commands, name: str, model: Trainable) -> None:
     dev = f"--dev dev.{model.ending} " if model.dev else ""
     parser = models.add_parser(
         name,
-        help=model.said,
+        help=model.summary,
         example=f"lm-latent-eval train {name} --data train.{model.ending} {dev}"
         "--output DIR",
     )
     files = {"data": f"training {model.data}", "dev": "development text"}
-    for file, said in (files | {"output": "checkpoint directory"}).items():
+    for file, summary in (files | {"output": "checkpoint directory"}).items():
         if file != "dev" or model.dev:
-            parser.add_argument(f"--{file}", type=Path, required=True, help=said)
+            parser.add_argument(f"--{file}", type=Path, required=True, help=summary)
     for argument in model.arguments:
         about = dict(_ARGUMENTS[argument])
         if "default" in about:
@@ -215,7 +215,7 @@ def _add_model(models: Commands, name: str, model: Trainable) -> None:
 
 
 def _train(name: str, model: Trainable, args: argparse.Namespace) -> None:
-    _say_idle(args)
+    _warn_of_idle(args)
     read = _function(_READERS[model.reads])
     files = [args.data, args.dev] if model.dev else [args.data]
     train = _function(f"{model.where.format(name=name)}:train_{name}")
@@ -238,15 +238,17 @@ def _function(place: str) -> Callable[..., Any]:
     return found
 
 
-def _say_idle(args: argparse.Namespace) -> None:
-    """Say which options have no effect beside others."""
+def _warn_of_idle(args: argparse.Namespace) -> None:
+    """Warn about options that other options make ineffective."""
     if source := getattr(args, "vocabulary", None):
-        say_idle(args, ["min_count"], f"the vocabulary is that of {source}")
+        warn_of_idle(args, ["min_count"], f"the vocabulary is that of {source}")
     if start := getattr(args, "init", None):
         taken = ["min_count", *(field.name for field in dataclasses.fields(RNNGSize))]
-        say_idle(args, taken, f"{start} has its own vocabulary and sizes")
+        warn_of_idle(args, taken, f"{start} has its own vocabulary and sizes")
     if getattr(args, "objective", None) == "supervised":
-        say_idle(args, ["num_samples"], "trees are drawn by --objective unsupervised")
+        warn_of_idle(
+            args, ["num_samples"], "trees are drawn by --objective unsupervised"
+        )
 
 
 def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:

@@ -181,7 +181,7 @@ def contrastive_ratio_stderr(
 
 
 class Verdict(StrEnum):
-    """What contrastive entropy and ratio together say of one model against another.
+    """Verdict on two models by contrastive entropy and ratio.
 
     Example:
         >>> print(Verdict.SUPERIOR)

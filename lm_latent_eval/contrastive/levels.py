@@ -181,7 +181,7 @@ def _drawn(stderrs: Tensor | None) -> float:
 def _with_draws(
     value: float, over_sentences: float, over_replicates: float, *, drawn: float
 ) -> ContrastiveMean:
-    """Add the error of the clean scores where it is not in the spread already."""
+    """Add the error of the clean scores where the spread does not include it."""
     return ContrastiveMean(
         value,
         over_sentences if math.isfinite(drawn) else math.inf,
@@ -191,7 +191,7 @@ def _with_draws(
 
 @dataclass(frozen=True)
 class ContrastiveLevel:
-    """What one level of distortion says of a model."""
+    """Numbers of a model at one level of distortion."""
 
     level: float
     """Of distortion, as the caller calls it."""
@@ -279,7 +279,7 @@ class Contrast(TypedDict):
     """The log-scores of a sentence and of its copies at one level, in nats."""
 
     words: int
-    """What a rate per word counts of this sentence."""
+    """Words of this sentence, for rates per word."""
     clean: float
     """Of the sentence itself."""
     stderr: float

@@ -107,7 +107,7 @@ def take_over(
     by_word: Collection[str],
     asked_by: str,
 ) -> None:
-    """Give our model the weights of the original, in the precision of the archives.
+    """Load the original's weights into our model, in the precision of the archives.
 
     Args:
         model: Ours, ready to evaluate afterwards.
@@ -139,7 +139,7 @@ def take_over(
 
 
 def _fits(tensor: Tensor, order: Sequence[int]) -> bool:
-    """Whether it has a row a word; if not, its shape is refused later."""
+    """Whether a tensor has one row for each word; other shapes are refused later."""
     return tensor.shape[:1] == (len(order),)
 
 

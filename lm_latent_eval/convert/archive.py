@@ -13,7 +13,7 @@ line may lack its end. Nothing is unpacked to disk and no code of the archive is
 
 What a packed file says of its sizes is not believed: it is read as a stream that may
 not become ``EXPANSION`` times as long as the file (weights hardly shrink). Python's
-``tarfile`` reads what headers declare before anybody can look at them: a pax header of
+``tarfile`` reads what headers declare before they can be checked: a pax header of
 digits takes it quadratic time (CVE-2024-6232), a map of holes no end. Here a header
 beyond the usual one has at most ``LONGEST`` bytes, and nothing is read twice.
 """
@@ -93,7 +93,7 @@ def read_tar(
 
 
 def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read bytes in parts: what is merely declared takes no memory."""
+    """Read bytes in parts, so that a false declared size takes no memory."""
     parts = []
     while size:
         part = read(min(size, AT_ONCE))
@@ -150,7 +150,7 @@ def _pax(content: bytes) -> dict[bytes, bytes]:
 
 PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 _NEWLINE = "@@NEWLINE@@"
-"""How a line end within an entry is written."""
+"""Escape of a line end within an entry."""
 
 _CONFIG, _WEIGHTS = "config.json", "weights.th"
 _PATTERNS = "vocabulary/non_padded_namespaces.txt"
@@ -165,7 +165,7 @@ class ArchiveError(ValueError):
 
 @dataclass(frozen=True)
 class Archive:
-    """A model as AllenNLP left it."""
+    """Configuration, vocabularies and weights of an AllenNLP model."""
 
     path: Path
     config: dict[str, Any]
@@ -249,7 +249,7 @@ def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 class _AtMost:
-    """A stream that is refused where it becomes longer than it may."""
+    """A stream with a maximum length."""
 
     def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
         self.path, self.file, self.limit = path, file, limit

@@ -35,7 +35,7 @@ _AXES = 2
 
 
 def array(found: Any) -> NDArray[Any]:
-    """Return an array of numbers as NumPy pickles it, or a number as one of no axis.
+    """Return a NumPy array of a pickle; a scalar becomes an array without axes.
 
     Raises:
         PickleError: If it is something else, or its numbers are missing.
@@ -172,7 +172,7 @@ def _of_gensim(path: Path) -> TopicTables:
 
 
 def _attribute(path: Path, state: Mapping[str, Any], name: str) -> NDArray[Any]:
-    """Return numbers of an object, which may have a file to themselves."""
+    """Return an object's numbers, which may be in a file of their own."""
     if name in (state.get("__numpys") or ()):
         return read_npy(path.with_name(f"{path.name}.{name}.npy"))
     return array(state[name])

@@ -1,4 +1,4 @@
-"""What conversions of original checkpoints share: names of tensors, and the error."""
+"""Tensor names of original checkpoints, and the error of unreadable ones."""
 
 from __future__ import annotations
 

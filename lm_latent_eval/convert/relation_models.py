@@ -64,7 +64,7 @@ COPY_PREFIXES = (
     ("position_embed.", "position."),
     ("naf_vec", "no_fact"),
 )
-"""What an NKLM has besides."""
+"""Further parameters of an NKLM."""
 LAYER = (
     ("dec_attn.qkv_net.", "attending."),
     ("dec_attn.r_net.", "relative."),
@@ -243,10 +243,10 @@ that of few aliases may."""
 
 @dataclass(frozen=True)
 class Files:
-    """What the original program read and wrote."""
+    """Files of the original program."""
 
     model: Path
-    """What ``torch.save`` wrote: a dictionary with ``model``."""
+    """File of ``torch.save``: a dictionary with ``model``."""
     options: Path
     """JSON: the options of the training command, by name."""
     vocabulary: Path

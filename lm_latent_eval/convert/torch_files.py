@@ -49,7 +49,7 @@ _STORAGES = {
 
 @dataclass(frozen=True)
 class Storage:
-    """Numbers that stand elsewhere in the file."""
+    """A storage: the numbers of tensors, elsewhere in the file."""
 
     key: str
     dtype: torch.dtype
@@ -65,7 +65,7 @@ class Stored:
     stride: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check all that can be told without the numbers."""
+        """Check shape, strides and extent."""
         numbers = (self.offset, *self.size, *self.stride)
         if not (
             len(self.size) == len(self.stride) <= _LIMIT
@@ -79,7 +79,7 @@ class Stored:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes once it is read."""
+        """Size of the tensor in memory."""
         return math.prod(self.size) * self.storage.dtype.itemsize
 
 
@@ -122,7 +122,7 @@ def _refer(pid: Any) -> Any:
 
 @dataclass(frozen=True)
 class TorchFile:
-    """What a file holds, its numbers not yet tensors."""
+    """Content of a file whose tensors are not read yet."""
 
     content: Any
     """Plain data, ``StandIn``s and ``Stored`` tensors."""
@@ -247,7 +247,7 @@ def parameters(module: StandIn) -> dict[str, Stored]:
 
 
 def _table(module: StandIn, attribute: str, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield a module's parts of a kind; None is one that it can do without."""
+    """Yield a module's parameters, buffers or submodules; an absent one is None."""
     table = module.attributes.get(attribute, {})
     if not isinstance(table, dict):
         raise PickleError(f"{attribute} of a module is no table of names")

@@ -48,7 +48,7 @@ _SET = 256
 
 @dataclass(slots=True)
 class StandIn:
-    """Stands for any object: it holds what it is given.
+    """Placeholder of any object: holds its arguments and state.
 
     Attributes:
         name: ``module.name`` of the class, or of the function that was to make it.
@@ -62,13 +62,13 @@ class StandIn:
 
     @property
     def attributes(self) -> dict[Any, Any]:
-        """What an object without ``__setstate__`` takes from its state."""
+        """Attributes that an object without ``__setstate__`` takes from its state."""
         return self.state if isinstance(self.state, dict) else {}
 
 
 @dataclass(frozen=True)
 class _Class:
-    """What a pickle gets that asks for a name of which a ``StandIn`` is made."""
+    """Placeholder of a class: calling it makes a ``StandIn``."""
 
     name: str
 
@@ -77,7 +77,7 @@ class _Class:
 
 
 def _key(value: Any) -> Any:
-    """Return a key, or refuse one whose hash could be a labour without end."""
+    """Return a dictionary key, or refuse one whose hash could take very long."""
     if type(value) is tuple:
         known = len(value) <= _SHORT and all(type(part) is str for part in value)
     elif type(value) is int:
@@ -117,7 +117,7 @@ CONTAINERS: Mapping[str, Callable[..., Any]] = {
     "collections.OrderedDict": _dict,
     "collections.defaultdict": _default_dict,
 }
-"""What a pickle may ask for -> what it gets. Every mapping is read as a ``dict``."""
+"""Allowed name -> its replacement. Every mapping is read as a ``dict``."""
 
 _INSTRUCTIONS = """
     PROTO FRAME STOP MARK POP POP_MARK DUP
@@ -135,7 +135,7 @@ are missing; those of objects are carried out on a ``StandIn`` only."""
 
 
 class Reader(pickle._Unpickler):
-    """Carries out ``INSTRUCTIONS`` only, and imports nothing.
+    """Unpickler of a few ``INSTRUCTIONS`` that imports nothing.
 
     The reader in Python, not the one in C: its instructions are a table that can be
     narrowed, and its memo is a dictionary.
@@ -234,11 +234,11 @@ _KEYS: Mapping[str, slice] = {
     "EMPTY_SET": slice(0),
     "FROZENSET": slice(None),
 }
-"""Where on the stack the instructions that hash find what they hash."""
+"""Stack positions of the values that hashing instructions hash."""
 
 
 def _carry_out(op: pickletools.OpcodeInfo) -> Callable[[Any], None]:
-    """Return what a reader does at an instruction."""
+    """Return the handler of an instruction."""
     if op.name not in INSTRUCTIONS:
         return lambda _: _refuse(op.name)
     load: Callable[[Any], None] = getattr(
@@ -273,7 +273,7 @@ def load_pickle(
         path: The file.
         allowed: ``module.name`` -> what is called where the pickle asks for that name.
         packages: Whatever is asked of them becomes a ``StandIn``.
-        instead: What whoever trusts the file can do if it is refused.
+        instead: Advice to users who trust a refused file.
 
     Raises:
         PickleError: If the file asks for anything else, or is damaged.

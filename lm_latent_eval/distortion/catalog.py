@@ -137,7 +137,7 @@ def _is_described(name: str | Path) -> bool:
 
 
 def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdModel:
-    """Load a model that is to be compared with the language of a corpus.
+    """Load a learner of the language of a corpus.
 
     Args:
         path: A directory or a hub repository.

@@ -52,7 +52,7 @@ Edit = Callable[[list[int], float, float, float], None]
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What happens to sequences of a language.
+    """Random edits of the sequences of a language.
 
     Attributes:
         alphabet: Sigma, the tokens that are inserted, in ascending order; neither begin
@@ -202,7 +202,7 @@ class SequenceSource(Protocol):
 
     @property
     def corpus(self) -> Corpus:
-        """What they are, or are made from."""
+        """Corpus that the sequences are from, or are made from."""
         ...
 
     @property

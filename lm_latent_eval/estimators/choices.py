@@ -77,7 +77,7 @@ either side of a band."""
 
 @dataclass(frozen=True)
 class Margin:
-    """How far the most probable answer is from the next."""
+    """Margin between the two most probable answers."""
 
     difference: float
     """Of their log p-hat, nats; ``inf`` where the next has no weight at all."""
@@ -111,7 +111,7 @@ class Margin:
 
     @property
     def is_sure(self) -> bool:
-        """Whether draws of the same kind would hardly choose another answer.
+        """Whether other draws are unlikely to choose another answer.
 
         Nor would rounding.
         """

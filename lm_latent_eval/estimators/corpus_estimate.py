@@ -190,7 +190,7 @@ class CorpusEstimate:
     corpus_num_samples: int
     """K of the products: as many draws of every input as the least has."""
     certified: float
-    """What the true perplexity is at most, at ``confidence``."""
+    """Upper limit of the true perplexity at ``confidence``."""
     confidence: float
     estimates: tuple[Estimate, ...]
     """Of each input, with effective sample size, standard error and Pareto k."""

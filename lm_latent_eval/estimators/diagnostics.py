@@ -1,4 +1,4 @@
-r"""Whether draws can be believed: the tail of their weights, and what they may miss.
+r"""Diagnostics of draws: Pareto k of the weights, and the missing mass.
 
 Pareto k is the tail index of the weights that were drawn. The missing mass is the share
 of p(x) that draws are likely not to have met at all, judged by a search.

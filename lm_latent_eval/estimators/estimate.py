@@ -53,7 +53,7 @@ class Bound(StrEnum):
     """Neither: a difference of estimates, a stopped run, a bias-corrected logarithm."""
 
     UNNORMALISED = "unnormalised score"
-    """No log p(x) at all, but log p(x) plus a constant that nobody knows."""
+    """Not log p(x), but log p(x) plus an unknown constant."""
 
     @classmethod
     def weakest(cls, bounds: Iterable[Bound]) -> Bound:
@@ -134,19 +134,19 @@ class Estimate:
     (``missing_mass``); None where nothing was searched for."""
 
     upper: float | None = None
-    """What log p(x) is at most on average over draws, nats; see ``bounded_above``."""
+    """Upper bound of log p(x) on average over draws, nats; see ``bounded_above``."""
 
     upper_stderr: float | None = None
     """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it, and
     where the draws do not tell it."""
 
     at_least: float | None = None
-    """What log p(x) is at least, nats, by draws whose weights are bounded
+    """Lower limit of log p(x), nats, by draws whose weights are bounded
     (``probability_interval``): with ``at_most`` it holds with a probability of 95 %,
-    whenever drawing stopped. None where nobody says how large a weight can be."""
+    whenever drawing stopped. None where weights have no known maximum."""
 
     at_most: float | None = None
-    """What log p(x) is at most, likewise."""
+    """Upper limit of log p(x), likewise."""
 
     replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Independent estimates whose mean it is, to first order, nats; one where nothing
@@ -158,7 +158,7 @@ class Estimate:
     intervals are Student's t; ``inf`` where it is taken for known."""
 
     def __post_init__(self) -> None:
-        """Refuse what was not computed, and pack the log-weights."""
+        """Refuse NaN and the like, and pack the log-weights."""
         if not isinstance(self.log_weights, array):
             object.__setattr__(self, "log_weights", array("d", self.log_weights))
         if not math.isfinite(self.log_evidence):
@@ -175,7 +175,7 @@ class Estimate:
 
     @property
     def missed(self) -> float | None:
-        """What the draws are likely to have missed, nats: the rest of ``stderr``.
+        """Error by the mass that draws probably miss, nats: the rest of ``stderr``.
 
         It makes the estimate too low, so it does not average out over texts. None where
         the error is not known.
@@ -404,7 +404,7 @@ class Estimate:
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        """Return the estimate with an error, judged by what a search found of p(x).
+        """Return the estimate with the error that a search's share of p(x) justifies.
 
         See ``stderr_with_missing_mass``, which also says where there is none.
 
@@ -457,7 +457,7 @@ class Estimate:
         return self.with_tangent(log_psi)
 
     def with_tangent(self, log_psi: float) -> Self:
-        """Add that bound where it is known that draws miss nothing, and its error.
+        """Add an upper bound and its error where draws are known to miss nothing.
 
         The error is that of p-hat: the bound holds for whatever psi was drawn. There is
         none where p-hat may rest on weights that were not drawn: where Pareto k is

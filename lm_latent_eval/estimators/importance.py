@@ -55,7 +55,7 @@ def log_evidence(log_w: Tensor) -> Tensor:
 
 
 def influences(log_w: Tensor) -> Tensor:
-    r"""Return what each weight says of log p-hat, to first order.
+    r"""Return the influence of each weight on log p-hat, to first order.
 
     .. math:: \log\hat p + \frac{w_k}{\bar w} - 1
 
@@ -231,7 +231,7 @@ def stderr_of_log_normal(variance: Tensor, num_samples: int) -> float:
 
 
 def degrees_of_freedom(log_w: Tensor) -> float:
-    r"""Return how well K weights tell their own variance, as degrees of freedom.
+    r"""Return the effective degrees of freedom of the variance of K weights.
 
     .. math:: \nu = \min\Bigl(\frac{2 K}{\kappa - 1},\; K - 1\Bigr)
 
@@ -419,7 +419,7 @@ errors add in squares."""
 
 
 def enough_samples(num_samples: int, draws_stderr: float, texts_stderr: float) -> int:
-    r"""Return the K beyond which more samples hardly make a corpus's error smaller.
+    r"""Return the K beyond which more samples barely reduce a corpus's error.
 
     .. math:: K' = K \Bigl(\frac{\mathrm{se}_\text{draws}}
         {0.2\,\mathrm{se}_\text{texts}}\Bigr)^2

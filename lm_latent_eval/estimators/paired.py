@@ -72,11 +72,11 @@ class PairedDifference:
     """Texts on which A takes fewer nats; half of those that are equal."""
     num_texts: int
     num_clusters: int | None = None
-    """What texts are in that are not independent; None: they are."""
+    """Clusters of dependent texts; None: texts are independent."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 95 %: ``interval_at(0.95)``."""
+        """Interval of the difference at 95 %: ``interval_at(0.95)``."""
         return self.interval_at(CONFIDENCE)
 
     @property
@@ -111,7 +111,7 @@ class PairedDifference:
 
     @property
     def p_value(self) -> float:
-        """How probable so large a difference is, if the true one is 0.
+        """P-value: the probability of so large a difference if the true one is 0.
 
         It is 1 less the confidence of the interval that ends there.
         """
@@ -135,7 +135,7 @@ class PairedDifference:
 
     @property
     def _further(self) -> tuple[float, float]:
-        """How much further the ends are than without skewness."""
+        """Factors by which the ends are further away than without skewness."""
         low, high = (
             1 + self._slope * max(0.0, s - CHANCE)
             for s in (-self.skewness, self.skewness)

@@ -27,7 +27,7 @@ MOST = 10**9
 
 @dataclass(frozen=True)
 class Needed:
-    """Numbers of texts or questions that decide a difference."""
+    """Sample sizes that decide a difference."""
 
     number: int
     """At the spread that was seen."""

@@ -67,7 +67,7 @@ def recorded(score: float, task: str) -> Answer:
 
 
 class MissedFloat(float):
-    """In place of the log-likelihood of a text that no latent was found of.
+    """Log-likelihood ``-inf`` of a text of which no latent was found.
 
     ``-inf``, the logarithm of the estimate: with it lm-eval's own rates are infinite,
     and the option of a question is never chosen. A run that has one ends in an error
@@ -78,7 +78,7 @@ class MissedFloat(float):
     why: str
 
     def __new__(cls, name: str, why: str) -> MissedFloat:
-        """Say which text it is, and what was wrong."""
+        """Keep the text's name and the reason."""
         value = super().__new__(cls, -math.inf)
         value.name, value.why = name, why
         return value
@@ -89,7 +89,7 @@ class MissedFloat(float):
 
 
 class ScoredFloat(float):
-    """A log-likelihood in nats with the answer that it is.
+    """A log-likelihood in nats that carries its answer.
 
     lm-eval treats it as a float; it survives its evaluator, its cache and its workers.
     """
@@ -111,7 +111,7 @@ class ScoredFloat(float):
 
 
 Scored: TypeAlias = ScoredFloat | MissedFloat
-"""What a request is answered with."""
+"""Answers to requests."""
 
 
 FINGERPRINT = "lm_latent_eval fingerprint"
@@ -122,7 +122,7 @@ class CacheMismatchError(ValueError):
 
 
 class GuardedHook(CacheHook):
-    """Puts answers into a cache of the same settings, one at a time.
+    """Cache hook that adds answers to a cache of the same settings.
 
     Attributes:
         dbdict: The cache, or None where there is none.

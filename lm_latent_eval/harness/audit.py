@@ -40,7 +40,7 @@ KINDS = {
     "latent_mdm": Kind.ANSWERS,
     "latent_tokens": Kind.ANSWERS,  # tokens of a context are given
 }
-"""What scorers claim; others of ours are over words, and all others over tokens."""
+"""Claims of scorers; others of ours are over words, and all others over tokens."""
 
 
 def kind_of(model: str) -> Kind:
@@ -58,7 +58,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what a backend would say at every call: warnings, bars of progress."""
+    """Silence a backend's warnings and progress bars."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -70,7 +70,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass
 class Model:
-    """A model of lm-eval, with what it was opened by."""
+    """A model of lm-eval with the arguments that it was opened with."""
 
     lm: LM
     name: str = ""
@@ -101,7 +101,7 @@ class Model:
         """Open it anew with other arguments.
 
         Raises:
-            ValueError: If nobody said how it was opened.
+            ValueError: If the arguments that it was opened with are unknown.
         """
         if self.arguments is None:
             raise ValueError("nobody said how it was opened")
@@ -116,7 +116,7 @@ class Model:
 
     @contextmanager
     def cached(self) -> Iterator[Model]:
-        """Answer from a new cache what was asked before."""
+        """Put a new cache of lm-eval before the model."""
         with tempfile.TemporaryDirectory(prefix="audit-") as folder:
             lm = CachingLM(self.lm, str(Path(folder) / "cache.db"))
             try:
@@ -179,7 +179,7 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
         drawn = answer.estimate.draws_stderr
         if drawn or answer.estimate.bound not in (Bound.EXACT, Bound.UNNORMALISED):
             found = answer.estimate.stderr
-            stderr = math.inf if found is None else found  # nobody can tell it
+            stderr = math.inf if found is None else found  # not known
     else:  # backends of others may say so, too
         stderr = getattr(score, "stderr", None)
         counts = {
@@ -198,7 +198,7 @@ UNITS = {
     "byte_perplexity": "bytes",
     "bits_per_byte": "bytes",
 }
-"""What rates of results divide by."""
+"""Denominators of rates in results."""
 
 
 def tasks_of(include_path: str | None) -> TaskManager:
@@ -208,7 +208,7 @@ def tasks_of(include_path: str | None) -> TaskManager:
 
 @dataclass(frozen=True)
 class Run:
-    """What tasks asked a model, and what their results say."""
+    """Requests of tasks and their results."""
 
     texts: tuple[str, ...]
     requests: int

@@ -44,30 +44,30 @@ from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
-from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
+from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
 
 KEPT = "requests were answered; with --use_cache, the same command goes on from there"
-"""What an interrupted run has."""
+"""Note to an interruption: what is kept."""
 
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
-"""What records of an interrupted run are called, by the kind of requests."""
+"""Names of the partial records of a run, by the kind of requests."""
 
 PIECES = ".pieces"
-"""How the folder of long texts in hand ends, beside the cache."""
+"""Suffix of the folder of checkpoints of long texts, beside the cache."""
 
 LM_EVAL_DEVICE = "cuda:0"
-"""What ``lm_eval`` passes on without ``--device``, whether there is a GPU or not."""
+"""Device that ``lm_eval`` passes on without ``--device``, GPU or not."""
 
 
 LM_EVAL_BATCH_SIZE = 1
-"""What it passes on without ``--batch_size``."""
+"""Batch size that it passes on without ``--batch_size``."""
 
 
 class Backend(LM):
@@ -86,7 +86,7 @@ class Backend(LM):
         *,
         log_weights: bool | str = False,
     ) -> None:
-        """Take what answers, and where.
+        """Keep the scorer and its device.
 
         Args:
             scorer: A model under one choice of settings.
@@ -270,7 +270,7 @@ class Backend(LM):
         return ordered
 
     def _warn_of_bytes(self, answers: dict[int, Scored]) -> None:
-        """Tell tasks of others, whose metrics cannot refuse, from strings scored."""
+        """Warn other packages' tasks that rates per byte are not of whole strings."""
         found = [s.answer for s in answers.values() if isinstance(s, ScoredFloat)]
         unspelled = sum(answer.unspelled for answer in found)
         respaced = sum(answer.respaced for answer in found)
@@ -288,7 +288,7 @@ class Backend(LM):
         self._unreported = []
 
     def get_model_info(self) -> dict[str, Any]:
-        """Say what the numbers are: this goes into the results' ``config``.
+        """Return settings and diagnostics for the results' ``config``.
 
         lm-eval asks once, when all is answered: then records are complete.
 
@@ -303,7 +303,7 @@ class Backend(LM):
         return info
 
     def _collect(self) -> None:
-        """Take in what every process has found; all of them call."""
+        """Gather the answers of all processes, each of which calls this."""
         self._recorder.collect()
         self._missed = {}  # instances keep their answers: all are found each time
         for task, score in self._processes.gather([*missed()]):
@@ -367,7 +367,7 @@ class Backend(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """What tells this model's requests from others' in request caches."""
+        """Name of this model in keys of request caches."""
         return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
 
     # -- data parallelism -------------------------------------------------------------

@@ -79,7 +79,7 @@ class Latent(Backend):
         # --trust_remote_code is about data sets, but lm-eval tells models as well.
         options.pop("trust_remote_code", None)
         processes = Processes.start()
-        # lm_eval asks for its default where nobody has asked for a device.
+        # lm_eval passes its default where no device is given.
         asked = None if device == LM_EVAL_DEVICE else device
         where = processes.device or parse_device(asked)
         self.checkpoint = open_model(

@@ -40,7 +40,7 @@ DISTRIBUTION = "lm-latent-eval"
 GROUP = "lm_eval.models"  # of entry points, and the module that they wait for
 SWITCH = "LM_LATENT_EVAL_NO_BRIDGE"
 WRONG = (Exception, SystemExit)
-"""What may go wrong here. An interrupt is meant for whoever runs the program."""
+"""Errors that are reported here; interrupts pass."""
 
 
 def find_spec(
@@ -122,7 +122,7 @@ def _loader(wrapped: "Loader") -> "Loader":
 
 
 def announce() -> None:
-    """Register, or leave it to lm-eval's error to say why that was not possible."""
+    """Register models; if that fails, lm-eval's own error gives the reason."""
     from lm_eval.api import registry
 
     try:
@@ -151,7 +151,7 @@ def register(registry: "Any") -> None:
 
 
 def explain_failure(registry: "Any", reason: str) -> None:
-    """Let lm-eval's error for a model that it does not know say why."""
+    """Add why registration failed to lm-eval's error of an unknown model."""
     import functools
 
     get_model = registry.get_model

@@ -54,7 +54,7 @@ Aggregation: TypeAlias = Callable[[Sequence[Contrast]], "float | str"]
 
 
 class Refusal(str):
-    """Stands in place of a number, also where lm-eval averages it over a group."""
+    """A refused number, which averages of lm-eval keep."""
 
     def _stand(self, _: object) -> Refusal:
         return self
@@ -103,14 +103,14 @@ contrastive_entropy_ratio, contrastive_entropy_ratio_stderr = _registered(
 )
 
 GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/10%")
-"""What the task group repeats: in its file, names are fixed."""
+"""Metrics of the task group, whose names are fixed in its file."""
 
 # -- options -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """What a contrastive entropy depends on beside the text and the model.
+    """Settings of a contrastive entropy, besides text and model.
 
     Attributes:
         levels: Shares of words that are substituted, and as many transposed; the first
@@ -138,7 +138,7 @@ class NoiseOptions:
         Raises:
             ValueError: If there is no such option, or a value is not one it can have.
         """
-        # Entries of other names may be anybody's: lm-eval adds the model's arguments.
+        # Other entries are ignored: lm-eval adds the model's arguments.
         names = [n for n in metadata if n in _READ or n.startswith("noise_")]
         read = {}
         for name in names:
@@ -263,7 +263,7 @@ class ContrastiveEntropyTask(WholeTextTask):
         return metrics
 
     def _warn_of_groups(self) -> None:
-        """Say so where a group has nothing to repeat: lm-eval leaves its row empty."""
+        """Warn of groups whose row lm-eval would leave empty."""
         absent = [name for name in GROUPED if name not in self.metrics]
         if absent:
             logger.warning(

@@ -44,7 +44,7 @@ class TaskOptions:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, Any]) -> TaskOptions:
-        """Read ``corpus`` and ``end``; other entries may be anybody's.
+        """Read ``corpus`` and ``end``; other entries are ignored.
 
         Raises:
             ValueError: If there is no corpus, or an end of another kind.
@@ -107,7 +107,7 @@ class DistributionalDistortionTask(WholeTextTask):
         rewrite_requests_cache: bool = False,
         **options: Any,
     ) -> None:
-        """Divide what will be asked into bins, and build the requests anew.
+        """Divide the sequences into bins, and build the requests anew.
 
         Every process does so for all documents. lm-eval's cache of requests does not
         know the corpus.
@@ -159,7 +159,7 @@ class DistributionalDistortionTask(WholeTextTask):
         ]
 
     def _request_type(self, doc: Mapping[str, Any]) -> str:
-        """Return what asks for a sequence: nothing says that one was cut but a context.
+        """Return the type of a sequence's request: cut sequences need a context.
 
         A log-likelihood in an empty context is that of a beginning.
         """

@@ -40,7 +40,7 @@ MARKS = (START, END, UNKNOWN)
 NATS = math.log(10)
 """KenLM counts in powers of ten."""
 MISSING = -100.0
-"""What KenLM takes for log10 p of unknown words where a file has no ``<unk>``."""
+"""KenLM's log10 p of unknown words where a file has no ``<unk>``."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class KenLM(LM):
         return answers
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Refuse: n-gram models are here to be compared, not to write.
+        """Refuse to generate.
 
         Raises:
             NotImplementedError: Always.
@@ -173,7 +173,7 @@ class KenLM(LM):
         raise NotImplementedError("kenlm scores texts and generates none")
 
     def get_model_info(self) -> dict[str, Any]:
-        """Say what the numbers are: this goes into the results' ``config``."""
+        """Return settings for the results' ``config``."""
         return {
             "latent_eval_version": lm_latent_eval.__version__,
             "checkpoint_digest": self.digest,
@@ -198,7 +198,7 @@ class KenLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """What tells this model's requests from others' in request caches."""
+        """Name of this model in keys of request caches."""
         return f"kenlm-{self.digest}"
 
     @cached_property

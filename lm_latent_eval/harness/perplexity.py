@@ -34,7 +34,7 @@ _OF_STRINGS = ("word_", "byte_", "bits_")
 
 
 class Term(tuple[Any, ...]):
-    """What a document adds to a metric, as JSON for ``--log_samples``.
+    """A document's part of a metric, as JSON for ``--log_samples``.
 
     As in the tasks of lm-eval, two numbers of which the corpus sums both: nats and what
     they are divided by; or the one value that a diagnostic is made of. A
@@ -129,7 +129,7 @@ def _terms(answer: Answer) -> dict[str, Term]:
 def _of_terms(
     name: str, metric: metrics.Number
 ) -> Callable[[Sequence[Term]], float | str]:
-    """Return an aggregation that says so where it is not of all texts.
+    """Return an aggregation that reports texts left out.
 
     lm-eval prints every digit before the point, of which a large number has few that
     mean anything: such a one is written as a power of ten.
@@ -149,7 +149,7 @@ def _of_terms(
 
 
 def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
-    """Say beside a number of how many it is, where they are not all.
+    """Add to a number how many documents it covers, if not all.
 
     Example:
         >>> of_some(2.5, 3, 3, "texts"), of_some(2.5, 2, 3, "texts")
@@ -162,7 +162,7 @@ def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
 
 
 DIGITS = 2.0**53
-"""What float64 tells apart from the next whole number, at most."""
+"""Largest whole number that float64 tells from the next one."""
 METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
 """Name in a task's ``metric_list`` -> aggregation."""
 
@@ -188,7 +188,7 @@ def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 class Half(tuple[Any, ...]):
-    """What a text adds, as JSON for ``--log_samples``: its part, nats and tokens.
+    """A text's part of a metric, as JSON for ``--log_samples``: part, nats and tokens.
 
     Of a text that has no number, its part alone.
     """
@@ -206,7 +206,7 @@ class Half(tuple[Any, ...]):
 
     @property
     def sign(self) -> int:
-        """What it is multiplied by: what is given is taken off."""
+        """Sign of the term: the log p of the given half is subtracted."""
         return 1 if self[0] == "whole" else -1
 
 
@@ -241,7 +241,7 @@ def _perplexity(terms: Terms) -> float | str:
 
 
 def _draws_error(terms: Terms) -> float | str:
-    """Error of it from the draws, as they tell it."""
+    """Delta-method error of that perplexity."""
     value = _perplexity(terms)
     error = math.hypot(*(estimate.draws_stderr for _, estimate in terms))
     if isinstance(value, str) or math.isinf(error):
@@ -250,7 +250,7 @@ def _draws_error(terms: Terms) -> float | str:
 
 
 def _stderr(terms: Terms) -> str:
-    """None: that of a quotient whose draws nothing has checked is not known."""
+    """Return None: no search has checked the draws of a quotient."""
     return "N/A"
 
 

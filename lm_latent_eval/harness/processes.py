@@ -2,7 +2,7 @@
 
 lm-eval gives every process each n-th document, however long it is, and all wait for the
 one whose documents are longest. So requests are shared out anew, by length. Random
-numbers follow from a request's name, so whoever answers it finds the same.
+numbers follow from a request's name, so every process finds the same.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Request:
 
     query: Query
     arguments: tuple[str, ...]
-    """What lm-eval asks with: a context and its continuation, or a text, before which
+    """Strings of the request: a context and its continuation, or a text, before which
     0.5 puts an empty one."""
     whole: bool
     """Whether it is a whole text."""
@@ -121,11 +121,11 @@ class Request:
 
     @property
     def group(self) -> tuple[int, str]:
-        """What requests have in common that share a context."""
+        """Key of requests that share a context."""
         return self.owner, self.query.name
 
     def answered(self, answer: Answer) -> ScoredFloat:
-        """Put an answer, whoever gave it, in the place of its query."""
+        """Set the answer of a query."""
         *context, text = self.arguments
         placed = replace(answer, index=self.query.index)
         return ScoredFloat(placed.about(text, *(() if self.whole else context)))
@@ -133,7 +133,7 @@ class Request:
 
 Score = Callable[[Sequence[Query]], Iterator[Answer]]
 Keep = Callable[[Request, ScoredFloat], None]
-"""What is told each answer as soon as it is found, by the process that finds it."""
+"""Callback of each answer, in the process that finds it, as soon as it is found."""
 
 
 def answered(
@@ -162,7 +162,7 @@ def shared(
 
     Args:
         requests: Those of this process. All processes must call, or all wait.
-        processes: Who they are shared among.
+        processes: Processes that share the requests.
         score: Answers queries.
         keep: Told each answer.
 
@@ -186,7 +186,7 @@ def shared(
 
 
 def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
-    """Share requests out: the longest first, each to whoever has least so far.
+    """Assign requests to processes, the longest first, each to the least loaded one.
 
     Those that share a context stay together: it is read once.
 

@@ -16,7 +16,12 @@ from lm_latent_eval.estimators.choices import ROUNDING, tied
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes
-from lm_latent_eval.harness.running import host, or_without, run_digest, said
+from lm_latent_eval.harness.running import (
+    host,
+    hypothetical_metrics,
+    or_without,
+    run_digest,
+)
 from lm_latent_eval.ledger.database import remove
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import (
@@ -32,7 +37,7 @@ Settings = dict[str, Any]
 
 
 class Placed(Protocol):
-    """A request, or all of one that says where its answer belongs."""
+    """Task, document and option of a request."""
 
     @property
     def task_name(self) -> str | None:
@@ -68,7 +73,7 @@ class Recorder:
     def following(
         self, settings: Settings, kind: str
     ) -> Iterator[Callable[[Placed, ScoredFloat], None]]:
-        """Yield what keeps an answer as soon as it is found.
+        """Yield a function that stores an answer as soon as it is found.
 
         Args:
             settings: What the numbers depend on.
@@ -176,7 +181,7 @@ def _processed(
 
     Which of them is larger is rounding's choice, another in another batch.
     """
-    values = said(task, instances, answers)
+    values = hypothetical_metrics(task, instances, answers)
     if len(best) < 2 or len(answers) < 2 or "acc" not in values:
         return values
     more = 2 * ROUNDING * max(1, *(score.answer.tokens for score, _ in answers))
@@ -185,7 +190,7 @@ def _processed(
         raised = [*answers]
         score, is_greedy = answers[n]
         raised[n] = (score + more, is_greedy)
-        found.append(float(said(task, instances, raised)["acc"]))
+        found.append(float(hypothetical_metrics(task, instances, raised)["acc"]))
     return {**values, "acc": sum(found) / len(found)}
 
 

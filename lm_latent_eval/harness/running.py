@@ -55,7 +55,7 @@ RATES = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 @dataclass(frozen=True)
 class Host:
-    """What the running ``simple_evaluate`` knows."""
+    """State of the running ``simple_evaluate``."""
 
     folder: Path
     """Where its results will be."""
@@ -73,8 +73,8 @@ _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 
 @contextmanager
-def asking_a_component() -> Iterator[None]:
-    """Ask a model for another one of ours, which keeps the answers itself."""
+def component_call() -> Iterator[None]:
+    """Mark calls of a model by another one of ours, which stores the answers itself."""
     before = _asking.set(True)
     try:
         yield
@@ -83,7 +83,7 @@ def asking_a_component() -> Iterator[None]:
 
 
 def is_component() -> bool:
-    """Whether another model of ours is who asks."""
+    """Whether another model of ours is the caller."""
     return _asking.get()
 
 
@@ -126,8 +126,10 @@ def stock_rates(task: Any) -> list[str]:
     ]
 
 
-def said(task: Any, instances: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
-    """Return what a task says of a document, by metric, had it been answered so.
+def hypothetical_metrics(
+    task: Any, instances: Sequence[Any], answers: Sequence[Any]
+) -> dict[str, Any]:
+    """Return a task's metrics of a document, given hypothetical answers.
 
     Args:
         task: Of lm-eval 0.4, or of 0.5, whose scorers say what it does not.
@@ -150,7 +152,7 @@ def said(task: Any, instances: Sequence[Any], answers: Sequence[Any]) -> dict[st
 
 
 def evaluation() -> dict[str, Any]:
-    """Return what the ``simple_evaluate`` that runs knows; {} where none does."""
+    """Return the local variables of a running ``simple_evaluate``; {} without one."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if (
@@ -163,7 +165,7 @@ def evaluation() -> dict[str, Any]:
 
 
 def run_digest(settings: Settings) -> str:
-    """Name a run: only the same command again takes up and removes what it left.
+    """Return the digest of a run: only the same command resumes its files.
 
     Without a ``simple_evaluate`` there are no tasks, and settings alone are the name.
     """
@@ -198,7 +200,7 @@ def or_without(
 
 
 SAID = ("model", "model_args", "batch_size", "device", "use_cache", "limit")
-"""What results say of a run, as lm-eval's function names it."""
+"""Entries of results about a run, by the names of ``simple_evaluate``."""
 
 
 def missed() -> Iterator[tuple[str, MissedFloat]]:
@@ -211,7 +213,7 @@ def missed() -> Iterator[tuple[str, MissedFloat]]:
 
 
 def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoReturn:
-    """Write and print what lm-eval would, and raise.
+    """Write and print results as lm-eval would, then raise.
 
     Args:
         info: What the model says of itself and its numbers.
@@ -240,7 +242,7 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
 
 
 def _refuse(results: dict[str, Any], number: Mapping[str, int]) -> None:
-    """Put words in place of the numbers that lm-eval made of such answers.
+    """Replace numbers that lm-eval computed from missing answers by words.
 
     Those of its groups, too. Ours say themselves how many texts they are of.
 

@@ -50,7 +50,7 @@ def announce(metrics: Iterable[str]) -> None:
 
 
 def _unmade(*_: Any, **__: Any) -> Any:
-    """Refuse what lm-eval calls where a task has no ``process_results``.
+    """Raise if lm-eval computes a metric that ``process_results`` should have made.
 
     Raises:
         ValueError: Always.

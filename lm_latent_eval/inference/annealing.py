@@ -102,11 +102,7 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         draws = proposal.sample(q, streams, self.chains)
         log_p = widened(model.log_joint(p, draws.latents))
         at = Scored(draws.latents, log_p, draws.log_q)
-        log_w = at.log_ratio / self.length
-        for step in range(1, self.length):
-            at = move(at, step / self.length, step, backwards=False)
-            log_w = log_w + at.log_ratio / self.length
-        return log_w
+        return self._annealed(at, move, backwards=False)
 
     def reverse_log_weights(
         self,
@@ -122,12 +118,8 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
 
         if the latents are draws of p(z | x). Those of a text that the model wrote are.
 
-        Args:
-            model: A latent LM.
-            proposal: Its proposal.
-            batch: B whole texts.
-            keys: The key of each text's random numbers.
-            latents: R a text, which may be copies of one.
+        Arguments are those of ``log_weights``, and ``latents``, R a text, which may be
+        copies of one.
 
         Raises:
             ValueError: If the model's latents allow no local move.
@@ -137,9 +129,14 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
+        return self._annealed(at, move, backwards=True)
+
+    def _annealed(self, at: Scored, move: Transitions, *, backwards: bool) -> Tensor:
+        """Move chains through all temperatures; return their log-weights, (B, R)."""
         log_w = at.log_ratio / self.length
-        for step in reversed(range(1, self.length)):
-            at = move(at, step / self.length, step, backwards=True)
+        steps = range(1, self.length)
+        for step in reversed(steps) if backwards else steps:
+            at = move(at, step / self.length, step, backwards=backwards)
             log_w = log_w + at.log_ratio / self.length
         return log_w
 
@@ -200,7 +197,7 @@ class RedrawnProposal(
 class MovingProposal(
     UnfoldingProposal[TokenBatch, Q, Latents], Moves[Q, Latents], Protocol[Q]
 ):
-    """A proposal that knows local moves."""
+    """A proposal with a Metropolis-Hastings kernel of local moves."""
 
 
 @dataclass(frozen=True)

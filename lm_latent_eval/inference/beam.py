@@ -109,7 +109,7 @@ class BeamMarginalization(SearchingEstimator):
     def search(
         self, model: LM[P], proposal: Sampler[Q], p: P, q: Q
     ) -> tuple[Particles, Latents]:
-        """Find latents of whole texts, without states, which nothing needs any more.
+        """Find latents of whole texts, without states.
 
         Args:
             model: A latent LM.

@@ -44,7 +44,7 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 class BrokenModelError(ValueError):
-    """A model or a proposal does not do what estimators rely on."""
+    """Error of a model or proposal that breaks what estimators rely on."""
 
 
 @torch.no_grad()
@@ -63,7 +63,7 @@ def check(
         proposal: What is drawn from.
         batch: Texts of a run, at least one.
         dtype: What the model computes in.
-        searches: Whether ``beam`` is asked for.
+        searches: Whether to check ``beam``.
 
     Raises:
         BrokenModelError: If shapes, types or probabilities contradict each other; the
@@ -210,7 +210,7 @@ def _check_beam(
             proposal,
             "beam",
             f"gives latents of other types than sample: {_said(found)} instead of "
-            f"{_said(drawn)}. Equal latents must be equal numbers, whoever finds them",
+            f"{_said(drawn)}. Equal latents must be equal numbers, drawn or found",
         )
     if any(part.is_floating_point() for part in found):
         _refuse(

@@ -50,14 +50,7 @@ class ImportanceSampling(Estimator):
         batch: TokenBatch,
         keys: list[int],
     ) -> Tensor:
-        """Return the log-weights of whole texts in nats, (B, K) float64.
-
-        Args:
-            model: A latent LM.
-            proposal: Its proposal.
-            batch: B whole texts.
-            keys: The key of each text's random numbers (``stream_key``).
-        """
+        """Return the log-weights of whole texts in nats, (B, K) float64."""
         encoded = encode(model, proposal, batch)
         return self.draw(model, proposal, batch, keys, encoded)[0]
 
@@ -110,17 +103,8 @@ class ImportanceSampling(Estimator):
     ) -> Particles:
         """Read on: draw the latents of some more tokens and weigh them.
 
-        Args:
-            model: A left-to-right latent LM.
-            proposal: Its left-to-right proposal.
-            batch: The tokens that follow, any number.
-            keys: The key of each text's random numbers.
-            starts: How many tokens each text had so far.
-            after: The texts so far.
-
-        Returns:
-            The particles after the last token; their weights estimate the probability
-            of the text so far as a prefix.
+        The weights of the particles estimate the probability of the text so far as a
+        prefix.
         """
         streams = Streams(keys, self.num_samples, starts=starts)
 
@@ -137,7 +121,7 @@ class ImportanceSampling(Estimator):
         streams: Streams,
         begin: Particles,
     ) -> Particles:
-        """Draw some of the latents of long texts; their last states nobody needs."""
+        """Draw some of the latents of long texts, without their last states."""
         last = batch.targets.shape[1] - PIECE
 
         def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:

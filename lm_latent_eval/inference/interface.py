@@ -1,6 +1,6 @@
 """The interface of estimators, with base classes of those that take whole texts.
 
-Nobody looks into what a model and its proposal make of a batch: of the model it is a
+Encodings of a batch are opaque to estimators: of the model an encoding is a
 ``P``, of its proposal a ``Q``, and neither gets the other's.
 """
 
@@ -100,9 +100,9 @@ class Estimator(ABC):
     """A way to estimate log p(x), built with its number of samples or width."""
 
     name: ClassVar[str]
-    """What ``estimator=`` calls it."""
+    """Its name in ``estimator=``."""
     how: ClassVar[str]
-    """What it does, for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
+    """Description for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
     are filled in."""
     bound: ClassVar[Bound] = Bound.STOCHASTIC_LOWER
     """How log p-hat bounds log p where it is not found to be exact."""
@@ -149,7 +149,7 @@ class Estimator(ABC):
             model: A latent LM.
             proposal: Its proposal.
             batch: B whole texts.
-            keys: The key of each text's random numbers.
+            keys: The key of each text's random numbers (``stream_key``).
 
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.

@@ -128,12 +128,12 @@ class Mixed(SearchingEstimator):
 
     @property
     def search(self) -> BeamMarginalization:
-        """What finds B."""
+        """The search that finds B."""
         return BeamMarginalization(self.num_samples // 2)
 
     @property
     def sampling(self) -> ImportanceSampling:
-        """What draws the rest."""
+        """The sampler of the rest."""
         return ImportanceSampling(self.num_samples - self.num_samples // 2)
 
     @property

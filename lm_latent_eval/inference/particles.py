@@ -35,12 +35,12 @@ T = TypeVar("T")
 PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
 PREDICTS = 2
-"""What tells the random numbers of predictions from those of draws."""
+"""Separates the random numbers of predictions from those of draws."""
 
 
 @dataclass(frozen=True)
 class Particles:
-    """B texts with K weighted latents each, and where p and q stand."""
+    """B texts with K weighted latents each, and the states of p and q."""
 
     model_state: State | None
     proposal_state: State | None
@@ -52,7 +52,7 @@ class Particles:
     path: Tensor
     """Fingerprints of the latents so far, (B, K) int64, see ``fingerprint``."""
     read: object = None
-    """What p has made of the last token, if it was asked for the next one."""
+    """The model's encoding of the last token, if the next one was predicted."""
 
     @classmethod
     def begin(cls, batch_size: int, device: torch.device | str) -> Particles:
@@ -104,7 +104,7 @@ class Particles:
         return model.next_token(cast(P, self.read), self.log_w, uniforms)
 
     def encoded(self, model: LM[P], piece: TokenBatch, after: State | None) -> P:
-        """Encode a piece that follows given latents; what was read ahead is not again.
+        """Encode a piece that follows given latents; reuse what was read ahead.
 
         Args:
             model: A left-to-right latent LM.
@@ -198,7 +198,7 @@ def encode_again(
 
 
 def as_particles(texts: Weighted) -> Particles:
-    """Return texts that were read so far, of an estimator that has them as particles.
+    """Return the texts read so far, which must be particles.
 
     Raises:
         TypeError: If another estimator has read them.
@@ -209,13 +209,13 @@ def as_particles(texts: Weighted) -> Particles:
 
 
 class Follower(Protocol):
-    """What is told how far a batch has been read, and keeps states to go on from.
+    """Callback of reading: progress of a batch, and checkpoints of its state.
 
     A part is one of several readings of the batch, named by its first sample.
     """
 
     def reached(self, part: int, tokens: int, share: float) -> None:
-        """Learn that so many tokens were read by a share of all latents."""
+        """Report that a share of all latents has read some more tokens."""
         ...
 
     def keep(self, part: int, tokens: int, state: object) -> None:
@@ -226,7 +226,7 @@ class Follower(Protocol):
         """Return a number of tokens and the state after them, if one was kept.
 
         Args:
-            part: Of which reading.
+            part: Number of the reading.
             like: Makes some state of the same kind, whose classes it takes.
         """
         ...
@@ -237,7 +237,7 @@ _FOLLOWER: ContextVar[Follower | None] = ContextVar("follower", default=None)
 
 @contextmanager
 def followed(by: Follower) -> Iterator[None]:
-    """Let a follower know of what is read here; it moves no number."""
+    """Report what is read here to a follower; no number depends on it."""
     before = _FOLLOWER.set(by)
     try:
         yield
@@ -255,14 +255,14 @@ def in_pieces(
 ) -> T:
     """Read a batch in pieces of at most ``PIECE`` tokens.
 
-    A follower that has kept the state after some of them is asked for it, and they are
+    If a follower has kept the state after some of them, it is used, and they are
     not read again.
 
     Args:
         batch: B texts, which go on after ``state``.
-        state: Where they stand.
+        state: The state before them.
         read: Returns the state after a piece, given where in the batch it begins.
-        part: Which reading of the batch it is, if there are several.
+        part: Number of the reading of the batch, if there are several.
         share: Of the latents that are read by it.
     """
     size, start, begin = batch.targets.shape[1], 0, state
@@ -281,7 +281,7 @@ def in_pieces(
 
 
 def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
-    """Return numbers by which latents of one text are told apart.
+    """Return numbers that identify the latents of a text.
 
     Equal latents have equal ones; unequal ones differ, but for an accident of
     probability 2^-63 or so: the sum of a latent's integers, each times an odd random

@@ -1,4 +1,4 @@
-"""What z_t can be after each history: choices with their scores, dense or ragged."""
+"""Choices of z_t after each history with their scores, dense or ragged."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lm_latent_eval.inference.ragged import segment_logsumexp
 from lm_latent_eval.inference.streams import invert_cdf
 
 Columns: TypeAlias = tuple[Tensor, ...]
-"""What was decided at a step, (B, K) integers each, or at T of them, (B, K, T)."""
+"""Decisions at a step, (B, K) integers each, or at T of them, (B, K, T)."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """What z_t can be where every history has the same N choices."""
+    """Choices of z_t where every history has the same N."""
 
     log_p: Tensor
-    """What a choice adds to the rank of its history, nats, (B, K, N): log p(z_t, x_t)
+    """Summand of a choice in the rank of its history, nats, (B, K, N): log p(z_t, x_t)
     or log q(z_t)."""
     score: Tensor | None = None
     """Log q(z_t) up to a constant a history, (B, K, N) nats; None: ``log_p``."""
@@ -102,7 +102,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Ragged:
-    """What z_t can be where histories have different choices: a row a choice.
+    """Choices of z_t where histories have different ones: a row a choice.
 
     Histories count from 0 to B K - 1 through all texts.
     """
@@ -112,7 +112,7 @@ class Ragged:
     history: Tensor
     """Whose choice it is, (N,), non-decreasing."""
     columns: Columns
-    """What tells the choices of a history apart, (N,) integers each."""
+    """Integers that identify the choices of a history, (N,) each."""
     log_p: Tensor
     """As ``Dense`` has it, (N,)."""
     score: Tensor | None = None

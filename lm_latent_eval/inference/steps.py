@@ -31,19 +31,19 @@ BegunT = TypeVar("BegunT", covariant=True)
 
 
 class Drawn(NamedTuple, Generic[StateT]):
-    """What was drawn at a step."""
+    """Draws of one step."""
 
     state: StateT
     """After the draws."""
     columns: Columns
     log_q: Tensor
-    """Nats, (B, K); what it is past the end of a text is not looked at."""
+    """Nats, (B, K); ignored past the end of a text."""
     origin: Tensor | None
     """Which history each continues, on the host or where the draws are, (B, K)."""
 
 
 class Taken(NamedTuple, Generic[StateT]):
-    """Where choices lead."""
+    """State after choices."""
 
     state: StateT
     columns: Columns
@@ -53,7 +53,7 @@ class Taken(NamedTuple, Generic[StateT]):
 
 
 class Unfolds(Protocol[BegunT]):
-    """What steps have in common, drawn or listed: texts, and where they begin."""
+    """Base protocol of steps, drawn or listed: texts and their initial histories."""
 
     @property
     def length(self) -> Tensor:
@@ -71,7 +71,7 @@ class Unfolds(Protocol[BegunT]):
         ...
 
     def begin(self, num_histories: int | None) -> BegunT:
-        """Return where the histories before the piece stand: K, or those there are."""
+        """Return the state before the piece, of K histories or as many as exist."""
         ...
 
 
@@ -89,7 +89,7 @@ class Steps(Unfolds[StateT], Protocol[StateT]):
             state: Of B texts with K histories.
             t: The step. Of a text that has ended anything may be listed, or nothing.
             score: Of the histories, nats, (B, K); ``-inf``: there is none.
-            cut: What will choose. If it is not ``exhaustive``, choices may be left out
+            cut: The rule that chooses. If not ``exhaustive``, choices may be left out
                 that cannot be among the ``width`` best of a text; if it is, one choice
                 may stand for many. None: every choice by itself.
         """
@@ -107,9 +107,9 @@ class Steps(Unfolds[StateT], Protocol[StateT]):
         """Go on with some choices of some histories.
 
         Args:
-            state: What ``choices`` was asked of.
-            t: The step. What becomes of texts that have ended is not looked at.
-            choices: What it answered.
+            state: The state that ``choices`` was listed for.
+            t: The step. States of texts that have ended are ignored.
+            choices: That list.
             origin: Histories, (B, K').
             choice: A choice of each, as ``choices`` numbers them, (B, K').
             uniforms: Gives numbers of (0, 1), (B, K'), for choices that stand for
@@ -155,10 +155,10 @@ def draw_listed(
 
 
 class Sampled(NamedTuple, Generic[StateT]):
-    """What was drawn: K latents of each of B texts."""
+    """Draws: K latents of each of B texts."""
 
     columns: Columns
-    """What was decided at T steps, (B, K, T) each, 0 past the end of a text."""
+    """Decisions at T steps, (B, K, T) each, 0 past the end of a text."""
     log_q: Tensor
     """Nats, (B, K) float64, where the draws have it."""
     origin: Tensor
@@ -194,13 +194,13 @@ def sample(
 
 
 class Found(NamedTuple, Generic[StateT]):
-    """What a search has found: K latents of each of B texts."""
+    """Result of a search: K latents of each of B texts."""
 
     columns: Columns
     """As ``Sampled`` has them."""
     score: Tensor
-    """What they were ranked by, but for what was ahead, (B, K) float64 nats; ``-inf``
-    marks an unused place. Weights of a thinned search are in it."""
+    """Their scores without look-ahead, (B, K) float64 nats; ``-inf`` marks an unused
+    place. Weights of a thinned search are in it."""
     origin: Tensor
     """Which history before the piece each continues, (B, K)."""
     state: StateT
@@ -210,7 +210,7 @@ class Found(NamedTuple, Generic[StateT]):
     cut: Tensor
     """Whether any choice of a text was left out, (B,) bool; of a beam, as if it was."""
     log_q: Tensor | None
-    """Of the piece, nats, (B, K) float64; None: nobody asked."""
+    """Of the piece, nats, (B, K) float64; None: not requested."""
 
 
 def search(
@@ -224,7 +224,7 @@ def search(
 
     Args:
         steps: Of what is searched.
-        cut: Which of the choices go on.
+        cut: The rule that chooses which go on.
         score: Of the histories before the piece, nats, (B, K); None: there are none, or
             they are all worth the same.
         with_log_q: Whether to add up log q, which the scores of every choice are then.
@@ -326,7 +326,7 @@ def _stacked(path: Sequence[Sequence[Tensor]], number: int, like: Tensor) -> Col
 
 
 def _no_classes() -> Tensor:
-    """Refuse to draw where every choice was to be listed.
+    """Refuse to draw within classes of choices.
 
     Raises:
         ValueError: Always.

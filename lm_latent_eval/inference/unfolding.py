@@ -121,7 +121,7 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
 
         Args:
             encoded: A piece.
-            cut: What goes on after every step.
+            cut: The rule that chooses which go on after every step.
             score: Of the latents so far, (B, K) nats; None: there are none.
         """
         known = self.searches_know_q

@@ -1,7 +1,7 @@
 """Ledgers: resumable storage of the results of a run.
 
-Whatever can be resumed says what was asked for (``settings``), is written by one run at
-a time, and is not gone on with under other settings.
+Whatever can be resumed has its ``settings``, is written by one run at a time, and is
+not resumed under other settings.
 
 - Results that come one by one and then stay (estimates, answers, thoughts, draws) are
   rows of a ``database``: a ledger. Where people read the finished results as text,

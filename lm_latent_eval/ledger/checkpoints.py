@@ -1,4 +1,4 @@
-"""Checkpoints of texts in hand: what a run has found of them before it has a number.
+"""Checkpoints of texts that are partly read.
 
 A file each, beside the ledger, until the text is scored. A state is kept as the tensors
 and numbers that it consists of: what classes they make up again is said by another
@@ -32,7 +32,7 @@ _END = ".pt"
 
 
 def contents(state: Any) -> Any:
-    """Return what a state consists of: tensors on the host and numbers, in lists.
+    """Return the content of a state: tensors on the host and numbers, in lists.
 
     Args:
         state: Tensors, arrays, numbers and strings, in any (named) tuples, lists and
@@ -55,7 +55,7 @@ def contents(state: Any) -> Any:
 
 
 def made_of(kept: Any, like: T) -> T:
-    """Return a state of the kind of another one, made of what ``contents`` returned.
+    """Rebuild a state of a given kind from its ``contents``.
 
     Raises:
         ValueError: If that is of another kind.
@@ -99,13 +99,13 @@ class Checkpoints:
 
     folder: Path
     settings: Settings
-    """What they depend on beside their keys."""
+    """Settings that they depend on besides their keys."""
 
     def write(self, of: str, key: Key, state: Any) -> None:
         """Keep a state, in the place of the one before.
 
         Args:
-            of: Whose it is.
+            of: Name of the text.
             key: What tells it from others of the same.
             state: What ``contents`` takes.
 
@@ -119,7 +119,7 @@ class Checkpoints:
         """Return a state that was kept; None if there is none.
 
         Args:
-            of: Whose it is.
+            of: Name of the text.
             key: What tells it from others of the same.
             like: Makes some state of its kind.
 
@@ -141,7 +141,7 @@ class Checkpoints:
         self._remove(f"{_digest(of)}-*")
 
     def clear(self) -> None:
-        """Remove all that is kept of any, and what a kill left half written."""
+        """Remove all checkpoints, and half-written files of a killed run."""
         self._remove("*")
 
     def _remove(self, names: str) -> None:

@@ -39,9 +39,9 @@ Key = tuple[int | str, ...]
 T = TypeVar("T")
 
 UNFINISHED = ".partial.sqlite"
-"""How the file of a run ends that goes on, or was killed."""
+"""Suffix of the file of a running or killed run."""
 _OLD = ".partial.jsonl"
-"""How it ended in version 0.2."""
+"""That of version 0.2."""
 TABLES = {
     "found": (
         "CREATE TABLE found (place INTEGER PRIMARY KEY, part TEXT NOT NULL, "
@@ -51,9 +51,9 @@ TABLES = {
     "run": "CREATE TABLE run (settings TEXT NOT NULL)",
 }
 SIDECARS = ("-wal", "-shm", "-journal")
-"""What SQLite has beside a file that is written, or was when its process died."""
+"""SQLite's files beside one that is being written, or was left by a killed process."""
 WAIT = 10.0
-"""Seconds for whoever reads a file while it is written."""
+"""Seconds to wait for a locked file."""
 LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"),
     *("tmpfs", "ramfs", "overlay", "ntfs3", "vfat", "exfat"),
@@ -61,7 +61,7 @@ LOCAL = {
 """File systems of one machine."""
 _MOUNTS = Path("/proc/mounts")
 _NO_LOCK = re.compile("SQLITE_(PERM|IOERR_(RD|CHECKRESERVED|UN)?LOCK)")
-"""What SQLite says where the file system has no locks."""
+"""SQLite's errors on file systems without locks."""
 _COLUMNS = "place, part, key, row, numbers, digest"
 _TYPES = (int, str, str, str, bytes, str)
 
@@ -72,7 +72,7 @@ class Found(NamedTuple):
     place: int
     """Of the row in its file."""
     part: str
-    """What it belongs to: a task, say."""
+    """Its part of the file: a task, say."""
     key: Key
     """Its name there."""
     row: Row
@@ -91,7 +91,7 @@ class Ledger:
 
     path: Path
     kind: str
-    """What it is, for messages: "record of a run", say."""
+    """Its kind, for messages: "record of a run", say."""
     format: int
     """Of its rows: those of another version are refused."""
 
@@ -186,7 +186,7 @@ class Ledger:
             yield connection
 
     def _begin(self, settings: Settings) -> None:
-        """Write a file that has settings and no rows: others see it whole or not."""
+        """Write a file that has settings and no rows, atomically."""
         for path in _sidecars(self.path):
             path.unlink(missing_ok=True)  # SQLite would take them for the new file's
         with self.in_one_line(), replacing(self.path) as partial:
@@ -200,7 +200,7 @@ class Ledger:
                 connection.execute("COMMIT")
 
     def _taken_up(self, connection: sqlite3.Connection, settings: Settings) -> Rows:
-        """Read what an interrupted run has left, to add to it."""
+        """Open the file of an interrupted run to add to it."""
         theirs = self._settings(connection)
         refuse_others(self.path, theirs, settings, self.kind)
         if _is_local(self.path):
@@ -347,7 +347,7 @@ def read_run(
 
 
 def refuse_old(paths: Iterable[Path]) -> None:
-    """Refuse what killed runs of version 0.2 have left.
+    """Refuse partial files of version 0.2.
 
     Raises:
         FormatError: If one of them is such a file.
@@ -395,7 +395,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 def _end(connection: sqlite3.Connection) -> None:
     """Merge the write-ahead log into the file, and sync it.
 
-    While somebody is reading they stay where they are, which the next run minds not.
+    While a reader is active this is left to the next run.
     """
     try:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -422,7 +422,7 @@ def _is_local(path: Path) -> bool:
 
 
 def _content(part: str, key: Key, row: Row, numbers: bytes) -> Row:
-    """Return what a digest is of."""
+    """Return the content that a digest covers."""
     return {
         **row,
         "(key)": [part, *key],

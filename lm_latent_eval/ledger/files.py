@@ -121,7 +121,7 @@ def going_on(
 
 
 def claim(directory: Path, settings: Settings, kind: str) -> None:
-    """Put settings into a folder, or see that it already has the same ones.
+    """Write settings into a folder, or check that it has the same ones.
 
     Args:
         directory: New, or of an interrupted run.
@@ -170,7 +170,7 @@ class LinesFile:
 
     path: Path
     kind: str
-    """What it is, for messages: "file of estimates", say."""
+    """Its kind, for messages: "file of estimates", say."""
     format: int
     """Of its lines: those of another version are refused."""
 
@@ -236,7 +236,7 @@ class LinesFile:
 
 @dataclass(frozen=True)
 class StateFile:
-    """A file of tensors and plain data that each step of a run replaces."""
+    """Checkpoint of a running job: tensors and plain data."""
 
     path: Path
 
@@ -246,7 +246,7 @@ class StateFile:
         Raises:
             NoRoomError: If the disk is full.
         """
-        import torch  # a second, which those who keep no tensors need not wait
+        import torch  # takes a second, and only files of tensors need it
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # torch hides what the system says of its own files.
@@ -254,7 +254,7 @@ class StateFile:
             torch.save({"settings": json.dumps(settings), **state}, file)
 
     def read(self) -> tuple[Settings, dict[str, Any]] | None:
-        """Return what it depends on and is; None if there is none.
+        """Return its settings and content; None if there is no file.
 
         Raises:
             ValueError: If the file is damaged.

@@ -101,7 +101,7 @@ def parsed(content: bytes, having: str | None) -> Settings:
 
 
 def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> None:
-    """Refuse to go on with what was found with other settings.
+    """Refuse to resume results of other settings.
 
     Raises:
         ValueError: If other settings are asked for now.
@@ -150,16 +150,18 @@ class RowDigests:
             ValueError: If it is of another row or run.
         """
         row = dict(row)
-        said = row.pop(DIGEST, None)
-        if said is None:
+        stored = row.pop(DIGEST, None)
+        if stored is None:
             raise NoDigestError("it has no digest, as rows of other versions have none")
         found = self._of(row)
-        if said == "".join(found):
+        if stored == "".join(found):
             return row
-        if not isinstance(said, str) or len(said) != _DIGITS * len(found):
+        if not isinstance(stored, str) or len(stored) != _DIGITS * len(found):
             raise ValueError("it has more or fewer fields than its digest")
-        pairs = zip(sorted(row), found, range(0, len(said), _DIGITS), strict=True)
-        changed = [name for name, digits, n in pairs if said[n : n + _DIGITS] != digits]
+        pairs = zip(sorted(row), found, range(0, len(stored), _DIGITS), strict=True)
+        changed = [
+            name for name, digits, n in pairs if stored[n : n + _DIGITS] != digits
+        ]
         if len(changed) == len(found):
             raise ValueError("its digest is of another row, or of other settings")
         names = ", ".join(f"{name!a:.40}" for name in changed[:_NAMED])

@@ -11,16 +11,21 @@ import torch
 
 from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
 from lm_latent_eval.contrastive.copies import score_copies
-from lm_latent_eval.metric import complete, known, present, whole_counts
+from lm_latent_eval.metric_functions.columns import (
+    complete,
+    known,
+    present,
+    whole_counts,
+)
 from lm_latent_eval.scoring.string_scorers import string_scorer
 
 _LEVELS = (0.1, 0.3, 0.5)
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
-"""What is added to a number's name -> the part of it."""
+"""Suffix of a number's name -> the part of it."""
 
 
 def contrastive_entropy(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -41,15 +46,7 @@ def contrastive_entropy(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
-
-    Args:
-        inputs: As they are given.
-        stored: Rows that ``evaluate`` has already.
-
-    Raises:
-        ValueError: If one is missing, or not one that is taken.
-    """
+    """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     facts: dict[str, Any] = {}
     known(inputs, _scored, compute)
     if inputs.get("texts") is not None:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
-from lm_latent_eval.metric import complete, known, present
+from lm_latent_eval.metric_functions.columns import complete, known, present
 
 
 def distortion_error(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -34,15 +34,7 @@ def distortion_error(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
-
-    Args:
-        inputs: As they are given.
-        stored: Rows that ``evaluate`` has already.
-
-    Raises:
-        ValueError: If one is missing, or not one that is taken.
-    """
+    """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     known(inputs, compute, ErrorCurve.of)
     return complete(inputs, ["true_log_p", "model_log_p"], stored=stored), {}
 

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
-from lm_latent_eval.metric import complete, known, present, whole_counts
+from lm_latent_eval.metric_functions.columns import (
+    complete,
+    known,
+    present,
+    whole_counts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +26,7 @@ _ROUNDING = 1e-6
 
 
 def importance_perplexity(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -42,15 +47,7 @@ def importance_perplexity(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
-
-    Args:
-        inputs: As they are given.
-        stored: Rows that ``evaluate`` has already.
-
-    Raises:
-        ValueError: If one is missing, or not one that is taken.
-    """
+    """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     known(inputs, _of_filters, compute, CorpusEstimate.of)
     if inputs.get("log_increments") is not None:
         inputs = _of_filters(**inputs)
@@ -94,7 +91,7 @@ def compute(
 
 
 def _check_probabilities(estimates: Any, confidence: Any) -> None:
-    """Refuse estimates that are no probabilities, and tell what may be by chance.
+    """Refuse estimates above 1; warn where chance may explain one.
 
     An unbiased estimate of a p of at most 1 is above 1 by chance alone: by Markov's
     inequality, above 1 / (1 - confidence) with a probability of at most 1 - confidence.

@@ -8,7 +8,12 @@ from numbers import Real
 from typing import Any
 
 from lm_latent_eval.estimators import InformationRate as Rate
-from lm_latent_eval.metric import complete, known, present, whole_counts
+from lm_latent_eval.metric_functions.columns import (
+    complete,
+    known,
+    present,
+    whole_counts,
+)
 from lm_latent_eval.text.counts import Counts, gamble, letters, ngram_entropies
 
 _UNITS = {
@@ -32,7 +37,7 @@ COLUMNS = ("log_likelihoods", *_UNITS.values())
 
 
 def information_rate(**inputs: Any) -> dict[str, Any]:
-    """Compute what the module of that name does, whose card says of what.
+    """Compute what the ``evaluate`` module of that name does; see its card.
 
     Args:
         inputs: Those of the module's ``compute``.
@@ -49,15 +54,7 @@ def information_rate(**inputs: Any) -> dict[str, Any]:
 def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of ``compute``, and what is said beside its numbers.
-
-    Args:
-        inputs: As they are given.
-        stored: Rows that ``evaluate`` has already.
-
-    Raises:
-        ValueError: If one is missing, or not one that is taken.
-    """
+    """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     facts: dict[str, Any] = {}
     known(inputs, _of_texts, compute, others=_READ)
     if inputs.get("texts") is not None:

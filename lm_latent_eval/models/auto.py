@@ -6,7 +6,7 @@
     AutoModel.from_pretrained(DIR)
 
 A model makes itself known when its module is imported (``Pretrained``); importing this
-module is only worth it where nobody knows beforehand which one a directory holds.
+module is only worth it where the model of a directory is not known beforehand.
 """
 
 from lm_latent_eval.models import REGISTRY, WRAPPERS, model_class

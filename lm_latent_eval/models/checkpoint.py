@@ -187,7 +187,7 @@ def _load(
 
 
 def load_tokenizer(path: str | Path) -> WordTokenizer:
-    """Load the words of a checkpoint directory, and nothing else.
+    """Load the tokenizer of a checkpoint directory, without the model.
 
     Raises:
         CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
@@ -303,7 +303,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
 
 
 def _readers(config: Any) -> str:
-    """Say which backends read a network of transformers, if it is one."""
+    """Name the backends of a directory that holds a network of transformers."""
     found = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(found, str):
         return ""
@@ -321,7 +321,7 @@ def _readers(config: Any) -> str:
 
 
 def name_in(directory: Path) -> str | None:
-    """Return the name of the model that a directory says it holds, if it does."""
+    """Return the model name in a directory's configuration, if there is one."""
     with suppress(CheckpointError):
         return _read_config(directory, None)[0]
     return None

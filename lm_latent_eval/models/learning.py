@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,18 @@ from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spellin
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer
+
+AnnotatedT = TypeVar("AnnotatedT", bound=tuple[Any, ...])
+
+
+class AnnotatedText(Protocol):
+    """A text with annotation of any kind."""
+
+    @property
+    def text(self) -> str: ...
+
+
+TextT = TypeVar("TextT", bound=AnnotatedText)
 
 OPTIONS = Options(epochs=20, batch_size=64, learning_rate=3e-3, patience=2)
 HELD_OUT = 10
@@ -34,7 +46,7 @@ def learn_orthography(
     options: Options = OPTIONS,
     most: int | None = None,
 ) -> Orthography:
-    """Fit spelling and spacing to the texts that a model was trained on.
+    """Fit spelling and spacing models to a model's training texts.
 
     Every word type counts once, known ones included: rare words look like types, and
     there are more of them. A minute's work, so nothing is kept of an interrupted run.
@@ -96,7 +108,7 @@ def train_checkpoint(
         model: The model, which is left at its best weights.
         parts: What is trained of it.
         items: What it is trained on.
-        dev: What says when to stop.
+        dev: Development items, which decide when to stop.
         directory: Where the checkpoint goes. An interrupted run there is resumed.
         tokenizer: Its vocabulary.
         options: How to train.
@@ -125,10 +137,53 @@ def train_checkpoint(
         save(model, tokenizer, directory, model.state_dict(), writing)
 
 
+def train_annotated(
+    model: Pretrained,
+    parts: dict[str, Part[AnnotatedT]],
+    annotate: Callable[[TextT], AnnotatedT | None],
+    texts: Sequence[TextT],
+    dev: Sequence[TextT],
+    directory: Path,
+    tokenizer: WordTokenizer,
+    size: object,
+    options: Options,
+) -> None:
+    """Train a new model on annotated texts, and write its checkpoint.
+
+    Args:
+        model: See ``train_checkpoint``.
+        parts: What is trained of it.
+        annotate: Makes an item of a text, its word ids first; None: the text is left
+            out.
+        texts: Training text.
+        dev: Development text.
+        directory: See ``train_checkpoint``.
+        tokenizer: Its vocabulary.
+        size: How large the model is, a dataclass.
+        options: How to train.
+    """
+    items, held_out = (
+        [item for text in some if (item := annotate(text)) is not None]
+        for some in (texts, dev)
+    )
+    train_checkpoint(
+        model,
+        parts,
+        items,
+        held_out,
+        directory,
+        tokenizer,
+        options,
+        size=lambda item: len(item[0]),
+        about=vars(size),
+        spelled=[text.text for text in texts],
+    )
+
+
 def annotated_parts(
     model: Any, collate: Callable[[Sequence[ItemT]], tuple[TokenBatch, Latents]]
 ) -> dict[str, Part[ItemT]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal.
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal.
 
     Args:
         model: With a module ``generative`` and modules ``proposals`` by name, which

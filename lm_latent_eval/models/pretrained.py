@@ -27,10 +27,10 @@ _OF_THE_LIBRARY: Rules = {
     "tie_word_embeddings": Flag(),
     "transformers_version": Matching(r"\S+", "the version of a library"),
 }
-"""What a file has besides the values of its model."""
+"""Entries of a file besides the values of its model."""
 
 _COMMIT = "_commit_hash"
-"""What transformers 5.4 adds to the values of a file, and later ones do not."""
+"""Entries that transformers 5.4 adds to a file, and later versions do not."""
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of ``from_pretrained`` that say where its files are."""
@@ -49,7 +49,7 @@ class ExtraFiles(Protocol):
         ...
 
     def check_extras(self) -> None:
-        """Check in whole what reading them looks at in part."""
+        """Check the files in full; reading them checks parts."""
         ...
 
 
@@ -67,7 +67,7 @@ def value(default: Any, rule: Rule) -> Any:
 
 
 class CheckedConfig(PretrainedConfig):
-    """A configuration whose values follow rules; those of a file are all there.
+    """A configuration whose values follow rules; a file must have every value.
 
     A subclass declares them by ``value``; or it has ``rules``, and an ``__init__`` that
     sets them first.
@@ -94,7 +94,7 @@ class CheckedConfig(PretrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read what a file says, which leaves nothing to defaults.
+        """Read a file, which must have every value.
 
         Raises:
             ValueError: If a value is missing, unknown, or not what it may be.
@@ -115,11 +115,11 @@ class WordsConfig(CheckedConfig):
     num_words: int = value(None, Whole("vocab_size"))
     """The same, with those that it can copy; None: it copies none."""
     num_unknown_types: int = value(0, Whole(0))
-    """Distinct words of the training text that are unknown; 0: nobody counted."""
+    """Distinct words of the training text that are unknown; 0: not counted."""
 
 
 class Pretrained(PreTrainedModel):
-    """A model that is written with a manifest, and read if it is what that says.
+    """A model that is saved with a manifest and verified against it on loading.
 
     A subclass with a configuration of its own is known to ``AutoConfig`` and
     ``AutoModel`` by that one's ``model_type``.
@@ -165,7 +165,7 @@ class Pretrained(PreTrainedModel):
     def from_pretrained(  # type: ignore[override]
         cls, path: str | Path, *args: Any, **kwargs: Any
     ) -> Self:
-        """Read a directory, or a repository of the hub, that is what its manifest says.
+        """Load a directory or hub repository after verifying its manifest.
 
         Raises:
             ManifestError: If it is not.
@@ -186,7 +186,7 @@ class Pretrained(PreTrainedModel):
 
 
 def refuse_tuned(directory: Path) -> None:
-    """Refuse what ``tune`` of version 0.2 wrote: without it, draws are others.
+    """Refuse checkpoints tuned by version 0.2, whose draws would differ.
 
     Raises:
         ValueError: If it is there.

@@ -1,4 +1,4 @@
-"""Proposals by name, a model's own or another package's; the one without latents."""
+"""Proposals by name, a model's own or another package's, and that of no latents."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ PREDICTING = 100
 
 
 class RealStep(NamedTuple):
-    """What z_t can be after each of K histories of B texts."""
+    """Distributions of z_t after each of K histories of B texts."""
 
     prior: Normal
     """p(z_t | the past), of shape (B, K, D)."""
     adapted: Normal | None = None
-    """What the proposal ``adapted`` draws z_t from, of shape (B, K, D): it may look at
-    x_t, and at the text after it if it says so. None: the prior."""
+    """q of the proposal ``adapted``, of shape (B, K, D): may depend on x_t, and on the
+    text after it if it says so. None: the prior."""
 
 
 class RealStepLM(UnfoldingModel):
@@ -61,7 +61,7 @@ class RealStepLM(UnfoldingModel):
     """
 
     estimators: ClassVar[Sequence[str]] = ("smc", "is")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     num_reals: ClassVar[int] = 1
     """D, at most three."""
 
@@ -85,7 +85,7 @@ class RealStepLM(UnfoldingModel):
     def log_words(self, read: Any, state: tuple[Tensor, ...], z: Tensor) -> Tensor:
         """Return log p(next word | z, the past) of every word uttered, nats, (B, K, V).
 
-        The word itself, the first of the piece, is not looked at.
+        The word itself, the first of the piece, is ignored.
         """
 
     def log_joint(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class RealStepLM(UnfoldingModel):
         histories together, or one of each.
 
         Args:
-            encoded: Pieces that begin with that token, which is not looked at.
+            encoded: Pieces that begin with that token, which is ignored.
             log_w: Log-weights of the histories in nats, (B, K).
             uniforms: Random numbers of the draws.
         """
@@ -223,14 +223,14 @@ class NormalProposal:
     """
 
     name: str
-    """What options call it."""
+    """Its name in options."""
     of: Callable[[TokenBatch], Normal]
     """The distributions of B texts, of shape (B, D)."""
     temperature: float = 1.0
     """Divides log q up to a constant: variances are multiplied by it."""
 
     def __post_init__(self) -> None:
-        """Refuse a temperature that is none."""
+        """Refuse a temperature out of range."""
         check_temperature(self.temperature)
 
     def encode(self, batch: TokenBatch) -> Normal:

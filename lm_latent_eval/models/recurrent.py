@@ -107,7 +107,7 @@ class RecurrentStack(nn.Module):
 def _step(
     layer: nn.Module, value: Tensor, length: Tensor, states: tuple[Tensor, ...]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run one layer over one token, without asking the device who has one."""
+    """Run one layer over one token without synchronizing with the device."""
     there = (length > 0)[:, None]
     part, after = layer(value, tuple(state[None] for state in states))
     states = tuple(

@@ -44,8 +44,8 @@ from lm_latent_eval.models.recurrent import (
     RecurrentStack,
     initialise,
 )
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.batch import TokenBatch, known_ids
+from lm_latent_eval.text.words import PADDING, START
 from lm_latent_eval.values import Each, Share, Whole
 
 TABLE = 1 << 24
@@ -84,13 +84,13 @@ class RecurrentLM(Pretrained, ABC):
     """p(x) of a stack of recurrent layers; z is always ()."""
 
     cell: ClassVar[Any]
-    """What builds a layer of its sizes."""
+    """Class of the recurrent layers."""
     base_model_prefix = "recurrent"
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("none",)
-    """What ``proposal`` can return."""
+    """Names of its proposals."""
     exact_proposal = "none"
     config: RecurrentConfig
 
@@ -109,7 +109,7 @@ class RecurrentLM(Pretrained, ABC):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
@@ -131,26 +131,21 @@ class RecurrentLM(Pretrained, ABC):
         return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        known = batch.inputs.masked_fill(
-            batch.inputs >= self.config.vocab_size, UNKNOWN
-        )
+        known = known_ids(batch.inputs, self.config.vocab_size)
         hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
         return Encoded(batch, hidden, carry)
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: Carry | None
     ) -> Encoded:
-        """Return what was read, with the targets that it now has."""
+        """Reuse an encoding after targets change."""
         return replace(encoded, batch=batch)
 
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
         """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
         batch = encoded.batch
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
+        known, cost = batch.uttered(self.config.vocab_size)
         inside = batch.inside
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
         at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
             widened(self.log_prob(hidden, words))

@@ -137,15 +137,7 @@ def train_rnn(
     size: RNNSize | None = None,
     **how: Unpack[How],
 ) -> RNNLanguageModel:
-    """Train p and write the checkpoint.
-
-    Args:
-        texts: Training text.
-        dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        size: How large the model is.
-        **how: See ``How``.
-    """
+    """Train p and write the checkpoint; arguments are those of ``train_lstm``."""
     about = vars(size or RNNSize())
 
     def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> RNNLanguageModel:

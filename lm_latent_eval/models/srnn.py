@@ -42,7 +42,7 @@ from lm_latent_eval.models.learning import train_checkpoint
 from lm_latent_eval.models.pretrained import CheckedConfig, Pretrained, value
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.recurrent import Carry, Elman, RecurrentStack, initialise
-from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.batch import TokenBatch, known_ids
 from lm_latent_eval.text.counts import line_starts
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
@@ -95,9 +95,9 @@ class SentenceRNN(Pretrained):
     base_model_prefix = "srnn"
     main_input_name = "inputs"
     estimators = ("exact",)
-    """What finds its scores."""
+    """Names of its estimators."""
     proposal_names = ("none",)
-    """What ``proposal`` can return."""
+    """Names of its proposals."""
     normalization = Normalization.UNNORMALISED
     config: SRNNConfig
 
@@ -118,9 +118,7 @@ class SentenceRNN(Pretrained):
         return line_starts(text)
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
+        known = known_ids(batch.targets, self.config.vocab_size)
         words = F.normalize(self.embeddings(known), dim=-1)
         hidden, carry = self.rnn(words, batch.length, after)
         return Encoded(batch, self.score(hidden)[..., 0], carry)

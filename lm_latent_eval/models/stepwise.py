@@ -36,14 +36,14 @@ ADAPTED, PRIOR = "adapted", "prior"
 
 
 class Step(NamedTuple):
-    """What z_t can be after each of K histories of B texts, N choices each; nats."""
+    """Choices of z_t after each of K histories of B texts, N each; nats."""
 
     log_prior: Tensor
     """log p(z_t | the past), (B, K, N)."""
     log_word: Tensor
     """log p(x_t | z_t, the past), (B, K, N)."""
     log_twist: Tensor | None = None
-    """What log p of the text after x_t is expected to be, (B, K, N), finite, up to a
+    """Expected log p of the text after x_t (look-ahead), (B, K, N), finite, up to a
     constant a text: no number depends on it but errors. None: nothing is expected."""
 
 
@@ -66,7 +66,7 @@ class EncodedSteps(NamedTuple):
 
     batch: TokenBatch
     read: Any
-    """What the model has made of the piece."""
+    """The model's encoding of the piece."""
     before: Histories
 
 
@@ -88,9 +88,9 @@ class UnfoldingModel(Pretrained):
     """Base of models that are defined by one step of their latents."""
 
     proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
-    """What ``proposal`` can return, the default first."""
+    """Names of its proposals, the default first."""
     normalization: ClassVar[Normalization] = Normalization.ONE
-    """What its probabilities of all texts total."""
+    """Total of its probabilities over all texts."""
 
     @abstractmethod
     def read(self, batch: TokenBatch) -> Any:
@@ -132,7 +132,7 @@ class StepLM(UnfoldingModel):
     """
 
     estimators: ClassVar[Sequence[str]] = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
 
     # -- what a model says ------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class StepLM(UnfoldingModel):
         """Predict the first token of an encoded piece, (B, V) nats, from K histories.
 
         Args:
-            encoded: Pieces that begin with that token, which is not looked at.
+            encoded: Pieces that begin with that token, which is ignored.
             log_w: Log-weights of the histories in nats, (B, K).
             uniforms: Random numbers, which the sum over choices needs none of.
         """

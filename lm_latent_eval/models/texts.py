@@ -1,4 +1,4 @@
-"""Plain texts of every file format that a model is trained on."""
+"""Plain texts from every format of training files."""
 
 from __future__ import annotations
 

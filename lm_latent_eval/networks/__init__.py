@@ -2,5 +2,5 @@
 
 ``network`` has a network with its tokenizer, ``causal`` reads those that predict the
 next token, ``masked`` those that predict masked ones, ``served`` asks a server that has
-loaded one. What is made of their log-probabilities is the business of others.
+loaded one.
 """

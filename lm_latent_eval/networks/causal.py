@@ -60,7 +60,7 @@ class CausalReader:
 
     Attributes:
         model: The network, in evaluation.
-        name: What errors call it.
+        name: Its name in error messages.
         temperature: Divides its scores: another network, then.
         wide: Whether log-probabilities are taken in the widest floating type of the
             device; else in float32, or that of the scores if it is wider.
@@ -165,7 +165,7 @@ class CausalReader:
             tokens: Ids, (R, T).
             past: Keys and values of the tokens before; None at the beginning.
             use_cache: Whether keys and values are returned.
-            last: How many places at the end have scores, if it can be told; None: all.
+            last: Number of last places with scores; None: all.
         """
         more: dict[str, Any] = {"use_cache": use_cache}
         if past is not None:
@@ -177,7 +177,7 @@ class CausalReader:
 
     @cached_property
     def _keeps_last(self) -> bool:
-        """Whether the network can be asked for the scores of the last places alone."""
+        """Whether the network can return the scores of the last places alone."""
         return "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def _batches(
@@ -227,7 +227,7 @@ class CausalReader:
 
 @dataclass
 class Reading:
-    """What a network has read, R rows of equal length; reading on changes it.
+    """R rows of equal length that a network has read; reading on changes them in place.
 
     No row is padded on its left or in its middle, so no architecture has to know of
     masks or of places. Keys and values of the tokens are kept; a network that keeps
@@ -240,7 +240,7 @@ class Reading:
     cache: Any
     """Keys and values, or None."""
     tokens: Tensor | None
-    """What was read, (R, T), where there is no cache."""
+    """Tokens read so far, (R, T), where there is no cache."""
 
     @classmethod
     @torch.inference_mode()
@@ -255,14 +255,14 @@ class Reading:
         return cls(reader, log_p, cache, tokens if cache is None else None)
 
     def rows(self, index: Tensor) -> Reading:
-        """Return a reading of some of the rows, each as often as it is named."""
+        """Return a reading of these rows; rows may repeat."""
         found = Reading(self.reader, self.log_p, copy.deepcopy(self.cache), self.tokens)
         found.keep(index)
         return found
 
     @torch.inference_mode()
     def keep(self, index: Tensor) -> None:
-        """Drop all rows but these, each of which stands as often as it is named."""
+        """Keep these rows alone, in this order; rows may repeat."""
         self._select(index)
         self.log_p = self.log_p[index]
 
@@ -419,7 +419,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def grow_in_place(cache: Any) -> None:
-    """Have the layers of a cache on the host grow in place, those that can."""
+    """Replace a host cache's layers, where possible, by ones that grow in place."""
     layers = getattr(cache, "layers", [])
     for place, layer in enumerate(layers):
         keys = layer.keys if type(layer) is DynamicLayer else None

@@ -34,7 +34,7 @@ Logits: TypeAlias = Callable[[Tensor], Tensor]
 
 @runtime_checkable
 class ReadsOn(Protocol):
-    """A network that keeps what it has read of a text's beginning."""
+    """A network with a cache of a text's beginning."""
 
     def __call__(self, tokens: Tensor, /) -> Tensor:
         """Return the scores of each place, (B, T, V)."""
@@ -163,8 +163,7 @@ class MaskedReader:
 def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
     """Check that predictions depend on the tokens that follow; return V.
 
-    Nothing of a scored text is looked at: three tokens are, of which the last is
-    changed.
+    It reads three tokens, of no scored text, and changes the last one.
 
     Raises:
         ValueError: If it does not depend on it, or what is returned are no scores.
@@ -249,7 +248,7 @@ class BlockCausal:
     )
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return the scores of one block, before which there is nothing, (B, T, V)."""
+        """Return the scores of a first block, (B, T, V)."""
         scores: Tensor = self._read(tokens, None).logits
         return scores
 

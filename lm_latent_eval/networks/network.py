@@ -27,7 +27,7 @@ from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.files import digest
 
 OF_FILES = {"_name_or_path", "architectures", "dtype", "transformers_version"}
-"""What a configuration says of its files, and moves no number."""
+"""Entries of a configuration about files, which move no number."""
 CONFIGURED_LENGTHS = (
     "n_positions",
     "max_position_embeddings",
@@ -44,7 +44,7 @@ class Network:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    """What it was loaded by: a directory or a repository."""
+    """Source: a directory or a repository."""
     digest: str
     """Of weights, configuration and tokenizer as they were loaded: a quantized or
     adapted network has another."""
@@ -53,12 +53,12 @@ class Network:
     positions: int
     """Tokens that it can read at once, ``max_length`` or more."""
     prefix_token: int | None = None
-    """What the first token of a text follows; None: nothing."""
+    """Token before the first one of a text; None: there is none."""
     adds_special: bool | None = None
     """Whether the tokenizer puts its special tokens around a text; None: as it was
     made to."""
     mixed_precision: torch.dtype | None = None
-    """What it computes in where that is not the type of its weights."""
+    """Type to compute in, where that is not the type of its weights."""
 
     @classmethod
     def of(
@@ -125,7 +125,7 @@ class Network:
         dtype: torch.dtype | None,
         device: torch.device,
     ) -> Network:
-        """Load a directory; code of its own is not run, and not asked about.
+        """Load a directory without running code from it.
 
         Args:
             auto_class: Of transformers: ``AutoModelForCausalLM``, say.
@@ -180,7 +180,7 @@ class Network:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of it, as JSON."""
+        """Description for results, as JSON."""
         return {
             "checkpoint_digest": self.digest,
             "model_num_parameters": self.model.num_parameters(),
@@ -194,7 +194,7 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
 
     Args:
         path: A directory, or a repository, of which nothing is known yet.
-        alias: Who was to read it.
+        alias: Backend that was to read it.
         expected: What that reads.
 
     Raises:
@@ -209,7 +209,7 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
 
 
 def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:
-    """Load a causal language model; code of its own is not run, and not asked about.
+    """Load a causal language model without running code from its directory.
 
     Args:
         path: A directory, or a repository of the hub.
@@ -232,7 +232,7 @@ def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrain
 def text_ends(
     generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
 ) -> list[int]:
-    """Return the tokens that end a text, as either says."""
+    """Return the tokens that end a text by the network or the tokenizer."""
     said = getattr(generation, "eos_token_id", None)
     ids = said if isinstance(said, list) else [said]
     return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})

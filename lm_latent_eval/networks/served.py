@@ -1,4 +1,4 @@
-"""A network that a server of completions has loaded, as vLLM does.
+"""A network behind a completions server such as vLLM.
 
 Its tokenizer is here, its weights are not: token ids go in and log-probabilities come
 out, so no string is cut into tokens twice. Everything that a sampler could do to the
@@ -43,13 +43,13 @@ PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each further try."""
 IMPOSSIBLE = -9999.0
-"""What vLLM writes for minus infinity, which JSON has not."""
+"""vLLM's stand-in for minus infinity, which JSON lacks."""
 UNFAIR = math.log(1e6)
 """Log of the capital at which draws are refused, see ``Honesty``."""
 
 
 class ServerError(ValueError):
-    """A server that does not answer, or not with what is needed."""
+    """Error of a server that does not answer, or not with the fields needed."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Server:
 
     Attributes:
         url: Up to and with ``/v1``.
-        model: What requests call it.
-        root: What the server has loaded it from, as it says.
+        model: Its name in requests.
+        root: Source that the server says it has loaded it from.
         max_length: Tokens that it reads at once; None if it does not say.
         timeout: Seconds that one request may take.
     """
@@ -97,14 +97,14 @@ class Server:
 
     @classmethod
     def find(cls, base_url: str, name: str, timeout: float) -> Server:
-        """Ask what models there are, and take the only one or that of a name.
+        """List the server's models, and take the only one or the named one.
 
         Raises:
-            ServerError: If nobody answers, or there are several of other names.
+            ServerError: If there is no answer, or several models of other names.
         """
         url = base_url.rstrip("/").removesuffix("/completions")
-        said = _asked(f"{url}/models", None, timeout)
-        models = [m for m in said.get("data") or () if isinstance(m, dict)]
+        reply = _asked(f"{url}/models", None, timeout)
+        models = [m for m in reply.get("data") or () if isinstance(m, dict)]
         named = [m for m in models if name in (m.get("id"), m.get("root"))]
         found = named or models
         if len(found) != 1 or not isinstance(found[0].get("id"), str):
@@ -161,7 +161,7 @@ class Server:
         return [self._drawn(choice) for choice in answer]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[Place]]:
-        """Return what the model says of every token of sequences but the first.
+        """Return log p of every token of sequences but the first.
 
         Raises:
             ServerError: If what comes back lacks something, which is named.
@@ -182,8 +182,8 @@ class Server:
 
     def _complete(self, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
         url = f"{self.url}/completions"
-        said = _asked(url, {"model": self.model, **body}, self.timeout)
-        choices = said.get("choices")
+        reply = _asked(url, {"model": self.model, **body}, self.timeout)
+        choices = reply.get("choices")
         if not isinstance(choices, list) or len(choices) != number:
             raise ServerError(f"{url} returned no {number} choices")
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
@@ -192,8 +192,8 @@ class Server:
         tokens = choice.get("token_ids")
         if not isinstance(tokens, list) or not tokens:
             raise self._lacks("token_ids of what it draws (return_token_ids=true)")
-        said = choice.get("logprobs") or {}
-        log_p, best = said.get("token_logprobs"), said.get("top_logprobs")
+        reply = choice.get("logprobs") or {}
+        log_p, best = reply.get("token_logprobs"), reply.get("top_logprobs")
         if not log_p or not best or not len(log_p) == len(best) == len(tokens):
             raise self._lacks("log-probabilities of what it draws (logprobs=1)")
         return Completion(
@@ -269,7 +269,7 @@ def _nats(value: Any) -> float:
 
 
 def _asked(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
-    """Ask until there is an answer, or another try would not help.
+    """Send a request, and retry while that may help.
 
     Raises:
         ServerError: If there is none.
@@ -300,17 +300,17 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)
     with urllib.request.urlopen(request, timeout=timeout) as response:
-        said = json.loads(response.read())
-    if not isinstance(said, dict):
+        reply = json.loads(response.read())
+    if not isinstance(reply, dict):
         raise ValueError("the answer is no JSON object")
-    return said
+    return reply
 
 
 def _message(content: bytes) -> str:
     """Return the message of an error."""
     try:
-        said = json.loads(content)
-        error = said.get("error", said)
+        reply = json.loads(content)
+        error = reply.get("error", reply)
         text = str(error.get("message", error))
     except (ValueError, AttributeError):
         text = content.decode("utf-8", "replace")
@@ -324,7 +324,7 @@ class ServedNetwork:
     server: Server
     tokenizer: PreTrainedTokenizerBase
     name: str
-    """What the tokenizer was loaded by: a directory or a repository."""
+    """Source of the tokenizer: a directory or a repository."""
     digest: str
     """Of the tokenizer and of what the server calls the model: of its weights nothing
     is known."""
@@ -341,7 +341,7 @@ class ServedNetwork:
     def open(
         cls, base_url: str, name: str, *, timeout: float, max_length: int | None = None
     ) -> ServedNetwork:
-        """Ask a server what it serves, and load the tokenizer.
+        """Find the server's model, and load the tokenizer.
 
         Args:
             base_url: Up to and with ``/v1``.
@@ -374,7 +374,7 @@ class ServedNetwork:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of it, as JSON."""
+        """Description for results, as JSON."""
         return {
             "checkpoint_digest": self.digest,
             "served_model": self.server.model,

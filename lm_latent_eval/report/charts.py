@@ -32,7 +32,7 @@ STYLE = {
 NARROW = 4.6
 """Inches of a chart that is to be read on a telephone, as well."""
 INK = "#010203"
-"""What is drawn in the text's colour, dark or light."""
+"""Colour that stands for the text's, dark or light."""
 
 Interval = tuple[float, float]
 Series = Sequence[tuple[float, float]]

@@ -1,4 +1,4 @@
-"""What the numbers of a run mean, in plain words, and what would make them better."""
+"""Explanation of a run's numbers in plain words, with advice."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ BOUNDS = {
     Bound.ESTIMATED_LOWER: " An estimate of an upper bound of the true perplexity: "
     "more samples make it surer, not lower.",
 }
-"""What a token perplexity is where log p-hat bounds log p so."""
+"""Explanation of a token perplexity, by the bound of log p-hat."""
 ASKED_FOR = ("token_perplexity_at_least",)
-"""Not mentioned where nobody has asked for it."""
+"""Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
 }
-"""What is meant by some metrics where latents are not drawn."""
+"""Explanation of some metrics where latents are not drawn."""
 
 
 UNKNOWN_WORDS = {
@@ -95,7 +95,7 @@ UNSAID = {
     "scored_as": "documents",
     "mass": None,
 }
-"""What a model that scores strings its own way need not say."""
+"""Facts that a model with its own way of scoring may lack."""
 
 
 def explain(results: Path) -> str:
@@ -229,7 +229,7 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
 
 
 def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
-    """Add what one of our estimators does, where results do not say it.
+    """Add the facts of our estimators that results lack.
 
     Others are not asked: a file may name any code.
     """
@@ -290,7 +290,7 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    """Say what would make a task's numbers better, or that nothing would.
+    """Advise how to improve a task's numbers, if anything would help.
 
     Args:
         values: Of a task, as lm-eval writes them.
@@ -334,7 +334,7 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
 
 
 def components(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say what carries a task's answers, and what moves them.
+    """Describe which components carry a task's answers, and which move them.
 
     Args:
         found: What results say of the task's components (``mixtures.worth``).

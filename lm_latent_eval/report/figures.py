@@ -47,7 +47,7 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 3,
     "text.parse_math": False,  # a dollar in a sequence or a name is a dollar
 }
-"""What a figure has to be drawn with, for its files to be as is said above."""
+"""Settings of matplotlib that figures are drawn with."""
 _UNDATED: dict[str, dict[str, Any]] = {
     "png": {},
     "svg": {"Date": None},

@@ -41,16 +41,16 @@ class Number:
     monte_carlo_stderr: float | None = None
     """Of these texts: from draws of the latents, and what they may have missed."""
     draws_stderr: float | None = None
-    """The same as the draws tell it, who know nothing of what they miss."""
+    """The same by the delta method, blind to missed latents."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a rate is per."""
+    """Unit of a rate."""
 
     name: str
     value: Callable[[float], float]
-    """What becomes of nats a unit."""
+    """Conversion of nats a unit."""
     rate: Rates
     """The same of a corpus, with errors."""
 
@@ -156,7 +156,7 @@ WHICH = ("model", "checkpoint", "dtype")
 def corpus_table(
     answers: Sequence[Answer], settings: Mapping[str, Any], *, of: int | None = None
 ) -> str:
-    """Return every metric of a corpus with its error over texts, and how it came.
+    """Return every metric of a corpus with its error over texts and its source.
 
     Args:
         answers: The corpus, scored.

@@ -56,7 +56,7 @@ Sides = Mapping[str, Sequence[Sequence[Run]]]
 
 @dataclass(frozen=True)
 class Options:
-    """What the page compares, besides what it does by itself."""
+    """Options of a page."""
 
     asked: Asked = field(default_factory=Asked)
     power: float | None = None
@@ -138,7 +138,7 @@ def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
 def _groups(
     sides: Sides, options: Options, known: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return what the page says of groups of tasks, whose tasks are clusters."""
+    """Return the part on groups of tasks, whose tasks are clusters."""
     try:
         found = compare(sides, options.asked) if len(sides) > 1 else []
     except ValueError:  # said of the task that it is about
@@ -154,7 +154,7 @@ def _groups(
 
 
 def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str, Any]:
-    """Return all that the page says of a task."""
+    """Return a task's part of the page."""
     runs = {name: [[record] for record in records] for name, records in sides.items()}
     compared: list[Comparison] = []
     refused = ""
@@ -185,7 +185,7 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
 
 
 def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any]:
-    """Return the first screen of a task: what holds, how surely, and its picture."""
+    """Return the first screen of a task: verdicts, confidence and chart."""
     ranks = rank(compared)
     says = [each.verdict for each in ranks] or [each.verdict for each in compared]
     wanted = [] if options.power is None else [more(e, options.power) for e in compared]

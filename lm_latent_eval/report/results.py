@@ -32,7 +32,7 @@ from lm_latent_eval.values import parse
 
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
-"""What was asked of lm-eval, for archives."""
+"""Arguments of lm-eval, for archives."""
 SAID = {
     **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
     **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
@@ -42,9 +42,9 @@ SAID = {
 }
 """Settings that tables, verdicts and exports are made of -> types, besides None."""
 WHOLE_TEXTS = "loglikelihood_rolling"
-"""What lm-eval calls tasks of them."""
+"""lm-eval's output type of tasks of whole texts."""
 GENERATED = "generate_until"
-"""What it calls those whose answers are written, and have no likelihood."""
+"""That of generated answers, which have no likelihood."""
 
 
 def read(path: Path) -> list[Record]:
@@ -61,7 +61,7 @@ def read(path: Path) -> list[Record]:
 def read_runs(
     path: Path, *, metric: str | None = None, documents: bool = False
 ) -> list[Run]:
-    """Read what a result says of single texts and questions, one a task.
+    """Read the scores of single texts and questions in a result, task by task.
 
     Args:
         path: A folder or a file.
@@ -159,7 +159,7 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
 
 
 def _documents(results: Path, task: str) -> dict[int, Document]:
-    """Return what is known of documents beside a record, which names its own file."""
+    """Return the documents of the sample log beside a record."""
     stamp = results.stem.removeprefix("results_")
     log = results.with_name(safe_name(f"samples_{task}_{stamp}.jsonl"))
     return read_documents(log) if log.exists() else {}
@@ -205,7 +205,7 @@ def _groups(content: dict[str, Any], task: str) -> list[str]:
 
 
 def _about(content: dict[str, Any]) -> dict[str, Any]:
-    """Return what lm-eval knows about a run, for archives."""
+    """Return lm-eval's facts about a run, for archives."""
     return {
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
@@ -241,7 +241,7 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(config: dict[str, Any]) -> str:
-    """Say which weights a model had of which lm-eval knows no commit."""
+    """Identify a model's weights where lm-eval records no commit."""
     given = config.get("model_args") or {}
     if isinstance(given, str):
         pairs = (part.partition("=") for part in given.split(","))

@@ -1,4 +1,4 @@
-"""Runs of any evaluation that is read here: what each found of single questions.
+"""Scores of single questions from runs of lm-eval, inspect_ai and Every Eval Ever.
 
 A run is a folder or file of lm-eval (0.4 or 0.5), of ours, of inspect_ai, or of *Every
 Eval Ever*; a table of comma-separated values has a column a side.
@@ -310,7 +310,7 @@ def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
 
 
 def read(path: Path, metric: str | None = None) -> list[Run]:
-    """Read what a run found, one a task.
+    """Read the scores of a run, task by task.
 
     Args:
         path: A folder or a file.
@@ -340,7 +340,7 @@ def read(path: Path, metric: str | None = None) -> list[Run]:
 
 
 def _of_others(folder: Path, metric: str | None) -> list[Run]:
-    """Read what inspect_ai or Every Eval Ever left in a folder, a task each."""
+    """Read a folder of inspect_ai or Every Eval Ever, task by task."""
     if any(folder.rglob(lm_eval_results.RESULTS)):
         return []
     found: dict[str, Scores] = {}
@@ -356,7 +356,7 @@ def _of_others(folder: Path, metric: str | None) -> list[Run]:
 
 
 def _of_file(path: Path, metric: str | None) -> list[Scores] | None:
-    """Read a file of theirs; None if it is lm-eval's, or nobody's."""
+    """Read a file of theirs; None if it is of another kind."""
     content = parse(read_text(path), infinities=True)
     if is_log(content):
         return read_inspect(path, content, metric)

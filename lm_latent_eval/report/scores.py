@@ -22,19 +22,19 @@ from lm_latent_eval.values import parse
 
 @dataclass(frozen=True)
 class Score:
-    """What one answer to a question earned."""
+    """Score of one answer to a question."""
 
     question: str
-    """What pairs it with the same question of another run."""
+    """Key that pairs it with the same question of another run."""
     value: float
     repeat: int = 0
     """Which of several answers to the question it is, from 0."""
     digest: str = ""
     """Of what was asked: where two runs have one, both are the same."""
     text: str = ""
-    """What was asked, where it is known."""
+    """The question, where it is known."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What else is known of the question: a passage, a source."""
+    """Further fields of the question: a passage, a source."""
     is_sure: bool = True
     """Whether draws of latents cannot change it."""
     is_tied: bool = False
@@ -43,12 +43,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a run scored in one task."""
+    """Scores of a run in one task."""
 
     task: str
     metric: str
     settings: dict[str, Any]
-    """What is known of the run: ``model`` at least."""
+    """Facts about the run: ``model`` at least."""
     rows: Sequence[Score]
     lower_is_better: bool = False
     finished: bool = True
@@ -73,7 +73,7 @@ def number(what: str, value: object) -> float:
 
 
 def as_fields(values: object) -> dict[str, str]:
-    """Return what of an object are words or whole numbers."""
+    """Return the fields of an object that are words or whole numbers."""
     pairs = values.items() if isinstance(values, Mapping) else ()
     return {str(k): str(v) for k, v in pairs if isinstance(v, str | int)}
 
@@ -144,7 +144,7 @@ def read_scores(path: Path, metric: str) -> list[Score]:
 
 
 def read_documents(path: Path) -> dict[int, Document]:
-    """Read what a sample log says of documents."""
+    """Read the documents of a sample log."""
     found: dict[int, Document] = {}
 
     def add(sample: Sample) -> None:
@@ -188,7 +188,7 @@ def _about(sample: Sample) -> Document:
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
-    """Yield what a document's options were given."""
+    """Yield the answers to a document's options."""
     asked, given = sample.get("arguments"), sample.get("resps")
     if not isinstance(asked, dict) or not asked:
         raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
@@ -241,7 +241,7 @@ def _answer(answers: Any) -> tuple[float, bool | None]:
 
 
 def _count(sample: Sample, metric: str, otherwise: int) -> int:
-    """Return what a task divides by: the text's words, say."""
+    """Return the denominator of a rate, such as the text's words."""
     term = sample.get(metric)
     if not isinstance(term, list) or len(term) != 2:
         return otherwise

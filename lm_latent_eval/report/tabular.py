@@ -21,7 +21,7 @@ FORMATS = ("text", "csv", "latex")
 ENDINGS = {"csv": ".csv", "latex": ".tex"}
 """Of the files that a table is kept in."""
 TABLES_FILE = "tables.md"
-"""What a reader is told of a study."""
+"""Name of a study's page."""
 _ESCAPED = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -47,7 +47,7 @@ _MARKDOWN = str.maketrans(
 )
 """Emphasis, links, pictures, cells and HTML; an underscore within a word is none."""
 _FORMULA = re.compile(r"\s*[=@+-](?!\s*$)(?![\d.]+$)")
-"""How words begin that spreadsheets compute; a sign alone and a number are none."""
+"""First characters of cells that spreadsheets evaluate; signed numbers are not."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def four_decimals(value: float) -> str:
 
 
 def alike(values: Sequence[float]) -> Callable[[float], str]:
-    """Return how the numbers of a column are written: one below the other.
+    """Return a common format of the numbers of a column.
 
     All with as many decimals as give the largest four digits, or all as powers of ten
     where it is too large or the smallest would be next to nothing.
@@ -110,7 +110,7 @@ def alike(values: Sequence[float]) -> Callable[[float], str]:
 
 
 def one_line(text: str) -> str:
-    r"""Return words without line ends and without what terminals take for commands.
+    r"""Return words without line ends and control characters.
 
     Example:
         >>> one_line("a task\n# of two lines")
@@ -120,7 +120,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return words as Markdown that shows them.
+    r"""Escape words for Markdown.
 
     Example:
         >>> print(markdown("<b>a|b</b>"))
@@ -203,7 +203,7 @@ def write_page(output: Path, text: str, tables: Mapping[str, Table], kind: str) 
 
     Args:
         output: The folder.
-        text: What a reader is told, the tables included.
+        text: The page, tables included.
         tables: Each by the name of its files.
         kind: What is returned: the ``text``, or the tables as ``csv`` or ``latex``.
     """
@@ -300,7 +300,7 @@ def _csv(table: Table) -> str:
 
 
 def _inert(cell: Cell) -> Cell:
-    """Return a cell that no spreadsheet computes: an apostrophe makes it words."""
+    """Return a cell that no spreadsheet evaluates: an apostrophe makes it text."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

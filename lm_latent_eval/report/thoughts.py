@@ -53,7 +53,7 @@ _HOW = (
 
 
 def thought_files(path: Path) -> list[ThoughtFile]:
-    """Read the thoughts of a run, one file a task, or what a killed one has of them.
+    """Read the thoughts of a run, finished or not, one file a task.
 
     Args:
         path: The folder of ``--output_path``, or one of the files.
@@ -102,9 +102,9 @@ class ChoiceQuestions:
 
     questions: Sequence[Kept]
     choices: Sequence[Choice]
-    """What is chosen of each, and whether that is certain."""
+    """Choice of each question, and whether it is certain."""
     most: float
-    """What no weight is above."""
+    """Upper bound of the weights."""
 
     @classmethod
     def of(cls, kept: ThoughtFile) -> ChoiceQuestions:
@@ -188,7 +188,7 @@ class ChoiceQuestions:
 
 
 def most_of(kept: ThoughtFile) -> float:
-    """Return what no weight of a file's thoughts is above."""
+    """Return the upper bound of the weights of a file's thoughts."""
     return WEIGHTS_AT_MOST[str(kept.settings["proposal"])]
 
 
@@ -268,7 +268,7 @@ def estimates(questions: Sequence[Kept], most: float) -> Table:
 
 
 def how_thought(ours: dict[str, Any]) -> str:
-    """Say how thoughts were drawn, from what results say of a run.
+    """Describe how a run's thoughts were drawn.
 
     Args:
         ours: What is under ``latent_eval``, ``thoughts`` among it.
@@ -277,21 +277,21 @@ def how_thought(ours: dict[str, Any]) -> str:
     shares = ", ".join(
         f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
     )
-    said = (
+    words = (
         f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
         f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
     )
     if number := thoughts.get("questions_decided", 0) + (
         undecided := thoughts.get("questions_undecided", 0)
     ):
-        said += (
+        words += (
             f" The most probable answer is certain (95 %, each by itself) of "
             f"{number - undecided:,} of {number:,} questions; {undecided:,} are "
             "undecided."
         )
     if ours["model_temperature"] != 1:
-        said += f" p is the model's at temperature {ours['model_temperature']:g}."
-    return said
+        words += f" p is the model's at temperature {ours['model_temperature']:g}."
+    return words
 
 
 def _drawn(kept: ThoughtFile) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The answer to a query, from scorers to samples and files, and queries without one.
+"""Answers to queries, and the collection of queries that have none.
 
 A text of which no latent was found has no number. It is put aside, and an error names
 it once all others are scored.
@@ -42,7 +42,7 @@ class Answer:
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""
 
-    # What who asked knows: scorers leave it out.
+    # Known to the caller: scorers leave it out.
     text: str = ""
     """Digest of what was scored, its context included."""
     words: int = 0
@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Predicted ones."""
+        """Number of predicted tokens."""
         return self.estimate.num_tokens
 
     @classmethod
@@ -136,7 +136,7 @@ class Answer:
 
 @contextmanager
 def noting_progress(found: Sized, of: Sized, what: str) -> Iterator[None]:
-    """Add to an interruption how many answers were found, and what became of them."""
+    """Add to an interruption's message how many answers were found and kept."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -149,7 +149,7 @@ NAMED = 10
 
 
 class MissedTextsError(MissedSupportError):
-    """Error of texts that have no number; all others were answered before it."""
+    """Error of texts without a number, raised after all others were answered."""
 
     def __init__(self, names: Mapping[int, str], why: str, of: int) -> None:
         """Name the texts.
@@ -157,13 +157,13 @@ class MissedTextsError(MissedSupportError):
         Args:
             names: Index of each query without an answer -> its name.
             why: What was wrong with one of them; its name comes first.
-            of: How many were asked.
+            of: Number of queries.
         """
         self.names = dict(names)
         self.why = why
         self.of = of
         self.answers: list[Answer] = []
-        """Those of the other texts, where whoever asked has collected them."""
+        """Answers of the other texts, where the caller has collected them."""
         others = [n for n in names.values() if not why.startswith(f"{n} ")]
         more = f", and {len(others) - NAMED} more" if len(others) > NAMED else ""
         likewise = f". Likewise {', '.join(others[:NAMED])}{more}" if others else ""
@@ -196,7 +196,7 @@ class Missed:
         """Start with none.
 
         Args:
-            queries: All that are asked.
+            queries: All queries.
         """
         self._of = len(queries)
         self._errors: dict[int, MissedSupportError] = {}
@@ -204,7 +204,7 @@ class Missed:
 
     @contextmanager
     def aside(self, query: Query) -> Iterator[None]:
-        """Collect missed support of a query for the end; name it in other errors."""
+        """Collect a query's missed support; add the query's name to other errors."""
         try:
             with naming(query):
                 yield

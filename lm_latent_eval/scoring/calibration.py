@@ -1,4 +1,4 @@
-r"""How far an estimator is from log p(x), on texts that the model itself has written.
+r"""Calibration: gaps between bounds of log p(x), on texts sampled from the model.
 
 A text that the model writes comes with the latent that it was written with, and of the
 text that latent is an exact draw from p(z | x). Put in the place of one of N draws from
@@ -56,12 +56,12 @@ WIDEST = 1 << 14
 ROUNDING = 1e-3
 """Nats by which sums over all choices differ from what the model predicts."""
 WORDS, CHOICES = 3, 4
-"""What tells the random numbers of words and of choices from those of estimators."""
+"""Separate the random numbers of words and choices from those of estimators."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A text and the latent that it was written with."""
+    """A text sampled from a model with its latent."""
 
     words: list[int]
     """Its end included."""
@@ -260,7 +260,7 @@ class Calibrated(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How far they are apart; of chance below 0."""
+        """Gap between the two; below 0 only by chance."""
         return self.upper - self.estimate.log_evidence
 
 
@@ -272,7 +272,7 @@ class Calibration:
 
     @property
     def gap(self) -> float:
-        """By how much estimates are too low at most, nats a text: a mean."""
+        """Mean gap, an upper limit of the estimates' bias, nats a text."""
         return statistics.fmean(text.gap for text in self.texts)
 
     @property
@@ -302,13 +302,8 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     Args:
         scorer: Of the model; its options say how texts are estimated. The bound from
             above is by ``mixed`` with ten times as many latents.
-        number: Texts to draw. Those that do not end within ``most`` words are left
-            out.
-        most: Words of a text, its end included, at most 256.
-
-    Raises:
-        ValueError: If the model does not say what its choices are, word by word,
-            fewer than two of its texts end, or ``most`` is more.
+        number: As of ``written``, which raises the same errors.
+        most: As of ``written``.
     """
     return Calibration(list(_calibrated(scorer, number, most)))
 
@@ -316,7 +311,7 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
 def written(
     scorer: Scorer, number: int, *, most: int = MOST_WORDS
 ) -> list[tuple[Text, Latents]]:
-    """Draw texts from a model, each with the latent that it was written with.
+    """Sample texts from a model, each with its latent.
 
     Args:
         scorer: Of the model.

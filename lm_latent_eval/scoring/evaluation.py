@@ -27,8 +27,8 @@ from lm_latent_eval.latent import (
 from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
-from lm_latent_eval.scoring.following import Pieces
 from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.progress import Pieces
 from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
@@ -41,7 +41,7 @@ TABLE = 1 << 25
 
 
 class Sizes(Protocol):
-    """What scoring asks of a model's configuration."""
+    """The fields of a model's configuration that scoring needs."""
 
     @property
     def vocab_size(self) -> int:
@@ -55,7 +55,7 @@ class Sizes(Protocol):
 
 
 class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
-    """A latent LM as scoring asks it."""
+    """Protocol of a latent LM for scoring."""
 
     @property
     def config(self) -> Sizes:
@@ -64,17 +64,17 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device that it computes on."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Floating type that it computes in."""
         ...
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities total."""
+        """Total of its probabilities."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Evaluation:
     quiet: bool
     """Show no progress."""
     checkpoints: Checkpoints | None = None
-    """Where long texts are kept piece by piece; None: nowhere."""
+    """Folder of checkpoints of long texts; None: none are written."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property
@@ -194,7 +194,7 @@ class Evaluation:
         return self.reader.policy is UnknownWords.SPELLED
 
     def keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
-        """Return what the random numbers of each text follow from."""
+        """Return the key of each text's random numbers."""
         return [
             stream_key(self.options.seed, f"{purpose}\0{text.name}") for text in texts
         ]
@@ -224,7 +224,7 @@ class Evaluation:
     def pieces(
         self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Pieces | None:
-        """Return what is kept of texts, if that is asked and one is long."""
+        """Return the checkpoints of texts, if wanted and one of them is long."""
         if self.checkpoints is None or all(text.num_words <= PIECE for text in texts):
             return None
         return Pieces(self.checkpoints, method, purpose, texts)

@@ -31,9 +31,9 @@ from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
-from lm_latent_eval.scoring.following import KeepsPieces
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
+from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts
@@ -41,7 +41,7 @@ from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
 PIECES = ".partial.pieces"
-"""How the folder of long texts in hand ends."""
+"""Suffix of the folder of checkpoints of long texts."""
 TASK = "estimate"
 KIND = "file of estimates"
 Left = Sequence[int]
@@ -51,7 +51,7 @@ Left = Sequence[int]
 def score_file(
     scorer: TextScorer, texts: Sequence[str], output: Path | None
 ) -> list[Answer]:
-    """Score texts, keeping each estimate as soon as it is there.
+    """Score texts, storing each estimate at once.
 
     Args:
         scorer: How to score.
@@ -92,7 +92,7 @@ def score_file(
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
-    """Score texts into a record that no file keeps."""
+    """Score texts into a record in memory."""
     return Record(TASK, settings_of(scorer, texts), score_file(scorer, texts, None))
 
 
@@ -153,7 +153,7 @@ def keep(
 
 
 def read_record(path: Path) -> Record:
-    """Read a file of estimates, or what a run that was killed has for it.
+    """Read a file of estimates, or the partial one of an interrupted run.
 
     Raises:
         ValueError: If it is none, or another version's.
@@ -167,7 +167,7 @@ def read_record(path: Path) -> Record:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file of estimates, or what a killed run has for it."""
+    """Whether there is a file of estimates, finished or partial."""
     return path.exists() or _ledger(path).path.exists()
 
 
@@ -211,7 +211,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
-    """Return what the numbers of a corpus depend on; its texts are read once."""
+    """Return the settings of a corpus's numbers; reads its texts once."""
     seen = SeenTexts(texts)
     for _ in seen:
         continue
@@ -293,12 +293,12 @@ DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
 ROW = pa.schema({"row": pa.string()})
-"""What workers send back: a row of a record, in JSON."""
+"""Result of a worker: a row of a record, in JSON."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How a worker opens its scorer, wherever it runs."""
+    """Arguments with which a worker opens its scorer."""
 
     checkpoint: str
     """A path or repository that every machine has."""
@@ -354,7 +354,7 @@ def score_corpus(
         data: Texts, as ``estimate`` reads them; only this machine reads the file.
         output: A file of estimates, new or of an interrupted run.
         workers: How many; each has a processor, or with a device of CUDA a GPU.
-        words: Of a block; None is what gives every worker several.
+        words: Of a block; None: so many that every worker gets several blocks.
 
     Returns:
         The answers of all texts, in their order; unfinished where some have no number
@@ -451,7 +451,7 @@ class _Worker:
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
         found: list[str] = []
-        # A text without a number is told of at the end, by what lacks it.
+        # A text without a number is reported at the end.
         with suppress(MissedTextsError):
             for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
                 found.append(json.dumps(plain(row_of(answer))))
@@ -461,7 +461,7 @@ class _Worker:
 def _found(
     opening: Opening, reader: _Reader, output: Path, workers: int
 ) -> Iterator[Row]:
-    """Yield rows in the order in which workers find them."""
+    """Yield rows in the order in which workers finish them."""
     ray = require("ray", extra="ray")
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise ValueError(
@@ -512,7 +512,7 @@ def _found(
 
 
 def _own(error: BaseException) -> BaseException:
-    """Return an error without Ray's advice to retry, which would fail again."""
+    """Return the original error of a worker, without Ray's advice to retry."""
     if error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
     return error

@@ -77,7 +77,7 @@ class GenerationOptions:
 
 @dataclass
 class Utterance:
-    """A continuation that is being written."""
+    """A continuation during generation."""
 
     context: list[int]
     options: GenerationOptions
@@ -95,7 +95,7 @@ class Utterance:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more is to be written."""
+        """Whether generation is over."""
         return self.ended or len(self.words) >= self.options.max_tokens
 
     def extend(self, log_p: Tensor, u: float) -> None:

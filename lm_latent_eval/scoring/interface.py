@@ -45,12 +45,12 @@ class TextScorer(Protocol):
 
     @property
     def normalization(self) -> Normalization:
-        """What the probabilities of all texts total."""
+        """Total of the probabilities of all texts."""
         ...
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON.
+        """Everything that numbers depend on besides the query, as JSON.
 
         ``model`` and ``checkpoint``, a name and a digest of its files, are among it.
         """
@@ -58,9 +58,9 @@ class TextScorer(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON.
+        """Description of model and numbers for results, as JSON.
 
-        What is under ``latent_eval`` is read by ``lm-latent-eval explain``.
+        The entries under ``latent_eval`` are read by ``lm-latent-eval explain``.
         """
         ...
 
@@ -99,7 +99,7 @@ class TextModel(Protocol):
             device: Where to compute.
 
         Raises:
-            ValueError: If it is not such a model, or incomplete.
+            ValueError: If the directory is incomplete or of another kind of model.
         """
         ...
 
@@ -129,9 +129,9 @@ class TextModel(Protocol):
 
 @runtime_checkable
 class OffersOptions(Protocol):
-    """A model that says which options its ``scorer`` takes.
+    """A model with a table of the options that its ``scorer`` takes.
 
-    The documents and ``lm-latent-eval estimate --option`` list what it says.
+    The documentation and ``lm-latent-eval estimate --option`` list it.
     """
 
     @classmethod
@@ -149,15 +149,15 @@ def open_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Checkpoint | TextModel:
-    """Open a directory, or a repository of the hub, whichever interface it is for.
+    """Open a directory or hub repository through the interface that its model has.
 
     Args:
         path: The directory or repository.
         model: The model's name, lm-eval's for it (``latent_kglm``) or
             ``package.module:Class``; None is what is there.
         revision: Of the repository: a commit, tag or branch.
-        options: What ``scorer_of`` will be given: what is wrong with those of ours is
-            said before anything is loaded.
+        options: Options for ``scorer_of``: errors in those of latent models are
+            raised before anything is loaded.
         dtype: Floating type to compute in; None is that of the file.
         device: Where to compute.
 

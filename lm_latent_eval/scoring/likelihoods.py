@@ -20,7 +20,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.following import Following, Pieces
+from lm_latent_eval.scoring.progress import Pieces, ReadingProgress
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -41,7 +41,7 @@ class WholeTexts:
 
         Args:
             texts: As ``cut.whole`` returns them.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
@@ -65,7 +65,7 @@ class WholeTexts:
 
         Args:
             texts: As ``cut.whole`` returns them, none without words.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Returns:
             Texts with their estimates, as they are found.
@@ -79,7 +79,7 @@ class WholeTexts:
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
     ) -> Iterator[tuple[Text, Tensor]]:
-        """Weigh texts to find out how, and show progress."""
+        """Weigh texts in a pilot, and show progress."""
         with self.evaluation.bar(_num_words(texts), "words of pilots") as bar:
             yield from self.draw(method, texts, purpose, bar)
 
@@ -168,7 +168,7 @@ class WholeTexts:
         def weigh(some: Sequence[Text]) -> Tensor:
             words = [len(text.words) for text in some]
             pieces = self.evaluation.pieces(method, purpose, some)
-            with Following(words, bar, pieces).reading():
+            with ReadingProgress(words, bar, pieces).reading():
                 log_w = method.log_weights(
                     self.evaluation.model,
                     self.evaluation.proposal,
@@ -188,7 +188,7 @@ class WholeTexts:
             raise
 
     def _recommend(self, texts: list[Text]) -> None:
-        """Before a long run, say how many samples a few of its texts ask for."""
+        """Before a long run, log the number of samples that some of its texts need."""
         method, apart = self.evaluation.method, len(texts) // FEW
         if not isinstance(method, ImportanceSampling | Mixed):
             return
@@ -212,7 +212,7 @@ def _num_words(texts: Sequence[Text]) -> int:
 
 
 def _expect(bar: tqdm, words: int) -> None:
-    """Add words that are still to be read."""
+    """Add words to a progress bar's total."""
     bar.total += words
     bar.refresh()
 
@@ -276,7 +276,7 @@ class Continuations:
 
         Args:
             texts: As ``cut.continuation`` returns them.
-            missed: Takes in those that nothing was found of.
+            missed: Collects those of which no latent was found.
 
         Raises:
             ValueError: If the model is unnormalised, or a text cannot be scored.
@@ -310,7 +310,7 @@ class Continuations:
                 groups = retried
 
     def _replacement(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
-        """Return what a context is scored anew by, if a continuation asks for it."""
+        """Return the estimator that rescores a context, if a continuation needs one."""
         asked = (self.evaluation.budget.replacement(method, row.whole) for row in rows)
         return next(filter(None, asked), None)
 
@@ -353,14 +353,14 @@ class Continuations:
                     pieces.remove()
 
     def _pieces(self, method: Estimator, contexts: Sequence[Text]) -> Pieces | None:
-        """Return what is kept of contexts, whatever comes after them."""
+        """Return the checkpoints of contexts."""
         bare = [replace(text, words=[], word_costs=[]) for text in contexts]
         return self.evaluation.pieces(method, "context", bare)
 
     def _read(self, method: Estimator, bar: tqdm, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
         words = [len(context.context) for context in contexts]
-        with Following(words, bar, self._pieces(method, contexts)).reading():
+        with ReadingProgress(words, bar, self._pieces(method, contexts)).reading():
             particles, given = read_contexts(self.evaluation, method, contexts)
         last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
@@ -374,7 +374,7 @@ class Continuations:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
-        with Following([len(text.words) for text in texts], bar).reading():
+        with ReadingProgress([len(text.words) for text in texts], bar).reading():
             after = method.extend(
                 self.evaluation.model,
                 self.evaluation.stepwise,

@@ -149,7 +149,7 @@ def monte_carlo_error(answers: Sequence[Answer]) -> float | str:
 
 
 def draws_error(answers: Sequence[Answer]) -> float:
-    """Error of ``token_perplexity`` as the draws tell it, who may have missed much."""
+    """Error of ``token_perplexity`` by the delta method, blind to missed latents."""
     return token_rate(answers).draws_stderr
 
 
@@ -184,7 +184,7 @@ CERTIFIED = (Bound.EXACT, Bound.STRICT_LOWER, Bound.STOCHASTIC_LOWER)
 
 
 def certified(answers: Sequence[Answer]) -> float | str:
-    """What the token perplexity is at most, at 95 % confidence.
+    """Upper limit of the token perplexity at 95 % confidence.
 
     Documents that share their draws (copies answered from a cache) pay for it. Where
     nothing is drawn (a beam, a model without latents) it is the perplexity itself, and
@@ -206,9 +206,9 @@ def certified(answers: Sequence[Answer]) -> float | str:
 
 
 def at_least(answers: Sequence[Answer]) -> float | str:
-    """What the token perplexity is at least, on average over draws, if it was asked.
+    """Lower bound of the token perplexity on average over draws, with ``bounds=both``.
 
-    With ``bounds=both``, and where every document's error is known.
+    N/A unless every document's error is known.
     """
     uppers = [answer.estimate.upper for answer in answers]
     known = [upper for upper in uppers if upper is not None]

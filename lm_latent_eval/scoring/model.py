@@ -33,7 +33,7 @@ from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_d
 from lm_latent_eval.scoring.texts import Query
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
-"""What these arguments are where nobody has chosen them: those of ``ScoringOptions``,
+"""Defaults of these arguments: those of ``ScoringOptions``,
 of which another ``TextModel`` need not know all."""
 KEEPING = "`lm-latent-eval estimate --output` keeps each as soon as it is there"
 
@@ -220,7 +220,7 @@ class LatentModel:
 
         Args:
             repo_id: ``name/model``.
-            **how: See ``scoring.publishing.push_to_hub``.
+            **how: See ``push_to_hub`` of this module.
 
         Returns:
             The address of the commit.
@@ -232,7 +232,7 @@ class LatentModel:
         return push_to_hub(self.checkpoint, repo_id, **how)
 
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
-        """Tell the model of the options that were given, not of our defaults."""
+        """Return a scorer by the given options, without our defaults."""
         given = {
             name: value
             for name, value in options.items()
@@ -323,10 +323,10 @@ def push_to_hub(
 
 
 def card(checkpoint: Checkpoint, repo_id: str) -> ModelCard:
-    """Return the card of a checkpoint: how it is scored, beside what it says already.
+    """Return the card of a checkpoint with a section on how it is scored.
 
     Args:
-        checkpoint: Whose card.
+        checkpoint: The checkpoint.
         repo_id: Where it will be.
     """
     found = read_card(checkpoint.directory / CARD, repo_id)
@@ -339,7 +339,7 @@ def read_card(path: Path, name: str) -> ModelCard:
 
     Args:
         path: Of the card.
-        name: What a new one calls the model.
+        name: Name of the model in a new card.
     """
     if path.exists():
         there: ModelCard = ModelCard.load(path)
@@ -354,7 +354,7 @@ def put_section(found: ModelCard, mark: str, text: str) -> None:
     Args:
         found: The card.
         mark: The comment that begins the section, and with a slash ends it.
-        text: What it says.
+        text: Text of the section.
     """
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     section = f"{begin}\n{text}\n{end}"

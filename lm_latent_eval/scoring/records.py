@@ -100,7 +100,7 @@ _ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
 """Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
-"""How ``plain`` writes what JSON has no number for."""
+"""Strings of ``plain`` for numbers that JSON lacks."""
 _MAY_BE_INFINITE = (
     "stderr",
     "draws_stderr",
@@ -113,7 +113,7 @@ _MAY_BE_INFINITE = (
     "log_weights",
 )
 _LARGEST = 2**50
-"""What no finite number of a text exceeds: a text of a petabyte would."""
+"""Upper limit of finite numbers of a text: that of a petabyte."""
 
 
 def row_of(answer: Answer) -> Row:
@@ -126,7 +126,7 @@ def row_of(answer: Answer) -> Row:
 def _sums(answer: Answer) -> dict[str, float | None]:
     """Return log sum w and log sum w^2 of K weights, nats.
 
-    With K they are all that estimate, effective sample size and draws' error of an
+    With K they suffice for estimate, effective sample size and draws' error of an
     importance sample need. None for what has no weights of its own, as a beam or a
     product of sentences.
     """
@@ -157,7 +157,7 @@ def answer_of(row: dict[str, Any]) -> Answer:
 
 
 def checked_answer(answer: Answer) -> Answer:
-    """Return another scorer's answer, if a record could hold it.
+    """Return another scorer's answer if a record can hold it, else raise.
 
     Raises:
         ValueError: If it could not.
@@ -206,23 +206,23 @@ def _is_possible(column: str, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Document:
-    """What a sample log says of a document, which records do not hold."""
+    """Fields of a document in a sample log that records lack."""
 
     text: str
-    """What was scored, or asked."""
+    """The scored text, or the question."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Of the data set, those that are words or whole numbers."""
     spans: Spans | None = None
-    """What its parts take, where that was asked."""
+    """-log p of its parts, if requested."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run found in one task, and how."""
+    """Answers and settings of a run in one task."""
 
     task: str
     settings: dict[str, Any]
-    """What the numbers depend on, and what they are."""
+    """Settings and kinds of the numbers."""
     answers: Sequence[Answer]
     finished: bool = True
     documents: Mapping[int, Document] = field(default_factory=dict, compare=False)
@@ -310,7 +310,7 @@ def task_of(said: dict[str, Any]) -> str:
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[Record]:
-    """Read what a killed run has found, every process of it, a task each.
+    """Read the answers of an interrupted run, of all its processes, task by task.
 
     Raises:
         ValueError: If a file is none, or they are of several runs.

@@ -40,7 +40,7 @@ UNITS = {
     Normalization.UNNORMALISED: "nats, up to one unknown constant a text",
     Normalization.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
 }
-"""What a log-likelihood is where it is not that of a whole text, its end included."""
+"""Event of a log-likelihood that is not that of a whole text with its end."""
 
 
 class Scorer:
@@ -124,12 +124,12 @@ class Scorer:
 
     @property
     def normalization(self) -> Normalization:
-        """What the probabilities of all texts total."""
+        """Total of the probabilities of all texts."""
         return self.model.normalization
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, and what it is of, as JSON."""
+        """Everything that numbers depend on besides the query, as JSON."""
         return {
             "model": self.checkpoint.name,
             "checkpoint": self.checkpoint.digest,
@@ -155,7 +155,7 @@ class Scorer:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+        """Description of model and numbers for results, as JSON."""
         config = self.model.config
         does = type(self.evaluation.method)
         return {
@@ -182,7 +182,7 @@ class Scorer:
 
     @property
     def _conditional_on(self) -> dict[str, str]:
-        """What a model of texts given others is given, where it is one."""
+        """``conditional_on`` of a conditional model; None of other models."""
         if isinstance(self.model, Conditional):
             return {"conditional_on": self.model.conditional_on}
         return {}

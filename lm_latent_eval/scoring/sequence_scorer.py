@@ -76,7 +76,7 @@ class SequenceScorer(Protocol[GivenSequenceT]):
 
 
 class SequenceModel(SequenceScorer[GivenSequenceT], Protocol[GivenSequenceT]):
-    """A ``SequenceScorer`` whose numbers can be kept: it says what they are."""
+    """A ``SequenceScorer`` that describes its numbers, so that they can be stored."""
 
     @property
     def bound(self) -> Bound:

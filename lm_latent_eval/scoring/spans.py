@@ -1,4 +1,4 @@
-"""Parts of a text with what a model takes for each, and two models' parts aligned.
+"""Spans of a text with a model's -log p of each, and the spans of two models aligned.
 
 Parts are a causal network's tokens, or words as any scorer scores them. Models cut
 texts into other parts: where both end at the same byte, what they have taken so far
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.scoring.interface import TextScorer
 
 NO_END = "pieces of its own tokenizer; no end of a text is charged"
-"""What the tokens of a causal network of transformers are."""
+"""Unit of causal networks of transformers."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Spans:
     ends: Sequence[int]
     """Bytes of the text up to the end of each."""
     nats: Sequence[float]
-    """What each takes, given all before it."""
+    """-log p of each, given all before it, nats."""
     draws_stderr: Sequence[float]
     """Its error by draws of latents, nats; that of a difference of two estimates."""
 
@@ -51,7 +51,7 @@ class Aligned:
 
 
 def align(a: Spans, b: Spans) -> list[Aligned]:
-    """Return the smallest parts of which both models say what they take.
+    """Return the smallest spans at whose ends spans of both models end.
 
     Example:
         >>> a = Spans([2, 5], [1.0, 2.0], [0.0, 0.0])
@@ -72,7 +72,7 @@ def align(a: Spans, b: Spans) -> list[Aligned]:
 
 
 def _totals(spans: Spans) -> dict[int, tuple[float, float]]:
-    """Return what is taken up to each end, and the square of its error."""
+    """Return the cumulative -log p at each end, and its squared error."""
     nats = accumulate(spans.nats, initial=0.0)
     squares = accumulate((e * e for e in spans.draws_stderr), initial=0.0)
     return dict(zip([0, *spans.ends], zip(nats, squares, strict=True), strict=True))

@@ -24,7 +24,7 @@ class Query:
 
     index: int
     name: str
-    """What its random numbers follow from: a task and a document, say."""
+    """Name that its random numbers are a function of: a task and a document, say."""
     text: str
     context: str = ""
 
@@ -39,13 +39,13 @@ class Text:
     context: list[int]
     """Words that are given."""
     context_costs: list[float]
-    """What they cost as unknown words, nats."""
+    """Their costs as unknown words, nats."""
     words: list[int]
     """Words to be predicted after them."""
     word_costs: list[float]
-    """What those cost as unknown words, nats."""
+    """Costs of those as unknown words, nats."""
     log_spacing: float
-    """What the white space before them costs, nats."""
+    """Cost of the white space before them, nats."""
     unspelled: int
     """Unknown words among them that are charged as a class."""
     respaced: int
@@ -61,13 +61,13 @@ class Text:
 
     @property
     def name(self) -> str:
-        """What its random numbers follow from."""
+        """Name that its random numbers are a function of."""
         query = self.query.name
         return f"{query}/sentence {self.sentence}" if self.sentence else query
 
     @property
     def given(self) -> Hashable:
-        """What texts must have in common to share their context's latents.
+        """Key of texts that share their context's latents.
 
         Nothing is drawn for an empty context: all texts share it.
         """
@@ -85,7 +85,7 @@ class Cutter:
     ends: bool = True
     """Whether the model says where a text ends."""
     conditional_on: str | None = None
-    """What contexts are to a model of texts given others; None: it is no such model."""
+    """``conditional_on`` of a conditional model; None of other models."""
 
     def whole(self, query: Query) -> list[Text]:
         """Return a document's texts, each with its end.

@@ -23,7 +23,7 @@ class StudyColumn:
     """One model with one proposal that was drawn from at every temperature."""
 
     settings: dict[str, Any]
-    """What the study's numbers depend on."""
+    """Settings of the study's numbers."""
     rows: list[Row]
     """All of the study."""
     proposal: str
@@ -98,7 +98,7 @@ def claims(columns: Sequence[StudyColumn]) -> Iterator[str]:
 
 
 def _monotone(columns: Sequence[StudyColumn]) -> str:
-    """Look at the curves of the first k samples.
+    """Claim (a): estimates fall with the number of samples.
 
     Means over replicates are no evidence: they fall by arithmetic (the log of a mean is
     at least the mean of the logs) wherever they are made of the same samples.
@@ -202,7 +202,7 @@ def _widest_beam(column: StudyColumn) -> str:
 
 
 def _each(columns: Sequence[StudyColumn], say: Callable[[StudyColumn], str]) -> str:
-    """Say something of each column that has been drawn from at temperature 1."""
+    """Return a sentence about each column drawn from at temperature 1."""
     done = [column for column in columns if (column.proposal, 1.0) in column.curves]
     said = "; ".join(f"{column.title}: {say(column)}" for column in done)
     return said or NOT_TESTED

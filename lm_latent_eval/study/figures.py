@@ -143,9 +143,9 @@ GREYS = ("0.15", "0.4", "0.6")
 """Of proposals that are not tempered, in the order of their names."""
 BAND = "95 % of fresh estimates"
 BEHIND = (BAND, RIDGE, TICK)
-"""What the legend names after the curves."""
+"""Entries of the legend after the curves."""
 Panels = dict[str, Callable[[Any, StudyColumn, Looks], None]]
-"""What draws each panel of a column, from above, by the height that it has."""
+"""Name of each panel, by which its height is known -> its function, from above."""
 
 
 def draw_figures(columns: Sequence[StudyColumn], output: Path) -> None:

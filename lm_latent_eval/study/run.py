@@ -45,7 +45,7 @@ class Study:
     quiet: bool = False
 
     def run(self) -> list[rows.Row]:
-        """Draw what is not there yet, and return every row.
+        """Draw missing log-weights, and return every row.
 
         The rows of a setting are in ``rows.jsonl`` as soon as it is done.
 
@@ -145,7 +145,7 @@ class Study:
         return digest.hexdigest()[:16], number
 
     def _asked(self, digest: str) -> Settings:
-        """Return what tells this study from others."""
+        """Return the settings that identify this study."""
         return {
             "lm_latent_eval": lm_latent_eval.__version__,
             "model": self.checkpoint.name,
@@ -171,7 +171,7 @@ def _draws(setting: StudySetting, kept: Rows) -> Draws:
 
 
 def _last_sentences(texts: list[Text]) -> dict[int, int]:
-    """Return the last sentence of each text that is still to be weighed."""
+    """Return the last sentence of each text without log-weights."""
     last: dict[int, int] = {}
     for text in texts:
         last[text.query.index] = max(text.sentence, last.get(text.query.index, 0))

@@ -74,7 +74,7 @@ def as_markdown(columns: Sequence[StudyColumn]) -> str:
 
 
 def tables(columns: Sequence[StudyColumn]) -> dict[str, Table]:
-    """Return the tables that there are numbers for, by the name of their files."""
+    """Return the tables with numbers, by the names of their files."""
     titles = _titles(columns)
     found = {
         PERPLEXITIES: Table(
@@ -102,7 +102,7 @@ def _has_numbers(table: Table) -> bool:
 
 
 def _what(column: StudyColumn) -> str:
-    """Say what a study's numbers depend on."""
+    """Describe the settings of a study."""
     settings, last = column.settings, column.rows[-1]
     unknown = settings["unk"] or "as the checkpoint does by default"
     return (

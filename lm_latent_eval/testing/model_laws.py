@@ -50,7 +50,7 @@ from lm_latent_eval.text.words import END, START
 
 @dataclass(frozen=True)
 class Law:
-    """One law and what it is to hold of: call it."""
+    """One law with the model that it is tested on; call it."""
 
     holds: Callable[[], None]
     of: str
@@ -260,7 +260,7 @@ def latents_are_told_apart(case: Case, name: str) -> None:
 
 
 def company_moves_no_weight(case: Case, name: str) -> None:
-    """A text is scored in a batch as it is alone."""
+    """A text's score in a batch equals its score alone."""
     proposal, method = case.proposal(name), ImportanceSampling(7)
     texts = _of_several_lengths(case, name)
     given, ids = _given(case, len(texts)), keys(len(texts))
@@ -341,7 +341,7 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
 
 
 def filters_are_unbiased(case: Case, name: str) -> None:
-    """And so is what particle filters make of them."""
+    """Estimates of particle filters are unbiased."""
     proposal, text = case.proposal(name), case.some_words(case.length)
 
     def ratios(copies: int) -> Tensor:
@@ -352,7 +352,7 @@ def filters_are_unbiased(case: Case, name: str) -> None:
 
 
 def says_steps(case: Case, name: str) -> bool:
-    """Return whether a proposal says what its steps are."""
+    """Return whether a proposal lists its steps."""
     return isinstance(case.proposal(name), StepProposal)
 
 
@@ -425,13 +425,13 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
 
 
 def reads_once(case: Case, name: str) -> bool:
-    """Return whether the model or a proposal says that it need not read again."""
+    """Return whether the model or a proposal has ``encode_again``."""
     offers = case.model, case.proposal(name)
     return any(isinstance(who, ReadsOnce) for who in offers)
 
 
 def reading_once_is_reading_again(case: Case, name: str) -> None:
-    """``encode_again`` makes of what was read what ``encode`` makes of the tokens.
+    """``encode_again`` of an encoding equals ``encode`` of the tokens.
 
     Of tokens that were read ahead to predict them, and after a search has chosen
     other latents than it began with: one that is wide, so that they do differ.
@@ -472,12 +472,12 @@ def _reading_again() -> Iterator[None]:
 
 
 def draws_from(case: Case, name: str) -> bool:
-    """Return whether a proposal says that it can be told late which histories go on."""
+    """Return whether a proposal has ``sample_from``."""
     return isinstance(case.proposal(name), DrawsFrom)
 
 
 def drawing_from_is_resampling_first(case: Case, name: str) -> None:
-    """``sample_from`` draws what ``sample`` does after the histories it is told of.
+    """``sample_from`` given origins draws what ``sample`` draws after resampling.
 
     What was read before they were chosen goes on as they do. Trees have a choice once
     there are three words.

@@ -13,6 +13,11 @@ from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.text.words import UNKNOWN
 
 
+def known_ids(ids: Tensor, vocab_size: int) -> Tensor:
+    """Replace ids that a model cannot utter by that of the unknown word."""
+    return ids.masked_fill(ids >= vocab_size, UNKNOWN)
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """B pieces of text, padded to T tokens.
@@ -28,7 +33,7 @@ class TokenBatch:
     length: Tensor
     """Targets of each text, (B,)."""
     unknown_log_prob: Tensor
-    """What an unknown word costs on top of p(unknown), nats, (B, T), float64."""
+    """Log-probability of an unknown word beside p(unknown), nats, (B, T), float64."""
     spelled: bool = False
     """Whether that cost is the spelling of this very word. Then uttering it unknown and
     copying it are two ways to write it, and add up; else the unknown word stands for
@@ -37,7 +42,7 @@ class TokenBatch:
     """Targets and lengths on the host, where the batch was made there; None where other
     targets take their place."""
     given: TokenBatch | None = None
-    """What each text is conditional on, whole: x of p(y, z | x). None: nothing."""
+    """The texts that texts are conditional on, whole: x of p(y, z | x); None: none."""
 
     @classmethod
     def collate(
@@ -121,7 +126,7 @@ class TokenBatch:
             Ids, and what they cost on top of their probability, 0 but of unknown words,
             nats, (B, T) each.
         """
-        words = self.targets.masked_fill(self.targets >= vocab_size, UNKNOWN)
+        words = known_ids(self.targets, vocab_size)
         return words, self.unknown_log_prob.masked_fill(words != UNKNOWN, 0.0)
 
     @cached_property

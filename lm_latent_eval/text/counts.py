@@ -191,7 +191,7 @@ def _conditional_entropy(
 
 @dataclass(frozen=True)
 class Gamble:
-    """What betting on every symbol of a text came to."""
+    """Result of betting on every symbol of a text."""
 
     log_capital: float
     """Of one unit at the start, nats."""

@@ -44,9 +44,9 @@ class Reading:
     ends: list[int]
     """Where each word ends in the string, in characters, T."""
     log_unknown: list[float]
-    """What each word costs on top of p(unknown) if it is unknown, nats, T."""
+    """Cost of each unknown word beside p(unknown), nats, T."""
     log_spacing: list[float]
-    """What the white space before each word and after the last costs, nats, T + 1."""
+    """Cost of the white space before each word and after the last, nats, T + 1."""
     unspelled: Sequence[bool]
     """Which words are unknown ones that are charged as a class, T: the string is not
     scored."""
@@ -59,14 +59,14 @@ class Reading:
 
     @classmethod
     def of_all(cls, ids: list[int], ends: list[int]) -> Self:
-        """Return what units say that restore their string: nothing costs extra."""
+        """Return the reading of units that restore their string: no extra costs."""
         none, gaps = [0.0] * len(ids), [0.0] * (len(ids) + 1)
         return cls(ids, ends, none, gaps, [False] * len(ids), [False] * len(gaps))
 
 
 @dataclass(frozen=True)
 class _WordReader:
-    """What readers of words share."""
+    """Base class of readers of words."""
 
     tokenizer: WordTokenizer
     units = "words"
@@ -83,7 +83,7 @@ class ClassReader(_WordReader):
 
     policy: UnknownWords
     log_unknown: float
-    """What any unknown word costs, nats."""
+    """Cost of any unknown word, nats."""
 
     def __call__(self, text: str) -> Reading:
         words = self.tokenizer(text)
@@ -193,11 +193,11 @@ def reader(
 
 
 class Encoder(Protocol):
-    """What scoring and decoding ask of strings and units."""
+    """Protocol of encoders, for scoring and decoding."""
 
     @property
     def units(self) -> str:
-        """What they are called."""
+        """Name of the units."""
         ...
 
     @property

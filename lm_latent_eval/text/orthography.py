@@ -235,7 +235,7 @@ WHITE_SPACE = (
 """Every character that belongs to no word."""
 
 BEGIN, END = "begin", "end"
-"""What stands before the first and after the last word; no character is called so."""
+"""Kind of the ends of a text; no character has this name."""
 
 _KIND = Matching(rf"(?s:.)|{BEGIN}|{END}", "a character, begin or end")
 SPACING_RULES: Rules = {
@@ -244,7 +244,7 @@ SPACING_RULES: Rules = {
     "the gap": Matching(f"[{re.escape(WHITE_SPACE)}]*", "white space"),
     "its count": Whole(1),
 }
-"""What a row of the file is made of."""
+"""Rules of a row of the file."""
 
 
 class Spacing:
@@ -352,7 +352,7 @@ class Orthography:
 
     @staticmethod
     def remove(directory: Path) -> None:
-        """Remove what another model left in a directory."""
+        """Remove another model's files from a directory."""
         for name in FILE_NAMES:
             (directory / name).unlink(missing_ok=True)
 

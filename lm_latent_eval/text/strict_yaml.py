@@ -1,4 +1,4 @@
-"""Files of YAML that somebody else wrote: what could be read in two ways is refused.
+"""Strict reading of YAML files: ambiguous content is refused.
 
 Plain values alone: no tags that make objects, no name that stands twice, no aliases, by
 which a few lines stand for millions.

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class UnknownWords(StrEnum):
-    """What an unknown word costs on top of p(unknown)."""
+    """Policy of unknown words: their cost beside p(unknown)."""
 
     SPELLED = "spelled"
     """Its spelling, and white space is charged as well: a distribution over strings."""

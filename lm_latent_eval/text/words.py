@@ -34,7 +34,7 @@ WORD = (
     r"|\w+(?:(?:(?!['’](?:s|re|ve|ll|d|m)\b)['’.&/–-]|(?<=\d)[,:](?=\d))\w+)*"
     r"|[^\w\s]"
 )
-"""What counts as one word: letters and digits with inner marks, or one other mark."""
+"""One word: letters and digits with inner marks, or one other mark."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Words:
     """Where each word ends."""
 
     def gaps(self, text: str) -> list[str]:
-        """Return what stands before each word of its text and after the last."""
+        """Return the gaps before each word of its text and after the last."""
         borders = zip([0, *self.ends], [*self.starts, len(text)], strict=True)
         return [text[end:start] for end, start in borders]
 
@@ -262,7 +262,7 @@ def encodable(text: str) -> str:
 
 
 def _what_is_wrong(tokenizer: Tokenizer) -> str | None:
-    """Return what would cut or number words in another way than a vocabulary's."""
+    """Return the settings of a tokenizer that would cut or number words differently."""
     ids = sorted(tokenizer.get_vocab().values())
     if ids != list(range(len(ids))):
         return "the ids of its words are not 0, 1, 2, ..."

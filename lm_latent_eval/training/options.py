@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+
+def _check(options: object, counts: Sequence[str], positive: Sequence[str]) -> None:
+    """Raise a ``ValueError`` unless counts are at least 1 and others above 0."""
+    for name in counts:
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name}={getattr(options, name)}: expected at least 1")
+    for name in positive:
+        if not getattr(options, name) > 0:
+            raise ValueError(f"{name}={getattr(options, name)}: expected more than 0")
 
 
 @dataclass(frozen=True)
@@ -26,12 +37,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
-        for name in ("learning_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0")
+        _check(self, ("epochs", "batch_size", "patience"), ("learning_rate", "clip"))
 
 
 @dataclass(frozen=True)
@@ -60,28 +66,37 @@ class KGLMSize:
 
 
 @dataclass(frozen=True)
-class LRLMSize:
-    """How large an LRLM to build; see ``RelationConfig``.
+class RecurrentSize:
+    """How large a model of words with recurrent layers to build.
 
     Attributes:
         embedding_dim: Of words.
         hidden_size: Of every recurrent layer.
         num_layers: Recurrent layers.
-        fact_dim: Of relations and of objects; a fact has both.
-        num_pieces: Rows of the table of letter n-grams that encode names.
-        max_aliases: Names kept of an entity, at most.
-        max_alias_words: Words kept of a name, at most.
         dropout: Share of inputs that is left out in training.
     """
 
     embedding_dim: int = 128
     hidden_size: int = 192
     num_layers: int = 2
+    dropout: float = 0.4
+
+
+@dataclass(frozen=True)
+class LRLMSize(RecurrentSize):
+    """How large an LRLM to build; see ``RelationConfig``.
+
+    Attributes:
+        fact_dim: Of relations and of objects; a fact has both.
+        num_pieces: Rows of the table of letter n-grams that encode names.
+        max_aliases: Names kept of an entity, at most.
+        max_alias_words: Words kept of a name, at most.
+    """
+
     fact_dim: int = 64
     num_pieces: int = 8192
     max_aliases: int = 4
     max_alias_words: int = 8
-    dropout: float = 0.4
 
 
 @dataclass(frozen=True)
@@ -108,48 +123,27 @@ class LDAFit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_topics", "iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
-        for name in ("alpha", "eta"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0")
+        _check(self, ("num_topics", "iterations"), ("alpha", "eta"))
 
 
 @dataclass(frozen=True)
-class LSTMSize:
-    """How large an LSTM to build; see ``LSTMConfig``.
-
-    Attributes:
-        embedding_dim: Of words.
-        hidden_size: Of every recurrent layer.
-        num_layers: Recurrent layers.
-        dropout: Share of inputs that is left out in training.
-    """
-
-    embedding_dim: int = 128
-    hidden_size: int = 192
-    num_layers: int = 2
-    dropout: float = 0.4
+class LSTMSize(RecurrentSize):
+    """How large an LSTM to build; see ``LSTMConfig``."""
 
 
 @dataclass(frozen=True)
-class RNNSize:
+class RNNSize(RecurrentSize):
     """How large a simple RNN to build; see ``RNNConfig``.
 
     Attributes:
-        embedding_dim: Of words.
-        hidden_size: Of every recurrent layer.
-        num_layers: Recurrent layers.
         num_classes: Of words; a word is predicted by its class first.
-        dropout: Share of inputs that is left out in training.
     """
 
     embedding_dim: int = 200
     hidden_size: int = 200
     num_layers: int = 1
-    num_classes: int = 50
     dropout: float = 0.0
+    num_classes: int = 50
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ class MDMSize:
 
 @dataclass(frozen=True)
 class MarginObjective:
-    """What a sentence-level RNN learns to tell apart.
+    """Objective of a sentence-level RNN.
 
     Attributes:
         distortion: Level of the noise that sentences are told from, x_S = x_T.
@@ -216,22 +210,15 @@ class MarginObjective:
 
 
 @dataclass(frozen=True)
-class EntityNLMSize:
+class EntityNLMSize(RecurrentSize):
     """How large an EntityNLM to build; see ``EntityNLMConfig``.
 
     Attributes:
         embedding_dim: Of words, the top of the recurrent layers and entities.
-        hidden_size: Of every recurrent layer.
-        num_layers: Recurrent layers.
         max_mention_length: Words of a mention, at most.
-        dropout: Share of inputs that is left out in training.
     """
 
-    embedding_dim: int = 128
-    hidden_size: int = 192
-    num_layers: int = 2
     max_mention_length: int = 20
-    dropout: float = 0.4
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ ItemT = TypeVar("ItemT")
 
 
 def state_file(directory: Path) -> Path:
-    """Return where a run keeps its state: beside the directory, which is published."""
+    """Return the path of a run's checkpoint, beside the directory."""
     return _beside(directory, "training_state.pt")
 
 
 @contextmanager
 def only_trainer(directory: Path) -> Iterator[None]:
-    """Let no other run train into a directory; the lock is beside it as well.
+    """Lock a directory against other training runs.
 
     A run that ends well leaves neither lock nor state.
 
@@ -235,7 +235,7 @@ class Trainer(Generic[ItemT]):
     def _resume(
         self, settings: Settings, theirs: Settings, state: dict[str, Any]
     ) -> None:
-        """Go on with the run before, or set it aside if it was another."""
+        """Resume from the checkpoint, or set it aside if its settings differ."""
         if different := self._differences(theirs, state, settings):
             aside = self.state.set_aside()
             _say(
@@ -255,7 +255,7 @@ class Trainer(Generic[ItemT]):
     def _differences(
         self, theirs: Settings, state: dict[str, Any], settings: Settings
     ) -> str:
-        """Say in what another run differs; "" if it is this one."""
+        """Describe how another run's settings differ; "" if they are equal."""
         # More epochs may be asked for; anything else would be another run.
         found = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
         modules = {name: part.module.state_dict() for name, part in self.parts.items()}

@@ -93,30 +93,30 @@ class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
 
 
 class NetworkScorer:
-    """What a ``TextScorer`` over a network says of itself."""
+    """Base class of a ``TextScorer`` over a network."""
 
     name: ClassVar[str]
     """Of the model."""
     network: Any
     """Has a ``digest``, and what results say of it (``about``)."""
     normalization: Normalization
-    """What the probabilities of all texts total."""
+    """Total of the probabilities of all texts."""
     settings: dict[str, Any]
     """All that a number depends on but network and query, as JSON."""
     described: dict[str, Any]
-    """What results say of the numbers, as JSON."""
+    """Description of the numbers for results, as JSON."""
     quiet: bool
     """Whether no progress is shown."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
+        """Everything that numbers depend on besides the query, as JSON."""
         network = {"model": self.name, "checkpoint": self.network.digest}
         return {**network, **self.settings, "mass": str(self.normalization)}
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+        """Description of model and numbers for results, as JSON."""
         numbers = {**self.described, "mass": str(self.normalization)}
         return {**self.network.about, "latent_eval": numbers}
 
@@ -154,7 +154,7 @@ def windows(
 def framed(
     tokens: Sequence[int], inner: Sequence[int]
 ) -> tuple[list[int], list[int]] | None:
-    """Return what stands before and after inner tokens; None if they are not there."""
+    """Return the tokens before and after inner ones; None if these do not occur."""
     for first in range(len(tokens) - len(inner) + 1):
         after = first + len(inner)
         if [*tokens[first:after]] == [*inner]:
@@ -163,7 +163,7 @@ def framed(
 
 
 def no_probability(where: str) -> MissedSupportError:
-    """Return the error that a network rules a text out.
+    """Return the error of a text with probability zero.
 
     Args:
         where: It was looked at: "under some of the masks", say.

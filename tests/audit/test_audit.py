@@ -50,8 +50,8 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
     named = {verdict.CODE_POINTS, verdict.INSIDE, verdict.CHARGED}
     untold = {verdict.COMPLETE, verdict.COUNTS, verdict.ERRORS}
     assert {item for item, v in said.items() if v is Verdict.FAILS} == named
-    assert {item for item, v in said.items() if v is Verdict.UNTOLD} == untold
-    assert "white space" in by_title(found)[verdict.CHARGED.title].said
+    assert {item for item, v in said.items() if v is Verdict.UNDETERMINED} == untold
+    assert "white space" in by_title(found)[verdict.CHARGED.title].detail
     shown = page(found).splitlines()
     assert len(shown) < 40 and max(map(len, shown)) < 160
     assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 cannot")
@@ -98,7 +98,7 @@ def test_texts_of_one_word_leave_items_untold(kind):
     said = by_title(found)
     if kind in (Kind.TOKENS, Kind.WORDS):
         assert not found.failed
-        assert said[verdict.BORDERS.title].verdict is Verdict.UNTOLD
+        assert said[verdict.BORDERS.title].verdict is Verdict.UNDETERMINED
     elif kind is Kind.STRINGS:  # the model knows no characters
         assert said[verdict.BORDERS.title].verdict is Verdict.FAILS
 
@@ -121,8 +121,8 @@ def test_who_answers_nothing_does_not_pass():
     found = audit(Session(Requester(Refusing()), Kind.TOKENS))
     assert found.failed and not found.alarms
     assert "answers no request" in page(found)
-    assert {one.verdict for one in found.findings} == {Verdict.UNTOLD}
-    assert any("no texts here" in one.said for one in found.findings)
+    assert {one.verdict for one in found.findings} == {Verdict.UNDETERMINED}
+    assert any("no texts here" in one.detail for one in found.findings)
 
 
 @pytest.mark.parametrize("requests", [300, 900, 2_000])

@@ -68,7 +68,7 @@ def test_hf_holds_at_borders_of_tokens(network):
         assert of(found, item).verdict is Verdict.HOLDS
     # lm-eval puts a start token before a text, and none before a context.
     assert verdict.START in failing(found)
-    assert of(found, verdict.ERRORS).said == "it prints none"
+    assert of(found, verdict.ERRORS).detail == "it prints none"
 
 
 def test_its_tokens_total_1(network):
@@ -114,7 +114,7 @@ def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
     charged = of(found, verdict.CHARGED)
     assert (charged.verdict is Verdict.HOLDS) is spelled
     if not spelled:
-        assert "unknown words" in charged.said and "white space" in charged.said
+        assert "unknown words" in charged.detail and "white space" in charged.detail
     assert of(found, verdict.COUNTS).verdict is Verdict.HOLDS
 
 
@@ -234,7 +234,7 @@ metric_list:
     number = sum(len(text.encode()) for text in WORDS)
     if share == 1:
         assert finding.verdict is Verdict.HOLDS
-        assert finding.said == f"bits_per_byte of audited_rates: {number} bytes"
+        assert finding.detail == f"bits_per_byte of audited_rates: {number} bytes"
     else:
         assert finding.verdict is Verdict.FAILS
         assert finding.witness["divided_by"] == pytest.approx(number * share)

@@ -94,9 +94,9 @@ def test_what_a_task_says_is_asked_of_it_or_of_its_scorers():
     instances = [Asked({"x": 1}, doc_id=4), Asked({"x": 1}, doc_id=4)]
     answers = [(-2.0, False), (-1.0, True)]
     itself = SimpleNamespace(process_results=lambda doc, found: {"acc": len(found)})
-    assert running.said(itself, instances, answers) == {"acc": 2}
+    assert running.hypothetical_metrics(itself, instances, answers) == {"acc": 2}
     by_scorers = SimpleNamespace(process_results=lambda *_: None, scorers=[Scorer()])
-    assert running.said(by_scorers, instances, answers) == {"acc": -1.0}
+    assert running.hypothetical_metrics(by_scorers, instances, answers) == {"acc": -1.0}
     assert not [i for i in instances if i.resps or i.filtered_resps], "only supposed"
 
 

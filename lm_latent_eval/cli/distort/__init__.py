@@ -13,17 +13,17 @@ from lm_latent_eval.cli.arguments import (
     add_format,
     add_options,
     read_format,
-    say_idle,
+    warn_of_idle,
 )
 from lm_latent_eval.cli.distort import languages, measure, train
 from lm_latent_eval.scoring.options import OpeningOptions
 
 
-def add_distort(commands: Commands, said: str) -> None:
+def add_distort(commands: Commands, summary: str) -> None:
     """Add ``distort``."""
     distort = commands.add_parser(
         "distort",
-        help=said,
+        help=summary,
         description="The experiments of LeBrun et al. (2022), step by step or all at "
         "once.",
     )
@@ -80,7 +80,7 @@ def _study(args: argparse.Namespace) -> None:
 
     kind, folder = read_format(args), args.output / "report"
     if args.report:
-        say_idle(args, None, "--report runs nothing")
+        warn_of_idle(args, None, "--report runs nothing")
     else:
         _run(args)
     print(write_report(args.output, folder, kind))

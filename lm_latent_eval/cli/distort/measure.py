@@ -11,7 +11,7 @@ from lm_latent_eval.cli.arguments import (
     add_format,
     add_options,
     read_format,
-    say_idle,
+    warn_of_idle,
 )
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
@@ -174,11 +174,11 @@ def _score(args: argparse.Namespace) -> None:
     }
     altered = args.perturb is not None or args.random
     if not altered:
-        say_idle(args, ["language"], "it is for --perturb and --random")
+        warn_of_idle(args, ["language"], "it is for --perturb and --random")
     if is_latent(args.learner):
         given["seed"] = args.seed
     elif not altered:
-        say_idle(args, ["seed"], "nothing is drawn")
+        warn_of_idle(args, ["seed"], "nothing is drawn")
     if args.mean_length is not None and not args.random:
         raise ValueError("--mean-length: only --random sequences have one")
     settings = {name: value for name, value in given.items() if value is not None}
@@ -217,7 +217,7 @@ def _measure(args: argparse.Namespace) -> None:
             raise ValueError(f"{name} names two folders")
         folders[name] = Path(path)
     if args.measure in UNBINNED:
-        say_idle(args, ["num_bins"], f"{args.measure} needs none")
+        warn_of_idle(args, ["num_bins"], f"{args.measure} needs none")
     stem = args.output / args.measure
     table = MEASURES[args.measure](folders, stem, args.num_bins)
     write(table, stem)

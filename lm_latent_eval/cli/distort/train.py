@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_options, say_idle
+from lm_latent_eval.cli.arguments import Commands, add_options, warn_of_idle
 from lm_latent_eval.scoring.options import OpeningOptions, parse_device
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _train(args: argparse.Namespace) -> None:
         bf16=args.bf16,
     )
     if all((path / SETTINGS_FILE).is_file() for path in (args.data, args.dev)):
-        say_idle(args, ["tokenizer", "max_length"], "a corpus has its own")
+        warn_of_idle(args, ["tokenizer", "max_length"], "a corpus has its own")
     how = {"tokenizer": args.tokenizer, "max_length": args.max_length}
     history = train_learner(
         args.output,

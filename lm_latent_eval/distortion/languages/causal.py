@@ -38,7 +38,7 @@ from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 @dataclass(frozen=True)
 class CausalLanguage(ExactModel[Sequence[int]]):
-    """What a causal LM generates, drawn by inverting distribution functions.
+    """The texts that a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that
     lies on the edge between two tokens; a model in float64 draws the same everywhere.
@@ -199,7 +199,7 @@ def _until_end(ids: list[int], end_id: int) -> list[int]:
 
 
 def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
-    """Return the id of a special token, which nobody may contradict."""
+    """Return the id of a special token, on which configuration and tokenizer agree."""
     if given is not None:
         return given
     sources = {"configuration": model.config, "tokenizer": tokenizer}
@@ -214,7 +214,7 @@ def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
 
 
 def _digest(model: Any) -> str:
-    """Return what tells weights from others, whatever device they are on."""
+    """Return a digest of weights that does not depend on their device."""
     sha = hashlib.sha256()
     for name, weights in _parameters(model):
         sha.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())

@@ -227,7 +227,7 @@ def _check_possible(sample: Sample, indices: range) -> None:
 
 
 class End(StrEnum):
-    """How a model is asked for a whole sequence, its end included."""
+    """How requests express that a sequence has ended."""
 
     WRITTEN = "written"
     """The string of the end token is the last of the text, the begin token's its
@@ -295,7 +295,7 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
 
 @dataclass(frozen=True)
 class TokenIds:
-    """Token ids, and what they stand for.
+    """Token ids with the tokens that they stand for.
 
     Attributes:
         owner: Whose they are, for messages.
@@ -339,7 +339,7 @@ class TokenIds:
     def check_tokens(
         self, owner: str, size: int, tokenizer: PreTrainedTokenizerBase | None
     ) -> None:
-        """Raise unless somebody else's ids stand for the same tokens.
+        """Raise unless a model's ids stand for the same tokens.
 
         Where the ids of this vocabulary have no strings, only the numbers compare.
 

@@ -115,7 +115,7 @@ def write_description(description: Mapping[str, Any], path: Path) -> None:
 
 
 def description_digest(description: Mapping[str, Any]) -> str:
-    """Return what tells a description from others."""
+    """Return the digest of a description."""
     text = json.dumps(description, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -239,12 +239,12 @@ class Language(SequenceModel[Sequence[int]], Protocol):
 
     @property
     def begin_id(self) -> int:
-        """What every sequence follows; it is no part of one."""
+        """Id of the begin token, which is part of no sequence."""
         ...
 
     @property
     def end_id(self) -> int:
-        """What a sequence ends with, unless it was cut."""
+        """Id of the end token, which a cut sequence lacks."""
         ...
 
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:

@@ -56,7 +56,7 @@ _WORD_LANE = 3
 
 
 class LatentLanguage(ExactModel[Sequence[int]]):
-    """What a checkpoint of words generates.
+    """The texts that a checkpoint of words generates.
 
     Its words are those that the model can utter, the unknown word among them if the
     model does not exclude it. In float32 a draw on the edge between two words can

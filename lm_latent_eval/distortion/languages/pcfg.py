@@ -112,7 +112,7 @@ class PCFG(ExactModel[Sequence[int]]):
         return Sample(drawn, self.log_p(drawn))
 
     def derivation(self, seed: int, index: int) -> Derivation:
-        """Return how :meth:`sample` came to a sequence, which is not cut here."""
+        """Return the derivation of a sequence of :meth:`sample`, uncut."""
         steps = self._rewriter.steps(sequence_key(seed, index))
         return Derivation.of(steps, self.grammar.rules)
 

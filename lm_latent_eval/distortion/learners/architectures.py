@@ -89,7 +89,7 @@ class Start(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Return what tells it from others, for a JSON file."""
+        """Return an identifying description, as JSON."""
         ...
 
 

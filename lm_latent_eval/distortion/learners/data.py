@@ -176,7 +176,7 @@ class TextData:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        """Check that there is something to read, and by what.
+        """Check that file and tokenizer can be read.
 
         Raises:
             ValueError: If not.
@@ -267,7 +267,7 @@ class TrainingData(Protocol):
 
     @property
     def vocabulary(self) -> TokenIds:
-        """What the sequences are made of."""
+        """Token ids of the sequences."""
         ...
 
     @property
@@ -290,7 +290,7 @@ class TrainingData(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove what lies on disk for a training alone, which is over."""
+        """Remove files that only a finished training needed."""
         ...
 
     def drawn(self, epochs: int) -> tuple[Corpus, range] | None:
@@ -303,8 +303,8 @@ class TrainingData(Protocol):
 
 
 @dataclass(frozen=True)
-class CorpusData:
-    """The sequences of a corpus, memory-mapped."""
+class _LikeCorpus:
+    """Base class of data with the token ids and the maximum length of a corpus."""
 
     corpus: Corpus
 
@@ -315,6 +315,11 @@ class CorpusData:
     @property
     def max_length(self) -> int:
         return self.corpus.max_length
+
+
+@dataclass(frozen=True)
+class CorpusData(_LikeCorpus):
+    """The sequences of a corpus, memory-mapped."""
 
     @property
     def num_sequences(self) -> int:
@@ -344,7 +349,7 @@ class CorpusData:
 
 
 @dataclass(frozen=True)
-class FreshData:
+class FreshData(_LikeCorpus):
     """New sequences of a language every epoch: none is ever seen twice.
 
     Epoch e has the sequences ``first + e n .. first + (e + 1) n - 1`` of the seed of a
@@ -359,7 +364,6 @@ class FreshData:
         quiet: Show no progress bar.
     """
 
-    corpus: Corpus
     language: Language
     num_sequences: int
     directory: Path
@@ -375,14 +379,6 @@ class FreshData:
             raise ValueError(
                 f"{self.num_sequences} fresh sequences an epoch: expected at least 1"
             )
-
-    @cached_property
-    def vocabulary(self) -> TokenIds:
-        return TokenIds.of(self.corpus)
-
-    @property
-    def max_length(self) -> int:
-        return self.corpus.max_length
 
     @property
     def repeated(self) -> None:

@@ -221,11 +221,7 @@ class LatentLearner:
         Raises:
             ValueError: If corpus and checkpoint do not fit together.
         """
-        words = words_of(corpus)
-        check_whole(corpus)
-        checkpoint = load_checkpoint(
-            path, device=parse_device(device), dtype=parse_dtype(dtype)
-        )
+        checkpoint, words = _opened(path, corpus, device, dtype)
         how = ScoringOptions.parse(**options)
         return cls(checkpoint, words, corpus.end_id, how, batch_size=batch_size)
 
@@ -327,6 +323,19 @@ class LatentLearner:
             )
 
 
+def _opened(
+    path: str | Path,
+    corpus: Corpus,
+    device: torch.device | str | None,
+    dtype: torch.dtype | str | None,
+) -> tuple[Checkpoint, Mapping[int, str]]:
+    """Load a checkpoint and the words of a corpus of whole sequences."""
+    words = words_of(corpus)
+    check_whole(corpus)
+    where, kind = parse_device(device), parse_dtype(dtype)
+    return load_checkpoint(path, device=where, dtype=kind), words
+
+
 def _check_options(options: ScoringOptions) -> None:
     if options.target_stderr is not None:
         raise ValueError(
@@ -404,21 +413,12 @@ class EveryTree:
     ) -> Self:
         """Load a checkpoint for the sequences of a corpus.
 
-        Args:
-            path: A checkpoint directory.
-            corpus: Names the words, and must have whole sequences.
-            device: Where to compute; None is a GPU if there is one.
-            dtype: ``float32`` or ``float64``; None is that of the file.
-            options: As :class:`EveryTree`.
+        Arguments are those of :meth:`LatentLearner.load` and of :class:`EveryTree`.
 
         Raises:
             ValueError: If corpus and checkpoint do not fit together.
         """
-        words = words_of(corpus)
-        check_whole(corpus)
-        checkpoint = load_checkpoint(
-            path, device=parse_device(device), dtype=parse_dtype(dtype)
-        )
+        checkpoint, words = _opened(path, corpus, device, dtype)
         return cls(checkpoint, words, corpus.end_id, **options)
 
     def score(

@@ -115,7 +115,7 @@ def train_grammar(
 
     Raises:
         ValueError: If the corpora are of different words, sequences were cut, or the
-            objective needs trees that there are not.
+            objective needs trees, and there are none.
     """
     words = words_of(corpus)
     if words != words_of(dev):

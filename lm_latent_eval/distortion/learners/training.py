@@ -144,7 +144,7 @@ class LearnerTrainer(Trainer):
         return float(optimizer.param_groups[0]["lr"])
 
     def get_train_dataloader(self) -> Any:
-        """Return the batches; they are no DataLoader, and need no more than this."""
+        """Return the batches, an iterable in place of a DataLoader."""
         return self._batches
 
     def training_step(
@@ -444,7 +444,7 @@ def _own_randomness() -> Iterator[None]:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Show no bar for every file that transformers writes, nor what it does besides."""
+    """Silence transformers' progress bars and messages."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

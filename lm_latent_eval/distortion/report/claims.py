@@ -31,7 +31,7 @@ LATE = 3
 
 
 class ClaimVerdict(StrEnum):
-    """What numbers say of a claim."""
+    """Verdict on a claim."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -46,7 +46,7 @@ class ClaimVerdict(StrEnum):
 
     @classmethod
     def both(cls, one: ClaimVerdict, other: ClaimVerdict) -> ClaimVerdict:
-        """Say whether two things are so: one that is not decides."""
+        """Return the conjunction of two verdicts."""
         if cls.FAILS in (one, other):
             return cls.FAILS
         return cls.HOLDS if one == other == cls.HOLDS else cls.UNDECIDED
@@ -54,7 +54,7 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ClaimCase:
-    """One model, and what it says of a claim."""
+    """One model with its verdict on a claim."""
 
     name: str
     verdict: ClaimVerdict

@@ -74,7 +74,7 @@ class Report:
     layout: Layout
     output: Path
     tables: dict[str, Table] = field(default_factory=dict)
-    """What was told so far, by the name of its files."""
+    """Tables so far, by the name of their files."""
 
     @property
     def learners(self) -> Learners:
@@ -82,7 +82,7 @@ class Report:
         return Learners(self.plan)
 
     def sections(self) -> Iterator[str]:
-        """Draw every figure; yield what a reader is told of each."""
+        """Draw every figure; yield a paragraph about each."""
         learners = self.learners
         yield "## Claims"
         yield self._claims()
@@ -270,6 +270,6 @@ class Report:
         return Trajectory.open(self.layout.trajectory(learner, "test"))
 
     def _kept(self, table: Table, stem: Path) -> str:
-        """Keep a table, which goes beside its figure; return it for ``tables.md``."""
+        """Write a table beside its figure; return it for ``tables.md``."""
         self.tables[stem.name] = table
         return rendered(table, "text")

@@ -81,7 +81,7 @@ FEWEST = 11
 
 
 class Bins(StrEnum):
-    """What the bins of an error curve have in common."""
+    """Base class of error curves: their bins."""
 
     WIDTH = "width"
     """Equal ranges of true log-probability; only those with more than ten count."""

@@ -141,7 +141,7 @@ class ErrorBin:
         not added: each sequence was estimated from draws of its own, so resampling
         sequences resamples their noise, and the interval is that much wider already.
         (Estimates that share draws break this.) False where the estimator is not
-        ``trusted``, since nobody can tell then.
+        ``trusted``, since it cannot be told then.
         """
         return self.trusted and self.upper - self.estimator_bias < 0
 

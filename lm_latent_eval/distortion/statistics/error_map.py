@@ -180,7 +180,7 @@ class ErrorMap:
 
 @dataclass(frozen=True)
 class _Moments:
-    """What is kept of some errors."""
+    """Count, mean and squared deviations of some errors."""
 
     count: int = 0
     mean: float = 0.0

@@ -48,7 +48,7 @@ class LatentSizes:
 
 @dataclass(frozen=True)
 class DistortionPlan:
-    """What a study of distortion trains, draws and scores.
+    """Plan of a study of distortion: what to train, draw and score.
 
     Attributes:
         sizes: Of ``lstm``, ``small``, ``medium`` and ``large``: the name of an
@@ -215,7 +215,7 @@ class LearnerSpec:
 
     @property
     def label(self) -> str:
-        """What a reader calls it, among others that were trained alike."""
+        """Label in figures, among learners of the same training."""
         return LABELS[self.size]
 
 
@@ -248,7 +248,7 @@ class Learners:
 
     @property
     def mapped(self) -> list[LearnerSpec]:
-        """Figures 5 and 11: those whose probabilities are looked for elsewhere."""
+        """Figures 5 and 11."""
         return [LearnerSpec("medium", self.plan.temperature, online=True)]
 
     @property
@@ -332,7 +332,7 @@ class Layout:
         return self.output / "scores" / learner.name / kind
 
     def latent(self, part: str) -> Path:
-        """What belongs to the latent learner."""
+        """Folder of the latent learner."""
         return self.output / "latent" / part
 
     def latent_scores(self, *what: str | int) -> Path:

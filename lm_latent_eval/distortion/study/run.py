@@ -34,7 +34,7 @@ from lm_latent_eval.ledger.files import going_on
 KIND = "study of distortion"
 
 Step = tuple[str, Callable[[], object]]
-"""What a reader is told, and what is done."""
+"""Description of a step, and its function."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _begin(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Write nothing for a study that was killed: its next run may have begun."""
+    """End this process if the study's main process was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

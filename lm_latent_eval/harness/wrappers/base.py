@@ -31,7 +31,7 @@ from lm_latent_eval.options import TRUTHS, one_of, truth, whole
 from lm_latent_eval.scoring.options import parse_device
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-"""How Python says that a function has no such argument."""
+"""Python's message for an unknown argument."""
 
 
 def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def refusing(arguments: Mapping[str, Any], options: Sequence[str]) -> Iterator[None]:
-    """Name an argument that nobody knows or that has another type than transformers'.
+    """Turn errors about unknown arguments or wrong types into messages for users.
 
     Args:
         arguments: Those that a network is loaded with.
@@ -168,9 +168,9 @@ class Wrapper(Backend):
     loader: ClassVar[type[HFLM]] = HFLM
     reads: ClassVar[str] = "AutoModelForCausalLM"
     such_as: ClassVar[str] = "GPT-2"
-    """What networks it takes, for errors."""
+    """Kind of networks, for error messages."""
     mixes_precision: ClassVar[Mapping[str | None, tuple[str, ...]]] = {}
-    """What ``mixed_precision_dtype`` of ``--model hf`` may be by estimator: types whose
+    """Values of ``mixed_precision_dtype`` by estimator: types whose
     rounding is below the Monte Carlo error (docs/errors.md)."""
 
     def __init__(
@@ -248,7 +248,7 @@ class Wrapper(Backend):
         )
 
     def _refuse_misspelled(self, arguments: dict[str, Any], ours: Any) -> None:
-        """Tell a misspelled option from what transformers may know beside ``hf``."""
+        """Refuse misspelled options; pass on arguments of transformers."""
         known = inspect.signature(HFLM.__init__).parameters
         for name in arguments.keys() - known.keys():
             if near := difflib.get_close_matches(name, ours, n=1, cutoff=0.8):

@@ -20,10 +20,10 @@ from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
     host,
+    hypothetical_metrics,
     or_without,
     run_digest,
     running_tasks,
-    said,
 )
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
 from lm_latent_eval.ledger.database import UNFINISHED, remove
@@ -46,7 +46,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class TaskDocument:
-    """A document of a task, with all that is asked about it."""
+    """A document of a task with all of its requests."""
 
     task: str
     of_task: Any
@@ -58,17 +58,17 @@ class TaskDocument:
         return [i.args[1] for i in self.instances if i.args[0] == question]
 
     def kept(self, thoughts: Thoughts) -> Kept:
-        """Put thoughts in their place."""
+        """Return the document with its thoughts, as files keep them."""
         return Kept(self.number, thoughts, self._right(thoughts))
 
     def _right(self, thoughts: Thoughts) -> tuple[float, ...] | None:
-        """Ask the task what it would call each answer, were that the most probable."""
+        """Return the task's accuracy for each answer, were that the most probable."""
         if len(thoughts.answers) < 2:
             return None
         scores = []
         for answer in thoughts.answers:
             chosen = (thoughts.question, answer)
-            values = said(
+            values = hypothetical_metrics(
                 self.of_task,
                 self.instances,
                 [(0.0 if i.args == chosen else -1e9, False) for i in self.instances],
@@ -80,7 +80,7 @@ class TaskDocument:
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
-    """Return what is asked of this process, by the names of questions."""
+    """Return this process's questions by name."""
     found: dict[str, TaskDocument] = {}
     for name, task in tasks.items():
         for instance in task.instances:
@@ -122,7 +122,7 @@ class ThoughtRecorder:
     def following(
         self, settings: Settings
     ) -> Iterator[tuple[Callable[[Thoughts], None], Mapping[Key, Thoughts]]]:
-        """Yield what keeps thoughts as soon as they are drawn, and those known before.
+        """Yield a function that stores thoughts as they are drawn, and known thoughts.
 
         Args:
             settings: What the numbers depend on.
@@ -143,7 +143,7 @@ class ThoughtRecorder:
             yield keep, known
 
     def collect(self, settings: Settings) -> None:
-        """Put together what all processes thought, an interrupted run's too."""
+        """Gather the thoughts of all processes and of an interrupted run."""
         self._take_up(settings)
         own, self._own = [*self._own.values()], {}
         asked = task_documents(running_tasks()) if host() else {}
@@ -195,7 +195,7 @@ class ThoughtRecorder:
         self._own[thoughts.name, thoughts.question] = thoughts
 
     def _take_up(self, settings: Settings) -> Mapping[Key, Thoughts]:
-        """Return what the same run, killed, has thought about what is asked now."""
+        """Return the thoughts that an interrupted run of the same command left."""
         if self._known is None:
             self._known = {}
             where = host()

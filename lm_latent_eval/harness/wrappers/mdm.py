@@ -26,7 +26,7 @@ class MaskedLM(HFLM):
 
     def _get_backend(self, config: Any, **_: Any) -> None:
         """Choose a class of transformers: a masked LM, or what own code is for."""
-        self.backend = "causal"  # of lm-eval's two; nothing here asks for it
+        self.backend = "causal"  # one of lm-eval's two; not used here
         refuse_uniform(config, config.name_or_path)
         own = getattr(config, "auto_map", None) or {}
         found: Any

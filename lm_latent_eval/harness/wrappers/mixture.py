@@ -20,10 +20,10 @@ from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
-    asking_a_component,
+    component_call,
     host,
+    hypothetical_metrics,
     running_tasks,
-    said,
 )
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.latent import Normalization
@@ -154,7 +154,7 @@ class LatentMixture(Backend):
         return written.pop()
 
     def _about_run(self) -> dict[str, Any]:
-        """Say what components are worth, and leave them beside the results."""
+        """Add the components' worth to the results, and write their file."""
         info = super()._about_run()
         found = dict(_questions())
         ours: dict[str, Any] = {task: worth(some) for task, some in found.items()}
@@ -234,7 +234,7 @@ class _Component:
                 )
                 for number, each in enumerate(some)
             ]
-            with asking_a_component():
+            with component_call():
                 answers = (
                     self.lm.loglikelihood_rolling(requests)
                     if whole
@@ -284,7 +284,7 @@ def _identity(lm: LM, base: str, arguments: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _event(lm: LM) -> str | None:
-    """Say what a log-likelihood is of, beside its string; None: it is not known.
+    """Return the event whose log p a model gives (its end rule); None: unknown.
 
     After the last token of a string another tokenizer may still be within one, so
     "these tokens, and then others" is not the same of both. The bytes of a string are.
@@ -305,7 +305,7 @@ def _event(lm: LM) -> str | None:
 
 
 def _same_event(loaded: Mapping[str, _Component]) -> str | None:
-    """Return what the numbers of all models are of.
+    """Return the event that all models score, or refuse a mixture of several.
 
     Raises:
         ValueError: If that differs, or is not known of several.
@@ -380,12 +380,12 @@ def _answered(instance: Any) -> MixtureAnswer | None:
 def _right(
     task: Any, instances: Sequence[Any], places: Sequence[int]
 ) -> tuple[float, ...] | None:
-    """Ask the task what it would call each option, were that the most probable."""
+    """Return the task's accuracy for each option, were that the most probable."""
     if len(places) < 2:
         return None
     scores = []
     for place in places:
-        values = said(
+        values = hypothetical_metrics(
             task,
             instances,
             [(0.0 if n == place else -1e9, False) for n in range(len(instances))],

@@ -42,7 +42,7 @@ class LatentTokens(Wrapper):
         return found
 
     def _begun(self, instance: Instance) -> Instance:
-        """Return the same request after the token that texts follow."""
+        """Return the same request after the start token."""
         token = self._loaded.prefix_token_id
         begin = self._loaded.tok_decode([token], skip_special_tokens=False)
         if self._tokens(begin) != [token]:

@@ -2,6 +2,6 @@
 
 ``modeling`` has p(x, z) and the proposals, ``network`` their layers, ``latents`` the
 chains, the distribution of one step and the entity slots, ``steps`` what the engine
-unfolds, ``training`` all about annotation. Besides: ``following`` (scores of given
+unfolds, ``training`` all about annotation. Besides: ``given_chains`` (scores of given
 chains), ``data`` (CoNLL files).
 """

@@ -69,7 +69,7 @@ class Steps:
     mention: Tensor
     """log p(r_t), (P, 2) nats."""
     query: Tensor
-    """What slots are multiplied with for p(e_t), (P, D)."""
+    """Vectors that score slots for p(e_t), (P, D)."""
     length: Tensor
     """The part of the length scores that no entity changes, (P, M)."""
     length_weight: Tensor
@@ -79,11 +79,11 @@ class Steps:
     update: Tensor
     """u, towards which the entity of the token *before* the place moves, (P, D)."""
     update_query: Tensor
-    """What a slot is multiplied with for d, (P, D)."""
+    """Vectors that score a slot for d, (P, D)."""
     time: Tensor
     """When the decision falls, in tokens from the beginning, (P,)."""
     lag: int
-    """How much earlier u was read."""
+    """Steps since u was read."""
     num_tokens: int
     """T."""
     twist: Callable[[Tensor, Tensor], Tensor] | None
@@ -271,7 +271,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class EntityState:
-    """Where B texts with K chains each stand.
+    """State of B texts with K chains each.
 
     The slot of the last token's entity has not moved yet: what it moves towards may
     depend on reading that token, which p does only when it goes on. What was decided
@@ -343,7 +343,7 @@ class Terms(NamedTuple):
     start: Tensor
     """Where the terms of each sum begin, on the host, (N,)."""
     of: Tensor
-    """What is summed, see ``Versions.term``, on the host, (M,)."""
+    """Summands, see ``Versions.term``, on the host, (M,)."""
     weight: Tensor
     """(M,)."""
 

@@ -31,7 +31,7 @@ from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
-from lm_latent_eval.models.entitynlm.following import Encoded, Following
+from lm_latent_eval.models.entitynlm.given_chains import Encoded, GivenChains
 from lm_latent_eval.models.entitynlm.latents import Chains, EntityState
 from lm_latent_eval.models.entitynlm.network import NUMBERS, Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
@@ -73,7 +73,7 @@ class EntityNLM(Pretrained):
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     config: EntityNLMConfig
 
     def __init__(self, config: EntityNLMConfig) -> None:
@@ -95,7 +95,7 @@ class EntityNLM(Pretrained):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
@@ -106,24 +106,24 @@ class EntityNLM(Pretrained):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Return what was read, with the targets and the chains that it now has."""
+        """Reuse an encoding after targets or chains change."""
         return replace(encoded, batch=batch, state=after or encoded.state)
 
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
-        following = encoded.follow(chains)
-        log_words = self._log_words(encoded, chains, following)
-        return (following.log_prob() + log_words).sum(-1)
+        given = encoded.follow(chains)
+        log_words = self._log_words(encoded, chains, given)
+        return (given.log_prob() + log_words).sum(-1)
 
     def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
         return self._log_words(encoded, chains, encoded.follow(chains))
 
     def _log_words(
-        self, encoded: Encoded, chains: Chains, following: Following
+        self, encoded: Encoded, chains: Chains, given: GivenChains
     ) -> Tensor:
         return self.generative.words.log_prob(
-            encoded.hidden, encoded.batch, *following.contexts()
+            encoded.hidden, encoded.batch, *given.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
@@ -137,7 +137,7 @@ class EntityNLM(Pretrained):
         probable ones, which together have a probability below ``NEGLIGIBLE``.
 
         Args:
-            encoded: B pieces of one token, whose targets are not looked at.
+            encoded: B pieces of one token, whose targets are ignored.
             log_w: Log-weights of the K histories in nats, (B, K).
             uniforms: Random numbers, which a sum needs none of.
 
@@ -161,7 +161,7 @@ class EntityNLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the best first."""
+        """Names of its proposals, the default first."""
         trained = (name for name in READING_MOST if name in self.proposals)
         return ["adapted", *trained, "prior"]
 
@@ -253,7 +253,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Return what was read, after other chains."""
+        """Reuse an encoding after chains change."""
         return self.model.encode_again(encoded, batch, after)
 
     def _read(self, batch: TokenBatch, after: EntityState | None) -> Encoded:
@@ -311,7 +311,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def moved(
         self, encoded: Encoded, chains: Chains, uniforms: Uniforms
     ) -> tuple[Chains, Tensor]:
-        """Take one decision of each chain anew."""
+        """Propose a local move: redraw one decision of each chain."""
         longest = self.model.config.max_mention_length
         _, length = encoded.batch.on_host
         chains, log_ratio = moved(Chains(*fetched(*chains)), length, longest, uniforms)

@@ -20,8 +20,7 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Steps, Versions, marked
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.batch import TokenBatch, known_ids
 
 NUMBERS = 1 << 23
 """Scores (tokens x V), numbers of vectors, held at a time."""
@@ -94,7 +93,8 @@ class Words(nn.Module):
             batch: The tokens.
             at: Contexts, (A, D).
         """
-        target, hidden = self._uttered(batch).flatten(), hidden.flatten(0, 1)
+        target, _ = batch.uttered(self.config.vocab_size)
+        target, hidden = target.flatten(), hidden.flatten(0, 1)
         at_once = max(1, NUMBERS // self.config.vocab_size)
         value, slope = [], []
         for context in at:
@@ -121,12 +121,6 @@ class Words(nn.Module):
         log_p = log_p.gather(1, target[:, None])[:, 0].nan_to_num(neginf=0.0)
         return log_p, difference @ self.entity.weight
 
-    def _uttered(self, batch: TokenBatch) -> Tensor:
-        """Replace words that cannot be uttered by the unknown word, (B, T)."""
-        return batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
-
     def log_prob(
         self, hidden: Tensor, batch: TokenBatch, versions: Versions, which: Tensor
     ) -> Tensor:
@@ -152,8 +146,7 @@ class Words(nn.Module):
             return_inverse=True
         )
         place, vector = pairs // many, pairs % many
-        target = self._uttered(batch)
-        cost = batch.unknown_log_prob.masked_fill(target != UNKNOWN, 0.0)
+        target, cost = batch.uttered(self.config.vocab_size)
         log_p = widened(self._log_pairs(hidden, target, versions, place, vector))
         log_p = log_p + cost.flatten()[sent(place, device)]
         zeros = log_p.new_zeros(shape)
@@ -339,13 +332,13 @@ class Trunk(nn.Module):
         self, tokens: Tensor, length: Tensor, carry: Carry | None
     ) -> tuple[Tensor, Carry]:
         """Run over tokens; return hidden states (B, T, D) and the new state."""
-        known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        known = known_ids(tokens, self.config.vocab_size)
         hidden, carry = self.rnn(self.token_embeddings(known), length, carry)
         return hidden, carry
 
     @property
     def first_slot(self) -> Tensor:
-        """How every slot begins, (D,); without the originals' noise of 1e-4."""
+        """Initial vector of every slot, (D,); without the originals' noise of 1e-4."""
         return F.normalize(self.mention.weight[1], dim=-1)
 
     def steps(

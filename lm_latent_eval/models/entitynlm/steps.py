@@ -86,7 +86,7 @@ class Unfolding:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where K chains of each of B texts stand."""
+    """State of K chains of each of B texts."""
 
     walk: Unfolding
     """(B K) rows."""
@@ -132,7 +132,7 @@ class ChainSteps:
         return every * self.steps.num_tokens + t
 
     def _moved(self, state: Standing, place: Tensor) -> Unfolding:
-        """Move the slots of whom the last tokens mention."""
+        """Move the slots of the entities that the last tokens mention."""
         mentioned, most = state.mentioned or mentions(state.walk.entity)
         walk = state.walk.roomy(most)
         walk.settle(self.steps, sent(mentioned, place.device), place)
@@ -225,7 +225,7 @@ class ChainSteps:
 
 
 def mentions(entity: Tensor) -> tuple[Tensor, int]:
-    """Return which rows mention somebody, on the host, and the largest entity."""
+    """Return which rows mention an entity, on the host, and the largest entity."""
     (entity,) = fetched(entity)
     return (entity != NOBODY).nonzero()[:, 0], int(entity.max()) if len(entity) else 0
 

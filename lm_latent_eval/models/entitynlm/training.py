@@ -14,7 +14,7 @@ from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.data import CoreferenceText
 from lm_latent_eval.models.entitynlm.latents import NOBODY, Chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
+from lm_latent_eval.models.learning import annotated_parts, train_annotated
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, WordTokenizer, split
 from lm_latent_eval.training.options import EntityNLMSize, Options
@@ -59,23 +59,14 @@ def train_entitynlm(
     torch.manual_seed(options.seed)
     model = EntityNLM(config)
     annotate = Annotator(tokenizer, size.max_mention_length)
-    train_checkpoint(
-        model,
-        parts(model),
-        [annotate(text) for text in texts],
-        [annotate(text) for text in dev],
-        directory,
-        tokenizer,
-        options,
-        size=lambda item: len(item[0]),
-        about=vars(size),
-        spelled=[text.text for text in texts],
+    train_annotated(
+        model, parts(model), annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
 
 
 def parts(model: EntityNLM) -> dict[str, Part[Item]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
     return annotated_parts(model, _collate)
 
 

@@ -188,7 +188,7 @@ class Annotation:
     """The token after its last one."""
     entity: str
     source: str
-    """What found it: WIKI, KG or COREF."""
+    """Source of the annotation: WIKI, KG or COREF."""
     edges: tuple[tuple[str, str], ...]
     """(relation, parent); none if the entity is new."""
 

@@ -56,7 +56,7 @@ class ExpectedParents:
     recent: Tensor
     """r, (B, T, S)."""
     unknown: Tensor
-    """What the parents from before the piece weigh, of whom nothing is known, (T,)."""
+    """Weight of the unknown parents from before the piece, (T,)."""
     known: Tensor
     """Whether the edges of a state are listed, (B, S)."""
     head: Tensor

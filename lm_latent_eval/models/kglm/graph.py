@@ -13,7 +13,7 @@ of the extended vocabulary (words the model can utter, then words it can only co
 the identity for new models, while converted ones share rows among literals.
 
 Of a loaded graph only what is looked up is read (``graph_file.py``). It stays on the
-host, wherever the model is: who can follow whom is asked for there. Graphs of millions
+host, wherever the model is, since edges are looked up there. Graphs of millions
 of edges are built from triples by sorting and indexing columns, 8 bytes an id.
 """
 

@@ -255,7 +255,7 @@ BY_ENTITY = ("node_of_entity", "has_edges")
 """Columns that are as long as the models' own tables, and are read with them."""
 
 WINDOWS, WIDTH = 4, 1024
-"""How many windows of how many rows of a long column are looked at when loading."""
+"""Number and rows of the windows of a long column that loading checks."""
 
 Columns = dict[str, Any]
 """``Rows`` of ``COLUMNS`` and perhaps of ``LOOKUPS``, ``PackedNames`` of ``NAMES``, and
@@ -365,7 +365,7 @@ def _columns(file: TensorFile, checked: bool) -> Columns:
 # -- checks -------------------------------------------------------------------------
 
 Look = Callable[[Rows], Tensor]
-"""What a check looks at of a column, in order."""
+"""Windows of a column that a check reads, in order."""
 
 whole = everything
 

@@ -69,7 +69,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 class Mention(IntEnum):
-    """What a token does, in the numbering of the original checkpoints."""
+    """Type of a token's decision, in the numbering of the original checkpoints."""
 
     NONE = 0
     NEW = 1
@@ -117,7 +117,7 @@ class Rows:
 
 
 class Parents(NamedTuple):
-    """What a DERIVED mention may be derived from, for every row, flat."""
+    """Possible parents of a DERIVED mention, for every row, flat."""
 
     row: Tensor
     """Non-decreasing, on the host, (N,)."""
@@ -404,7 +404,7 @@ class NextStep:
 
 @dataclass(frozen=True)
 class KGLMState:
-    """Where B texts with K walks each stand."""
+    """State of B texts with K walks each."""
 
     carry: Carry
     history: Tensor
@@ -432,9 +432,9 @@ class Encoded:
     """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
     carry: Carry
     search: NextStep | None = None
-    """What beams go by, where that is not ``walk``."""
+    """Steps of beams, where these are not ``walk``."""
     gains: ParentGains | None = None
-    """What beams add to it for the entities that walks have mentioned."""
+    """What entities that a walk has mentioned add to their ranks."""
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after given walks; where the text stands is of its end."""
@@ -449,7 +449,7 @@ class Encoded:
         )
 
     def log_twist(self, t: int, after: KGLMState) -> Tensor:
-        """Return what is expected of tokens t and on, (B, K) float64 nats."""
+        """Return the twist: expected log p of tokens t and on, (B, K) float64 nats."""
         window = after.history
         if self.walk.expected is None or t == self.text.shape[1]:
             return wide_zeros(window.shape[:2], self.text.device)

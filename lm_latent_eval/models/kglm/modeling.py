@@ -79,7 +79,7 @@ class KGLM(Pretrained):
     base_model_prefix = "kglm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     config: KGLMConfig
 
     def __init__(self, config: KGLMConfig, graph: KnowledgeGraph | None = None) -> None:
@@ -140,7 +140,7 @@ class KGLM(Pretrained):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return (
             Normalization.ONE
@@ -163,7 +163,7 @@ class KGLM(Pretrained):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
     ) -> Encoded:
-        """Return what was read, with the targets and the walks that it now has."""
+        """Reuse an encoding after targets or walks change."""
         history = after.history if after else encoded.history
         return replace(encoded, batch=batch, history=history)
 
@@ -283,7 +283,7 @@ class KGLM(Pretrained):
         together have a probability below ``NEGLIGIBLE``.
 
         Args:
-            encoded: B pieces of one token, whose targets are not looked at.
+            encoded: B pieces of one token, whose targets are ignored.
             log_w: Log-weights of the K histories in nats, (B, K).
             uniforms: Random numbers, which a sum needs none of.
 
@@ -367,18 +367,18 @@ class KGLM(Pretrained):
         return self._alias_keys(node)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch between training and evaluation; forget what weights may change."""
+        """Switch between training and evaluation; drop values computed from weights."""
         self._forget()
         return super().train(mode)  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Forget what was derived from weights that move."""
+        """Drop cached values before weights move."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._forget()
         return self
 
     def _forget(self) -> None:
-        """Drop what was derived from weights and graph."""
+        """Drop values that were computed from weights and graph."""
         self._alias_keys = None
         self.__dict__.pop("_introducible", None)
 
@@ -386,7 +386,7 @@ class KGLM(Pretrained):
 
     @property
     def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the default first."""
+        """Names of its proposals, the default first."""
         trained = (name for name in READING_MOST if name in self.proposals)
         return ["adapted", *trained, "prior"]
 
@@ -449,7 +449,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
     ) -> Encoded:
-        """Return what was read, after other walks."""
+        """Reuse an encoding after walks change."""
         return self.model.encode_again(encoded, batch, after)
 
     def _read(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
@@ -515,7 +515,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
     def moved(
         self, encoded: Encoded, walks: Walks, uniforms: Uniforms
     ) -> tuple[Walks, Tensor]:
-        """Draw one decision of each walk anew."""
+        """Propose a local move: redraw one decision of each walk."""
         _, length = encoded.batch.on_host
         return moved(encoded.walk, *encoded.on_host(walks), length, uniforms)
 

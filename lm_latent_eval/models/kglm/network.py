@@ -29,12 +29,12 @@ from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.models.kglm.scores import EntityScores, StepScores, Twist
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
+from lm_latent_eval.text.batch import known_ids
+from lm_latent_eval.text.words import UNKNOWN
 
 HIDDEN_WORDS, HIDDEN_ENTITIES = 0.15, 0.5
 """Shares of words and of entity scores hidden from a smoothing proposal in training: it
 must find entities by their names where words and entities are ones it never saw."""
-
-UNKNOWN = 1
 
 NUMBERS = 1 << 22
 """Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
@@ -107,7 +107,7 @@ class Words(nn.Module):
             longest = 1 + int((forms != 0).any(0).nonzero().max())
             words = forms[some, :longest]
             row, column = (words != 0).nonzero(as_tuple=True)
-            words = words.masked_fill(words >= self.config.vocab_size, UNKNOWN)
+            words = known_ids(words, self.config.vocab_size)
             there = sent(
                 torch.stack([row, column, some[row] * length + column]), device
             )
@@ -445,7 +445,7 @@ class Trunk(nn.Module):
         self, tokens: Tensor, length: Tensor, carry: Carry | None
     ) -> tuple[Tensor, Tensor, Tensor, Carry]:
         """Run over tokens; return h^t, h^h, h^r, each (B, T, .), and the new state."""
-        known = tokens.masked_fill(tokens >= self.config.vocab_size, UNKNOWN)
+        known = known_ids(tokens, self.config.vocab_size)
         if self.matching is not None and self.training:
             known = known.masked_fill(
                 torch.rand(known.shape, device=known.device) < HIDDEN_WORDS, UNKNOWN

@@ -16,7 +16,7 @@ from lm_latent_eval.models.kglm.data import NAMING, AnnotatedText, Knowledge, Sp
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.learning import annotated_parts, train_checkpoint
+from lm_latent_eval.models.learning import annotated_parts, train_annotated
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import KGLMSize, Options
@@ -54,17 +54,8 @@ def train_kglm(
     tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    train_checkpoint(
-        model,
-        parts(model),
-        [annotate(text) for text in texts],
-        [annotate(text) for text in dev],
-        directory,
-        tokenizer,
-        options,
-        size=lambda item: len(item[0]),
-        about=vars(size),
-        spelled=[text.text for text in texts],
+    train_annotated(
+        model, parts(model), annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
 
@@ -98,7 +89,7 @@ def new_model(
 
 
 def parts(model: KGLM) -> dict[str, Part[Item]]:
-    """Return what is trained: log p(x, z) and log q(z | x) of every proposal."""
+    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
     return annotated_parts(model, _collate)
 
 
@@ -161,7 +152,7 @@ def build_graph(
     max_aliases: int,
     max_alias_words: int,
 ) -> KnowledgeGraph:
-    """Build the knowledge graph that annotated texts speak of."""
+    """Build the knowledge graph of annotated texts."""
     # A word that is unknown cannot be copied: it could stand for any.
     aliases = {
         entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]

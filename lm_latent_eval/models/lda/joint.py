@@ -34,7 +34,7 @@ from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import CheckedConfig, value
 from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
 
 
@@ -88,7 +88,7 @@ class TopicConditionals:
     """
 
     scores: Tensor
-    """What a decision is worth by itself, nats, (B, T, N) float64."""
+    """Score of a decision by itself, nats, (B, T, N) float64."""
     inside: Tensor
     """Which places hold a token, (B, T)."""
     alpha: Tensor | None
@@ -164,7 +164,7 @@ class LDAJoint(StepLM):
         "completion"
     )
     normalization = Normalization.BY_LENGTH
-    """What its probabilities of all texts total: one for each number of words."""
+    """Total of its probabilities: one for each number of words."""
     config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:
@@ -196,12 +196,8 @@ class LDAJoint(StepLM):
 
     def read(self, batch: TokenBatch) -> Tensor:
         """Return log phi of each word under each topic, (B, T, N) float64."""
-        known = batch.targets.masked_fill(
-            batch.targets >= self.config.vocab_size, UNKNOWN
-        )
-        log_words = self.log_phi().T[known]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
-        return log_words + cost[..., None]
+        known, cost = batch.uttered(self.config.vocab_size)
+        return self.log_phi().T[known] + cost[..., None]
 
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return how often each topic was drawn before all text, (B, 1, N)."""

@@ -171,9 +171,9 @@ class LDA(LDAJoint):
     base_model_prefix = "lda"
     main_input_name = "inputs"
     estimators = ("ais", "l2r", "chib", "auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("document", ADAPTED, PRIOR)
-    """What ``proposal`` can return."""
+    """Names of its proposals."""
 
     def __init__(self, config: LDAConfig) -> None:
         super().__init__(config)

@@ -7,7 +7,7 @@ from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
 
 
 class RelationConfig(CheckedConfig):
-    """What the relation models' configurations share.
+    """Base class of the configurations of relation models.
 
     Args:
         vocab_size: V, words the model can utter (padding, unknown, start and end too).

@@ -128,11 +128,11 @@ class Encoded:
 
     batch: TokenBatch
     value: Tensor
-    """What everything is predicted from, (B, T, inner)."""
+    """Hidden states that everything is predicted from, (B, T, inner)."""
     costs: Lattice
-    """What words and names cost, which is where the model is."""
+    """Log-probabilities of words and names, on the model's device."""
     state: RelationState
-    """Where the readings before the pieces stand."""
+    """State of the readings before the pieces."""
     carry: Any
     topics: Topics
 

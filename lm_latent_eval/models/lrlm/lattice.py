@@ -121,7 +121,7 @@ def log_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
 
 
 def sunk(value: Tensor) -> Tensor:
-    """Write what is impossible as ``-inf``."""
+    """Replace values of about ``FLOOR`` and less by ``-inf``."""
     return value.masked_fill(value < FLOOR / 2, -torch.inf)
 
 
@@ -132,12 +132,12 @@ class Lattice:
     length: Tensor
     """Words of each text, (B,)."""
     word: Tensor
-    """What it costs to utter each word, (B, T) float64, 0 after the last."""
+    """Log-probability of uttering each word, (B, T) float64, 0 after the last."""
     arcs: Arcs
     score: Tensor
-    """What each arc costs, (N,) float64."""
+    """Log-probability of each arc, (N,) float64."""
     log_prior: Tensor
-    """What its topic costs where none is known, (N,) float64."""
+    """Log-probability of its topic where none is known, (N,) float64."""
     also: Tensor
     """Further (text, topic) rows, as text * (num_topics + 1) + topic, (M,)."""
     num_topics: int

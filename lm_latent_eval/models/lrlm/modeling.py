@@ -54,7 +54,7 @@ from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import Unmoved, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import PADDING, START
 
 TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
@@ -71,9 +71,9 @@ class LRLM(RelationModel):
     base_model_prefix = "lrlm"
     main_input_name = "inputs"
     estimators = ("exact", "auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("posterior", "adapted")
-    """What ``proposal`` can return, the default first."""
+    """Names of its proposals, the default first."""
     config: LRLMConfig
 
     def __init__(self, config: LRLMConfig, topics: Topics | None = None) -> None:
@@ -99,7 +99,7 @@ class LRLM(RelationModel):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         if self.config.oracle:  # every alias of a fact has all of its probability
             return Normalization.UNNORMALISED
@@ -123,7 +123,7 @@ class LRLM(RelationModel):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
     ) -> Encoded:
-        """Score what was read, with the targets and the readings that it now has."""
+        """Reuse an encoding after targets or readings change."""
         return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
 
     def _scored(
@@ -243,12 +243,12 @@ class LRLM(RelationModel):
         inside = torch.arange(targets.shape[1]) < length[:, None]
         place = sent(inside.flatten().nonzero()[:, 0], value.device)
         at_once = max(1, TABLE // self.config.vocab_size)
-        known, value = self.words.known(batch.targets), value.flatten(0, 1)
+        known, cost = batch.uttered(self.config.vocab_size)
+        value = value.flatten(0, 1)
         parts = [
             widened(self.words.log_prob(value[some], known.flatten()[some]))
             for some in place.split(at_once)
         ]
-        cost = batch.unknown_log_prob.masked_fill(known != UNKNOWN, 0.0)
         log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
         return log_p.view_as(cost) + cost
 
@@ -291,7 +291,7 @@ class LRLM(RelationModel):
 
     @property
     def summation(self) -> Summation:
-        """What stands in for a proposal where all readings are summed."""
+        """The proposal of one latent, which is all readings summed."""
         return Summation()
 
     def proposal(
@@ -421,7 +421,7 @@ class Adapted(RouteProposal):
     def encode_again(
         self, planned: Planned, batch: TokenBatch, after: RelationState | None
     ) -> Planned:
-        """Return the encoding after some of the readings that it followed."""
+        """Reuse an encoding after readings change."""
         encoded = planned.encoded
         encoded = replace(encoded, batch=batch, state=after or encoded.state)
         return replace(planned, encoded=encoded)

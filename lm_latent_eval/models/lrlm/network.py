@@ -16,10 +16,10 @@ from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
-from lm_latent_eval.text.words import UNKNOWN
+from lm_latent_eval.text.batch import known_ids
 
 States = tuple[Tensor, ...]
-"""What every layer was given, and what the last one returned, (words, H) each."""
+"""Input of every layer, and output of the last one, (words, H) each."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Words(nn.Module):
 
     def known(self, words: Tensor) -> Tensor:
         """Map words that can only be copied to the unknown one."""
-        return words.masked_fill(words >= self.config.vocab_size, UNKNOWN)
+        return known_ids(words, self.config.vocab_size)
 
     @property
     def output(self) -> Tensor:
@@ -409,7 +409,7 @@ def log_choice(
 ) -> Tensor:
     """Return log p(member | its group, a query), each (query, group) normalised once.
 
-    Who asks what is told on the host.
+    Which queries need which groups is found on the host.
 
     Args:
         query: Vectors that members' are compared with, (P, D).

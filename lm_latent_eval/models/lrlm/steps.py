@@ -32,7 +32,7 @@ from lm_latent_eval.models.lrlm.topics import Topics
 
 @dataclass(frozen=True)
 class BorderChoices:
-    """What can be chosen at one border by each row of a lattice, sorted by row."""
+    """Options of each row of a lattice at one border, sorted by row."""
 
     row: Tensor
     """(N,), non-decreasing; every row has the next word as its first."""
@@ -57,12 +57,12 @@ class BorderChoices:
 
 @dataclass(frozen=True)
 class Route:
-    """How a proposal goes through a lattice."""
+    """A lattice with the look-ahead of a proposal."""
 
     lattice: Lattice
-    """What everything costs, tempered."""
+    """The lattice with tempered log-probabilities."""
     after: Tensor
-    """What stands for the mass of what follows each border, (T + 1, num_rows)."""
+    """Mass, or a guess of it, of the text after each border, (T + 1, num_rows)."""
 
     @classmethod
     def exact(cls, lattice: Lattice) -> Route:
@@ -155,7 +155,7 @@ class ReadingSteps:
 
     @cached_property
     def _borders(self) -> list[BorderChoices]:
-        """What can be chosen at every border."""
+        """Options at every border."""
         return list(self.route.options())
 
     def begin(self, num_histories: int | None) -> Standing:

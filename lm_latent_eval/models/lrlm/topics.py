@@ -61,7 +61,7 @@ class Fact:
 class Topics:
     """The columns of all topics, no part of the model's weights.
 
-    They are on the host wherever the model is: who is named where is asked for there.
+    They are on the host wherever the model is, since names are looked up there.
     """
 
     fact_ends: Tensor
@@ -320,7 +320,7 @@ class RelationModel(Pretrained):
         self.topics = topics
 
     def check_extras(self) -> None:
-        """Nothing is left to check: the topics are checked when they are read."""
+        """Check nothing: topics are checked when they are read."""
 
     @property
     def knowledge(self) -> Topics:
@@ -333,7 +333,7 @@ class RelationModel(Pretrained):
 
 
 def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
-    """Build the map from what is predicted from to fact vectors."""
+    """Build the map from hidden states to fact vectors."""
     if not hidden:
         return nn.Linear(inner, outer)
     return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
 from lm_latent_eval.models.kglm.training import build_vocabulary, surface_forms
-from lm_latent_eval.models.learning import train_checkpoint
+from lm_latent_eval.models.learning import train_annotated
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.latents import Everything, RelationState
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -44,14 +44,8 @@ def train_lrlm(
 ) -> LRLM:
     """Train p and write the checkpoint; how texts name their facts is summed out.
 
-    Args:
-        texts: Training text; its triples and names make the topics.
-        dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        knowledge: Facts and names beyond those of the training text.
-        min_count: Rarer words are unknown.
-        size: How large the model is.
-        options: How to train.
+    Arguments are those of ``train_kglm``: triples and names of the training text make
+    the topics.
     """
     size, options = size or LRLMSize(), options or Options()
     tokenizer, topics, config = prepared(LRLMConfig, texts, knowledge, min_count, size)
@@ -64,17 +58,9 @@ def train_lrlm(
         return -model.log_joint(model.encode(batch, about), Everything()).sum()
 
     annotate = Annotator(topics, tokenizer)
-    train_checkpoint(
-        model,
-        {"p": Part(model, loss)},
-        [annotate(text) for text in texts],
-        [annotate(text) for text in dev],
-        directory,
-        tokenizer,
-        options,
-        size=lambda item: len(item[0]),
-        about=vars(size),
-        spelled=[text.text for text in texts],
+    of_p = {"p": Part(model, loss)}
+    train_annotated(
+        model, of_p, annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
 

@@ -26,7 +26,7 @@ class Tables:
     alias: Tensor
     """(A, alias_dim)."""
     knowledge: Tensor | None
-    """What predictions are informed by, of no topic and of each, (N + 1, ...)."""
+    """Knowledge vectors of no topic and of each, (N + 1, ...)."""
 
     @cached_property
     def cells(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,11 +127,11 @@ def folded(carry: Carry, batch: int) -> Carry:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of pieces; whatever is computed from them depends on z."""
+    """A batch of pieces, which are encoded later: everything depends on z."""
 
     batch: TokenBatch
     state: NKLMState
-    """Where the latents before the pieces stand."""
+    """State of the latents before the pieces."""
     tables: Tables
 
     @property

@@ -54,9 +54,9 @@ class NKLM(NKLMLayers):
     base_model_prefix = "nklm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Names of its estimators, the default first."""
     proposal_names = ("adapted", "peeking")
-    """What ``proposal`` can return, the default first."""
+    """Names of its proposals, the default first."""
 
     def __init__(self, config: NKLMConfig, topics: Topics | None = None) -> None:
         """Build p; ``topics`` come from the checkpoint if None."""
@@ -65,7 +65,7 @@ class NKLM(NKLMLayers):
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all texts total."""
+        """Total of its probabilities over all texts."""
         if self.config.oracle:
             return Normalization.UNNORMALISED
         excluded = {PADDING, START} <= {*self.config.never_uttered}
@@ -134,7 +134,7 @@ class NKLM(NKLMLayers):
     def predicted_from(
         self, encoded: Encoded, state: NKLMState, copies: Copies
     ) -> Tensor:
-        """Return what each word is predicted from: all but the last are read.
+        """Return the hidden states that predict each word.
 
         Shape (B, K, T, size).
         """
@@ -246,13 +246,13 @@ class Reading:
     joint: NKLM
     encoded: Encoded
     before: NKLMState
-    """Where they stood before that word."""
+    """State before that word."""
     last: tuple[int, Tensor, Tensor] | None = None
     """Which word it is, its source and its offset, (B, K) each; None: there is none."""
 
     @cached_property
     def state(self) -> NKLMState:
-        """Where they stand after it."""
+        """State after that word."""
         if self.last is None:
             return self.before
         t, source, offset = self.last

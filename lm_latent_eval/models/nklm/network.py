@@ -22,7 +22,7 @@ TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
 
 LEAST = -100.0
-"""What the original's logarithm of a probability is at least."""
+"""Smallest log-probability of the original."""
 
 
 class NKLMLayers(RelationModel):
@@ -224,7 +224,7 @@ class NKLMLayers(RelationModel):
         return torch.where(nothing, none, scores[place]) - log_z
 
     def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
-        """Return what words that are not copied are predicted from."""
+        """Return the vectors from which words that are not copied are predicted."""
         return self._informed(hidden, tables.fact[:1].expand(len(hidden), -1))
 
     @staticmethod

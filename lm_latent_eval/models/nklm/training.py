@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
-from lm_latent_eval.models.learning import train_checkpoint
+from lm_latent_eval.models.learning import train_annotated
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.lrlm.training import Annotator as TopicAnnotator
 from lm_latent_eval.models.lrlm.training import prepared
@@ -35,15 +36,8 @@ def train_nklm(
 ) -> NKLM:
     """Train p and write the checkpoint; its proposals need no training.
 
-    Args:
-        texts: Training text; its triples and names make the topics. Texts that are
-            about none of them are left out.
-        dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        knowledge: Facts and names beyond those of the training text.
-        min_count: Rarer words are unknown.
-        size: How large the model is.
-        options: How to train.
+    Arguments are those of ``train_kglm``: triples and names of the training text make
+    the topics. Texts that are about none of them are left out.
     """
     size, options = size or NKLMSize(), options or Options()
     tokenizer, topics, config = prepared(
@@ -57,21 +51,9 @@ def train_nklm(
     torch.manual_seed(options.seed)
     model = NKLM(config, topics)
     annotate = Annotator(topics, tokenizer, config.num_positions)
-    train_on, hold_out = (
-        [item for text in several if (item := annotate(text)) is not None]
-        for several in (texts, dev)
-    )
-    train_checkpoint(
-        model,
-        {"p": Part(model, lambda items: _loss(model, items))},
-        train_on,
-        hold_out,
-        directory,
-        tokenizer,
-        options,
-        size=lambda item: len(item[0]),
-        about=vars(size),
-        spelled=[text.text for text in texts],
+    of_p = {"p": Part(model, partial(_loss, model))}
+    train_annotated(
+        model, of_p, annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
 

@@ -107,7 +107,7 @@ _FULL_STOP = re.compile(r"[.!?][\"')\]]*\s*$")
 
 @dataclass(frozen=True)
 class Kind:
-    """What words of one kind have of a difference."""
+    """Part of a difference on words of one kind."""
 
     name: str
     words: int
@@ -217,9 +217,9 @@ def lines_of_gap(found: TextComparison) -> list[str]:
     same.sort(key=lambda part: -abs(part.nats))
     reached = accumulate(part.nats for part in same)
     half = sum(abs(each) < abs(total) / 2 for each in reached) + 1
-    said = []
+    sentences = []
     if same:
-        said.append(
+        sentences.append(
             f"  Half of {a} - {b} is in {half:,} of {len(found.parts):,} texts; most "
             "in "
             + ", ".join(
@@ -231,11 +231,11 @@ def lines_of_gap(found: TextComparison) -> list[str]:
         )
     for kind in kinds(found):
         d = kind.difference
-        said.append(
+        sentences.append(
             f"  {kind.name} ({kind.words:,}): {bits(d.value):+.4f} ± "
             f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.4f})"
         )
-    return said
+    return sentences
 
 
 BITS_A_POINT = 0.01
@@ -245,7 +245,7 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class More:
-    """What decides a difference of so many points four times of five."""
+    """Sample sizes that decide a difference of so many points four times of five."""
 
     task: str
     pair: str
@@ -352,17 +352,21 @@ def _remedy(
         return (
             f"Runs of a model differ by {bits(d.runs_stderr):.2g} bits: more runs help."
         )
-    said = []
+    sentences = []
     if inner >= 0.5:
-        said.append(f"More {more_of} help most: {inner:.0%} of the variance is theirs")
+        sentences.append(
+            f"More {more_of} help most: {inner:.0%} of the variance is theirs"
+        )
     elif inner >= 0.1:
-        said.append(f"{inner:.0%} of the variance is that of {cause}; {what} help more")
+        sentences.append(
+            f"{inner:.0%} of the variance is that of {cause}; {what} help more"
+        )
     elif inner > 0:
-        said.append(
+        sentences.append(
             f"More {what} help, not more {more_of} ({inner:.1%} of the variance)"
         )
     if inner >= 0.1 and ideal is not None and ideal.number < now.number:
-        said.append(f"without that part {ideal.number:,} {what} would do")
+        sentences.append(f"without that part {ideal.number:,} {what} would do")
     if runs >= 0.5:
-        said.append(f"more runs help most: {runs:.0%} of the variance is theirs")
-    return f"{'; '.join(said)}." if said else ""
+        sentences.append(f"more runs help most: {runs:.0%} of the variance is theirs")
+    return f"{'; '.join(sentences)}." if sentences else ""

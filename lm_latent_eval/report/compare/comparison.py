@@ -50,7 +50,7 @@ from lm_latent_eval.scoring.spans import Aligned, align
 
 @dataclass(frozen=True)
 class Rates:
-    """What a side takes, in nats a unit."""
+    """A side's rate, nats a unit."""
 
     mean: float
     spread: float | None
@@ -70,7 +70,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Part:
-    """What one text has of a difference."""
+    """A text's part of a difference."""
 
     document: int
     nats: float
@@ -78,7 +78,7 @@ class Part:
     draws_stderr: float
     bytes: int
     text: str
-    """Where a sample log says it."""
+    """The text, where a sample log has it."""
     spans: Sequence[Aligned] = ()
     """Its parts, where both models were asked for them."""
 
@@ -98,7 +98,7 @@ class TextComparison:
     decided: bool
     clusters: Clusters | None = None
     parts: Sequence[Part] = ()
-    """What each text has of the difference."""
+    """Each text's part of the difference."""
     adjusted: float | None = None
     """Holm's p-value, of several comparisons in this task."""
 
@@ -127,7 +127,7 @@ Comparison = TextComparison | QuestionComparison
 
 @dataclass(frozen=True)
 class Asked:
-    """What of the runs is compared, and how."""
+    """Options of a comparison."""
 
     cluster: str | None = None
     """Which field says what texts are part of; ``none``: nothing; None: see
@@ -437,7 +437,7 @@ def _verdict(
 
 
 _ONLY_BOUNDS = (Bound.STRICT_LOWER, Bound.ESTIMATED_LOWER)
-"""What needs no check of draws: it is said to be a bound."""
+"""Bounds that need no check of draws."""
 
 
 def _kind(side: Side) -> str:

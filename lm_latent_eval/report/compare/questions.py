@@ -91,7 +91,7 @@ class Questions:
         return [score for run in self.runs for score in run[question]]
 
     def is_sure(self, question: str) -> bool:
-        """Whether draws cannot change what it earns."""
+        """Whether other draws cannot change its score."""
         return all(score.is_sure for score in self.answers(question))
 
 
@@ -127,7 +127,7 @@ class QuestionComparison:
 
     @property
     def p_value(self) -> float:
-        """That both are as good."""
+        """P-value of both being equally good."""
         found = self.accuracy
         return self.difference.p_value if found is None else found.p_value
 
@@ -173,7 +173,7 @@ def is_asked(run: Run) -> bool:
 
 
 def scores_of(run: Run) -> Scores:
-    """Return what questions earned; of log-likelihoods, whether they are right."""
+    """Return the questions' scores; of log-likelihoods, whether they are right."""
     if isinstance(run, Scores):
         return run
     options: dict[int, list[Answer]] = {}

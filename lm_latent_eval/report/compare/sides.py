@@ -59,14 +59,14 @@ class Clusters:
         return len({*self.names})
 
     def __str__(self) -> str:
-        """Say what errors allow for."""
+        """Describe the clusters."""
         return f"{self.number:,} clusters ({self.field})"
 
 
 def find_clusters(
     fields: Sequence[Mapping[str, str]], field: str | None
 ) -> Clusters | None:
-    """Return what units are part of, if it is known and several share one.
+    """Find the clusters of units, if known and shared by several.
 
     Args:
         fields: What is known of each unit.
@@ -108,7 +108,7 @@ class Side:
     settings: Sequence[dict[str, Any]]
     finished: bool = True
     documents: Mapping[Key, Document] = field(default_factory=dict)
-    """What is known of its texts besides."""
+    """Further facts about its texts."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Record]) -> Side:
@@ -174,7 +174,7 @@ class Side:
 
     @property
     def at_its_best(self) -> Side | None:
-        """The same model as good as its upper bounds say; None if a text has none.
+        """The side with upper bounds in place of estimates; None if a text has none.
 
         They hold on average over draws, and their errors are those of the draws.
         """
@@ -200,7 +200,7 @@ class Side:
         )
 
     def nats(self, keys: Sequence[Key]) -> Tensor:
-        """Return what each run takes for each text, (R, N)."""
+        """Return -log p of each text by each run, nats, (R, N)."""
         rows = [[-run[key].estimate.log_evidence for key in keys] for run in self.runs]
         return torch.tensor(rows, dtype=torch.float64)
 

@@ -92,11 +92,11 @@ BOUNDS = {
     Bound.ESTIMATED_LOWER: "an estimate of a bound",
     Bound.NONE: "no bound",
 }
-"""What a rate in bits is, where log p-hat bounds log p so."""
+"""Bound of a rate in bits, by the bound of log p-hat."""
 
 
 def described(side: Side | Questions) -> str:
-    """Say what model a side is, in a line."""
+    """Describe a side's model in a line."""
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
     if (estimator := settings.get("estimator")) not in (None, "exact"):

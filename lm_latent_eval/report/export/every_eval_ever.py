@@ -31,12 +31,12 @@ AVAILABILITIES = ("open_weights", "closed_weights", "unknown")
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Who evaluated what, which no result knows."""
+    """The evaluator, which results do not name."""
 
     model_id: str
     """As on the hub: developer/model."""
     organization: str
-    """Who evaluated."""
+    """The evaluator."""
     relationship: str
     """Of that organization to the model."""
     availability: str = "unknown"
@@ -163,7 +163,7 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
 
 
 def _standard_error(number: Number, *, likelihood: bool) -> dict[str, Any]:
-    """State the error where there is one: draws of one proposal alone give none."""
+    """State the standard error where there is one."""
     if number.stderr is None:
         return {}
     method = "over texts (ratio of sums), draws included"

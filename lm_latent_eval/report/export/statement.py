@@ -28,7 +28,7 @@ DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
 REQUIRED = ("model", "checkpoint", "estimator")
 _DRAWN = ("num_samples", "proposal", "temperature", "seed")
-"""What must be known of draws."""
+"""Required facts about draws."""
 OF_LOG_P = {
     Bound.EXACT: "exact",
     Bound.STRICT_LOWER: "strict upper bound of the true value",
@@ -37,7 +37,7 @@ OF_LOG_P = {
     Bound.NONE: "none",
     Bound.UNNORMALISED: "none: scores are not normalised",
 }
-"""What a rate or perplexity is, where the log-likelihood has such a bound."""
+"""Bound of a rate or perplexity, by the bound of the log-likelihood."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Statement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on."""
+        """Settings of the numbers."""
         known = self.record.settings
         return {name: known[name] for name in SETTINGS if known.get(name) is not None}
 
     def certified(self, metric: str) -> float | None:
-        """Return what a rate is at most at 95 % confidence over the draws.
+        """Return the upper limit of a rate at 95 % confidence over the draws.
 
         None of an accuracy, and where a number bounds nothing. Strict bounds and exact
         numbers are it themselves.
@@ -110,7 +110,7 @@ class Statement:
 
     @property
     def note(self) -> str:
-        """How the numbers came about, in a line."""
+        """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]

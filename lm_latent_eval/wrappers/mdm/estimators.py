@@ -170,7 +170,7 @@ def llada_counts(length: int, batch: int, first: int) -> Tensor:
 
 
 def _check_llada(num_samples: int) -> None:
-    """Refuse what the program refuses.
+    """Refuse texts and settings that LLaDA's program refuses.
 
     Raises:
         ValueError: If the samples are no whole number of batches.
@@ -183,7 +183,7 @@ def _check_llada(num_samples: int) -> None:
 
 
 def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
-    """Do as the loop does.
+    """Compute what LLaDA's loop computes, which is not log p.
 
     Args:
         length: L.
@@ -206,7 +206,7 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded
 
 @dataclass(frozen=True)
 class TargetEstimate:
-    """What was found for a block."""
+    """Estimate of a block."""
 
     estimate: Estimate
     is_greedy: bool = False
@@ -323,7 +323,7 @@ def _bounded(found: Bounded, length: int, options: MDMOptions) -> Estimate:
 
 
 def _unproven(found: Bounded, length: int, options: MDMOptions) -> Estimate:
-    """Record what LLaDA's loop says: its error is known by its batches alone."""
+    """Record the result of LLaDA's loop, whose error is that of its batches."""
     number = len(found.replicates)
     values = torch.tensor(found.replicates, dtype=torch.float64)
     error = float(values.std()) / math.sqrt(number) if number > 1 else math.inf
@@ -342,7 +342,7 @@ def _unproven(found: Bounded, length: int, options: MDMOptions) -> Estimate:
 
 
 def _grouped(log_w: Tensor) -> tuple[float, ...]:
-    """Return what groups of K draws say of log p-hat; () of few draws."""
+    """Return the influence of each group on log p-hat; () if draws are few."""
     if (number := groups(len(log_w))) == 1:
         return ()
     size = len(log_w) // number * number

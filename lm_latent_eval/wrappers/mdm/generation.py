@@ -36,11 +36,11 @@ from lm_latent_eval.wrappers.mdm.unmasking import ANY_ORDER
 logger = logging.getLogger(__name__)
 
 Asked = tuple[Query, GenerationOptions, list[int]]
-"""What is to be written, and the tokens before it."""
+"""Request of a continuation, and the tokens before it."""
 
 
 class Writer:
-    """Writes after contexts; those of one length together."""
+    """Generates continuations of contexts, batched by length."""
 
     def __init__(
         self,

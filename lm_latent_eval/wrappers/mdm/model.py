@@ -88,7 +88,7 @@ class MDMScorer(NetworkScorer):
         )
         chosen = {
             **self.options.chosen,
-            "process": self.options.said,
+            "process": self.options.description,
             "scored_as": "documents",
         }
         self.settings = {
@@ -134,7 +134,7 @@ class MDMScorer(NetworkScorer):
         cut: Callable[[Query], Cut],
         ask: Callable[[int, MDMOptions, int], Requests[TargetEstimate]],
     ) -> Iterator[Answer]:
-        """Score what queries are cut into, and put their windows together."""
+        """Score the windows of queries, and combine them."""
         if self.options.guidance:
             raise ValueError(
                 f"guidance={self.options.guidance:g} is for generation: guided "
@@ -193,7 +193,7 @@ class MDMScorer(NetworkScorer):
         if self.options.bounds == "lower":
             estimate = replace(estimate, upper=None, upper_stderr=None)
         if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
-            # Nothing was drawn, so rounding is its only error, and nobody knows that.
+            # Nothing was drawn, so rounding is its only error, which is not estimated.
             estimate = replace(
                 estimate, bound=Bound.NONE, stderr=None, upper=None, upper_stderr=None
             )

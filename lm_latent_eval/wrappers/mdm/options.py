@@ -36,9 +36,9 @@ HOW = {
     "llada": "what LLaDA's program computes, {num_samples} masked texts, seed {seed}: "
     "not log p, and no bound of it",
 }
-"""What each does, for ``explain``."""
+"""Description of each, for ``explain``."""
 BLOCK_WRITTEN = 32
-"""Tokens that generation finishes before those after them, if nobody says."""
+"""Default length of a block in generation."""
 _DRAWN = ("num_samples", "proposal", "temperature", "bounds")
 
 
@@ -54,30 +54,26 @@ class MDMOptions(OptionTable):
     """How likelihoods are estimated and texts are written.
 
     Attributes:
-        block_length: Tokens of a block. Blocks are written from the left, each before
-            those after it: another model for every length.
-        unmasking: Which places of a block are revealed next: ``any_order`` (any, all
-            as likely), ``confidence`` (the surest), ``entropy``, ``margin``,
-            ``left_to_right``, or ``low_confidence`` (tokens are drawn everywhere, and
-            the most probable ones kept: LLaDA's remasking).
+        block_length: Tokens of a block. Blocks are decoded from left to right, and each
+            length is another model.
+        unmasking: Which places of a block are revealed next: ``any_order`` (uniformly
+            at random), ``confidence`` (the surest), ``entropy``, ``margin``,
+            ``left_to_right``, or ``low_confidence`` (LLaDA's remasking).
         tokens_per_step: Places that a step reveals.
         threshold: Probability above which a step reveals more, by ``confidence`` or
             ``low_confidence``.
         attention: ``bidirectional`` (later blocks are read as masks) or
-            ``block_causal`` (they are not read; what stands before a block is read
-            once).
+            ``block_causal`` (they are not read).
         estimator: ``elbo`` (a bound, by random masks), ``is`` (importance sampling of
-            orders), ``exact`` (all orders, of blocks of at most 14 tokens) or ``auto``
-            (``exact`` where that takes at most ``num_samples`` passes a block, else
-            ``is``).
+            orders), ``exact`` (all orders) or ``auto`` (``exact`` where that takes at
+            most ``num_samples`` passes a block, else ``is``).
         num_samples: Passes of ``elbo``, orders of ``is``.
-        bounds: ``lower``, or ``both`` for an upper bound as well, block by block, which
-            takes as many draws again.
+        bounds: ``lower``, or ``both`` for an upper bound as well.
         convention: ``llada`` computes what LLaDA's program does, which is not log p.
         proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
         temperature: Of the adapted proposal; above 1 flattens it.
-        ends: ``counted`` (p(number of tokens) is paid, where the checkpoint knows it)
-            or ``conditioned`` (every text is given its number of tokens).
+        ends: ``counted`` (p(number of tokens) is a factor, where the checkpoint has it)
+            or ``conditioned`` (the number of tokens is given).
         mask_token: The token that masks, by name or number.
         logit_shift: 1 if the scores of a place are those of the token after it.
         seed: Of all random numbers.
@@ -127,7 +123,7 @@ class MDMOptions(OptionTable):
     guidance: float = option(0.0, at_least_0)
 
     def __post_init__(self) -> None:
-        """Refuse what is not computed together.
+        """Refuse settings that exclude each other.
 
         Raises:
             ValueError: Naming one option and the remedy.
@@ -170,14 +166,14 @@ class MDMOptions(OptionTable):
         return Unmasking(rule, self.tokens_per_step, self.threshold)
 
     def chosen_for(self, attention: str, block_length: int | None) -> MDMOptions:
-        """Settle what a network decides.
+        """Return the options with the network's defaults filled in.
 
         Args:
             attention: Of the network, unless chosen.
             block_length: That it was trained for, unless chosen.
 
         Raises:
-            ValueError: If attention is causal over blocks and nobody says how long
+            ValueError: If attention is causal over blocks and it is not known how long
                 these are.
         """
         attention = self.attention or attention
@@ -208,13 +204,13 @@ class MDMOptions(OptionTable):
 
     @property
     def name(self) -> str:
-        """What the numbers are by, in results."""
+        """Name of the estimator in results."""
         if self.convention:
             return self.convention
         return "path" if self.process.follows else str(self.estimator)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The process, in words."""
         length = self.block_length
         blocks = "the whole text at once" if length is None else f"blocks of {length}"
@@ -226,7 +222,7 @@ class MDMOptions(OptionTable):
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """Options that move no number by this estimator, but the seed of generation."""
+        """Options that have no effect with this estimator."""
         if self.name == "path":
             return ("estimator", *_DRAWN)
         if self.name in ("elbo", "llada"):
@@ -237,6 +233,6 @@ class MDMOptions(OptionTable):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """All that a number depends on, as JSON."""
+        """Everything that a number depends on, as JSON."""
         kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
         return {**kept, "unmasking": self.process.rule, "estimator": self.name}

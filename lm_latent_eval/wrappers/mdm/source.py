@@ -1,4 +1,4 @@
-"""A masked diffusion model's network, its tokens, and how many of them texts have."""
+"""Network, tokenizer and distribution of lengths of a masked diffusion model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STORES_ASKED = ("SDARForCausalLM", "SDARMoeForCausalLM")
 BLOCK_CAUSAL = (*MASKS_ITSELF, *STORES_ASKED, "LLaDA2MoeModelLM")
 """Architectures whose attention is causal over blocks."""
 BLOCK_LENGTHS = ("block_size", "block_length")
-"""What configurations call the tokens of a block."""
+"""Entries of configurations for the tokens of a block."""
 UNIFORM = ("diffusion_gemma", "udlm")
 """Types of models that replace tokens by others instead of masking them."""
 
@@ -122,7 +122,7 @@ class Lengths:
 
     @property
     def digest(self) -> str:
-        """What tells it from others."""
+        """Digest of the counts."""
         return digest(json.dumps(dict(self.counts)))
 
 
@@ -244,8 +244,8 @@ def refuse_uniform(config: PretrainedConfig, name: str) -> None:
     """
     graph = getattr(config, "graph", None)  # SEDD
     kind = graph.get("type") if isinstance(graph, dict) else None
-    said = (config.model_type, kind, getattr(config, "diffusion", None))
-    if said[0] in UNIFORM or "uniform" in said[1:]:
+    description = (config.model_type, kind, getattr(config, "diffusion", None))
+    if description[0] in UNIFORM or "uniform" in description[1:]:
         raise ValueError(
             f"{name} is a uniform-state diffusion model ({config.model_type}): it "
             "replaces tokens by any others and may replace them again, so no token is "
@@ -386,7 +386,7 @@ class TokenCutter:
         return ids, list(self._ends(ids, len(text)))
 
     def _ends(self, ids: list[int], length: int) -> Iterator[int]:
-        """Say where tokens end by what those up to each spell.
+        """Return where tokens end, by decoding every prefix.
 
         A part of a character is spelled as a mark of its own, and ends where that does.
         """
@@ -400,7 +400,7 @@ class TokenCutter:
 def _frame(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what stands before and after every text."""
+    """Return the tokens that the tokenizer puts before and after every text."""
     plain = tokenizer.encode("a", add_special_tokens=False)
     found = framed(tokenizer.encode("a", add_special_tokens=True), plain)
     if found is None:

@@ -78,7 +78,7 @@ class Block:
     first: int
     last: int
     mask: int | None
-    """What stands for each later token; None: nothing, the text ends here."""
+    """Placeholder of later tokens; None: the text ends here."""
     first_read: int = 0
     """Place from which on a network reads that has kept what it read before."""
 
@@ -150,7 +150,7 @@ Target: TypeAlias = TargetTokens | Block
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """What an estimator came to."""
+    """Result of an estimator."""
 
     value: T
     passes: int
@@ -176,7 +176,7 @@ def answer_all(
     unmasking: Unmasking,
     jobs: Sequence[tuple[Target, Requests[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
-    """Answer estimators until each has ended.
+    """Run the network's passes that estimators request, until each has ended.
 
     Args:
         denoiser: What predicts.
@@ -225,7 +225,7 @@ def _distinct(masked: Tensor) -> tuple[Tensor, Tensor]:
 def _predict(
     denoiser: MaskedReader, unmasking: Unmasking, jobs: Iterable[_Job[T]]
 ) -> Iterator[Predicted]:
-    """Answer what jobs of one shape wait for, in batches."""
+    """Compute the predictions that jobs of one shape wait for, in batches."""
     jobs = list(jobs)
     truth = torch.cat(
         [job.target.all_tokens.expand(len(job.masked), -1) for job in jobs]
@@ -233,7 +233,7 @@ def _predict(
     masked = torch.cat([job.target.placed(job.masked) for job in jobs])
     tokens = truth.masked_fill(masked, denoiser.mask)
     first_read = jobs[0].target.first_read
-    # What is read: texts that differ in what they show or in what is asked of them.
+    # Distinct inputs: texts that differ in tokens, masks or places to predict.
     both, reads = _distinct(torch.cat([tokens, masked.long()], 1))
     shown, asked = both[:, : tokens.shape[1]], both[:, tokens.shape[1] :].bool()
     who = reads.argsort(stable=True)
@@ -284,7 +284,7 @@ def _predict(
 
     def named(row: int, err: ValueError) -> ValueError:
         owners_of = [job for job in jobs for _ in range(len(job.masked))]
-        return _told(owners_of[int(who[owners[row]])], err)
+        return _throw(owners_of[int(who[owners[row]])], err)
 
     for _ in denoiser.in_batches(len(shown), tokens.shape[1], read, named):
         pass
@@ -310,8 +310,8 @@ def _spread(table: Tensor, masked: Tensor) -> Tensor:
     return found.masked_fill(~masked[..., None], 0.0)
 
 
-def _told(job: _Job[T], err: ValueError) -> ValueError:
-    """Tell an estimator that it gets no answer: it knows the name of its query."""
+def _throw(job: _Job[T], err: ValueError) -> ValueError:
+    """Raise an error inside an estimator, which adds the name of its query."""
     try:
         job.requests.throw(err)
     except ValueError as named:

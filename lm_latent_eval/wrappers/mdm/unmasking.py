@@ -54,7 +54,7 @@ _THRESHOLDS = ("confidence", LOW_CONFIDENCE)
 
 
 class Predicted(NamedTuple):
-    """What is said of a target's tokens under n choices of masks, (n, L) each.
+    """Predictions of a target's tokens under n choices of masks, (n, L) each.
 
     Only what is said of masked tokens means something; the rest is zero.
     """
@@ -70,7 +70,7 @@ class Predicted(NamedTuple):
     (n, L, L + 1), see ``log_beaten``; (n, 0, 0) where no rule asks."""
 
     def of(self, rows: Tensor) -> Predicted:
-        """Return what is said under some of the choices."""
+        """Return the predictions under some of the choices."""
         return Predicted(*(table[rows] for table in self))
 
 
@@ -151,7 +151,7 @@ class Unmasking:
 
     @property
     def certainty(self) -> Certainty:
-        """What is surest; of greedy tokens ``low_confidence`` is ``confidence``."""
+        """Measure of certainty: for ``low_confidence`` that of ``confidence``."""
         return RULES.get(self.rule, confidence)
 
     def __str__(self) -> str:

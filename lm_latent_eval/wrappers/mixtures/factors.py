@@ -1,4 +1,4 @@
-"""Factors of a mixture: what a question may be asked with, and how probably.
+"""Factors of a mixture: prompts, examples, orders and documents, with their weights.
 
 A component has one variant of every factor, and its weight is the product of theirs.
 What a variant does to a question is a function of the question's strings, so any model
@@ -26,7 +26,7 @@ MOST_OPTIONS = 12
 
 @dataclass(frozen=True)
 class Variant:
-    """What a factor can be for one question."""
+    """One value of a factor for a question."""
 
     name: str
     log_weight: float
@@ -35,15 +35,15 @@ class Variant:
 
 
 class Factor(Protocol):
-    """One of the things that components differ in."""
+    """A property in which components differ."""
 
     @property
     def name(self) -> str:
-        """What it is called in results: ``prompt``, ``document``, ..."""
+        """Its name in results: ``prompt``, ``document``, ..."""
         ...
 
     def variants(self, context: str) -> Sequence[Variant]:
-        """Return what it can be for a question, by name; weights total 1.
+        """Return its variants for a question, by name; weights total 1.
 
         Raises:
             ValueError: If the question has nothing of the kind.
@@ -52,7 +52,7 @@ class Factor(Protocol):
 
 
 def unchanged(context: str, text: str) -> tuple[str, str]:
-    """Ask as it stands."""
+    """Leave context and answer unchanged."""
     return context, text
 
 
@@ -127,7 +127,7 @@ class Listing:
     """Options as a context lists them, a line each."""
 
     spans: tuple[tuple[int, int], ...]
-    """Where their texts stand."""
+    """Positions of their texts in the context."""
     labels: tuple[str, ...]
 
     @classmethod
@@ -273,7 +273,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Document:
-    """What was retrieved for a question."""
+    """A retrieved document."""
 
     name: str
     text: str

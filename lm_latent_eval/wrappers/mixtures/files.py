@@ -54,7 +54,7 @@ MODEL_ARGUMENTS = (
     *("pretrained", "revision", "subfolder", "tokenizer", "dtype", "max_length"),
     *("mixture", "end", "estimator", "num_samples", "seed"),
 )
-"""What a file may say of a model: none of it runs code that the file names."""
+"""Allowed arguments of a model: none of them runs code that the file names."""
 RETRIEVERS = Registry("lm_latent_eval.retrievers", "retriever", {})
 
 
@@ -65,13 +65,13 @@ class Model:
     name: str
     weight: float
     base: str | None
-    """What ``--model`` calls it; None: what the command line says."""
+    """Its name in ``--model``; None: that of the command line."""
     arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a file says."""
+    """Content of a mixture file."""
 
     factors: Sequence[Factor]
     """But models, in the order in which they change a question."""
@@ -81,7 +81,7 @@ class Mixture:
     """Components drawn for a question; None: all are summed."""
     seed: int
     digest: str
-    """Of all that numbers depend on, in whatever order it is listed."""
+    """Of all that numbers depend on; the order of entries does not matter."""
 
     @property
     def of_models(self) -> Fixed:
@@ -108,7 +108,7 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
 
 
 class _Wrong(ValueError):
-    """What a file says cannot be."""
+    """Error of a mixture file."""
 
 
 @dataclass
@@ -117,8 +117,8 @@ class _Reading:
 
     path: Path
     trust: bool
-    said: dict[str, Any] = field(default_factory=dict)
-    """What numbers depend on, as JSON in a fixed order."""
+    parsed: dict[str, Any] = field(default_factory=dict)
+    """Content that numbers depend on, as JSON in a fixed order."""
 
     def mixture(self, content: Any) -> Mixture:
         found = _fields(content, "the file", (*FACTORS, *OTHERS))
@@ -134,14 +134,14 @@ class _Reading:
         models = self._models(found["models"]) if "models" in found else []
         draws = _whole(found["draws"], "draws", 1) if "draws" in found else None
         seed = _whole(found.get("seed", 0), "seed", 0)
-        self.said["draws"] = None if draws is None else [draws, seed]
-        whole = digest(json.dumps(self.said, sort_keys=True))
+        self.parsed["draws"] = None if draws is None else [draws, seed]
+        whole = digest(json.dumps(self.parsed, sort_keys=True))
         return Mixture(factors, models, draws, seed, whole)
 
     def _fixed(self, name: str, found: Sequence[tuple[str, float, str]]) -> Fixed:
         """Return a factor of texts around a context."""
-        said = sorted([each, weight, digest(text)] for each, weight, text in found)
-        self.said[name] = said
+        parsed = sorted([each, weight, digest(text)] for each, weight, text in found)
+        self.parsed[name] = parsed
         return Fixed(name, self._weighed(name, found))
 
     def _weighed(
@@ -165,20 +165,20 @@ class _Reading:
 
     def _few_shot(self, content: Any) -> Factor:
         allowed = ("file", "number", "seeds", "separator")
-        said = _fields(content, "few_shot", allowed)
-        path = self._beside(said.get("file"), "few_shot.file")
+        parsed = _fields(content, "few_shot", allowed)
+        path = self._beside(parsed.get("file"), "few_shot.file")
         texts = [
             _text(_fields(row, where, ("text",)).get("text"), f"{where}: text")
             for where, row in _rows(path)
         ]
-        number = _whole(said.get("number"), "few_shot.number", 1)
+        number = _whole(parsed.get("number"), "few_shot.number", 1)
         if number > len(texts):
             raise _Wrong(f"few_shot.number is {number}: {path} has {len(texts)} rows")
         seeds = [
             _whole(seed, f"few_shot.seeds[{place}]", 0)
-            for place, seed in enumerate(_list(said.get("seeds"), "few_shot.seeds"))
+            for place, seed in enumerate(_list(parsed.get("seeds"), "few_shot.seeds"))
         ]
-        between = _text(said.get("separator", SEPARATOR), "few_shot.separator")
+        between = _text(parsed.get("separator", SEPARATOR), "few_shot.separator")
         found = []
         for seed in seeds:
             drawn = np.random.Generator(np.random.Philox(seed)).permutation(len(texts))
@@ -192,23 +192,23 @@ class _Reading:
     def _orders(self, content: Any) -> Factor:
         if content not in ("all", "cyclic"):
             raise _Wrong(f"permutations is {content!r:.40}: expected all or cyclic")
-        self.said["order"] = content
+        self.parsed["order"] = content
         return Orders(content)
 
     def _documents(self, content: Any) -> Factor:
-        said = _fields(content, "documents", ("file", "callable", "template"))
-        if ("file" in said) == ("callable" in said):
+        parsed = _fields(content, "documents", ("file", "callable", "template"))
+        if ("file" in parsed) == ("callable" in parsed):
             raise _Wrong("documents: expected either a file or a callable")
         template = _template(
-            said.get("template", f"{DOCUMENT}{SEPARATOR}{CONTEXT}"),
+            parsed.get("template", f"{DOCUMENT}{SEPARATOR}{CONTEXT}"),
             "documents.template",
             DOCUMENT,
         )
         if template.count(CONTEXT) > 1:
             raise _Wrong(f"documents.template has {CONTEXT} more than once")
-        source = self._listed if "file" in said else self._called
-        retrieve, known = source(said.get("file", said.get("callable")))
-        self.said["document"] = [known, template]
+        source = self._listed if "file" in parsed else self._called
+        retrieve, known = source(parsed.get("file", parsed.get("callable")))
+        self.parsed["document"] = [known, template]
         return Documents(retrieve, template)
 
     def _listed(self, content: Any) -> tuple[Retrieve, str]:
@@ -216,11 +216,11 @@ class _Reading:
         path = self._beside(content, "documents.file")
         found: dict[str, list[Document]] = {}
         for where, row in _rows(path):
-            said = _fields(row, where, ("context", "documents"))
-            context = _text(said.get("context"), f"{where}: context", empty=True)
+            parsed = _fields(row, where, ("context", "documents"))
+            context = _text(parsed.get("context"), f"{where}: context", empty=True)
             if context.strip() in found:
                 raise _Wrong(f"{where}: the context of a line before")
-            listed = _list(said.get("documents"), f"{where}: documents")
+            listed = _list(parsed.get("documents"), f"{where}: documents")
             found[context.strip()] = [_document(each, where) for each in listed]
 
         def retrieve(context: str) -> Sequence[Document]:
@@ -235,7 +235,7 @@ class _Reading:
             return retrieve, hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
     def _called(self, content: Any) -> tuple[Retrieve, str]:
-        """Return what calls a function, if that was consented to, and its name."""
+        """Return a retriever that calls a trusted function, and its name."""
         name = _text(content, "documents.callable")
         if ":" not in name:
             raise _Wrong(
@@ -268,23 +268,23 @@ class _Reading:
         found = []
         for place, each in enumerate(_list(content, "models")):
             where = f"models[{place}]"
-            said = _fields(each, where, ("name", "weight", "base", "args"))
-            given = _fields(said.get("args", {}), f"{where}.args", MODEL_ARGUMENTS)
+            parsed = _fields(each, where, ("name", "weight", "base", "args"))
+            given = _fields(parsed.get("args", {}), f"{where}.args", MODEL_ARGUMENTS)
             for name, value in given.items():
                 if not isinstance(value, str | int | float):
                     raise _Wrong(f"{where}.args.{name} is {value!r:.40}: expected text")
             if ":" in str(given.get("estimator", "")):
                 raise _Wrong(f"{where}.args.estimator names code: expected a name")
-            base = _text(said["base"], f"{where}.base") if "base" in said else None
-            name = said.get("name", given.get("pretrained", base or f"model {place}"))
+            base = _text(parsed["base"], f"{where}.base") if "base" in parsed else None
+            name = parsed.get("name", given.get("pretrained", base or f"model {place}"))
             found.append(
-                Model(_text(name, f"{where}.name"), _weight(said, where), base, given)
+                Model(_text(name, f"{where}.name"), _weight(parsed, where), base, given)
             )
         try:
             weighed([(m.name, m.weight, unchanged) for m in found], "models")
         except ValueError as err:
             raise _Wrong(str(err)) from err
-        self.said["model"] = sorted([m.name, m.weight] for m in found)
+        self.parsed["model"] = sorted([m.name, m.weight] for m in found)
         return found
 
     def _beside(self, content: Any, what: str) -> Path:
@@ -295,10 +295,10 @@ class _Reading:
 
 
 def _document(row: Any, where: str) -> Document:
-    said = _fields(row, where, ("name", "text", "weight"))
-    text = _text(said.get("text"), f"{where}: text of a document")
-    name = _text(said.get("name", short(text)), f"{where}: name of a document")
-    return Document(name, text, _weight(said, where))
+    parsed = _fields(row, where, ("name", "text", "weight"))
+    text = _text(parsed.get("text"), f"{where}: text of a document")
+    name = _text(parsed.get("name", short(text)), f"{where}: name of a document")
+    return Document(name, text, _weight(parsed, where))
 
 
 def _rows(path: Path) -> list[tuple[str, Any]]:
@@ -354,8 +354,8 @@ def _whole(content: Any, where: str, least: int) -> int:
     return content
 
 
-def _weight(said: Mapping[str, Any], where: str) -> float:
-    weight = said.get("weight", 1.0)
+def _weight(parsed: Mapping[str, Any], where: str) -> float:
+    weight = parsed.get("weight", 1.0)
     if type(weight) not in (int, float) or not 0 < weight < 1e300:
         raise _Wrong(f"{where}.weight is {weight!r:.40}: expected a positive number")
     return float(weight)

@@ -46,10 +46,10 @@ AT_ONCE = 2048
 
 @dataclass(frozen=True)
 class Asked:
-    """What a component asks its model."""
+    """Request of a component to its model."""
 
     name: str
-    """What random numbers follow from, where the model draws."""
+    """Name that random numbers are a function of, where the model draws."""
     context: str | None
     """None: for a whole text."""
     text: str
@@ -57,14 +57,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """What a model answers."""
+    """Answer of a model to a component."""
 
     log_p: float
     """Nats; ``-inf`` is a probability of zero."""
     tokens: int
     is_greedy: bool
     answer: Answer | None = None
-    """What is known of the number; None: that it is exact."""
+    """The answer with its estimate; None: the number is exact."""
 
     @property
     def estimate(self) -> Estimate | None:
@@ -75,12 +75,12 @@ class Found:
 
 
 Ask = Callable[[Sequence[Asked]], Sequence[Found]]
-"""A model: answers in the order of what is asked."""
+"""A model: returns answers in the order of requests."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an answer's probability consists of."""
+    """Components of an answer's probability."""
 
     factors: tuple[str, ...]
     variants: tuple[tuple[str, ...], ...]
@@ -132,15 +132,15 @@ class MixtureScorer:
     """By the names of the models that are mixed; one, of any name, where none are."""
     identity: dict[str, Any]
     """Of the models, as JSON: all that their numbers depend on."""
-    said: dict[str, Any]
-    """What results say of them."""
+    facts: dict[str, Any]
+    """Description of the models for results."""
     normalization: Normalization = Normalization.BELOW_ONE
     unsure_greedy: int = field(default=0, init=False)
     """Answers of which components disagree whether they are greedy."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that a number depends on but the query, as JSON."""
+        """Everything that numbers depend on besides the query, as JSON."""
         return {
             "model": "mixture",
             "checkpoint": digest(str(sorted(self.identity.items()))),
@@ -152,7 +152,7 @@ class MixtureScorer:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of model and numbers, as JSON."""
+        """Description of model and numbers for results, as JSON."""
         names = [factor.name for factor in self.factors]
         draws = self.mixture.draws
         summed = (
@@ -169,7 +169,7 @@ class MixtureScorer:
                 "seed": self.mixture.seed,
                 "mass": str(self.normalization),
                 "mixture_digest": self.mixture.digest,
-                **self.said,
+                **self.facts,
             },
         }
 
@@ -235,7 +235,7 @@ class MixtureScorer:
         missed.tell()
 
     def _plan(self, query: Query, *, whole: bool) -> _Plan:
-        """Say what is asked for a query."""
+        """Return the requests of a query's components."""
         factors = self.factors
         if not whole and not query.context:
             # There is nothing that anything could stand around.
@@ -293,7 +293,7 @@ class MixtureScorer:
         *,
         whole: bool,
     ) -> tuple[str, Asked]:
-        """Return whom a component asks, and what."""
+        """Return a component's model and its request."""
         context, text, model = query.context, query.text, next(iter(self.models))
         for factor, variant in zip(factors, component, strict=True):
             context, text = variant.rewrite(context, text)
@@ -304,7 +304,7 @@ class MixtureScorer:
         return model, Asked(name, None if whole else context, text)
 
     def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
-        """Ask every model for all of a block, and put answers together."""
+        """Score all requests of a block by every model, and combine them."""
         wanted: dict[str, dict[Asked, None]] = {name: {} for name in self.models}
         for plan in plans:
             for model, asked in plan.asked.values():
@@ -358,7 +358,7 @@ class MixtureScorer:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is asked for a query."""
+    """Requests of a query's components."""
 
     query: Query
     factors: tuple[str, ...]

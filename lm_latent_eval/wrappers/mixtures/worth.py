@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 LISTED = 10
 """Variants, and questions, that results name; the file beside them has all."""
 TOGETHER = "together"
-"""What factors move that none of them moves alone."""
+"""Name of the interaction of factors."""
 METADATA = b"lm_latent_eval_components"
 _NUMBERS, _NAMES = pa.list_(pa.float64()), pa.list_(pa.string())
 SCHEMA = pa.schema(
@@ -53,12 +53,12 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Option:
-    """One answer of a question, and what its probability consists of."""
+    """One answer to a question, with the components of its probability."""
 
     text: str
     parts: Parts
     at_least: float | None = None
-    """What log p is at least, by draws, nats; see ``Estimate``."""
+    """Lower limit of log p, by draws, nats; see ``Estimate``."""
     at_most: float | None = None
 
     @property
@@ -87,12 +87,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Question:
-    """A document of a task, with what is asked about it."""
+    """A document of a task with its options."""
 
     document: int
     options: Sequence[Option]
     right: tuple[float, ...] | None
-    """What each option scores by the task; None where there is no choice."""
+    """Score of each option by the task; None where there is no choice."""
 
     @property
     def carried(self) -> Option:
@@ -146,7 +146,7 @@ def _split(parts: Parts, values: Numbers) -> dict[str, float]:
 
 
 def worth(questions: Sequence[Question]) -> dict[str, Any]:
-    """Return what results say of a task's components, as JSON.
+    """Return the worth of a task's components for results, as JSON.
 
     Args:
         questions: Of the task, one at least.

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.models.entitynlm.following import Factors
+from lm_latent_eval.models.entitynlm.given_chains import Factors
 from lm_latent_eval.models.entitynlm.steps import Unfolding, mentions
 from tests.models.entitynlm import reference
 from tests.models.entitynlm.space import every_chain

@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.entitynlm import following, network
+from lm_latent_eval.models.entitynlm import given_chains, network
 from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import START
@@ -55,8 +55,8 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
     text = [4, 1, 5, 4]
     chains = every_chain(len(text), MAX_LENGTH)
     encoded, q = model.encode(tiny.batch([text])), model.proposal("adapted")
-    following = encoded.follow(chains)
-    versions, which = following.contexts()
+    given = encoded.follow(chains)
+    versions, which = given.contexts()
     vectors, tangents = versions.vectors, []
     for at in (0, 1):
         with torch.enable_grad():
@@ -69,7 +69,7 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
         rise = (slope * (vectors[which[0]] - context)).sum(-1)
         tangents.append((said + rise).detach())
     log_psi = torch.minimum(*tangents)
-    score = following.log_prob()[0] + log_psi
+    score = given.log_prob()[0] + log_psi
     steps = torch.stack([*chains], -1)[0].tolist()
     expected = torch.zeros(len(steps), dtype=score.dtype)
     for t in range(len(text)):
@@ -120,7 +120,7 @@ def test_memory_limits_move_no_number(model, monkeypatch):
     method = ImportanceSampling(7)
     plain = method.log_weights(model, q, batch, keys(len(RAGGED)))
     monkeypatch.setattr(network, "NUMBERS", 13)
-    monkeypatch.setattr(following, "NUMBERS", 40)
+    monkeypatch.setattr(given_chains, "NUMBERS", 40)
     torch.testing.assert_close(
         method.log_weights(model, q, batch, keys(len(RAGGED))), plain, **EXACTLY
     )

@@ -39,7 +39,7 @@ class Factors(NamedTuple):
     length: Tensor
 
 
-class Following:
+class GivenChains:
     """B * K given chains, as R rows of T tokens.
 
     What is moved when is told on the host, before anything is scored: chains that a
@@ -328,17 +328,17 @@ class Encoded:
 
     batch: TokenBatch
     hidden: Tensor
-    """What each token's decision is taken from, (B, T, D)."""
+    """Hidden states that each token's decision depends on, (B, T, D)."""
     steps: Steps
     state: EntityState
-    """Where the chains before the pieces stand."""
+    """State of the chains before the pieces."""
     carry: Carry
     search: Steps | None = None
-    """What searches go by, if not by ``steps``."""
+    """Steps of searches, if not ``steps``."""
 
-    def follow(self, chains: Chains) -> Following:
+    def follow(self, chains: Chains) -> GivenChains:
         """Return the given chains over the pieces."""
-        return Following(self.steps, self.state, chains, self.batch.on_host[1])
+        return GivenChains(self.steps, self.state, chains, self.batch.on_host[1])
 
     def after(self, chains: Chains) -> EntityState:
         """Return the state after the pieces under the given chains."""

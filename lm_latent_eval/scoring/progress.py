@@ -1,4 +1,4 @@
-"""How far a batch of texts has been read: shown in words, and kept piece by piece."""
+"""Progress of reading a batch of texts, and its checkpoints after every piece."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class KeepsPieces(Protocol):
-    """What a scorer offers that keeps long texts after every piece."""
+    """A scorer that writes checkpoints of long texts after every piece."""
 
     def keep_pieces(self, checkpoints: Checkpoints | None) -> None:
-        """Keep them there until they have numbers, and go on from what is there."""
+        """Write checkpoints into a folder, and resume from those that are there."""
         ...
 
 
 @dataclass
-class Following:
+class ReadingProgress:
     """Follows a batch that is read, see ``inference.particles.Follower``."""
 
     words: Sequence[int]
     """Of each text."""
     bar: tqdm
     pieces: Pieces | None = None
-    """Where states are kept; None: nowhere."""
+    """Checkpoints of states; None: none are written."""
     _read: dict[int, float] = field(default_factory=dict)
     """Words, by part."""
-    _told: int = 0
+    _shown: int = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -63,7 +63,7 @@ class Following:
         self._tell(int(sum(self._read.values())))
 
     def keep(self, part: int, tokens: int, state: object) -> None:
-        """Keep the state, if states are kept and it can be."""
+        """Write a checkpoint of the state, if wanted and possible."""
         if self.pieces is None:
             return
         try:
@@ -73,20 +73,20 @@ class Following:
             self.pieces = None
 
     def kept(self, part: int, like: Callable[[], T]) -> tuple[int, T] | None:
-        """Return what was kept."""
+        """Return the last checkpoint."""
         return self.pieces.kept(part, like) if self.pieces else None
 
     def _tell(self, words: int) -> None:
-        self.bar.update(words - self._told)
-        self._told = words
+        self.bar.update(words - self._shown)
+        self._shown = words
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is kept of a batch of texts that an estimator reads for some purpose.
+    """Checkpoints of a batch of texts under one estimator and purpose.
 
-    States are those of the batch, and are gone on with by the same one. Weights are a
-    text's own: the others of its batch may be scored before it.
+    States are of the batch as a whole, and only the same batch can resume from them.
+    Weights are of single texts: the others of the batch may be scored before.
     """
 
     checkpoints: Checkpoints
