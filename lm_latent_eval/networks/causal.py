@@ -6,8 +6,8 @@ whole sequences in one pass each; of those of which one is the beginning of anot
 a context is of all of its options, only the longer one is read.
 
 transformers copies all keys and values at every token, and again to reorder rows. On
-the host they grow in place here: a token copies its own, and a row that goes on where
-it was nothing.
+the host they grow in place here: a token copies its own, a row that goes on where it
+was nothing, and one that branches from another what the two do not have in common.
 """
 
 from __future__ import annotations
@@ -363,12 +363,12 @@ class GrowingLayer(DynamicLayer):
         self.is_initialized = True
         self._room: tuple[Tensor, ...] = ()
         """Of keys, values and origins."""
-        self._origins = torch.empty(0)
+        self._written = 0
+        self._origins = self._unknown_origins()
         """A number a row and token, (R, 1, T, 1), which rows have in common where they
         have been one row: there their keys and values are the same."""
-        self._shown: Tensor | None = None
+        self._shown: Tensor | None = self.keys
         """What ``keys`` are while their origins are known."""
-        self._written = 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -430,6 +430,11 @@ class GrowingLayer(DynamicLayer):
         self._shown = self.keys
         return self.keys, self.values
 
+    def _unknown_origins(self) -> Tensor:
+        """Return origins of rows that are taken to have nothing in common."""
+        rows, length = len(self.keys), self.get_seq_length()
+        return self._new_origins(rows).expand(-1, -1, length, -1)
+
     def _new_origins(self, rows: int) -> Tensor:
         first, self._written = self._written, self._written + rows
         numbers = torch.arange(first + 1, self._written + 1, device=self.device)
@@ -439,13 +444,14 @@ class GrowingLayer(DynamicLayer):
         """Make room for more."""
         size = length + max(LEAST, length // MORE)
         if self.keys is not self._shown:
-            of_rows = self._new_origins(rows)
-            self._origins = of_rows.expand(-1, -1, self.get_seq_length(), -1)
+            self._origins = self._unknown_origins()
         room = []
         old: Tensor
         for old in (self.keys, self.values, self._origins):  # type: ignore[assignment]
             shape = (rows + rows // MORE, old.shape[1], size, old.shape[3])
-            table = old.new_zeros(shape)
+            table = old.new_empty(shape)
+            if old is self._origins:
+                table.zero_()  # rows that nothing was read in have nothing in common
             table[:rows, :, : old.shape[2]] = old
             room.append(table)
         self._room = tuple(room)
