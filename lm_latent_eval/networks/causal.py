@@ -432,8 +432,8 @@ class GrowingLayer(DynamicLayer):
 
     def _unknown_origins(self) -> Tensor:
         """Return origins of rows that are taken to have nothing in common."""
-        rows, length = len(self.keys), self.get_seq_length()
-        return self._new_origins(rows).expand(-1, -1, length, -1)
+        keys: Tensor = self.keys  # type: ignore[assignment]
+        return self._new_origins(len(keys)).expand(-1, -1, keys.shape[2], -1)
 
     def _new_origins(self, rows: int) -> Tensor:
         first, self._written = self._written, self._written + rows

@@ -183,7 +183,8 @@ class DistinctThoughts:
         self._log_counts = torch.tensor([*counts.values()]).double().log()
         self._question, self._drawn, self._known = question, tuple(drawn), known
         self.closed = [closed(marks, options, thought) for thought in counts]
-        self.log_p, self.log_q = torch.zeros(2, len(counts), dtype=torch.float64)
+        self.log_p = torch.zeros(len(counts), dtype=torch.float64)
+        self.log_q = torch.zeros_like(self.log_p)
         if known is not None:
             self.log_p[self._each] = known.log_p
             self.log_q[self._each] = known.log_q
