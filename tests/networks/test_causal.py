@@ -7,6 +7,7 @@ import functools
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from lm_latent_eval.networks.causal import CausalReader, GrowingLayer, grow_in_place
@@ -177,3 +178,36 @@ def test_a_token_copies_its_own_keys_alone():
         keys, _ = cache.update(torch.zeros(3, 2, 1, 5), torch.zeros(3, 2, 1, 5), 0)
         places.add(keys.data_ptr())
     assert len(places) == 1
+
+
+class Copied(TorchDispatchMode):
+    """How many numbers are written to rows that are named one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.index_put_.default:
+            self.numbers += args[2].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_row_that_branches_copies_what_differs():
+    """Two that were one row until the last token, in one that was until long before."""
+    layer = DynamicLayer()
+    read(layer, 1, 3, seed=0)
+    layer = GrowingLayer(layer)
+    for rows in ([0, 0, 0], [0, 1, 2]):
+        layer.reorder_cache(torch.tensor(rows))
+        read(layer, 3, 20, seed=1)
+    for _ in range(3):
+        read(layer, 3, 1, seed=2)
+        with Copied() as copied:
+            layer.reorder_cache(torch.tensor([0, 0, 2]))
+        numbers, each = copied.numbers, 2 * 3 + 2 * 5 + 1
+        read(layer, 3, 1, seed=3)
+    assert numbers == 2 * each
+    with Copied() as copied:
+        layer.reorder_cache(torch.tensor([0, 1, 1]))
+    assert copied.numbers == (20 + 20 + 6) * each

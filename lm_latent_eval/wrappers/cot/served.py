@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
 from lm_latent_eval.wrappers.cot.drawing import components, key_of
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
-from lm_latent_eval.wrappers.cot.thinking import Closed, closed, mixed
+from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, mixed
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 A = TypeVar("A")
@@ -175,10 +175,7 @@ class ServedThinker:
             ServerError: If the server fails, lacks something, or says otherwise of a
                 thought than when it drew it.
         """
-        counts = Counter(drawn)
-        row = {thought: n for n, thought in enumerate(counts)}
-        each = torch.tensor([row[thought] for thought in drawn])
-        distinct = [closed(self.marks, self.options, thought) for thought in counts]
+        read = DistinctThoughts(self.marks, self.options, question, drawn, known)
         answers = [*question.answers.values()]
         greedy = greedy or self.greedy(question)
 
@@ -186,31 +183,19 @@ class ServedThinker:
             with naming(question.queries[0]):
                 return self._read(question, thought, answers)
 
-        read = _at_once(work, distinct)
-        prompts = torch.tensor([log_p for log_p, _ in read], dtype=torch.float64)
-        log_p, log_q = prompts[:, 0], mixed(prompts[:, 0], prompts[:, 1:].T)
-        if known is not None:
-            log_p, log_q = torch.zeros_like(log_p), torch.zeros_like(log_p)
-            log_p[each], log_q[each] = known.log_p, known.log_q
-        log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
-        for n, (count, (_, places)) in enumerate(
-            zip(counts.values(), read, strict=True)
-        ):
-            share = count * math.exp(log_p[n] - log_q[n])
+        said = _at_once(work, read.closed)
+        if known is None:
+            prompts = torch.tensor([log_p for log_p, _ in said], dtype=torch.float64)
+            read.log_p, read.log_q = (
+                prompts[:, 0],
+                mixed(prompts[:, 0], prompts[:, 1:].T),
+            )
+        shares = read.log_shares.exp().tolist()
+        for n, (share, (_, places)) in enumerate(zip(shares, said, strict=True)):
             for a, some in enumerate(places):
-                log_p_answers[a, n] = math.fsum(place.log_p for place in some)
+                read.log_p_answers[a, n] = math.fsum(place.log_p for place in some)
                 greedy.add(a, share, some)
-        return Thoughts(
-            question.name,
-            question.text,
-            question.hints if known is None else known.hints,
-            tuple(question.answers),
-            tuple(drawn),
-            log_p[each],
-            log_q[each],
-            log_p_answers[:, each],
-            tuple(greedy()),
-        )
+        return read.thoughts(tuple(greedy()))
 
     @property
     def _stops(self) -> list[int]:

@@ -153,6 +153,65 @@ def _gathered(log_p: Tensor, tokens: Tensor) -> Tensor:
     return log_p.gather(-1, tokens[..., None])[..., 0]
 
 
+class DistinctThoughts:
+    """Thoughts about a question, each distinct one once, and what is read of them.
+
+    Of D thoughts and A answers: ``log_p`` and ``log_q`` given the question, (D,), and
+    ``log_p_answers``, (A, D), which is ``-inf`` until it is filled in; nats.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        options: ThoughtOptions,
+        question: Question,
+        drawn: Sequence[Thought],
+        known: Thoughts | None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            marks: Where thoughts end.
+            options: Whether those without an end are closed by force.
+            question: With A distinct answers.
+            drawn: K thoughts.
+            known: The same thoughts with what an earlier reading said of them.
+        """
+        counts = Counter(drawn)
+        row = {thought: n for n, thought in enumerate(counts)}
+        self._each = torch.tensor([row[thought] for thought in drawn])
+        self._log_counts = torch.tensor([*counts.values()]).double().log()
+        self._question, self._drawn, self._known = question, tuple(drawn), known
+        self.closed = [closed(marks, options, thought) for thought in counts]
+        self.log_p = torch.zeros(len(counts), dtype=torch.float64)
+        self.log_q = torch.zeros_like(self.log_p)
+        if known is not None:
+            self.log_p[self._each] = known.log_p
+            self.log_q[self._each] = known.log_q
+        shape = len(question.answers), len(counts)
+        self.log_p_answers = self.log_p.new_full(shape, -torch.inf)
+
+    @property
+    def log_shares(self) -> Tensor:
+        """What each counts among all, nats, (D,)."""
+        return self.log_p - self.log_q + self._log_counts
+
+    def thoughts(self, greedy: tuple[bool, ...]) -> Thoughts:
+        """Return the K thoughts, with whether each answer is greedy."""
+        question, known, each = self._question, self._known, self._each
+        return Thoughts(
+            question.name,
+            question.text,
+            question.hints if known is None else known.hints,
+            tuple(question.answers),
+            self._drawn,
+            self.log_p[each],
+            self.log_q[each],
+            self.log_p_answers[:, each],
+            greedy,
+        )
+
+
 @dataclass(frozen=True)
 class Thinker:
     """A network under one choice of options."""
@@ -218,49 +277,27 @@ class Thinker:
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
         """
-        counts = Counter(drawn)
-        row = {thought: n for n, thought in enumerate(counts)}
-        each = torch.tensor([row[thought] for thought in drawn])
-        distinct = [closed(self.marks, self.options, thought) for thought in counts]
-        log_counts = torch.tensor([*counts.values()], dtype=torch.float64).log()
-        log_p, log_q = torch.zeros(2, len(distinct), dtype=torch.float64)
-        if known is not None:
-            log_p[each], log_q[each] = known.log_p, known.log_q
-            hinted = log_p.new_empty(0, len(distinct))
-        else:
-            hinted = self._hinted(question, distinct)
+        read = DistinctThoughts(self.marks, self.options, question, drawn, known)
+        hinted = self._hinted(question, read.closed) if known is None else None
         answers = list(question.answers.values())
-        log_p_answers = log_p.new_full((len(answers), len(distinct)), -torch.inf)
         greedy = greedy or self.greedy(question)
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:
-            found, reading = read_after(own, [distinct[place] for place in places])
-            if known is None:
-                log_p[places] = found.cpu().double()
-                log_q[places] = mixed(log_p[places], hinted[:, places])
-            if not distinct[places[0]].answered:
+            found, reading = read_after(own, [read.closed[place] for place in places])
+            if hinted is not None:
+                read.log_p[places] = found.cpu().double()
+                read.log_q[places] = mixed(read.log_p[places], hinted[:, places])
+            if not read.closed[places[0]].answered:
                 return []
-            shares = (log_p - log_q + log_counts)[places]
-            after, marginals = answers_after(
-                reading, answers, sent(shares, found.device)
-            )
-            log_p_answers[:, places] = after.cpu().double()
+            shares = sent(read.log_shares[places], found.device)
+            after, marginals = answers_after(reading, answers, shares)
+            read.log_p_answers[:, places] = after.cpu().double()
             return marginals
 
-        for _, marginals in self._in_batches(question, distinct, len(answers), work):
+        for _, marginals in self._in_batches(question, read.closed, len(answers), work):
             greedy.add(marginals)
-        return Thoughts(
-            question.name,
-            question.text,
-            question.hints if known is None else known.hints,
-            tuple(question.answers),
-            tuple(drawn),
-            log_p[each],
-            log_q[each],
-            log_p_answers[:, each],
-            tuple(greedy()),
-        )
+        return read.thoughts(tuple(greedy()))
 
     def _hinted(self, question: Question, distinct: Sequence[Closed]) -> Tensor:
         """Return log p of thoughts given each hint, nats, (M, D)."""

@@ -204,10 +204,12 @@ class _Walks:
         now, edges = self.going, self._edges
         edge, spot = expand_ranges(edges.first[now.node], edges.first[now.node + 1])
         fits = edges.fewest[edge] + self.depth < self._room[now.text[spot]]
-        edge, spot = edge[fits], spot[fits]
+        if not bool(fits.all()):
+            edge, spot = edge[fits], spot[fits]
         given = self._given(log_p, self.row[spot], edge)
         possible = given > -torch.inf
-        edge, spot, given = edge[possible], spot[possible], given[possible]
+        if not bool(possible.all()):
+            edge, spot, given = edge[possible], spot[possible], given[possible]
         score = given * edges.power if edges.power else torch.zeros_like(given)
         score = score + edges.scores[edge]
         log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]

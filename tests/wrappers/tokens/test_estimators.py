@@ -26,6 +26,8 @@ TEXTS = ("aabab", "baabaab", "abbaabab")
 PROPOSALS = [("ahead", 1.0), ("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
 
 
+TOKENS_READ = {1: 64, 3: 191}
+"""Of so many texts, K = 8: rows that the network is given after its first pass."""
 TEXT = TEXTS[0]
 TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4, tiny_causal.END: 5}
 
@@ -190,6 +192,31 @@ def test_what_begins_alike_is_read_once(model, monkeypatch):
     once = sum(read)
     scorer._walks([piece, piece], ["one", "one"], scores)
     assert sum(read) == 2 * once
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_texts_ask_of_the_network(model, monkeypatch, number):
+    """A pass of their canonical tokens; then a call a token, of all of them together.
+
+    Counted, never timed. When it gets cheaper, lower ``TOKENS_READ``.
+    """
+    shapes, forward = [], model.network.model.forward
+
+    def watched(input_ids, **more):
+        shapes.append(tuple(input_ids.shape))
+        return forward(input_ids, **more)
+
+    monkeypatch.setattr(model.network.model, "forward", watched)
+    texts = ["b" * n + "abbaabab" * 3 for n in range(number)]
+    answers(model, texts, num_samples=8, batch_size=64)
+    once, *walk = shapes
+    encode = model.network.tokenizer.encode
+    assert once == (number, max(len(encode(text)) for text in texts))
+    assert {tokens for _, tokens in walk} == {1}
+    assert len(walk) <= max(map(len, texts))
+    assert max(rows for rows, _ in walk) <= 8 * number
+    # A tenth more is let pass: which draws begin alike follows from rounding.
+    assert sum(rows for rows, _ in walk) <= 1.1 * TOKENS_READ[number]
 
 
 def test_a_unigram_tokenizer_proposes_by_its_own_model():
