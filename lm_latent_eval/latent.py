@@ -88,6 +88,9 @@ class Draws(Generic[LatentsT]):
     known among what was found."""
     log_q: Tensor
     """log q(z_k | x) in nats, shape (B, K), float64."""
+    log_p: Tensor | None = None
+    """log p(x, z_k) in nats, shape (B, K), float64, where the proposal knows it. None:
+    ``log_joint`` tells."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Beam(Generic[LatentsT]):
     log_q: Tensor | None = None
     """log q(z_k | x) in nats, (B, K) float64, where the search knows it; what stands in
     an unused place is not looked at. None: ``log_prob`` tells."""
+    log_p: Tensor | None = None
+    """The same of log p(x, z_k). None: ``log_joint`` tells."""
 
 
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
@@ -260,6 +265,27 @@ class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
 
         A guess of log p(tokens t and on | latents so far), up to a number that all
         latents of a text share; 0 at its end.
+        """
+        ...
+
+
+@runtime_checkable
+class FindsAndDraws(Protocol[GivenEncodedT, LatentsT]):
+    """What a proposal offers that searches and draws at once for less than apart."""
+
+    def beam_and_sample(
+        self,
+        encoded: GivenEncodedT,
+        width: int,
+        uniforms: Uniforms,
+        num_samples: int,
+        /,
+    ) -> tuple[Beam[LatentsT], Draws[LatentsT], Tensor]:
+        """Return what ``beam`` finds and ``sample`` draws of whole texts.
+
+        The search may be given up where it holds next to nothing of p, which does not
+        depend on the draws: of which texts is said, (B,) bool. Unused places of theirs
+        do not mean that all there is was found.
         """
         ...
 

@@ -37,6 +37,7 @@ from lm_latent_eval.inference.particles import (
     encode_again,
     fingerprint,
     in_pieces,
+    log_joint,
 )
 from lm_latent_eval.latent import Beam, Latents, Summable
 from lm_latent_eval.text.batch import TokenBatch
@@ -130,7 +131,7 @@ class BeamMarginalization(SearchingEstimator):
     @staticmethod
     def weighed(model: LM[P], p: P, beam: Beam[Latents]) -> Particles:
         """Return what was found of whole texts as particles."""
-        log_p = widened(model.log_joint(p, beam.latents))
+        log_p = log_joint(model, p, beam)
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
         return Particles(None, None, log_p, beam.score, path)

@@ -74,6 +74,8 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
+LEAST_SHARE = 1e-3
+"""Of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE = 0, 1
 """Which of a step's random numbers cuts, and which draws within a class of choices."""
 
@@ -139,6 +141,47 @@ class Best:
             ValueError: Always.
         """
         raise ValueError("a beam draws nothing: list its choices one by one")
+
+
+@dataclass
+class Fading:
+    """The W best of each text, while they hold any of its probability.
+
+    Where ranks are log p of what was read, the best hold a share of it that every cut
+    diminishes. A sum over latents that hold less than ``LEAST_SHARE`` is worth nothing
+    beside draws, so of those only the best one goes on.
+    """
+
+    groups: ClassVar[int] = 1
+    exhaustive: ClassVar[bool] = False
+    width: int
+    log_share: Tensor
+    """Of each text so far, nats, (B,): at the beginning 0."""
+
+    @property
+    def faded(self) -> Tensor:
+        """Of which texts only the best goes on, (B,) bool."""
+        return self.log_share < math.log(LEAST_SHARE)
+
+    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Choose the best; what is given up has a weight of zero."""
+        index = best_of(rank, min(self.width, rank.shape[1]))
+        log_share = rank.gather(1, index).logsumexp(1) - rank.logsumexp(1)
+        # Where nothing is possible, nothing is lost.
+        self.log_share = self.log_share + log_share.nan_to_num(0.0)
+        if self.faded.all():
+            index = index[:, :1]
+        faded = self.faded[:, None] & (_columns(index) > 0)
+        index = torch.where(faded, index[:, :1], index)
+        return index, rank.new_zeros(index.shape).masked_fill(faded, -torch.inf)
+
+    def uniforms_of(self, t: int, number: int) -> Tensor:
+        """Refuse: see ``Best``.
+
+        Raises:
+            ValueError: Always.
+        """
+        return Best(self.width).uniforms_of(t, number)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
@@ -17,6 +18,7 @@ from lm_latent_eval.inference.particles import (
     encode,
     fingerprint,
     in_pieces,
+    log_joint,
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Draws, Latents
@@ -71,7 +73,7 @@ class ImportanceSampling(Estimator):
         # Rounds write into one tensor: there may be a million of them.
         log_w = begin.log_w.new_empty(batch_size, self.num_samples)
         path = begin.path.new_empty(batch_size, self.num_samples)
-        at_once = self._at_once(batch_size, num_tokens)
+        at_once = self.at_once(batch_size, num_tokens)
         for k in range(0, self.num_samples, at_once):
             number = min(at_once, self.num_samples - k)
             streams = Streams(keys, number, k)
@@ -81,13 +83,18 @@ class ImportanceSampling(Estimator):
             else:
                 p, q = encoded
                 draws = proposal.sample(q, streams, number)
-                weights = widened(model.log_joint(p, draws.latents)) - draws.log_q
-                latents = fingerprint(draws.latents, begin.path)
+                weights, latents = self.weights(model, p, draws)
             log_w[:, k : k + number], path[:, k : k + number] = weights, latents
         return log_w, path
 
     @staticmethod
-    def _at_once(batch_size: int, num_tokens: int) -> int:
+    def weights(model: LM[P], p: P, draws: Draws[Latents]) -> tuple[Tensor, Tensor]:
+        """Return log-weights and fingerprints of whole texts' latents, (B, K)."""
+        log_w = log_joint(model, p, draws) - draws.log_q
+        return log_w, fingerprint(draws.latents, torch.zeros_like(log_w[:, :1]).long())
+
+    @staticmethod
+    def at_once(batch_size: int, num_tokens: int) -> int:
         """How many samples of each text are drawn in one round."""
         texts, tokens = max(1, batch_size), max(1, min(num_tokens, PIECE))
         return max(1, min(DECISIONS // (texts * tokens), ROWS // texts))

@@ -9,7 +9,9 @@ B is a set of distinct latents that a search finds, z_1 .. z_N are draws from q:
 B does not depend on the draws, so every :math:`\hat p_k` is unbiased for p(x): they are
 to this estimator what weights are to importance sampling, and its bound, error and
 certificate hold. The sum over B is a strict lower bound by itself, and draws cannot
-fall below it; what a search misses, draws find, and the other way round.
+fall below it; what a search misses, draws find, and the other way round. A proposal
+that searches and draws at once (``FindsAndDraws``) may give up a search that holds
+next to nothing of p, which does not depend on the draws either.
 
 The search also checks the draws. It goes by the model's own proposal, whichever they
 come from, and what it finds has a probability under theirs: so it tells what share of
@@ -28,7 +30,9 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
@@ -49,7 +53,7 @@ from lm_latent_eval.inference.particles import (
     predicted_by,
 )
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import WholeText
+from lm_latent_eval.latent import FindsAndDraws, WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
 LEAST = torch.finfo(torch.float32).min
@@ -80,6 +84,25 @@ class Population:
         unknown = torch.full_like(log_p, torch.nan)
         weights = unknown if self.found_log_w is None else self.found_log_w
         return torch.cat([outside, log_p, weights], -1)
+
+    def given_up(self, texts: Tensor, width: int) -> Population:
+        """Fill a beam's unused places, of some texts with what has no probability.
+
+        Args:
+            texts: Of which the search did not find all that it had room for, (B,) bool.
+            width: W.
+        """
+        assert self.found_log_w is not None
+        missing = 0, width - self.found.log_w.shape[1]
+        log_w, score, weights = (
+            F.pad(values, missing, value=-torch.inf)
+            for values in (self.found.log_w, self.found.log_q, self.found_log_w)
+        )
+        score = score.masked_fill(texts[:, None] & score.isneginf(), LEAST)
+        places = torch.arange(width).clamp_max(self.found.path.shape[1] - 1)
+        path = self.found.path[:, sent(places, self.found.path.device)]
+        found = replace(self.found, log_w=log_w, log_q=score, path=path)
+        return replace(self, found=found, found_log_w=weights)
 
     def select(self, index: Tensor) -> Population:
         return Population(self.found.select(index), self.drawn.select(index))
@@ -160,18 +183,28 @@ class Mixed(SearchingEstimator):
         pieces is all that is known of it when the next one begins.
         """
         (p, q), searcher = encoded, self.searcher
-        if searcher is None:
-            beam = self.search.found(proposal, q)
-        else:
+        at_once = self.sampling.at_once(*batch.targets.shape)
+        number, faded = self.sampling.num_samples, None
+        if searcher is not None:
             beam = self.search.found(searcher, searcher.encode(batch))
+            log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
+        elif isinstance(proposal, FindsAndDraws) and number <= at_once:
+            width, streams = self.search.num_samples, Streams(keys, number)
+            beam, draws, faded = proposal.beam_and_sample(q, width, streams, number)
+            log_w, path = self.sampling.weights(model, p, draws)
+        else:
+            beam = self.search.found(proposal, q)
+            log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         found, log_q = self.search.weighed(model, p, beam), beam.log_q
-        log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         drawn = Particles(None, None, log_w, log_w, path)
         if searcher is not None or log_q is None:
             log_q = proposal.log_prob(q, beam.latents)
         weights = found.log_w - log_q
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
-        return Population(found, drawn, weights).log_w
+        population = Population(found, drawn, weights)
+        if faded is not None and faded.any():
+            population = population.given_up(faded, self.search.num_samples)
+        return population.log_w
 
     def extend(
         self,

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, wide_zeros
+from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Weighted
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
+    Beam,
+    Draws,
     EncodedT,
     Latents,
     LeftToRight,
@@ -183,6 +185,15 @@ def encode(
     if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
         return None
     return model.encode(batch), proposal.encode(batch)
+
+
+def log_joint(
+    model: LM[P], encoded: P, latents: Draws[Latents] | Beam[Latents]
+) -> Tensor:
+    """Return log p(x, z_k) of what was drawn or found, nats, (B, K) float64."""
+    if latents.log_p is not None:
+        return latents.log_p
+    return widened(model.log_joint(encoded, latents.latents))
 
 
 def encode_again(

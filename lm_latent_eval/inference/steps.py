@@ -13,7 +13,7 @@ on the host, or on the device with nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -28,6 +28,8 @@ from lm_latent_eval.latent import Uniforms
 
 StateT = TypeVar("StateT")
 BegunT = TypeVar("BegunT", covariant=True)
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
 
 
 class Drawn(NamedTuple, Generic[StateT]):
@@ -135,6 +137,19 @@ class DrawSteps(Unfolds[StateT], Protocol[StateT]):
         ...
 
 
+class SharedSteps(Steps[StateT], DrawSteps[StateT], Protocol[StateT]):
+    """Steps that are drawn and searched alike, and list for several runs at once."""
+
+    def foresee(self, states: Sequence[StateT], t: int) -> None:
+        """List what z_t can be in all runs, before each asks for its own.
+
+        Args:
+            states: One of each run.
+            t: The step.
+        """
+        ...
+
+
 def draw_listed(
     steps: Steps[StateT],
     state: StateT,
@@ -167,10 +182,31 @@ class Sampled(NamedTuple, Generic[StateT]):
     """After the last step, if there was any."""
 
 
-def sample(
+def finished(run: Generator[StateT, None, ResultT]) -> ResultT:
+    """Return what comes of a run after all its steps."""
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+
+
+def side_by_side(
+    steps: SharedSteps[StateT],
+    one: Generator[StateT, None, ResultT],
+    other: Generator[StateT, None, OtherT],
+) -> tuple[ResultT, OtherT]:
+    """Make two runs over the same steps, each step for both at once."""
+    for t in range(steps.num_steps):
+        steps.foresee([next(one), next(other)], t)
+    return finished(one), finished(other)
+
+
+def sampling(
     steps: DrawSteps[StateT], uniforms: Uniforms, origin: Tensor
-) -> Sampled[StateT]:
-    """Draw latents of B texts, K each.
+) -> Generator[StateT, None, Sampled[StateT]]:
+    """Draw latents of B texts, K each, and yield the state before every step.
 
     Args:
         steps: Of q.
@@ -181,6 +217,7 @@ def sample(
     state, path, begun = steps.begin(None), [], origin
     log_q = wide_zeros(origin.shape, steps.length.device)
     for t in range(steps.num_steps):
+        yield state
         drawn = steps.draw(state, t, uniforms, None if t else origin)
         outside = (steps.length <= t)[:, None]
         log_step = widened(drawn.log_q)
@@ -213,14 +250,14 @@ class Found(NamedTuple, Generic[StateT]):
     """Of the piece, nats, (B, K) float64; None: not requested."""
 
 
-def search(
+def searching(
     steps: Steps[StateT],
     cut: Cut,
     score: Tensor | None = None,
     *,
     with_log_q: bool = False,
-) -> Found[StateT]:
-    """Search for latents, cutting after every step.
+) -> Generator[StateT, None, Found[StateT]]:
+    """Search for latents, cutting after every step; yield the state before each.
 
     Args:
         steps: Of what is searched.
@@ -244,19 +281,19 @@ def search(
     stay = _best_histories(score, cut)
     left_out = (score > -torch.inf).sum(1) > groups * cut.width
     for t in range(steps.num_steps):
+        yield state
         choices = steps.choices(state, t, score, cut)
         total, rank = choices.table(score, groups)
         column, log_kept = cut.keep(rank, t)
         origin, choice = choices.found(column, groups)
         number, size = column.shape[1], (batch, groups)
-        added = total.gather(1, column)
+        added = total.gather(1, column) + log_kept
         # Texts that have ended keep what they have.
         going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
         origin = torch.where(going_on, origin, kept)
         uniforms = partial(cut.uniforms_of, t, number)
         taken = steps.take(state, t, choices, origin, choice, uniforms)
         if weigh:
-            added = added + log_kept
             log_step = log_kept.unflatten(0, size).flatten(1)
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f

@@ -88,14 +88,25 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
     ) -> tuple[Draws[LatentsT], Tensor]:
         """Draw K latents a text, which continue those histories, (B, K)."""
         drawn = self.drawn_steps(encoded)
-        sampled = steps.sample(drawn, uniforms, origin)
+        run = steps.sampling(drawn, uniforms, origin)
+        return self.draws_of(encoded, steps.finished(run))
+
+    def draws_of(
+        self, encoded: EncodedT, sampled: Sampled[StateT]
+    ) -> tuple[Draws[LatentsT], Tensor]:
+        """Return what was drawn, and which histories it continues, on the host."""
         columns = sampled.columns if self.on_host else ()
         origin, *here = fetched(sampled.origin, *columns)
         sampled = sampled._replace(origin=origin)
         if self.on_host:
             sampled = sampled._replace(columns=tuple(here))
         log_q = sent(sampled.log_q, encoded.batch.targets.device)
-        return Draws(self.latents(encoded, sampled), log_q), origin
+        latents = self.latents(encoded, sampled)
+        return Draws(latents, log_q, self.known_log_p(encoded, latents)), origin
+
+    def known_log_p(self, encoded: EncodedT, latents: LatentsT) -> Tensor | None:
+        """Return log p(x, z_k) of latents that were made last, where it is known."""
+        return None
 
 
 class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
@@ -126,7 +137,13 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         """
         known = self.searches_know_q
         going_by = self.searched_steps(encoded)
-        found = steps.search(going_by, cut, score, with_log_q=known)
+        run = steps.searching(going_by, cut, score, with_log_q=known)
+        return self.thinning_of(encoded, steps.finished(run))
+
+    def thinning_of(
+        self, encoded: EncodedT, found: Found[StateT]
+    ) -> Thinning[LatentsT]:
+        """Return what was found."""
         if self.on_host:
             found = found._replace(columns=fetched(*found.columns))
         score, origin, log_f, was_cut = (
@@ -136,5 +153,7 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         log_q = found.log_q
         if log_q is not None:
             log_q = sent(log_q, encoded.batch.targets.device)
-        beam = Beam(self.latents(encoded, found), score, origin, log_q)
+        latents = self.latents(encoded, found)
+        log_p = self.known_log_p(encoded, latents)
+        beam = Beam(latents, score, origin, log_q, log_p)
         return Thinning(beam, log_f, was_cut)

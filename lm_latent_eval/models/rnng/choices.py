@@ -27,15 +27,15 @@ from lm_latent_eval.models.rnng.stacks import (
     Stacks,
     reductions,
     sent_all,
-    shifts,
 )
 from lm_latent_eval.text.words import END
 
-AT_ONCE = 16
-"""REDUCEs that are listed at first; where more are likely, twice as many, and so on."""
+AT_ONCE, MORE = 4, 4
+"""Choices that are listed at first; where more are likely, so many times as many."""
 LEAST = 1 / 16
 """The probability of more REDUCEs below which they are not listed. Of a model of GUM
-they add less than 0.005 to the variance of log-weights of 24 words, 0.07 of 80."""
+they add 0.04 to the variance of weights of 20 words, 0.3 of 80, 0.8 of 160, in units of
+their squared mean."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Choices:
     """Which are listed, (R, M): all that there can be, or all that are likely."""
     more: NDArray[np.bool_]
     """Of which stacks there can be more, (R,)."""
+    top: Tensor
+    """u of the stacks, and then of all that are listed after them, (N, d)."""
+    place: Integers
+    """Where in ``top`` the stack after each number is, (R, M); -1: not listed."""
     log_reduced: Tensor
     """log P(so many REDUCEs or more) in nats, 0 .. M, (R, M + 1) float64."""
     log_p: Tensor
@@ -61,7 +65,7 @@ class Choices:
         model: GenerativeModel,
         stacks: Stacks,
         row: Integers,
-        whole: NDArray[np.bool_] | None = None,
+        log_least: NDArray[np.float64] | None = None,
     ) -> Choices:
         """List the choices of stacks, (R,), distinct and in order for ``reduced``.
 
@@ -69,38 +73,50 @@ class Choices:
             model: p(x, z).
             stacks: A table.
             row: Stacks of it.
-            whole: Of which all are listed, (R,). Of the others none after 16, 32, ...
-                where more have a probability below ``LEAST``: the host waits once for
-                each such number. None: all of all.
+            log_least: No more are listed after 4, 16, 64, ... where more have a lower
+                log p than this, (R,): the host waits once for each such number. None:
+                all are listed.
         """
-        items = np.maximum(stacks.size[row], 1)
-        end = AT_ONCE
-        if whole is None or whole.all():
-            whole, end = np.ones_like(row, bool), int(items.max(initial=1))
-        made, rows = reductions(stacks, row, end)
-        table = model.reduced(stacks, made)
-        log_shift, log_reduce = _log_actions(model, table, rows)
-        number = np.minimum(items, end)
-        while (items > number).any():
-            (left,) = fetched(log_reduce.sum(-1))
-            likely = whole | (left >= math.log(LEAST)).numpy()
-            (going,) = ((number == end) & (items > end) & likely).nonzero()
-            if not len(going):
-                break
-            made, more = reductions(table, rows[going, -1], end + 1)
+        items, end = np.maximum(stacks.size[row], 1), AT_ONCE
+        if log_least is None or np.isneginf(log_least).all():
+            log_least, end = np.full(len(row), -np.inf), int(items.max(initial=1))
+        table, going, number = stacks, np.arange(len(row)), np.ones_like(row)
+        rows, place = row[:, None], going[:, None]
+        top, size = stacks.states(row)[:, -1, 0], stacks.size[row]
+        log_shift, log_reduce = wide_zeros((2, 0), top.device)
+        while True:
+            used, acted = len(table), len(log_shift)
+            made, more = reductions(table, rows[going, -1], end + 1 - rows.shape[1])
             table = model.reduced(table, made)
             new = np.zeros((len(row), more.shape[1] - 1), np.int64)
             new[going] = more[:, 1:]
-            rows, end = np.concatenate([rows, new], 1), 2 * end
-            actions = _log_actions(model, table, new)
-            log_shift = torch.cat([log_shift, actions[0]], 1)
-            log_reduce = torch.cat([log_reduce, actions[1]], 1)
+            rows = np.concatenate([rows, new], 1)
+            new = np.where(new > 0, new - used + len(size), -1)
+            place = np.concatenate([place, new], 1)
             number[going] = np.minimum(items[going], end)
-        log_reduced = F.pad(log_reduce, (1, 0)).cumsum(-1)
+            if len(table) > used:
+                top = torch.cat([top, table.parts[-1].state[:, -1, 0]])
+                size = np.append(size, made.size)
+            there, left = sent_all(top.device, place, size[acted:])
+            shift, reduce = model.log_actions(top[acted:], left)
+            log_shift = torch.cat([log_shift, shift])
+            log_reduce = torch.cat([log_reduce, reduce])
+            reduces = F.pad(log_reduce, (0, 1), value=-torch.inf)[there]
+            if not (items > number).any():
+                break
+            (log_more,) = fetched(reduces.sum(-1))
+            likely = log_more.double().numpy() >= log_least
+            (going,) = ((number == end) & (items > end) & likely).nonzero()
+            if not len(going):
+                break
+            end *= MORE
+        log_reduced = F.pad(reduces, (1, 0)).cumsum(-1)
+        log_p = log_reduced[:, :-1] + F.pad(log_shift, (0, 1), value=-torch.inf)[there]
         possible = np.arange(rows.shape[1]) < number[:, None]
-        listed = sent(torch.from_numpy(possible), log_shift.device)
-        log_p = (log_reduced[:, :-1] + log_shift).masked_fill(~listed, -torch.inf)
-        return cls(table, rows, possible, items > number, log_reduced, log_p)
+        more_there_are = items > number
+        return cls(
+            table, rows, possible, more_there_are, top, place, log_reduced, log_p
+        )
 
     def lists(self, row: Integers) -> bool:
         """Whether all of these stacks are among those before the choices."""
@@ -120,15 +136,6 @@ class Choices:
         return self.row[which, done], done, self.log_reduced[tuple(there)]
 
 
-def _log_actions(
-    model: GenerativeModel, stacks: Stacks, rows: Integers
-) -> tuple[Tensor, Tensor]:
-    """Return log P(SHIFT) and log P(REDUCE) of stacks, any shape, nats."""
-    where, size = sent_all(stacks.state.device, rows.ravel(), stacks.size[rows].ravel())
-    log_shift, log_reduce = model.log_actions(stacks.top(where), size)
-    return log_shift.view(rows.shape), log_reduce.view(rows.shape)
-
-
 @dataclass(frozen=True)
 class Listed:
     """The choices before one word, of P distinct pairs of a stack and the word."""
@@ -137,6 +144,8 @@ class Listed:
     """Which of them each history stands before, (B, K)."""
     row: Integers
     """The stack after each choice, (P, M)."""
+    exact: NDArray[np.bool_]
+    """After which of them ``spoken`` is what p says, (P, M)."""
     number: Tensor
     """How many choices are listed, (P,), on the host."""
     more: Tensor
@@ -168,12 +177,13 @@ class Listed:
         """
         most = log_reduced.shape[1] - 1
         first = torch.full((len(log_reduced), 1), most)
-        ends = [AT_ONCE << n for n in range(most.bit_length())]
+        ends = [AT_ONCE * MORE**n for n in range(most.bit_length())]
         for end in reversed([end for end in ends if end <= most]):
             left = log_reduced[:, end]
             unlikely = (left < math.log(LEAST)) & ~left.isneginf() & ~self.apart
             first[unlikely] = end
-        first[self.more, 0] = self.number[self.more]
+        stopped = self.number[self.more]
+        first[self.more, 0] = first[self.more, 0].minimum(stopped)
         return first
 
     def resampled(self, origin: Integers) -> Listed:
@@ -203,17 +213,17 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
     text, log_p = np.arange(len(tokens)), wide_zeros((len(tokens),), device)
     for t in range(tokens.shape[1]):
         if t > 0:
-            growth = shifts(stacks, row, tokens[text, t - 1])
-            row = len(stacks) + np.arange(len(row))
-            stacks, row = model.grown(stacks, growth).compact(row)
+            shifted = model.shifted(stacks, row, tokens[text, t - 1])
+            stacks, row = shifted.compact(len(stacks) + np.arange(len(row)))
         choices = Choices.of(model, stacks, row)
         stacks = choices.stacks
         before, reduces = choices.possible.nonzero()
         text, row = text[before], choices.row[before, reduces]
-        integers = before, reduces, row, stacks.size[row], tokens[text, t]
-        parent, choice, place, size, word = sent_all(device, *integers)
+        place = choices.place[before, reduces]
+        integers = before, reduces, place, stacks.size[row], tokens[text, t]
+        parent, choice, there, size, word = sent_all(device, *integers)
         log_p = log_p[parent] + choices.log_p[parent, choice]
-        log_p = log_p + model.log_word(stacks.top(place), size, word)
+        log_p = log_p + model.log_word(choices.top[there], size, word)
     return _logsumexp(log_p, sent(torch.from_numpy(text), device), len(tokens))
 
 
@@ -237,13 +247,13 @@ def next_word(
         row: The stack of each history, (B, K).
         log_w: Its weight in nats, (B, K).
     """
-    place = choices.row[:, 0]
-    (which,) = sent_all(log_w.device, place.searchsorted(row))
-    weight = log_w.new_zeros(len(log_w), len(place)).scatter_add(
+    stood = choices.row[:, 0]
+    (which,) = sent_all(log_w.device, stood.searchsorted(row))
+    weight = log_w.new_zeros(len(log_w), len(stood)).scatter_add(
         1, which.expand(log_w.shape), log_w.softmax(-1)
     )
     owner, reduces = choices.possible.nonzero()
-    after = choices.row[owner, reduces]
+    after, place = choices.row[owner, reduces], choices.place[owner, reduces]
     result = weight.new_zeros(len(weight), model.config.vocab_size)
     # The original combines the tree with the end word, and charges for it.
     charges = model.config.sentence_ends and not model.config.only_possible
@@ -251,10 +261,10 @@ def next_word(
     for first in range(0, len(after), model.rows_at_once):
         part = slice(first, first + model.rows_at_once)
         size = choices.stacks.size[after[part]]
-        where, items, o, r = sent_all(
-            log_w.device, after[part], size, owner[part], reduces[part]
+        there, items, o, r = sent_all(
+            log_w.device, place[part], size, owner[part], reduces[part]
         )
-        spoken = widened(model.log_words(choices.stacks.top(where), items))
+        spoken = widened(model.log_words(choices.top[there], items))
         if log_end is not None:
             spoken[:, END] += log_end[part]
         result += (weight[:, o] * choices.log_p[o, r].exp()) @ spoken.exp()
@@ -263,7 +273,8 @@ def next_word(
 
 def _log_end(model: GenerativeModel, stacks: Stacks, after: Integers) -> Tensor:
     """Return the price of an end after each of some stacks, nats, (R,)."""
-    grown = model.grown(stacks, shifts(stacks, after, np.full_like(after, END)))
-    (items,) = sent_all(grown.state.device, grown.size[len(stacks) :])
-    log_reduce: Tensor = model.log_actions(grown.state[len(stacks) :, -1, 0], items)[1]
+    ended = model.shifted(stacks, after, np.full_like(after, END))
+    (items,) = sent_all(ended.device, ended.size[len(stacks) :])
+    top = ended.parts[-1].state[:, -1, 0]
+    log_reduce: Tensor = model.log_actions(top, items)[1]
     return log_reduce

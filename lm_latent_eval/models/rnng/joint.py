@@ -155,6 +155,9 @@ class Encoded:
     which stacks stood there then."""
     reached: list[tuple[Trees, StackState]] = field(default_factory=list)
     """The trees that were scored last, and the stacks that they lead to."""
+    scored: list[tuple[Trees, Tensor]] = field(default_factory=list)
+    """The trees that a proposal made last, and their log p without the cost of unknown
+    words, nats, (B, K) float64."""
 
     @property
     def longest(self) -> int:
@@ -244,7 +247,7 @@ class RNNGJoint(Pretrained):
         Identical trees are scored once, and so are actions that several share. The
         stacks that this makes are remembered for ``advance``.
         """
-        state, batch = encoded.state, encoded.batch
+        state = encoded.state
         before, after = fetched(*trees)
         stacks, rows = state.stacks, np.broadcast_to(state.row, after.shape)
         log_p = wide_zeros(rows.shape, self.device)
@@ -262,9 +265,14 @@ class RNNGJoint(Pretrained):
             self.generative, stacks, rows.ravel(), sequence.numpy(), over.numpy()
         )
         encoded.remember(trees, stacks, last.reshape(rows.shape))
-        unknown = batch.inside & sent(encoded.words == UNKNOWN, self.device)
-        cost = batch.unknown_log_prob.masked_fill(~unknown, 0.0).sum(-1)
+        cost = self.log_unknown(encoded)
         return log_p + walked.view_as(log_p) + cost[:, None]
+
+    def log_unknown(self, encoded: Encoded) -> Tensor:
+        """Return log p of the spelling of unknown words in nats, (B,) float64."""
+        batch = encoded.batch
+        unknown = batch.inside & sent(encoded.words == UNKNOWN, self.device)
+        return batch.unknown_log_prob.masked_fill(~unknown, 0.0).sum(-1)
 
     def _moves(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return the moves of each latent, (B, K, A), all on the host."""

@@ -22,20 +22,24 @@ are scored over the whole vocabulary, then to first order about u_c,
 
 unless one tree is left. Where many more REDUCEs are unlikely they are one class, whose
 probability is known without them, with the word scored as before it: its members are
-listed if it is drawn. So q is a distribution over all trees whose log is exact, and
-weights are unbiased, whatever the word would have cost.
+listed, as far as is drawn, if it is drawn. So q is a distribution over all trees whose
+log is exact, and weights are unbiased, whatever the word would have cost.
 
 A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
 
 What the model computes is log p of every choice, for which the host waits once a word;
-it chooses by itself and so knows which stacks come next.
+it chooses by itself and so knows which stacks come next. A search and draws go side by
+side and list their choices together. log p of what they make is known then: only words
+that were scored to first order are scored again, with the next word's choices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -45,12 +49,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
-from lm_latent_eval.inference.cuts import Cut
+from lm_latent_eval.inference.cuts import Best, Cut, Fading
 from lm_latent_eval.inference.step_choices import Choices, Dense
-from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken
+from lm_latent_eval.inference.steps import (
+    Drawn,
+    Found,
+    Sampled,
+    Taken,
+    sampling,
+    searching,
+    side_by_side,
+)
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.rnng.choices import AT_ONCE, Listed
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.rnng.choices import AT_ONCE, LEAST, Listed
 from lm_latent_eval.models.rnng.choices import Choices as Reduces
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint, num_words
 from lm_latent_eval.models.rnng.stacks import (
@@ -58,7 +70,6 @@ from lm_latent_eval.models.rnng.stacks import (
     Stacks,
     StackState,
     sent_all,
-    shifts,
 )
 from lm_latent_eval.models.rnng.trees import Trees, rotated
 from lm_latent_eval.text.batch import TokenBatch
@@ -69,13 +80,71 @@ SPOKEN = 3
 of GUM the others add 0.001 to the variance of log-weights of 24 words, 0.02 of 80."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Stacks of K histories of each of B texts."""
+@dataclass
+class Ground:
+    """The table that all histories of a piece stand on, which changes step by step."""
 
     stacks: Stacks
+
+
+@dataclass(frozen=True)
+class Standing:
+    """K histories of each of B texts, before the last word is put on their stacks."""
+
+    ground: Ground
     row: Integers
-    """(B, K)."""
+    """The stacks, (B, K)."""
+    last: int | None
+    """Which word that is, of texts that have it; None: there was none."""
+    log_p: Tensor
+    """log p of the piece so far in nats, on the host, (B, K) float64."""
+    owing: NDArray[np.bool_]
+    """Of which histories that lacks the last word, (B, K)."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What the next word finds: stacks, of texts that have one, and their choices."""
+
+    row: Integers
+    """The stack of each history of any text, (B, K)."""
+    log_p: Tensor
+    """See ``Standing``, but of all words, (B, K)."""
+    listed: Listed
+    log_q: Tensor
+    """See ``WordByWord.scored``, (P, M + 1)."""
+    rank: Tensor
+    """The same, (P, M)."""
+    known: Tensor
+    """The same, (P, M)."""
+    log_class: Tensor
+    """The same, (P,)."""
+
+    def of(self, first: int, end: int) -> Ahead:
+        """Return what some of the histories find."""
+        here = slice(first, end)
+        listed = replace(self.listed, pair=self.listed.pair[:, here])
+        row, log_p = self.row[:, here], self.log_p[:, here]
+        return replace(self, row=row, log_p=log_p, listed=listed)
+
+    def resampled(self, origin: Tensor, text: Integers) -> Ahead:
+        """Pick histories of each text, (B, K'); ``text`` says which have a word."""
+        return replace(
+            self,
+            row=np.take_along_axis(self.row, origin.numpy(), 1),
+            log_p=self.log_p.gather(1, origin),
+            listed=self.listed.resampled(origin.numpy()[text]),
+        )
+
+    def chosen(self, choice: Tensor) -> tuple[Integers, Tensor, NDArray[np.bool_]]:
+        """Return where choices of texts with a word lead, and what they add to log p.
+
+        Returns:
+            The stacks, nats, and whether those lack the word, (texts, K) each.
+        """
+        pair = self.listed.pair
+        added = self.known[pair].gather(2, choice[..., None])[..., 0]
+        return self.listed.after(choice), added, ~self.listed.exact[pair, choice]
 
 
 @dataclass(frozen=True)
@@ -84,8 +153,8 @@ class StackSteps:
 
     proposal: WordByWord
     encoded: Encoded
-    _asked: list[tuple[Stacks, Listed]] = field(default_factory=list)
-    """What was listed last: ``take`` goes on from it."""
+    _ahead: list[tuple[Standing, Ahead]] = field(default_factory=list)
+    """What was listed last, and for whom."""
     num_columns: ClassVar[int] = 1
 
     @property
@@ -97,15 +166,68 @@ class StackSteps:
     def num_steps(self) -> int:
         return self.encoded.longest
 
+    @cached_property
+    def _ground(self) -> Ground:
+        return Ground(self.encoded.state.stacks)
+
     def begin(self, num_histories: int | None) -> Standing:
         """Return the stacks before the piece: of K histories, or of those there are."""
-        samples = num_histories or self.encoded.state.row.shape[1]
-        return Standing(*_begun(self.encoded, samples))
+        row = self.encoded.state.row
+        row = np.broadcast_to(row, (len(row), num_histories or row.shape[1]))
+        log_p = torch.zeros(row.shape, dtype=torch.float64)
+        return Standing(self._ground, row, None, log_p, np.zeros(row.shape, bool))
 
     def num_histories(self, state: Standing) -> int:
         """Return K."""
         histories: int = state.row.shape[1]
         return histories
+
+    def foresee(self, states: Sequence[Standing], t: int) -> None:
+        """List what z_t can be in several runs; what no state stands on is lost."""
+        self._list(states, t)
+
+    def _list(
+        self,
+        states: Sequence[Standing],
+        t: int,
+        others: Sequence[Tensor] = (),
+        *,
+        every: bool = False,
+    ) -> list[Tensor]:
+        """List what z_t can be, and wait for it once and for other tensors.
+
+        Returns:
+            The others, on the host.
+        """
+        text, word = self.encoded.token(t)
+        stacks, row, log_word = self.proposal.arrived(self.encoded, states)
+        log_least = -math.inf if every else math.log(LEAST)
+        stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
+        log_word, *found = fetched(log_word, *listed.computed, *others)
+        number = len(listed.computed)
+        ahead = Ahead(
+            row,
+            _paid(states, log_word),
+            listed,
+            *self.proposal.scored(listed, *found[:number]),
+        )
+        self._ground.stacks = stacks
+        ends = np.cumsum([0, *(state.row.shape[1] for state in states)]).tolist()
+        parts = zip(states, pairwise(ends), strict=True)
+        self._ahead[:] = [(state, ahead.of(*part)) for state, part in parts]
+        return found[number:]
+
+    def _found(self, state: Standing) -> Ahead | None:
+        """Return what was listed for a state, if that was the last."""
+        return next((ahead for known, ahead in self._ahead if known is state), None)
+
+    def _again(
+        self, row: Integers, word: Integers, log_least: NDArray[np.float64]
+    ) -> tuple[Listed, tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """List the choices of some stacks, (B, K), again, and more of them."""
+        asked = self._ground.stacks, row, word, log_least
+        self._ground.stacks, listed = self.proposal.listed(*asked)
+        return listed, self.proposal.scored(listed, *fetched(*listed.computed))
 
     def draw(
         self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
@@ -115,32 +237,44 @@ class StackSteps:
         What can come next is listed for all histories, and asked for with ``origin``.
         Where what was not listed is drawn, it is listed to see what that is.
         """
-        text, word = self.encoded.token(t)
-        u, row, others = uniforms(t), state.row, [] if origin is None else [origin]
-        stacks, listed = self.proposal.listed(state.stacks, row[text], word)
-        *others, log_p, log_reduced, spoken = fetched(*others, *listed.computed)
+        (text, word), u = self.encoded.token(t), uniforms(t)
+        others = [] if origin is None else [origin]
+        ahead = self._found(state)
+        if ahead is None:
+            others = self._list([state], t, others)
+            ahead = self._ahead[0][1]
+        else:
+            others = [*fetched(*others)]
         if origin is not None:
             (origin,) = others
-            row = np.take_along_axis(row, origin.numpy(), 1)
-            listed = listed.resampled(origin.numpy()[text])
-        log_prob, _ = self.proposal.scored(listed, log_p, log_reduced, spoken)
-        log_prob = log_prob[listed.pair]
-        drawn = _inverted(log_prob, u[text][..., 0])
-        whole = torch.zeros_like(drawn, dtype=torch.bool)
-        while (unlisted := drawn == log_prob.shape[2] - 1).any():
-            whole |= unlisted
-            asked = state.stacks, row[text], word, whole.numpy()
-            stacks, listed = self.proposal.listed(*asked)
-            log_prob, _ = self.proposal.scored(listed, *fetched(*listed.computed))
-            log_prob = log_prob[listed.pair]
-            drawn = _inverted(log_prob, u[text][..., 0])
-        column, log_q = torch.zeros(u.shape[:2]).long(), torch.zeros(u.shape[:2])
-        column[text], log_q = drawn, log_q.double()
-        log_q[text] = log_prob.gather(2, drawn[..., None])[..., 0]
-        row = np.array(row)
-        row[text] = listed.after(drawn)
-        state = Standing(*self.proposal.shifted(stacks, row, text, word))
-        return Drawn(state, (column,), log_q, origin)
+            ahead = ahead.resampled(origin, text)
+        log_prob, numbers = ahead.log_q[ahead.listed.pair], u[text][..., 0]
+        drawn = _inverted(log_prob, numbers)
+        log_q = log_prob.gather(2, drawn[..., None])[..., 0]
+        unlisted = drawn == log_prob.shape[2] - 1
+        after, added, owing = ahead.chosen(drawn.masked_fill(unlisted, 0))
+        if unlisted.any():
+            which, k = unlisted.numpy().nonzero()
+            row, number = ahead.row[text][which, k][:, None], numbers[which, k]
+            # Within the class q is p's own: what it has left after what is drawn.
+            left = ((1 - number).log() - log_q[which, k]).clamp_max(0.0)
+            log_least = left + ahead.log_class[ahead.listed.pair[which, k]]
+            asked = row, word[which], log_least[:, None].numpy()
+            listed, found = self._again(*asked)
+            among = Ahead(row, added, listed, *found)
+            log_prob = among.log_q[listed.pair]
+            choice = (log_prob.exp().cumsum(-1) < number[:, None, None]).sum(-1)
+            choice = choice.minimum(listed.number[listed.pair] - 1)
+            log_q[which, k] = log_prob.gather(2, choice[..., None])[:, 0, 0]
+            drawn[which, k] = choice[:, 0]
+            rows, known, lacking = among.chosen(choice)
+            after[which, k], owing[which, k] = rows[:, 0], lacking[:, 0]
+            added[which, k] = known[:, 0]
+        column, every_q = torch.zeros(u.shape[:2]).long(), torch.zeros(u.shape[:2])
+        every_q = every_q.double()
+        column[text], every_q[text] = drawn, log_q
+        standing = self._gone_on(ahead, t, after, added, owing)
+        return Drawn(standing, (column,), every_q, origin)
 
     def choices(self, state: Standing, t: int, score: Tensor, cut: Cut | None) -> Dense:
         """List numbers of REDUCEs, ranked as ``WordByWord`` says.
@@ -150,22 +284,29 @@ class StackSteps:
         """
         text, word = self.encoded.token(t)
         there, width = score[text] > -torch.inf, 0 if cut is None else cut.width
-        whole = torch.full_like(there, cut is None or cut.exhaustive)
+        if self._found(state) is None:
+            self._list([state], t, every=cut is None or cut.exhaustive)
+        ahead = self._found(state)
+        assert ahead is not None
+        log_least = np.full(there.shape, math.log(LEAST))
         while True:
-            asked = state.stacks, state.row[text], word, whole.numpy()
-            stacks, listed = self.proposal.listed(*asked)
-            found = self.proposal.scored(listed, *fetched(*listed.computed))
-            log_q, rank = (values[listed.pair] for values in found)
-            rank = rank.masked_fill(~there[..., None], -torch.inf)
+            pair = ahead.listed.pair
+            rank = ahead.rank[pair].masked_fill(~there[..., None], -torch.inf)
             room = (rank > -torch.inf).flatten(1).sum(1) < width
-            missing = room[:, None] & listed.more[listed.pair] & there
+            if isinstance(cut, Fading):
+                room &= ~cut.faded[text]
+            missing = room[:, None] & ahead.listed.more[pair] & there
             if not missing.any():
                 break
-            whole |= missing
-        self._asked[:] = [(stacks, listed)]
+            log_least[missing.numpy()] = -np.inf
+            listed, found = self._again(ahead.row[text], word, log_least)
+            ahead = Ahead(ahead.row, ahead.log_p, listed, *found)
+        self._ahead[:] = [
+            (known, ahead if known is state else other) for known, other in self._ahead
+        ]
         size = (*score.shape, rank.shape[-1])
-        every, every_q = rank.new_full(size, -torch.inf), log_q.new_zeros(size)
-        every[text], every_q[text] = rank, log_q[..., :-1]
+        every, every_q = rank.new_full(size, -torch.inf), rank.new_zeros(size)
+        every[text], every_q[text] = rank, ahead.log_q[pair][..., :-1]
         return Dense(every, every_q)
 
     def take(
@@ -177,14 +318,36 @@ class StackSteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Standing]:
-        """Reduce, and put word t on the stacks."""
-        text, word = self.encoded.token(t)
-        [(stacks, listed)] = self._asked
-        row = np.take_along_axis(state.row, origin.numpy(), 1)
-        stack = np.take_along_axis(listed.pair, origin.numpy()[text], 1)
-        row[text] = listed.row[stack, choice.numpy()[text]]
-        shifted = Standing(*self.proposal.shifted(stacks, row, text, word))
-        return Taken(shifted, (choice,))
+        """Reduce; word t is put on the stacks when something is asked of them."""
+        text, _ = self.encoded.token(t)
+        ahead = self._found(state)
+        assert ahead is not None, "choices were asked for"
+        ahead = ahead.resampled(origin, text)
+        return Taken(self._gone_on(ahead, t, *ahead.chosen(choice[text])), (choice,))
+
+    def _gone_on(
+        self,
+        ahead: Ahead,
+        t: int,
+        after: Integers,
+        added: Tensor,
+        lacking: NDArray[np.bool_],
+    ) -> Standing:
+        """Return histories before word t, of which some choices were made."""
+        text, _ = self.encoded.token(t)
+        row, log_p = ahead.row.copy(), ahead.log_p.clone()
+        owing = np.zeros(row.shape, bool)
+        row[text], owing[text] = after, lacking
+        log_p[text] += added
+        return Standing(self._ground, row, t, log_p, owing)
+
+
+def _paid(states: Sequence[Standing], log_word: Tensor) -> Tensor:
+    """Add to log p the last words that it lacks, (B, K)."""
+    log_p = torch.cat([state.log_p for state in states], 1)
+    owing = np.concatenate([state.owing for state in states], 1)
+    log_p[torch.from_numpy(owing)] += log_word.double()
+    return log_p
 
 
 @dataclass(frozen=True)
@@ -230,12 +393,74 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         padding = encoded.batch.targets.shape[1] - before.shape[2]
         before = F.pad(before, (0, padding))
         trees = Trees(before, torch.zeros_like(before[..., :1].sum(-1)))
-        stacks, row = found.state.stacks, found.state.row
-        if not encoded.longest:  # nothing was decided
+        stacks, row, log_word = self.arrived(encoded, [found.state])
+        if encoded.longest:
+            (owing,) = sent_all(log_word.device, np.flatnonzero(found.state.owing))
+            log_p = self._sent(found.state.log_p).flatten()
+            log_p = log_p.index_add(0, owing, log_word).view(row.shape)
+        else:  # nothing was decided
             row = np.take_along_axis(row, found.origin.numpy(), 1)
+            log_p = wide_zeros(row.shape, self.model.device)
         stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
         encoded.remember(trees, stacks, row)
+        encoded.scored[:] = [(trees, log_p)]
         return trees
+
+    def known_log_p(self, encoded: Encoded, latents: Trees) -> Tensor | None:
+        """Return log p(x, z_k) of trees that were made last.
+
+        Not where ends are charged for by p, which the steps do not know.
+        """
+        known = [log_p for trees, log_p in encoded.scored if trees is latents]
+        if not known or not self.model.config.only_possible:
+            return None
+        cost = self.model.log_unknown(encoded)
+        return known[0] + cost[:, None]
+
+    def beam_and_sample(
+        self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
+    ) -> tuple[Beam[Trees], Draws[Trees], Tensor]:
+        """Search and draw side by side: see ``FindsAndDraws``."""
+        cut: Best | Fading = Best(width)
+        if self.name == "adapted":  # ``prior`` ranks by log q, which tells no share
+            cut = Fading(width, torch.zeros(len(encoded.words), dtype=torch.float64))
+        steps = self.drawn_steps(encoded)
+        origin = torch.zeros(len(steps.length), num_samples, dtype=torch.long)
+        found, sampled = side_by_side(
+            steps,
+            searching(steps, cut, with_log_q=True),
+            sampling(steps, uniforms, origin),
+        )
+        beam = self.thinning_of(encoded, found).beam
+        draws, _ = self.draws_of(encoded, sampled)
+        faded = torch.zeros(len(origin), dtype=torch.bool)
+        return beam, draws, self._sent(cut.faded if isinstance(cut, Fading) else faded)
+
+    def arrived(
+        self, encoded: Encoded, states: Sequence[Standing]
+    ) -> tuple[Stacks, Integers, Tensor]:
+        """Put the last word on the stacks of histories, side by side.
+
+        Returns:
+            A table of these stacks; their rows, (B, K); log P of the word in nats of
+            those that owe it, in order.
+        """
+        stacks, last = states[0].ground.stacks, states[0].last
+        row = np.concatenate([state.row for state in states], 1)
+        if last is None:
+            return *stacks.compact(row), wide_zeros((0,), self.model.device)
+        text, word = encoded.token(last)
+        owing = np.concatenate([state.owing for state in states], 1)[text]
+        of_owing = np.broadcast_to(word[:, None], owing.shape)[owing]
+        size = self.model.config.vocab_size
+        pair, which = _distinct(row[text][owing] * size + of_owing)
+        log_word = wide_zeros((0,), self.model.device)
+        if len(pair):
+            top = stacks.states(pair // size)[:, -1, 0]
+            integers = stacks.size[pair // size], pair % size, which
+            items, said, of = sent_all(top.device, *integers)
+            log_word = self.model.generative.log_word(top, items, said)[of]
+        return *self.shifted(stacks, row, text, word), log_word
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
@@ -245,8 +470,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         for t in range(encoded.longest):
             text, word = encoded.token(t)
             reduces = before[text, :, t]
-            whole = (reduces >= AT_ONCE).numpy()
-            stacks, listed = self.listed(stacks, row[text], word, whole)
+            log_least = np.where(reduces >= AT_ONCE, -np.inf, math.log(LEAST))
+            stacks, listed = self.listed(stacks, row[text], word, log_least)
             within = reduces < listed.row.shape[1]
             reduces = reduces.where(within, 0)
             row[text] = listed.after(reduces)
@@ -255,7 +480,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         log_q = torch.zeros(after.shape, dtype=torch.float64)
         computed = iter(fetched(*(x for _, y, *_ in steps for x in y.computed)))
         for text, listed, reduces, within in steps:
-            log_prob, _ = self.scored(listed, *islice(computed, len(listed.computed)))
+            log_prob, *_ = self.scored(listed, *islice(computed, len(listed.computed)))
             chosen = log_prob[listed.pair].gather(2, reduces[..., None])[..., 0]
             log_q[text] += chosen.masked_fill(~within, -torch.inf)
         return self._sent(log_q.masked_fill(after > 0, -torch.inf))
@@ -280,7 +505,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         stacks: Stacks,
         row: Integers,
         word: Integers,
-        whole: NDArray[np.bool_] | bool = False,
+        log_least: NDArray[np.float64] | float,
     ) -> tuple[Stacks, Listed]:
         """List the choices of B texts with K histories, (B, K), before a word of each.
 
@@ -288,7 +513,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             stacks: A table.
             row: The stack of each history.
             word: The words, (B,).
-            whole: Of which histories unlikely choices are listed as well, (B, K).
+            log_least: The log p of more REDUCEs below which no more are listed of each
+                history, (B, K).
 
         Returns:
             A table with the stacks after them, and the choices.
@@ -296,27 +522,30 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         model, config = self.model.generative, self.model.config
         place, which = _distinct(row)
         # An end asks for all REDUCEs, likely or not.
-        whole = whole | self._is_end(word)[:, None] | self.exact
-        whole = np.broadcast_to(whole, row.shape)
-        every = np.zeros_like(place, bool)
-        every[which[whole]] = True
-        choices = Reduces.of(model, stacks, place, every)
+        every = self._is_end(word)[:, None] | self.exact
+        log_least = np.where(every, -np.inf, log_least)
+        of_place = np.full(len(place), np.inf)
+        np.minimum.at(of_place, which, np.broadcast_to(log_least, row.shape))
+        choices = Reduces.of(model, stacks, place, of_place)
         stacks = choices.stacks
         # Each (stack, next word) once.
         pair, of_pair = _distinct(which * config.vocab_size + word[:, None])
         stack, word = pair // config.vocab_size, pair % config.vocab_size
         after, possible = choices.row[stack], choices.possible[stack]
+        size, place = stacks.size[after], choices.place[stack]
+        spoken, exact = self._spoken(choices.top, place, size, word)
         return stacks, Listed(
             of_pair,
             after,
+            exact,
             torch.from_numpy(possible.sum(-1)),
             torch.from_numpy(choices.more[stack]),
-            torch.from_numpy((stacks.size[after] != 1) & self._is_end(word)[:, None]),
+            torch.from_numpy((size != 1) & self._is_end(word)[:, None]),
             torch.from_numpy(self._is_end(word) | self.exact),
             stack,
             choices.log_p,
             choices.log_reduced,
-            self._spoken(stacks, after, possible, word),
+            spoken,
         )
 
     def _is_end(self, word: Integers) -> NDArray[np.bool_]:
@@ -325,50 +554,58 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         return ends
 
     def _spoken(
-        self,
-        stacks: Stacks,
-        after: Integers,
-        possible: NDArray[np.bool_],
-        word: Integers,
-    ) -> Tensor:
+        self, top: Tensor, place: Integers, size: Integers, word: Integers
+    ) -> tuple[Tensor, NDArray[np.bool_]]:
         """Score the word after each choice, see ``Listed``.
 
         A word is scored over the whole vocabulary after the first ``SPOKEN`` choices
         and where one tree stands, and after others to first order about the last of
         those. ``prior`` does not look at it.
+
+        Args:
+            top: u of stacks.
+            place: Which of them is after each choice, (P, M); -1: not listed.
+            size: Items on it, (P, M).
+            word: The words, (P,).
+
+        Returns:
+            What ``Listed`` says, and where that is log P(word | SHIFT), (P, M) each.
         """
         model, device = self.model.generative, self.model.device
-        spoken = wide_zeros((after.size,), device)
+        spoken = wide_zeros((place.size,), device)
         if self.name != "adapted":
-            return spoken.view(after.shape)
-        size, place = stacks.size[after], np.arange(after.shape[1])
-        near = possible & (place >= SPOKEN) & (size > 1) & (not self.exact)
-        base = near.any(1, keepdims=True) & (place == SPOKEN - 1)
+            return spoken.view(place.shape), np.zeros(place.shape, bool)
+        possible, number = place >= 0, np.arange(place.shape[1])
+        near = possible & (number >= SPOKEN) & (size > 1) & (not self.exact)
+        base = near.any(1, keepdims=True) & (number == SPOKEN - 1)
 
         def found(some: NDArray[np.bool_]) -> Iterator[Tensor]:
-            said = np.broadcast_to(word[:, None], after.shape)
-            columns = (x[some] for x in (after, size, said))
+            said = np.broadcast_to(word[:, None], place.shape)
+            columns = (x[some] for x in (place, size, said))
             return sent_all(device, np.flatnonzero(some), *columns)
 
         spoken -= torch.inf
-        where, row, *there = found(possible & ~near & ~base)
-        spoken[where] = model.log_word(stacks.top(row), *there)
+        where, there, *others = found(possible & ~near & ~base)
+        spoken[where] = model.log_word(top[there], *others)
         if len(owner := near.nonzero()[0]):
-            where, row, *there = found(base)
-            top = stacks.top(row)
-            log_p, slope = model.log_word_and_slope(top, *there)
+            where, there, *others = found(base)
+            u = top[there]
+            log_p, slope = model.log_word_and_slope(u, *others)
             spoken[where] = log_p
             which = near.any(1).cumsum()[owner] - 1
-            integers = np.flatnonzero(near), after[near], which
-            where, row, of = sent_all(device, *integers)
-            further = ((stacks.top(row) - top[of]) * slope[of]).sum(-1)
+            integers = np.flatnonzero(near), place[near], which
+            where, there, of = sent_all(device, *integers)
+            further = ((top[there] - u[of]) * slope[of]).sum(-1)
             spoken[where] = log_p[of] + widened(further)
-        return spoken.view(after.shape)
+        return spoken.view(place.shape), ~near
 
     def scored(
         self, listed: Listed, log_p: Tensor, log_reduced: Tensor, spoken: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return log q(z_t) and what z_t adds to a rank, (P, M + 1) and (P, M) float64.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return log q(z_t), what it adds to a rank and to log p, and log p of a class.
+
+        They are (P, M + 1), (P, M), (P, M) and (P,), float64; what is added to log p
+        is without a word that is not scored as p scores it.
 
         The last column is log q of all choices that are not listed. From where more
         are unlikely, they are one class, listed or not: the word is scored as after
@@ -396,18 +633,20 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         log_q = torch.where(in_class, of_class + log_p - log_class, log_q)
         is_listed = first < listed.number[:, None]
         log_q = torch.cat([log_q, of_class.masked_fill(is_listed, -torch.inf)], 1)
-        return log_q, log_p + words if self.name == "adapted" else log_q[:, :-1]
+        known = log_p + words.where(torch.from_numpy(listed.exact), 0.0)
+        rank = log_p + words if self.name == "adapted" else log_q[:, :-1]
+        return log_q, rank, known, log_class[:, 0]
 
     def shifted(
         self, stacks: Stacks, row: Integers, text: Integers, word: Integers
     ) -> tuple[Stacks, Integers]:
         """Keep the stacks of histories, and put a word on those of some texts."""
-        stacks, row = stacks.compact(row)
         size = self.model.config.vocab_size
         pair, which = _distinct(row[text] * size + word[:, None])
-        growth = shifts(stacks, pair // size, pair % size)
+        row = row.copy()
         row[text] = len(stacks) + which
-        return self.model.generative.grown(stacks, growth), row
+        shifted = self.model.generative.shifted(stacks, pair // size, pair % size)
+        return shifted.compact(row)
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)

@@ -42,7 +42,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.pretrained import WordsConfig, value
-from lm_latent_eval.models.rnng.stacks import Growth, Reductions, Stacks
+from lm_latent_eval.models.rnng.stacks import (
+    Computed,
+    Growth,
+    Integers,
+    Reductions,
+    Stacks,
+    sent_all,
+)
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
 
@@ -214,10 +221,18 @@ class GenerativeModel(nn.Module):
         """Return a table with the stacks that REDUCEs make, one after the other."""
         if not len(made.below):
             return stacks
-        left, right = stacks.item[made.left], stacks.item[made.right]
+        left, right = stacks.items(made.left), stacks.items(made.right)
         item = self.composition.chained(left, right, made.borders)
-        state = self.stack(item[:, 0], stacks.state[made.base])
-        return stacks.followed_by(Stacks(state, item, made.below, made.size))
+        state = self.stack(item[:, 0], stacks.states(made.below))
+        return stacks.followed_by(Computed(state, item), made.below, made.size)
+
+    def shifted(self, stacks: Stacks, row: Integers, word: Integers) -> Stacks:
+        """Return a table with the stacks that words make of some stacks, (R,)."""
+        (there,) = sent_all(stacks.device, word)
+        value = self.embeddings(there)
+        state = self.stack(value, stacks.states(row))
+        item = torch.stack([value, torch.zeros_like(value)], 1)
+        return stacks.followed_by(Computed(state, item), row, stacks.size[row] + 1)
 
     # -- factors --------------------------------------------------------------------
 

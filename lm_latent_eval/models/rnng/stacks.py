@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +28,21 @@ from lm_latent_eval.models.rnng.trees import NOTHING
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Stacks:
-    """A table of stacks; row 0 is the empty one, which lies below itself."""
+class Computed(NamedTuple):
+    """What a model computes of some stacks."""
 
     state: Tensor
     """Of the LSTM, (rows, layers, 2, d): hidden and cell."""
     item: Tensor
     """Topmost items, (rows, 2, d): hidden and cell."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """A table of stacks; row 0 is the empty one, which lies below itself."""
+
+    parts: tuple[Computed, ...]
+    """Rows that were added together, one part after the other: adding copies none."""
     below: Integers
     """Row of the stack without its topmost item, (rows,)."""
     size: Integers
@@ -42,10 +51,65 @@ class Stacks:
     @classmethod
     def of_one(cls, state: Tensor, item: Tensor) -> Stacks:
         """Return the empty stack, given its LSTM state and anything for an item."""
-        return cls(state, item, np.zeros(1, np.int64), np.zeros(1, np.int64))
+        none = np.zeros(1, np.int64)
+        return cls((Computed(state, item),), none, none)
 
     def __len__(self) -> int:
         return len(self.below)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].state.device
+
+    @cached_property
+    def computed(self) -> Computed:
+        """The parts as one."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        states, items = zip(*self.parts, strict=True)
+        return Computed(torch.cat(states), torch.cat(items))
+
+    @property
+    def state(self) -> Tensor:
+        """See ``Computed``."""
+        return self.computed.state
+
+    @property
+    def item(self) -> Tensor:
+        """See ``Computed``."""
+        return self.computed.item
+
+    def states(self, row: Integers) -> Tensor:
+        """Return LSTM states of some stacks, in any order, (R, layers, 2, d)."""
+        (states,) = self._picked(row, [part.state for part in self.parts])
+        return states
+
+    def items(self, row: Integers) -> Tensor:
+        """Return topmost items of some stacks, in any order, (R, 2, d)."""
+        (items,) = self._picked(row, [part.item for part in self.parts])
+        return items
+
+    def _picked(self, row: Integers, *columns: Sequence[Tensor]) -> list[Tensor]:
+        """Return some rows of columns, each of which is given part by part."""
+        sizes = np.array([len(part) for part in columns[0]])
+        ends = sizes.cumsum()
+        which = ends.searchsorted(row, "right")
+        order, in_order = np.arange(len(row)), bool((which[1:] >= which[:-1]).all())
+        if not in_order:
+            order = np.argsort(which, kind="stable")
+        place: Integers = (row - (ends - sizes)[which])[order]
+        there, back = sent_all(self.device, place, np.argsort(order))
+        counts = np.bincount(which, minlength=len(sizes)).tolist()
+        some = there.split(counts)
+        picked = [
+            torch.cat(
+                [part.index_select(0, p) for part, p in zip(column, some, strict=True)]
+            )
+            for column in columns
+        ]
+        if in_order:
+            return picked
+        return [column.index_select(0, back) for column in picked]
 
     def top(self, row: Tensor) -> Tensor:
         """Return u, the top layer's hidden state, (R, d)."""
@@ -58,19 +122,28 @@ class Stacks:
             below: Of the new rows, (rows,).
             size: The same.
         """
-        state, item = (
-            column.new_zeros(len(below), *column.shape[1:])
-            for column in (self.state, self.item)
-        )
-        return self.followed_by(Stacks(state, item, below, size))
-
-    def followed_by(self, more: Stacks) -> Stacks:
-        """Return a table with more stacks, which stand on rows of it."""
+        columns = [
+            torch.cat([column, column.new_zeros(len(below), *column.shape[1:])])
+            for column in self.computed
+        ]
         return Stacks(
-            torch.cat([self.state, more.state]),
-            torch.cat([self.item, more.item]),
-            np.append(self.below, more.below),
-            np.append(self.size, more.size),
+            (Computed(*columns),),
+            np.append(self.below, below),
+            np.append(self.size, size),
+        )
+
+    def followed_by(self, more: Computed, below: Integers, size: Integers) -> Stacks:
+        """Return a table with more stacks.
+
+        Args:
+            more: Of the new rows.
+            below: The same, (rows,).
+            size: The same.
+        """
+        return Stacks(
+            (*self.parts, more),
+            np.append(self.below, below),
+            np.append(self.size, size),
         )
 
     def compact(self, row: Integers) -> tuple[Stacks, Integers]:
@@ -84,10 +157,8 @@ class Stacks:
             here = here[~wanted[here]]
         (keep,) = wanted.nonzero()
         place = wanted.cumsum() - 1
-        kept = sent(torch.from_numpy(keep), self.state.device)
         stacks = Stacks(
-            self.state[kept],
-            self.item[kept],
+            (Computed(*self._picked(keep, *zip(*self.parts, strict=True))),),
             place[self.below[keep]],
             self.size[keep],
         )
@@ -98,8 +169,11 @@ class Stacks:
         """Lay tables end to end; return them and how far each one's rows moved."""
         moved = np.cumsum([0, *map(len, tables)]).tolist()[:-1]
         joined = cls(
-            torch.cat([table.state for table in tables]),
-            torch.cat([table.item for table in tables]),
+            (
+                Computed(
+                    *map(torch.cat, zip(*(t.computed for t in tables), strict=True))
+                ),
+            ),
             np.concatenate([t.below + m for t, m in zip(tables, moved, strict=True)]),
             np.concatenate([table.size for table in tables]),
         )
@@ -148,14 +222,12 @@ class Reductions:
 
     borders: list[int]
     """Where the stacks of each step begin, and the end."""
-    left: Tensor
+    left: Integers
     """The stacks whose topmost items are composed, with what was made before."""
-    right: Tensor
+    right: Integers
     """What the first step goes on from."""
-    base: Tensor
-    """What the new items stand on."""
     below: Integers
-    """The same, on the host."""
+    """What the new items stand on."""
     size: Integers
     """Items of every new stack."""
 
@@ -192,13 +264,6 @@ class Derivations:
     """Moves of each sequence, words before REDUCEs and then nothing, (R, A)."""
 
 
-def shifts(stacks: Stacks, row: Integers, word: Integers) -> Growth:
-    """Put a word on each of some stacks, (R,); new rows are in their order."""
-    none = np.zeros_like(row)
-    size = stacks.size[row] + 1
-    return _growth(stacks, row, none, none, size, word, [0, len(row)])
-
-
 def reductions(
     stacks: Stacks, row: Integers, most: int | None = None
 ) -> tuple[Reductions, Integers]:
@@ -231,11 +296,14 @@ def reductions(
     rows = np.zeros((len(row), count), np.int64)
     rows[:, 0] = row
     rows[order[which], step] = len(stacks) + np.arange(len(step))
-    base = np.concatenate(bases)
-    integers = np.concatenate(composed), row[order[: going.max(initial=0)]], base
-    left, right, there = sent_all(stacks.state.device, *integers)
-    size = items[which] - step
-    return Reductions(borders.tolist(), left, right, there, base, size), rows
+    made = Reductions(
+        borders.tolist(),
+        np.concatenate(composed),
+        row[order[: going.max(initial=0)]],
+        np.concatenate(bases),
+        items[which] - step,
+    )
+    return made, rows
 
 
 def derivations(
@@ -301,7 +369,7 @@ def _derivations(stacks: Stacks, sequences: Integers) -> Derivations:
     return Derivations(
         _growth(stacks, base, left, parent, size[used:], word, borders),
         last,
-        *sent_all(stacks.state.device, *factors),
+        *sent_all(stacks.device, *factors),
     )
 
 
@@ -317,7 +385,7 @@ def _growth(
     """Send moves to the device, those between two borders at once."""
     used, reducing = len(stacks), word < 0
     (shift,) = (~reducing).nonzero()
-    there = sent_all(stacks.state.device, base, left, right, used + shift, word[shift])
+    there = sent_all(stacks.device, base, left, right, used + shift, word[shift])
     base_there, left_there, right_there = (next(there) for _ in range(3))
     transitions = []
     for start, stop in pairwise(borders):

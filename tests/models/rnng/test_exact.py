@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.inference import BeamMarginalization, ImportanceSampling, Mixed
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.inference import (
+    BeamMarginalization,
+    ImportanceSampling,
+    Mixed,
+    cuts,
+    mixed,
+)
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
@@ -102,7 +110,8 @@ def bounded(monkeypatch, bound):
     at_once, least, spoken = BOUNDS[bound]
     for module in (choices, left_to_right):
         monkeypatch.setattr(module, "AT_ONCE", at_once)
-    monkeypatch.setattr(choices, "LEAST", least)
+        monkeypatch.setattr(module, "LEAST", least)
+    monkeypatch.setattr(choices, "MORE", 2)
     monkeypatch.setattr(left_to_right, "SPOKEN", spoken)
 
 
@@ -199,12 +208,12 @@ def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
     rnng, scored = reference.tiny(), []
     spoken = WordByWord._spoken
 
-    def watching(self, stacks, after, possible, word):
+    def watching(self, top, place, size, word):
         for number in (1, 99):
             monkeypatch.setattr(left_to_right, "SPOKEN", number)
-            log_p = spoken(self, stacks, after, possible, word)
-            scored.append(log_p[torch.from_numpy(possible)])
-        return spoken(self, stacks, after, possible, word)
+            log_p, _ = spoken(self, top, place, size, word)
+            scored.append(log_p[torch.from_numpy(place >= 0)])
+        return spoken(self, top, place, size, word)
 
     monkeypatch.setattr(WordByWord, "_spoken", watching)
     proposal = rnng.proposal("adapted")
@@ -216,7 +225,7 @@ def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
 
 @every_proposal
 def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
-    """Histories of a search, of draws and of p: each is listed once a word."""
+    """Histories of a search and of draws are listed together, once a word."""
     rnng, counted = reference.tiny(), []
     batch = TokenBatch.collate([TEXT[:2], [*TEXT, END], [END]], first=START)
     proposal, listed = rnng.proposal(name, 2.0), WordByWord.listed
@@ -228,13 +237,55 @@ def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     monkeypatch.setattr(WordByWord, "listed", watching)
     encoded = proposal.encode(batch)
     weights = Mixed(20).weigh(rnng, proposal, batch, [1, 2, 3], (encoded, encoded))
-    assert sum(counted) == 2 * int(batch.length.sum())
+    assert sum(counted) == int(batch.length.sum())
     beam = proposal.beam(encoded, 10)
     log_p = rnng.log_joint(encoded, beam.latents)
     log_w = log_p - proposal.log_prob(encoded, beam.latents)
     found = (beam.score > -torch.inf) & (log_p > -torch.inf)
     assert found.sum() > 10, "premise"
     torch.testing.assert_close(weights[:, -10:][found], log_w[found])
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("kind", KINDS)
+@every_proposal
+def test_log_p_that_the_steps_know_is_that_of_the_model(name, kind, bound, monkeypatch):
+    bounded(monkeypatch, bound)
+    rnng = reference.tiny(**KINDS[kind])
+    batch = TokenBatch.collate([TEXT[:2], [*TEXT, 5, END], [END]], first=START)
+    proposal = rnng.proposal(name)
+    encoded, uniforms = proposal.encode(batch), Streams([1, 2, 3], 50)
+    beam, draws, _ = proposal.beam_and_sample(encoded, 10, uniforms, 50)
+    for made in (beam, draws, proposal.sample(encoded, uniforms, 50)):
+        if kind != "new":
+            assert made.log_p is None
+            continue
+        log_p = rnng.log_joint(rnng.encode(batch), made.latents)
+        used = torch.ones_like(log_p, dtype=torch.bool)
+        if made is beam:
+            used = beam.score > -torch.inf
+        same(made.log_p[used], log_p[used])
+    alone = proposal.sample(encoded, uniforms, 50)
+    assert torch.equal(draws.latents.before, alone.latents.before)
+    same(draws.log_q, alone.log_q)
+
+
+def test_a_search_that_holds_little_is_given_up(monkeypatch):
+    """One tree is found then; estimates stay unbiased, and claim nothing more."""
+    monkeypatch.setattr(cuts, "LEAST_SHARE", 0.9)
+    rnng, number = reference.tiny(), 600
+    text, estimator = [*TEXT, 5], Mixed(6)
+    batch = TokenBatch.collate([text] * number, first=START)
+    proposal = rnng.proposal("adapted")
+    log_w = estimator.log_weights(rnng, proposal, batch, [*range(number)])
+    assert (log_w[:, 3:6] > mixed.LEAST).sum(1).eq(1).all()
+    assert estimator.estimate(log_w[0], 6).bound is not Bound.EXACT
+    exact = log_prefix(rnng, text)
+    assert (estimator.found(log_w) < exact).all()
+    ratio = (estimator.unbiased(log_w).logsumexp(-1) - math.log(3) - exact).exp()
+    stderr = ratio.std() / number**0.5
+    assert 0 < stderr < 0.05, "premise"
+    assert abs(ratio.mean() - 1) < 5 * stderr
 
 
 def test_histories_cannot_multiply():

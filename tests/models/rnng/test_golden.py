@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.rnng import crf
-from lm_latent_eval.models.rnng.stacks import reductions, shifts
+from lm_latent_eval.models.rnng.stacks import reductions
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -119,8 +119,8 @@ def test_every_action_and_every_word(name, ends):
                 else:
                     log_word = model.log_word(top, size, torch.from_numpy(move))
                     factors.append((log_shift + log_word)[0])
-                    growth, row = shifts(stacks, row, move), np.array([len(stacks)])
-                    stacks = model.grown(stacks, growth)
+                    before, stacks = len(stacks), model.shifted(stacks, row, move)
+                    row = np.array([before])
             near(torch.stack(factors), wanted, name)
 
 
