@@ -191,26 +191,6 @@ def test_a_small_file_takes_little_memory(tmp_path, kind):
     assert str(err.value).startswith(f"{path} is no file of finds (")
 
 
-def test_five_million_equal_rows_are_no_record(tmp_path):
-    row = row_of(Answer.exact(-3.0, "the"))
-    table = {
-        name: pa.repeat(pa.scalar(row[name], kind), 5_000_000)
-        for name, kind in records.TYPES.items()
-        if name != "log_weights"
-    }
-    path = tmp_path / "r.parquet"
-    records.write(path, "t", {"seed": 3}, [row])
-    metadata = pq.read_schema(path).metadata
-    pq.write_table(pa.table(table).replace_schema_metadata(metadata), path)
-    assert path.stat().st_size < 1 << 20, "premise"
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"claims 5,000,000 rows in [0-9,]+ bytes"),
-    ):
-        records.read(path)
-
-
 def test_a_document_that_stands_twice_is_named(tmp_path):
     path = tmp_path / "r.parquet"
     first = Answer.exact(-3.0, "the")

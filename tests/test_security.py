@@ -76,7 +76,7 @@ STATEMENTS = {
         "wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent"
     ),
     "a file has two bytes a row or more": (
-        "test_parquet.py::test_five_million_equal_rows_are_no_record "
+        "test_parquet.py::test_a_small_file_takes_little_memory "
         "scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing"
     ),
     "is packed by Snappy or not at all, and its values take at most a hundred times "

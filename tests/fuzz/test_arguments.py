@@ -86,9 +86,15 @@ def test_any_settings_of_python(folders, settings):
 TRAIN = ("--data", "{file}", "--dev", "{file}", "--output", "{out}")
 COMMANDS = (
     ("explain", "{folder}"),
-    ("study", "--pretrained", "{folder}", "--data", "{file}", "--output", "{file}"),
+    ("study", "--pretrained", "{folder}", "--data", "{file}", "--output", "{out}"),
     ("study", "--output", "{out}", "--report", "{folder}"),
+    *(("train", name, *TRAIN) for name in ("kglm", "lrlm", "entitynlm", "lstm")),
+    ("train", "rnng", *TRAIN),
     ("train", "lstm", "--vocabulary", "{file}", *TRAIN),
+    ("train", "spelling", "{folder}", "--data", "{file}"),
+    ("estimate", "{folder}", "--data", "{file}"),
+    ("distort", "productivity", "--data", "{file}", "--output", "{out}"),
+    ("distort", "tokenizer", "--data", "{file}", "--output", "{out}"),
     ("convert", "rnng", "--model", "{file}", "--output", "{out}"),
     ("convert", "kglm", "--archive", "{file}", "--output", "{out}"),
     ("convert", "entitynlm", "--archive", "{folder}", "--output", "{out}"),
@@ -115,6 +121,9 @@ CONTENTS = {
     "a table": b"a\tb\n1\t2\n",
     "half a tree": b"(S (NP the fox)\n",
     "a mark": b"\xef\xbb\xbf",
+    "a name twice": b'{"text": "a", "tokens": ["a"], "text": "b", "tokens": ["b"]}\n',
+    "lists of lists": b'{"text": ["a"], "tokens": [["a"]], "mentions": []}\n',
+    "a NUL": b"Ada\0met Bo .\n",
 }
 
 

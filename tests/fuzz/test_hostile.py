@@ -121,13 +121,13 @@ def outputs(tmp_path_factory, resume):
     contents = allennlp_archive.files(*kglm_archives.golden_archive("A"))
     archive = allennlp_archive.write_tar(root / "model.tar.gz", contents)
     return [
-        Subject("a model of the original RNNG", root / "model.pt", _weights),
-        Subject("an archive of AllenNLP", archive, _archive),
         Subject("estimates", root / "estimates.jsonl", _numbers),
         Subject("estimates that are gone on with", root / "estimates.jsonl", resume),
         Subject("a record", root / "r.parquet", _numbers),
         Subject("an unfinished record", root / f"r{records.UNFINISHED}", _numbers),
         Subject("thoughts", root / "thoughts.parquet", _thoughts),
+        Subject("a model of the original RNNG", root / "model.pt", _weights),
+        Subject("an archive of AllenNLP", archive, _archive),
     ]
 
 
