@@ -16,14 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import PROJECT
-
 KILLS = int(os.environ.get("CRASH_KILLS", "2"))
 ENOUGH = 2
 """Kills that every command gets."""
 PRELOADED = [
     "lm_eval.evaluator",
-    "lm_latent_eval.harness.backends",
     "lm_latent_eval.harness.wrappers.cot",
     "lm_latent_eval.distortion.catalog",
     "lm_latent_eval.models.recurrent_training",
@@ -42,32 +39,6 @@ def latent_eval(arguments: list[str]) -> None:
 
     os.cpu_count = lambda: 1  # threads of a study's job: its models are tiny
     sys.exit(main(arguments))
-
-
-def lm_eval(arguments: list[str]) -> None:
-    """Run lm-eval on our own tasks alone: it takes long to look through all others.
-
-    Args:
-        arguments: Checkpoint, file of texts, and the folder of cache and results.
-    """
-    from lm_eval import simple_evaluate
-    from lm_eval.tasks import TaskManager
-
-    checkpoint, text_file, folder = arguments
-    found = simple_evaluate(
-        model="latent_kglm",
-        model_args={"pretrained": checkpoint, "num_samples": 20},
-        tasks=["latent_perplexity"],
-        task_manager=TaskManager(
-            include_path=str(PROJECT / "tasks"),
-            include_defaults=False,
-            metadata={"text_file": text_file},
-        ),
-        batch_size=3,
-        use_cache=f"{folder}/answers",
-        bootstrap_iters=0,
-    )
-    Path(folder, "results.json").write_text(json.dumps(found["results"]))
 
 
 def latent_cot(arguments: list[str]) -> None:
@@ -95,7 +66,7 @@ class Command:
     """A command that can be killed and repeated."""
 
     run: Callable[[list[str]], None]
-    """``latent_eval``, ``lm_eval`` or ``latent_cot``."""
+    """``latent_eval`` or ``latent_cot``."""
     arguments: list[str]
     log: Path
     """File of what it prints."""

@@ -294,19 +294,7 @@ def lstm_cell_backward(of_hidden, of_cell, before, cell, gates, has_bias):
     return found[0], found[2], found[0].sum(0) if has_bias else None
 
 
-def gru_cell(from_input, from_hidden, hidden, *biases):
-    ours, theirs = from_input, from_hidden
-    if biases and biases[0] is not None:
-        ours, theirs = ours + biases[0], theirs + biases[1]
-    reset, keep, candidate = ours.chunk(3, -1)
-    reset_too, keep_too, candidate_too = theirs.chunk(3, -1)
-    new = (candidate + (reset + reset_too).sigmoid() * candidate_too).tanh()
-    going_on = new + (keep + keep_too).sigmoid() * (hidden - new)
-    return going_on, torch.cat([ours, theirs], -1)
-
-
 CELLS = {
-    "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
 }

@@ -201,31 +201,21 @@ def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
 # -- options without effect ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (
-            "study --report none --output out --seed=3 --limit 2",
-            "--limit, --seed: no effect, --report runs nothing",
-        ),
-        (
-            "distort study --report --output out --plan gpt2",
-            "--plan: no effect, --report runs nothing",
-        ),
-        (
-            "distort measure lengths a=b --output x --num-bins=7",
-            "--num-bins: no effect, lengths needs none",
-        ),
-        (
-            "train rnng --data=a --dev=b --output=x --num-samples=3",
-            "--num-samples: no effect, trees are drawn by --objective unsupervised",
-        ),
-    ],
-)
-def test_options_without_effect_are_named(command, said, capsys, tmp_path, monkeypatch):
+NO_EFFECT = {
+    "study --report none --output out --seed=3 --limit 2": "--limit, --seed",
+    "distort study --report --output out --plan gpt2": "--plan",
+    "compare a.json b.json --num-samples 9 --data c": "--data, --num-samples",
+    "export none --to model-card --output x --task-id t": "--task-id",
+    "distort measure lengths a=b --output x --num-bins=7": "--num-bins",
+    "train rnng --data=a --dev=b --output=x --num-samples=3": "--num-samples",
+}
+
+
+@pytest.mark.parametrize("command", NO_EFFECT)
+def test_options_without_effect_are_named(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 2, "there is nothing to work on"
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(f"{NO_EFFECT[command]}: no effect, ")
 
 
 # -- help and completion ---------------------------------------------------------------
