@@ -119,24 +119,6 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path_factory, rows):
         assert each.numbers == numbers.tobytes()
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_one_file_is_left_and_a_person_can_open_it(tmp_path, monkeypatch, local):
-    """Elsewhere than on a disk of this machine SQLite has no shared memory."""
-    monkeypatch.setattr(database, "_is_local", lambda _: local)
-    with ledger(tmp_path).going_on(ASKED, None) as rows:
-        rows.add("part", (1,), {"n": 1})
-        assert (tmp_path / "found.sqlite-shm").exists() is local
-        assert numbers_of(tmp_path) == [1], "while it is written"
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "found.sqlite",
-        ".found.sqlite.lock",
-    }
-    with contextlib.closing(sqlite3.connect(ledger(tmp_path).path)) as connection:
-        [row] = connection.execute("SELECT part, key, row FROM found").fetchall()
-        assert row == ('"part"', "[1]", '{"n": 1}')
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-
-
 @pytest.mark.parametrize(
     ("mounts", "local"),
     [
@@ -147,13 +129,24 @@ def test_one_file_is_left_and_a_person_can_open_it(tmp_path, monkeypatch, local)
         ("", False),
     ],
 )
-def test_a_disk_of_this_machine_is_known(tmp_path, monkeypatch, mounts, local):
+def test_one_file_is_left_and_a_person_can_open_it(
+    tmp_path, monkeypatch, mounts, local
+):
+    """Elsewhere than on a disk of this machine SQLite has no shared memory."""
     here, said = tmp_path / "with space", tmp_path / "mounts"
     here.mkdir()
-    monkeypatch.setattr(database, "_MOUNTS", said)
     written = str(here.resolve()).replace(" ", "\\040")
     said.write_text(mounts.format(here=written, parent=tmp_path.resolve()))
-    assert database._is_local(here / "found.sqlite") is local
+    monkeypatch.setattr(database, "_MOUNTS", said)
+    with ledger(here).going_on(ASKED, None) as rows:
+        rows.add("part", (1,), {"n": 1})
+        assert (here / "found.sqlite-shm").exists() is local
+        assert numbers_of(here) == [1], "while it is written"
+    names = {path.name for path in here.iterdir()}
+    assert names == {"found.sqlite", ".found.sqlite.lock"}
+    with contextlib.closing(sqlite3.connect(ledger(here).path)) as connection:
+        [row] = connection.execute("SELECT part, key, row FROM found").fetchall()
+        assert row == ('"part"', "[1]", '{"n": 1}')
 
 
 def test_a_file_system_without_locks_is_said_and_keeps_rows(

@@ -172,8 +172,6 @@ def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
     ("change", "why"),
     [
         ({"options": {"seed": 1}}, "seed is 0 there and 1 here"),
-        ({"options": {"learning_rate": 0.1}}, "learning_rate is 0.05 there and 0.1"),
-        ({"options": {"batch_size": 8}}, "batch_size is 4 there and 8 here"),
         ({"train": TRAIN[1:]}, "digest of the texts is "),
         ({"dev": DEV[1:]}, "digest of the texts is "),
         ({"parts": 1}, "it trained coin0, coin1 of other shapes"),
