@@ -224,11 +224,18 @@ def runs(device: str, *, narrow: bool) -> dict[str, Run]:
     }
 
 
-def counted(run: Run) -> Work:
-    """Count what a second run asks for: a model remembers some things of the first."""
+def counted(run: Run, most: tuple[float, float] = (0, 0)) -> Work:
+    """Count what a run asks for, or a second one: a model remembers some things.
+
+    Args:
+        run: What is run.
+        most: Launches and waits that the first run is let pass with.
+    """
     for _ in range(2):
         with simulated_device() as work:
             run()
+        if work.num_launches <= most[0] and work.num_waits <= most[1]:
+            break
     return work
 
 
@@ -263,9 +270,10 @@ def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(
     with simulated_device(float64=False):
         found = narrow[name]()
     close(found, on_cpu[name]())
-    work, (launches, waits) = counted(wide[name]), COSTS[name]
-    assert work.num_launches <= MORE * launches
-    assert work.num_waits <= MORE * waits, work.waits.most_common()
+    launches, waits = (MORE * cost for cost in COSTS[name])
+    work = counted(wide[name], (launches, waits))
+    assert work.num_launches <= launches
+    assert work.num_waits <= waits, work.waits.most_common()
 
 
 ON_THE_HOST = ("lda", "lrlm", "lstm", "rnn", "srnn")

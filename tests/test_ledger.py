@@ -31,7 +31,7 @@ from lm_latent_eval.ledger.files import (
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
 from tests.killing import KILLS
-from tests.memory_limit import at_most, no_file_above
+from tests.memory_limit import little, no_file_above
 from tests.time_limit import within
 
 # -- one writer ----------------------------------------------------------------------
@@ -445,7 +445,7 @@ def test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing(tmp_path):
             del damaged[1 + rng.randrange(len(content) - 1) :]
         path.write_bytes(damaged)
         try:
-            with within(10), at_most(1 << 28):
+            with little(seconds=10):
                 found = ledger(cut).read()
         except ValueError as err:
             assert "\n" not in str(err)
@@ -474,7 +474,7 @@ def test_huge_claims_cost_nothing(tmp_path, at, claim):
     content = bytearray(path.read_bytes())
     content[at : at + len(claim)] = claim
     path.write_bytes(content)
-    with at_most(1 << 26), within(10):
+    with little(1 << 26, seconds=10):
         refused(tmp_path, "is damaged or cannot be used|is not a list of finds")
 
 

@@ -31,11 +31,10 @@ from lm_latent_eval.text.orthography import Spacing
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_directory
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code
-from tests.memory_limit import at_most
+from tests.memory_limit import little
 from tests.report.test_compare import questions
 from tests.report.test_compare import write as write_record
 from tests.report.test_export import BENCHMARK, SETTINGS
-from tests.time_limit import within
 
 # -- names that lead elsewhere ---------------------------------------------------------
 
@@ -112,15 +111,8 @@ def test_studies_write_below_their_output(tmp_path, name):
 
 # -- files without an end --------------------------------------------------------------
 
-LITTLE, SECONDS = 1 << 28, 30
+PUT = {"/dev/zero": lambda path: path.symlink_to("/dev/zero"), "a pipe": os.mkfifo}
 """A link to ``/dev/zero`` has no end; a pipe that nobody writes to, no beginning."""
-
-
-def _zero(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-PUT = {"/dev/zero": _zero, "a pipe": os.mkfifo}
 
 
 @pytest.fixture(params=PUT)
@@ -137,7 +129,7 @@ def endless(request):
 
 
 def refused(capsys, *argv: str) -> str:
-    with at_most(LITTLE), within(SECONDS):
+    with little():
         assert main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith("lm-latent-eval: ") and said.count("\n") == 1
@@ -153,13 +145,10 @@ def test_files_of_a_checkpoint(tmp_path, spelled_directory, endless):
         folder = tmp_path / name
         shutil.copytree(spelled_directory, folder)
         endless(folder / name)
-        with at_most(LITTLE), within(SECONDS), pytest.raises(ValueError, match=name):
+        with little(), pytest.raises(ValueError, match=name):
             load_checkpoint(folder)
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"spacing\.json.* no file that has an end"),
-    ):
+    said = r"spacing\.json.* no file that has an end"
+    with little(), pytest.raises(ValueError, match=said):
         Spacing.load(tmp_path / "spacing.json")
 
 
@@ -183,11 +172,8 @@ def test_files_of_a_run_that_goes_on(tmp_path, endless, capsys, name):
 
 def test_pickles_and_archives(tmp_path, endless, capsys):
     endless(tmp_path / "data.pkl")
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"data\.pkl is .*no file that has an end"),
-    ):
+    said = r"data\.pkl is .*no file that has an end"
+    with little(), pytest.raises(ValueError, match=said):
         load_pickle(tmp_path / "data.pkl")
     contents = files(*kglm_archives.golden_archive("B"))
     archive = write_directory(tmp_path / "archive", contents)

@@ -35,10 +35,10 @@ from tests import allennlp_archive, kglm_archives
 from tests.fuzz import hostile
 from tests.fuzz.hostile import Subject
 from tests.fuzz.law import Broken, Refused, command, finite, outcome, share
-from tests.memory_limit import at_most
+from tests.memory_limit import little
 from tests.report.test_compare import SAMPLE, hf_folder
 from tests.test_laws import UNNORMALISED
-from tests.time_limit import Late, within
+from tests.time_limit import Late
 
 TEXTS = ["the fox saw Ada .", "zebra  Bo", "the", "Ada saw the fox ."]
 UNFINISHED = "not finished"
@@ -162,7 +162,7 @@ def copies(tmp_path_factory) -> Path:
 def hold(subject: Subject, said: str) -> Any:
     """Read a changed file within limits, and return what comes of it."""
     try:
-        with within(hostile.SECONDS), at_most(hostile.MEMORY):
+        with little(hostile.MEMORY, hostile.SECONDS):
             return outcome(lambda: subject.numbers(subject.path))
     except (Broken, Late) as err:
         raise AssertionError(f"{subject.name}, {said}: {err}") from err
