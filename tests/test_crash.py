@@ -66,8 +66,7 @@ def text_file(tmp_path_factory) -> str:
 def killed(tmp_path):
     """Return what runs a command whole, and another time until it is killed at times.
 
-    Its output is given by folder or file; what it has ``kept`` there is counted, and
-    what has a name is never lost again. A command without folders of its own gets them.
+    What it has ``kept`` in its output is counted, and what has a name is never lost.
     """
 
     def run(

@@ -104,7 +104,8 @@ def of_models(
             run = partial(_whole_texts, case, method, draw, words)
             yield f"{name} {estimator}", run
             if estimator == "is" and name not in {*UNNORMALISED, "lda"}:
-                yield f"{name} contexts", partial(_contexts, case, method, stepwise)
+                run = partial(_contexts, case, method, stepwise, words)
+                yield f"{name} contexts", run
 
 
 @torch.no_grad()
@@ -115,12 +116,12 @@ def _whole_texts(case: Case, method, proposal, words: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _contexts(case: Case, method, proposal) -> torch.Tensor:
-    text = case.some_words(WORDS)
+def _contexts(case: Case, method, proposal, words: int) -> torch.Tensor:
+    text = case.some_words(words)
     batch, begin = case.batch([text, text]), Particles.begin(2, case.device)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     ahead = read.ahead(case.model, batch.targets[:, -1])
-    return ahead.next_token(case.model, keys(2), [WORDS, WORDS]).cpu()
+    return ahead.next_token(case.model, keys(2), [words, words]).cpu()
 
 
 def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
