@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from lm_latent_eval import manifest, parquet
 
-SECONDS, MEMORY = 20.0, 1 << 29
-"""What a file of some kilobytes may take."""
+SECONDS, MEMORY = 300.0, 1 << 29
+"""What a file of some kilobytes may take, however busy the machine is."""
 
 
 @dataclass(frozen=True)
