@@ -66,12 +66,11 @@ def test_any_bytes_are_texts_or_refused(tmp_path_factory, content, name):
 # -- strings ---------------------------------------------------------------------------
 
 
+# A model of strings, one of words and one of sentences.
 @pytest.mark.parametrize("name", ["kglm_spelled", "lstm", "rnng"])
 @share(0.2)
 @given(text=TEXTS, other=TEXTS, context=st.none() | TEXTS)
 def test_a_text_is_scored_alike_in_any_company(opened, name, text, other, context):
-    """By a model of strings, one of words and one of sentences."""
-
     def score(*texts):
         given = {} if context is None else {"contexts": [context] * len(texts)}
         scored = opened[name].log_likelihood([*texts], num_samples=3, **given)
