@@ -42,7 +42,7 @@ docs: $(stamp) ## Build the documentation in build/docs; a broken link is an err
 	$(bin)/sphinx-build -W --keep-going -q -b html docs build/docs
 	$(bin)/sphinx-build -W --keep-going -q -b coverage docs build/docs/coverage > /dev/null
 
-crash: $(stamp) ## Kill everything that can be resumed, twenty times at random moments.
+crash: $(stamp) ## Kill commands that go on when repeated, twenty times at random moments.
 	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) -m nightly tests/test_crash.py
 
 fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).

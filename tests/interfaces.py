@@ -12,8 +12,7 @@ from lm_latent_eval.latent import LatentLM, Latents, LeftToRight, Proposal, Stat
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM, EntityNLMProposal
 from lm_latent_eval.models.kglm.modeling import KGLM, KGLMProposal
 from lm_latent_eval.models.lda.modeling import LDA, FittedTopics, LeftToRightTopics
-from lm_latent_eval.models.lrlm import modeling as lrlm
-from lm_latent_eval.models.lrlm.modeling import LRLM
+from lm_latent_eval.models.lrlm.modeling import LRLM, Adapted, Posterior
 from lm_latent_eval.models.nklm.modeling import NKLM, NKLMProposal
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.models.rnng.crf import CRFProposal
@@ -26,64 +25,58 @@ Z = TypeVar("Z", bound=Latents)
 S = TypeVar("S", bound=State)
 
 
-def model(p: LatentLM[TokenBatch, E, Z]) -> None:
-    """Take p(x, z)."""
+def unfolding(
+    p: LatentLM[TokenBatch, E, Z], same: LeftToRight[TokenBatch, E, Z, S]
+) -> None:
+    """Take p(x, z), twice: no type is both of what it has to be."""
 
 
-def proposal(q: Proposal[TokenBatch, E, Z]) -> None:
-    """Take q(z | x)."""
+def stepwise(
+    q: Proposal[TokenBatch, E, Z], same: LeftToRight[TokenBatch, E, Z, S]
+) -> None:
+    """Take q(z | x) of steps, twice."""
 
 
-def left_to_right(either: LeftToRight[TokenBatch, E, Z, S]) -> None:
-    """Take what unfolds."""
+def whole(q: Proposal[TokenBatch, E, Z]) -> None:
+    """Take q(z | x) of whole texts."""
 
 
-def kglm(p: KGLM, q: KGLMProposal) -> None:
-    """See ``models.kglm``; the others likewise."""
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
+def models(
+    kglm: KGLM,
+    entitynlm: EntityNLM,
+    rnng: RNNG,
+    lda: LDA,
+    lrlm: LRLM,
+    nklm: NKLM,
+    recurrent: RecurrentLM,
+) -> None:
+    """See the modules below ``models``."""
+    unfolding(kglm, kglm)
+    unfolding(entitynlm, entitynlm)
+    unfolding(rnng, rnng)
+    unfolding(lda, lda)
+    unfolding(lrlm, lrlm)
+    unfolding(nklm, nklm)
+    unfolding(recurrent, recurrent)
 
 
-def entitynlm(p: EntityNLM, q: EntityNLMProposal) -> None:
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
+def proposals(
+    kglm: KGLMProposal,
+    entitynlm: EntityNLMProposal,
+    rnng: WordByWord,
+    lda: LeftToRightTopics,
+    lrlm: Adapted,
+    nklm: NKLMProposal,
+) -> None:
+    stepwise(kglm, kglm)
+    stepwise(entitynlm, entitynlm)
+    stepwise(rnng, rnng)
+    stepwise(lda, lda)
+    stepwise(lrlm, lrlm)
+    stepwise(nklm, nklm)
 
 
-def rnng(p: RNNG, q: WordByWord, whole: CRFProposal) -> None:
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
-    proposal(whole)
-
-
-def lda(p: LDA, q: LeftToRightTopics, whole: FittedTopics) -> None:
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
-    proposal(whole)
-
-
-def of_relations(p: LRLM, q: lrlm.Adapted, whole: lrlm.Posterior) -> None:
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
-    proposal(whole)
-
-
-def nklm(p: NKLM, q: NKLMProposal) -> None:
-    model(p)
-    left_to_right(p)
-    proposal(q)
-    left_to_right(q)
-
-
-def recurrent(p: RecurrentLM) -> None:
-    model(p)
-    left_to_right(p)
+def of_whole_texts(rnng: CRFProposal, lda: FittedTopics, lrlm: Posterior) -> None:
+    whole(rnng)
+    whole(lda)
+    whole(lrlm)

@@ -13,16 +13,14 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from tests.conftest import PROJECT
 
 KILLS = int(os.environ.get("CRASH_KILLS", "2"))
 ENOUGH = 2
 """Kills that every command gets."""
 PRELOADED = [
     "lm_eval.evaluator",
-    "lm_latent_eval.harness.backends",
     "lm_latent_eval.harness.wrappers.cot",
     "lm_latent_eval.distortion.catalog",
     "lm_latent_eval.models.recurrent_training",
@@ -35,88 +33,51 @@ PRELOADED = [
 ]
 
 
-def latent_eval(log: Path, arguments: list[str]) -> None:
-    """Run ``lm-latent-eval``, with everything that it prints going into a file."""
+def latent_eval(arguments: list[str]) -> None:
+    """Run ``lm-latent-eval``."""
     from lm_latent_eval.cli import main
 
-    _print_into(log)
     os.cpu_count = lambda: 1  # threads of a study's job: its models are tiny
     sys.exit(main(arguments))
 
 
-def lm_eval(log: Path, arguments: list[str]) -> None:
-    """Run lm-eval on our own tasks alone: it takes long to look through all others.
-
-    Args:
-        log: File of what is printed.
-        arguments: Checkpoint, file of texts, and the folder of cache and results.
-    """
-    from lm_eval import simple_evaluate
-    from lm_eval.tasks import TaskManager
-
-    _print_into(log)
-    checkpoint, text_file, folder = arguments
-    found = simple_evaluate(
-        model="latent_kglm",
-        model_args={"pretrained": checkpoint, "num_samples": 20},
-        tasks=["latent_perplexity"],
-        task_manager=TaskManager(
-            include_path=str(PROJECT / "tasks"),
-            include_defaults=False,
-            metadata={"text_file": text_file},
-        ),
-        batch_size=3,
-        use_cache=f"{folder}/answers",
-        bootstrap_iters=0,
-    )
-    Path(folder, "results.json").write_text(json.dumps(found["results"]))
-
-
-def latent_cot(log: Path, arguments: list[str]) -> None:
+def latent_cot(arguments: list[str]) -> None:
     """Think about questions under lm-eval.
 
     Args:
-        log: File of what is printed.
         arguments: Network, folder of tasks, and the folder of results.
     """
     from tests.harness.test_processes import think
 
-    _print_into(log)
     network, tasks, folder = arguments
     said = think(network, tasks, folder)
     Path(folder, "said.json").write_text(json.dumps(said))
 
 
-def _print_into(log: Path) -> None:
+def _run(run: Callable[[list[str]], None], arguments: list[str], log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
+    run(arguments)
 
 
+@dataclass(frozen=True)
 class Command:
-    """A command that can be killed and repeated.
+    """A command that can be killed and repeated."""
 
-    Args:
-        run: ``latent_eval``, ``lm_eval`` or ``latent_cot``.
-        arguments: Its arguments.
-        log: File of what it prints.
-        progress: How much there is of its output, in any unit.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[Path, list[str]], None],
-        arguments: list[str],
-        log: Path,
-        progress: Callable[[], int],
-    ) -> None:
-        self.run, self.arguments = run, arguments
-        self.log, self.progress = log, progress
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOADED)
+    run: Callable[[list[str]], None]
+    """``latent_eval`` or ``latent_cot``."""
+    arguments: list[str]
+    log: Path
+    """File of what it prints."""
+    progress: Callable[[], int] = lambda: 0
+    """How much there is of its output, in any unit."""
 
     def start(self):
-        process = self.context.Process(target=self.run, args=(self.log, self.arguments))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        given = self.run, self.arguments, self.log
+        process = context.Process(target=_run, args=given)
         process.start()
         return process
 
@@ -144,14 +105,3 @@ class Command:
                 return
             assert process.exitcode == -signal.SIGKILL, self.log.read_text()
             yield
-
-
-def num_bytes(folder: Path, pattern: str) -> int:
-    """Size of files, some of which may be renamed or removed meanwhile."""
-    total = 0
-    for path in folder.glob(pattern):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.environment import HANGS
+from tests.time_limit import within
 
 
 @contextmanager
@@ -27,6 +28,13 @@ def at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def little(size: int = 1 << 28, seconds: float = 30) -> Iterator[None]:
+    """Let what is run take little memory and time."""
+    with at_most(size), within(seconds):
+        yield
 
 
 @contextmanager

@@ -22,31 +22,28 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
-from unittest import SkipTest
+from unittest import SkipTest, mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import lm_latent_eval
-from lm_latent_eval.devices import WITHOUT_FLOAT64
+from lm_latent_eval import devices
 
 SIMULATED = "sim:0"
 
-_INDEXING = {
-    "aten::index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
+INDEXING = {
+    f"aten::{name}" for name in ("index", "index_put", "index_put_", "_index_put_impl_")
 }
 """Operations whose indices may lie on the CPU."""
-_PACKING = {"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"}
+PACKING = {"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"}
 """Operations that take and give lengths on the CPU."""
-_WAITING = {
+WAITING = {
     f"aten::{name}"
     for name in (
         *("_local_scalar_dense", "bincount", "equal", "is_nonzero", "masked_select"),
@@ -55,7 +52,7 @@ _WAITING = {
     )
 }
 """Operations whose value, or the size of whose result, the host has to know."""
-_PACKAGE = Path(lm_latent_eval.__file__).parent
+PACKAGE = str(Path(lm_latent_eval.__file__).parent)
 
 
 @dataclass
@@ -66,42 +63,25 @@ class Work:
     """Operations by name, without views, which launch nothing."""
     waits: Counter[str] = field(default_factory=Counter)
     """Synchronisations of the host with the device, copies either way among them, by
-    what was asked for and the line of this package that asked."""
+    what was asked for and the line of the package that asked."""
 
     @property
     def num_launches(self) -> int:
-        """How many operations."""
         return self.launches.total()
 
     @property
     def num_waits(self) -> int:
-        """How many synchronisations."""
         return self.waits.total()
 
     def waited(self, what: str) -> None:
-        """Count a synchronisation."""
-        self.waits[f"{what} in {_line()}"] += 1
+        frame = sys._getframe(1)
+        while frame.f_back and not frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+        place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        self.waits[f"{what} in {place}"] += 1
 
 
-def _line() -> str:
-    """Return the innermost line of the package, but for tests, that is being run."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        if name := _in_package(frame.f_code.co_filename):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "a caller"
-
-
-@cache
-def _in_package(file: str) -> str | None:
-    path = Path(file)
-    if _PACKAGE in path.parents:
-        return str(path.relative_to(_PACKAGE))
-    return None
-
-
-_work = Work()
+work = Work()
 """Of the device; made anew by each ``simulated_device``."""
 
 
@@ -109,104 +89,78 @@ _work = Work()
 def simulated_device(*, float64: bool = True) -> Iterator[Work]:
     """Offer ``sim:0`` to what runs inside, and count what it is asked for.
 
-    Args:
-        float64: Whether it can compute in that type; a ``TypeError`` says where it is
-            asked to and cannot.
-
-    Raises:
-        unittest.SkipTest: If this version of torch cannot have such a device; pytest
-            and unittest show it as a test that was skipped.
+    Where this version of torch cannot have such a device, the test is skipped.
     """
-    global _work
-    _work = Work()
-    _register()
-    makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
-    for name, make in makers.items():
-        setattr(torch, name, _placed(make))
-    # Tensors of subclasses cannot be made in inference mode; without gradients it
-    # does the same.
-    inference_mode = torch._C._InferenceMode
-    vars(torch._C)["_InferenceMode"] = lambda on: torch.set_grad_enabled(
-        torch.is_grad_enabled() and not on
-    )
-    before, _Tensor.float64 = _Tensor.float64, float64
-    _say(float64)
-    try:
+    global work
+    work = Work()
+    register()
+    with (
+        mock.patch.object(torch, "tensor", placed(torch.tensor)),
+        mock.patch.object(torch, "as_tensor", placed(torch.as_tensor)),
+        # Tensors of subclasses cannot be made in inference mode; without gradients it
+        # does the same.
+        mock.patch.object(torch._C, "_InferenceMode", without_gradients),
         # A thread of the device's own would compute gradients outside of this.
-        with (
-            torch.autograd.set_multithreading_enabled(False),
-            _Simulation(),  # type: ignore[no-untyped-call]
-        ):
-            yield _work
-    finally:
-        _Tensor.float64 = before
-        _say(before)
-        for name, make in makers.items():
-            setattr(torch, name, make)
-        vars(torch._C)["_InferenceMode"] = inference_mode
+        torch.autograd.set_multithreading_enabled(False),
+        mock.patch.object(devices, "WITHOUT_FLOAT64", {"mps"} if float64 else {"sim"}),
+        Simulation(),
+    ):
+        yield work
 
 
-def _say(float64: bool) -> None:
-    """Say whether the device has that type."""
-    kind = torch.device(SIMULATED).type
-    (WITHOUT_FLOAT64.discard if float64 else WITHOUT_FLOAT64.add)(kind)
+def without_gradients(on):
+    return torch.set_grad_enabled(torch.is_grad_enabled() and not on)
 
 
 @cache
-def _register() -> None:
+def register() -> None:
     """Teach torch the name of the device; it can learn one such name a process."""
     try:
         from torch.utils.backend_registration import (
             _setup_privateuseone_for_python_backend as setup,
         )
     except ImportError as err:
-        raise SkipTest(
-            f"torch {torch.__version__} has no devices in Python: the simulated one "
-            "needs 2.10 or later"
-        ) from err
+        raise SkipTest("a simulated device needs torch 2.10 or later") from err
     setup("sim")
     # Gradient checkpointing asks every device that there is, wherever it computes.
-    vars(torch)["sim"].get_amp_supported_dtype = lambda: [torch.bfloat16]
+    torch.sim.get_amp_supported_dtype = lambda: [torch.bfloat16]
     # Forking random numbers asks every device for its own: there are none here.
-    vars(torch)["sim"].get_rng_state = lambda device=None: torch.get_rng_state()
-    vars(torch)["sim"].set_rng_state = lambda state, device=None: None
+    torch.sim.get_rng_state = lambda device=None: torch.get_rng_state()
+    torch.sim.set_rng_state = lambda state, device=None: None
 
 
-def _is_simulated(device: Any) -> bool:
+def is_simulated(device) -> bool:
     return device is not None and torch.device(device).type == "sim"
 
 
-def _placed(make: Callable[..., Any]) -> Callable[..., Any]:
+def placed(make):
     """Let ``torch.tensor`` and the like make tensors on the device, by a copy."""
 
-    def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if not _is_simulated(device):
+    def made(data, *args, device=None, **kwargs):
+        if not is_simulated(device):
             return make(data, *args, device=device, **kwargs)
-        there = isinstance(data, _Tensor)
+        there = isinstance(data, SimulatedTensor)
         return (data if there else make(data, *args, **kwargs)).to(device)
 
     return made
 
 
-class _Tensor(torch.Tensor):
+class SimulatedTensor(torch.Tensor):
     """A tensor on the device; ``numbers`` lie on the CPU."""
 
-    numbers: torch.Tensor
-    float64: ClassVar[bool] = True
-    """Whether the device has that type."""
     # Only operations count, not the functions that lead to them.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, numbers: torch.Tensor) -> _Tensor:
-        if numbers.dtype is torch.float64 and not cls.float64:
+    def __new__(cls, numbers):
+        if numbers.dtype is torch.float64 and "sim" in devices.WITHOUT_FLOAT64:
             raise TypeError(f"{SIMULATED} has no float64: use float32, or the CPU")
-        made: _Tensor = torch.Tensor._make_wrapper_subclass(
+        made = torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
             dtype=numbers.dtype,
             layout=numbers.layout,
-            device=torch.device("sim", 0),
+            device=torch.device(SIMULATED),
             strides=numbers.stride(),
             storage_offset=numbers.storage_offset(),
             requires_grad=numbers.requires_grad,
@@ -215,143 +169,108 @@ class _Tensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return _run(func, args, kwargs or {})
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_):
         return f"{self.numbers!r} on {SIMULATED}"
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         # A list is made a tensor where no operation is seen.
         places = index if isinstance(index, tuple) else (index,)
         tensors = (torch.tensor(i) if isinstance(i, list) else i for i in places)
         return super().__getitem__(tuple(tensors))
 
-    def tolist(self) -> Any:
-        _work.waited("tolist")
+    def tolist(self):
+        work.waited("tolist")
         return self.numbers.tolist()
 
-    def numpy(self, **_: Any) -> Any:
+    def numpy(self, **_):
         raise TypeError(f"can't convert {SIMULATED} device type tensor to numpy")
 
-    __array__ = numpy  # type: ignore[assignment]
+    __array__ = numpy
 
-    def new_tensor(  # type: ignore[override]
-        self, data: Any, *, dtype: Any = None, device: Any = None
-    ) -> Any:
+    def new_tensor(self, data, *, dtype=None, device=None):
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or SIMULATED)
 
 
-class _Simulation(TorchDispatchMode):
+class Simulation(TorchDispatchMode):
     """Takes over operations that make a tensor on the device or are given one."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(isinstance(t, _Tensor) for t in _tensors(args, kwargs)) or (
-            _is_simulated(kwargs.get("device"))
-        ):
-            return _run(func, args, kwargs)
+        given = any(isinstance(t, SimulatedTensor) for t in tree_leaves((args, kwargs)))
+        if given or is_simulated(kwargs.get("device")):
+            return run(func, args, kwargs)
         return func(*args, **kwargs)
 
 
-def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def run(func, args, kwargs):
     """Do one operation on the CPU, if a device would have done it."""
-    name = func._schema.name
-    tensors = list(_tensors(args, kwargs))
-    ours = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
-    target = kwargs.get("device")
-    there = bool(ours) if target is None else _is_simulated(target)
-    on_cpu, options = _mapped(_numbers, args), _mapped(_numbers, kwargs)
-
+    name, target = func._schema.name, kwargs.get("device")
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    ours = [tensor for tensor in tensors if isinstance(tensor, SimulatedTensor)]
+    there = bool(ours) if target is None else is_simulated(target)
+    on_cpu, options = tree_map_only(
+        SimulatedTensor, lambda tensor: tensor.numbers, (args, dict(kwargs))
+    )
     if not func.is_view:
-        _work.launches[name] += 1
+        work.launches[name] += 1
     if name == "aten::copy_":  # between devices, in either direction
-        if isinstance(args[0], _Tensor) != isinstance(args[1], _Tensor):
-            goes_on = args[2:] == (True,) or kwargs.get("non_blocking", False)
-            _copied(isinstance(args[0], _Tensor), goes_on)
+        there = isinstance(args[0], SimulatedTensor)
+        if there != isinstance(args[1], SimulatedTensor):
+            count_copy(there, args[2:] == (True,) or kwargs.get("non_blocking"))
         func(*on_cpu, **options)
         return args[0]
     if name == "aten::_to_copy":
-        if there != bool(ours):
-            _copied(there, kwargs.get("non_blocking", False))
+        waits_not = options.pop("non_blocking", False)
         options.pop("device", None)
-        options.pop("non_blocking", None)
+        if there != bool(ours):
+            count_copy(there, waits_not)
         copy = func(*on_cpu, **options)
-        return _Tensor(copy) if there else copy
+        return SimulatedTensor(copy) if there else copy
 
-    if ours and name not in _INDEXING | _PACKING:
-        _refuse_mixture(name, tensors)
-    if ours and (name in _WAITING or (name in _INDEXING and _is_sized(args[1]))):
-        _work.waited(name.removeprefix("aten::"))
-    elif ours and name in _INDEXING and len(ours) < len(tensors):
-        _work.waited("an index of the host")
+    if ours and name not in INDEXING | PACKING:
+        refuse_mixture(name, tensors)
+    if ours and (name in WAITING or (name in INDEXING and is_sized(args[1]))):
+        work.waited(name.removeprefix("aten::"))
+    elif ours and name in INDEXING and len(ours) < len(tensors):
+        work.waited("an index of the host")
     if name in CELLS:
-        return _mapped(_Tensor, CELLS[name](*on_cpu))
-    if name == "aten::_local_scalar_dense":
-        return func(*on_cpu, **options)
+        return tree_map_only(torch.Tensor, SimulatedTensor, CELLS[name](*on_cpu))
     if target is not None:
         options["device"] = torch.device("cpu")
     found = func(*on_cpu, **options)
-    if name in _PACKING:
-        return _Tensor(found[0]), found[1]
-    if not there:
+    if name in PACKING:
+        return SimulatedTensor(found[0]), found[1]
+    if not there or name == "aten::_local_scalar_dense":
         return found
     known = {id(tensor.numbers): tensor for tensor in ours}  # of in-place operations
 
-    def placed(value: torch.Tensor) -> torch.Tensor:
-        return known[id(value)] if id(value) in known else _Tensor(value)
+    def put(value):
+        return known[id(value)] if id(value) in known else SimulatedTensor(value)
 
-    return _mapped(placed, found)
+    return tree_map_only(torch.Tensor, put, found)
 
 
-def _copied(there: bool, goes_on: bool) -> None:
+def count_copy(there: bool, goes_on: bool) -> None:
     """Count a copy, for which the host waits unless it says that it goes on."""
-    if goes_on and not there:
+    if not goes_on:
+        work.waited("a copy")
+    elif not there:
         raise RuntimeError(
             f"a non_blocking copy from {SIMULATED} to the CPU returns before the "
             "numbers are there: leave non_blocking out"
         )
-    if not goes_on:
-        _work.waited("a copy")
 
 
-def _is_sized(indices: Any) -> bool:
+def is_sized(indices) -> bool:
     """Whether the device alone knows how many places are meant."""
     return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
-def _numbers(value: torch.Tensor) -> torch.Tensor:
-    return value.numbers if isinstance(value, _Tensor) else value
-
-
-def _tensors(*values: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of what an operation takes, where nothing is nested deeply."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(*value)
-        elif isinstance(value, dict):
-            yield from _tensors(*value.values())
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Replace the tensors of what an operation takes or gives."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(function, one) for one in value)
-    if isinstance(value, dict):
-        return {name: _mapped(function, one) for name, one in value.items()}
-    return value
-
-
-def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:
-    if any(t.dim() > 0 and not isinstance(t, _Tensor) for t in tensors):
+def refuse_mixture(name, tensors) -> None:
+    if any(t.dim() > 0 and not isinstance(t, SimulatedTensor) for t in tensors):
         given = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in tensors)
         raise RuntimeError(
             f"Expected all tensors to be on the same device: {name} was given {given}"
@@ -361,66 +280,22 @@ def _refuse_mixture(name: str, tensors: list[torch.Tensor]) -> None:
 # -- cells that devices compute in one operation, and the CPU does not ----------------
 
 
-def _lstm_cell(
-    from_input: torch.Tensor,
-    from_hidden: torch.Tensor,
-    cell: torch.Tensor,
-    *biases: torch.Tensor | None,
-) -> tuple[torch.Tensor, ...]:
-    gates = from_input + from_hidden
-    for bias in biases:
-        gates = gates if bias is None else gates + bias
+def lstm_cell(from_input, from_hidden, cell, *biases):
+    gates = sum((bias for bias in biases if bias is not None), from_input + from_hidden)
     enter, forget, candidate, leave = gates.chunk(4, -1)
     cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
     return leave.sigmoid() * cell.tanh(), cell, gates
 
 
-def _gru_cell(
-    from_input: torch.Tensor,
-    from_hidden: torch.Tensor,
-    hidden: torch.Tensor,
-    input_bias: torch.Tensor | None = None,
-    hidden_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, ...]:
-    ours = from_input if input_bias is None else from_input + input_bias
-    theirs = from_hidden if hidden_bias is None else from_hidden + hidden_bias
-    reset, keep, candidate = ours.chunk(3, -1)
-    reset_too, keep_too, candidate_too = theirs.chunk(3, -1)
-    new = (candidate + (reset + reset_too).sigmoid() * candidate_too).tanh()
-    going_on = new + (keep + keep_too).sigmoid() * (hidden - new)
-    return going_on, torch.cat([ours, theirs], -1)
+def lstm_cell_backward(of_hidden, of_cell, before, cell, gates, has_bias):
+    none = torch.zeros_like(gates)
+    backward = torch.ops.aten._thnn_differentiable_lstm_cell_backward
+    found = backward(of_hidden, of_cell, gates, none, None, None, before, cell)
+    return found[0], found[2], found[0].sum(0) if has_bias else None
 
 
-def _lstm_cell_backward(
-    of_hidden: torch.Tensor | None,
-    of_cell: torch.Tensor | None,
-    before: torch.Tensor,
-    cell: torch.Tensor,
-    gates: torch.Tensor,
-    has_bias: bool,
-) -> tuple[torch.Tensor | None, ...]:
-    enter, forget, candidate, leave = gates.chunk(4, -1)
-    enter, forget, leave = enter.sigmoid(), forget.sigmoid(), leave.sigmoid()
-    candidate, out = candidate.tanh(), cell.tanh()
-    hidden = torch.zeros_like(cell) if of_hidden is None else of_hidden
-    of_cell = torch.zeros_like(cell) if of_cell is None else of_cell
-    of_cell = of_cell + hidden * leave * (1 - out**2)
-    found = torch.cat(
-        [
-            of_cell * candidate * enter * (1 - enter),
-            of_cell * before * forget * (1 - forget),
-            of_cell * enter * (1 - candidate**2),
-            hidden * out * leave * (1 - leave),
-        ],
-        -1,
-    )
-    of_bias = found.sum(0) if has_bias else None
-    return found, of_cell * forget, of_bias
-
-
-CELLS: dict[str, Callable[..., Any]] = {
-    "aten::_thnn_fused_gru_cell": _gru_cell,
-    "aten::_thnn_fused_lstm_cell": _lstm_cell,
-    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
+CELLS = {
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
 }
 """Operation -> what it does, on the CPU."""

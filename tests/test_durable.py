@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -179,7 +178,6 @@ def test_a_full_disk_behind_any_error_is_one_line(command, capsys):
 # A limit on the size of files stands for the disk, since anyone may set it: the system
 # refuses to write on, as it does where there is no room.
 
-PLAN = Path(__file__).parent / "distortion" / "study" / "mini.json"
 SENTENCES = ("the fox saw Ada .", "Ada saw Bo .", "Bo saw the fox .", "the fox .")
 
 
@@ -206,11 +204,6 @@ COMMANDS = {
         "--output {out}.jsonl",
         3_000,
     ),
-    "study": (
-        "study --pretrained {made}/kglm --data {made}/texts.txt --num-samples 20 "
-        "--replicate 4 --temperatures 1 --beam-widths 1 --output {out}",
-        3_000,
-    ),
     "train": (
         "train lstm --data {made}/texts.txt --dev {made}/texts.txt --epochs 2 "
         "--hidden-size 9 --embedding-dim 8 --output {out}",
@@ -224,19 +217,10 @@ COMMANDS = {
         "distort sample --language agreement --num-sequences 3000 --output {out}",
         20_000,
     ),
-    "a learner's weights": (
-        "distort train --config {made}/gpt2.json --data {made}/train --dev {made}/dev "
-        "--epochs 1 --learning-rate 0.01 --device cpu --output {out}",
-        6_000,
-    ),
     "a learner's optimizer": (
         "distort train --config {made}/gpt2.json --data {made}/train --dev {made}/dev "
         "--epochs 1 --learning-rate 0.01 --device cpu --output {out}",
         16_000,
-    ),
-    "distort study": (
-        f"distort study --plan {PLAN} --jobs 2 --device cpu --output {{out}}",
-        4_000,
     ),
 }
 
@@ -257,8 +241,7 @@ def test_a_full_disk_is_told_in_one_line(made, tmp_path, capfd, name):
         with pytest.raises(ValueError, match="out"):
             load_checkpoint(tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.partial"))
-    if name != "distort study":  # whose whole run takes minutes (tests/test_crash.py)
-        assert main(arguments) == 0
+    assert main(arguments) == 0
 
 
 @pytest.mark.nightly
@@ -277,68 +260,37 @@ def test_a_table_that_cannot_be_printed_is_one_line(made):
     assert "Exception" not in done.stderr
 
 
-# -- commands in folders that nobody may write to --------------------------------------
-
-
-@pytest.fixture
-def read_only(tmp_path, spelled_directory):
-    """Return a folder with a checkpoint and results that cannot be written to."""
-    folder = tmp_path / "read_only"
-    folder.mkdir()
-    # Permissions do not bind a superuser, who may mount a file system instead.
-    mounts = os.name == "posix" and os.geteuid() == 0
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if mounts and _fails(command):
-        pytest.skip("no file system can be mounted here")
-    try:
-        shutil.copytree(spelled_directory, folder / "kglm")
-        hf_folder(folder / "results")
-        (folder / "texts.txt").write_text("the fox saw Ada .\nAda saw Bo .\n")
-        if mounts:
-            assert not _fails(["mount", "-o", "remount,ro", str(folder)])
-        else:
-            for path in (folder, *folder.iterdir()):
-                path.chmod(0o555)
-        yield folder
-    finally:
-        if mounts:
-            assert not _fails(["umount", "--lazy", str(folder)])
-        else:
-            for path in (folder, *folder.iterdir()):
-                path.chmod(0o755)
-
-
-def _fails(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode != 0
-    except OSError:
-        return True
-
+# -- folders that cannot be written to -------------------------------------------------
 
 WRITES = (
-    "estimate {here}/kglm --data {here}/texts.txt --output {here}/o.jsonl",
-    "train lstm --data {here}/texts.txt --dev {here}/texts.txt --output {here}/t",
-    "report {here}/results --output {here}/page.html",
-    "distort sample --language agreement --num-sequences 9 --output {here}/d",
+    "estimate {made}/kglm --data {made}/texts.txt --output {no}/o.jsonl",
+    "train lstm --data {made}/texts.txt --dev {made}/texts.txt --output {no}/t",
+    "report {results} --output {no}/page.html",
+    "distort sample --language agreement --num-sequences 9 --output {no}/d",
 )
 READS = (
-    "estimate {here}/kglm --data {here}/texts.txt --num-samples 2",
-    "recompute {here}/results",
-    "explain {here}/results",
+    "estimate {made}/kglm --data {made}/texts.txt --num-samples 2",
+    "recompute {results}",
+    "explain {results}",
 )
 
 
-def test_what_cannot_be_written_is_named_in_one_line(read_only, capsys):
-    before = sorted(read_only.rglob("*"))
+def test_what_cannot_be_written_is_named_in_one_line(made, tmp_path, capsys):
+    results, no = hf_folder(tmp_path / "results"), tmp_path / "file"
+    no.touch()
     for command in WRITES:
-        assert main(command.format(here=read_only).split()) == 2
+        assert main(command.format(made=made, results=results, no=no).split()) == 2
         said = capsys.readouterr().err.splitlines()
-        assert "lm-latent-eval: [Errno" in said[-1] and str(read_only) in said[-1]
+        assert "lm-latent-eval: [Errno" in said[-1] and str(no) in said[-1]
         assert len([line for line in said if "rrno" in line]) == 1
-        assert sorted(read_only.rglob("*")) == before
 
 
-def test_what_is_only_read_needs_no_more(read_only, capsys):
+def test_what_is_only_read_is_not_written_beside(made, tmp_path, capsys):
+    """Its folder may be one that nobody can write to."""
+    results = hf_folder(tmp_path / "results")
+    folders = [made, made / "kglm", results]
+    before = [folder.stat().st_mtime_ns for folder in folders]
     for command in READS:
-        assert main(command.format(here=read_only).split()) == 0
+        assert main(command.format(made=made, results=results).split()) == 0
         assert capsys.readouterr().out
+    assert [folder.stat().st_mtime_ns for folder in folders] == before

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.inference import ImportanceSampling, ParticleFilter
-from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference import ParticleFilter
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     NO_LATENT,
@@ -176,20 +175,6 @@ def proposals(*but: str | tuple[str, str]) -> Any:
     return pytest.mark.parametrize(("name", "which"), pairs)
 
 
-WHOLE = ("crf", "document", "posterior")
-"""Proposals of whole texts."""
-
-
-def one_stepwise_proposal(*but: str) -> Any:
-    """Every model with one proposal of steps: filters are the same code for all."""
-    pairs = [
-        (name, next(which for which in tiny.proposals if which not in WHOLE))
-        for name, tiny in TINY_MODELS.items()
-        if name not in but
-    ]
-    return pytest.mark.parametrize(("name", "which"), pairs)
-
-
 every_normalised_model = pytest.mark.parametrize(
     "name", [name for name in TINY_MODELS if name not in UNNORMALISED]
 )
@@ -214,10 +199,6 @@ def opened(name: str, which: str | None = None):
     return case, case.model, case.proposal(which)
 
 
-def _whole(proposal: Any) -> bool:
-    return isinstance(proposal, WholeText)
-
-
 def test_every_model_keeps_the_laws():
     assert TINY_MODELS.keys() == MODELS.keys()
     for name, tiny in TINY_MODELS.items():
@@ -234,25 +215,11 @@ def test_all_that_can_happen_totals_one_or_the_model_says_so(name):
         assert model.normalization is not Normalization.UNNORMALISED and away < 1e-10
 
 
-@one_stepwise_proposal("lrlm")  # it reads a piece as a whole
-def test_filters_that_never_draw_anew_are_importance_samples(name, which, monkeypatch):
-    """So they read as much of the text as the proposal does."""
-    case, _, proposal = opened(name, which)
-    texts = case.readable(proposal)[::4]
-    stay = torch.arange(4).expand(len(texts), 4)
-    monkeypatch.setattr(
-        ParticleFilter, "_resample", lambda _, particles, *__: (particles, stay)
-    )
-    filtered, drawn = (
-        case.log_weights(method(4), proposal, texts)
-        for method in (ParticleFilter, ImportanceSampling)
-    )
-    torch.testing.assert_close(filtered, drawn, rtol=0, atol=1e-10)
-
-
-@one_stepwise_proposal()
-def test_filters_are_the_same_in_any_company(name, which):
-    case = TINY_MODELS[name].case()
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_filters_are_the_same_in_any_company(name):
+    """By one proposal of steps: filters are the same code for all."""
+    case, whole = TINY_MODELS[name].case(), ("crf", "document", "posterior")
+    which = next(each for each in case.proposals if each not in whole)
     proposal = case.proposal(which, 2.0)
     texts = case.readable(proposal)[::4]
     if case.goes_on:
@@ -268,48 +235,6 @@ def test_filters_are_the_same_in_any_company(name, which):
     for n, text in enumerate(texts):
         alone = weigh([text], [names[n]])
         torch.testing.assert_close(together[n], alone[0], rtol=0, atol=1e-10)
-
-
-@proposals(*READ_ON, *WITHOUT_LATENTS)
-def test_some_beam_changes_its_mind_at_a_cut(name, which):
-    """Premise of the above: what is best so far is not what goes on best."""
-    case, _, proposal = opened(name, which)
-    whole = case.batch(case.readable(proposal))
-    moved = []
-    for at in range(1, case.length):
-        first, rest = whole.piece(0, at), whole.piece(at, case.length)
-        q = proposal.encode(first)
-        begun = proposal.beam(q, 3)
-        state = proposal.advance(q, begun.latents)
-        origin = proposal.beam(proposal.encode(rest, state), 3, begun.score).origin
-        moved.append(bool((origin != torch.arange(origin.shape[1])).any()))
-    assert any(moved)
-
-
-@one_stepwise_proposal(*WITHOUT_LATENTS)
-def test_filters_choose_on_a_device_as_on_the_host(name, which):
-    """A device tells the host later which particles go on: here some do for sure."""
-    case = TINY_MODELS[name].case()
-    text = [case.words[t * t % len(case.words)] for t in range(8)]
-    uneven = torch.full((2, 20), -torch.inf, dtype=torch.float64)
-    uneven[:, [3, 16]] = 0.0
-
-    def filtered(case: testing.Case) -> list[torch.Tensor]:
-        proposal, method = case.proposal(which, 6.0), ParticleFilter(20)
-        batch, found = case.batch([text, text[:4]]), []
-        read = Particles.begin(2, case.device)
-        for start, end in ((0, 3), (3, 7), (7, 8)):
-            piece, starts = batch.piece(start, end), [start] * 2
-            read = method.extend(case.model, proposal, piece, keys(2), starts, read)
-            found += [read.log_w.cpu(), read.log_q.cpu(), read.path.cpu()]
-            read = replace(read, log_w=uneven.to(case.device))
-        return found
-
-    on_cpu = filtered(case)
-    with simulated_device():
-        on_device = filtered(case.on(SIMULATED))
-    for found, expected in zip(on_device, on_cpu, strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @every_normalised_model
@@ -328,7 +253,9 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
         for n in range(5)
     ]
     batch, every = case.batch(texts), torch.arange(5)
-    stepwise = proposal.left_to_right if _whole(proposal) else proposal
+    stepwise = proposal
+    if isinstance(proposal, WholeText):
+        stepwise = proposal.left_to_right
     latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
 
     def log_joint(some: torch.Tensor) -> torch.Tensor:

@@ -56,72 +56,52 @@ def test_the_digest_is_of_names_and_content(folder, tmp_path):
     assert write(folder) != first
 
 
-def listed(**changes):
-    """Change entries of the manifest itself; None takes one away."""
+def written(name: str, content: str | bytes):
+    """Write a file, without asking the manifest."""
+    content = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def gone(name: str):
+    return lambda folder: (folder / name).unlink()
+
+
+def listed(name: str, entry):
+    """Change an entry of the manifest itself; None takes it away."""
 
     def change(folder):
         path = folder / manifest.FILE_NAME
         content = json.loads(path.read_text())
-        for name, entry in changes.items():
-            content["files"][f"{name}.json"] = entry
-        content["files"] = {n: e for n, e in content["files"].items() if e is not None}
+        content["files"].pop(name, None)
+        content["files"] |= {} if entry is None else {name: entry}
         path.write_text(json.dumps(content))
 
     return change
 
 
-def replaced(content: str):
-    return lambda folder: (folder / manifest.FILE_NAME).write_text(content)
-
-
+CONFIG, FILE = "config.json", manifest.FILE_NAME
 GOOD = {"sha256": "0" * 64, "size": 2}
+NO_LIST = json.dumps({"format": manifest.FORMAT, "files": []})
 WRONG = {
-    "no manifest": (
-        lambda folder: (folder / manifest.FILE_NAME).unlink(),
-        r"manifest\.json is missing, .* was its writing interrupted",
-    ),
-    "another content": (
-        lambda folder: (folder / "config.json").write_text("[]"),
-        r"config\.json is altered: its SHA-256",
-    ),
-    "another length": (
-        lambda folder: (folder / "config.json").write_text("{ }"),
-        r"config\.json has 3 bytes, but 2 by manifest",
-    ),
-    "a missing file": (
-        lambda folder: (folder / "graph.safetensors").unlink(),
-        r"graph\.safetensors is missing, though manifest\.json lists it",
-    ),
-    "a foreign file": (
-        lambda folder: (folder / "spacing.json").write_text("[]"),
-        r"spacing\.json belongs to something else: manifest\.json does not list it",
-    ),
-    "a file that is not listed": (listed(config=None), r"config\.json belongs to"),
-    "a file elsewhere": (
-        listed(**{"../model/config": GOOD}),
-        r"config\.json is missing, though",
-    ),
-    "no hash": (
-        listed(config={"sha256": "0", "size": 2}),
-        "sha256 is '0': expected 64",
-    ),
-    "no size": (listed(config=GOOD | {"size": True}), "size is True: expected a whole"),
-    "more than an entry": (listed(config=GOOD | {"url": "x"}), "not a readable"),
-    "an entry of nothing": (listed(config=3), "not a readable manifest"),
-    "no entries": (
-        replaced(json.dumps({"format": manifest.FORMAT, "files": []})),
-        "not a readable manifest",
-    ),
+    "no manifest": (gone(FILE), r"manifest\.json is missing, .* writing interrupted"),
+    "another content": (written(CONFIG, "[]"), r"config\.json is altered: its SHA-256"),
+    "another length": (written(CONFIG, "{ }"), "3 bytes, but 2 by manifest"),
+    "a missing file": (gone("graph.safetensors"), "is missing, though manifest"),
+    "a foreign file": (written("spacing.json", "[]"), "belongs to something else"),
+    "a file that is not listed": (listed(CONFIG, None), r"config\.json belongs to"),
+    "a file elsewhere": (listed("../model/config.json", GOOD), "is missing, though"),
+    "no hash": (listed(CONFIG, GOOD | {"sha256": "0"}), "'0': expected 64"),
+    "no size": (listed(CONFIG, GOOD | {"size": True}), "True: expected a whole"),
+    "more than an entry": (listed(CONFIG, GOOD | {"url": "x"}), "not a readable"),
+    "an entry of nothing": (listed(CONFIG, 3), "not a readable manifest"),
+    "no entries": (written(FILE, NO_LIST), "not a readable manifest"),
     "another format": (
-        replaced('{"format": "2", "files": {}}'),
-        r"its format is '2', not 'lm-latent-eval-manifest-1'",
+        written(FILE, '{"format": "2", "files": {}}'),
+        "its format is '2', not 'lm-latent-eval-manifest-1'",
     ),
-    "no JSON": (replaced("{"), r"manifest\.json is not a readable manifest"),
-    "no text": (
-        lambda folder: (folder / manifest.FILE_NAME).write_bytes(b"\xff\xfe"),
-        "not a readable manifest",
-    ),
-    "a deep one": (replaced("[" * 100_000), "not a readable manifest"),
+    "no JSON": (written(FILE, "{"), "not a readable manifest"),
+    "no text": (written(FILE, b"\xff\xfe"), "not a readable manifest"),
+    "a deep one": (written(FILE, "[" * 100_000), "not a readable manifest"),
 }
 
 

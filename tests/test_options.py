@@ -20,7 +20,6 @@ from lm_latent_eval.options import (
     read,
     whole,
 )
-from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables
@@ -67,12 +66,6 @@ def test_the_default_is_a_value_that_can_be_read():
         if row.default is not None:
             assert row.read(row.name, str(row.default)) == row.default
         assert (row.default is None) is (row.unset is not None)
-
-
-def test_estimators_have_the_names_that_the_registry_lists():
-    assert {name: ESTIMATORS[name].name for name in ESTIMATORS.ours} == {
-        name: name for name in ESTIMATORS.ours
-    }
 
 
 def test_a_dataclass_whose_annotations_are_types_is_read_by_them():

@@ -15,8 +15,7 @@ from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of
 from tests.memory import measured, on_linux
-from tests.memory_limit import at_most
-from tests.time_limit import within
+from tests.memory_limit import little
 
 SCHEMA = pa.schema(
     {
@@ -39,13 +38,10 @@ ROWS = [
     }
     for n in range(3000)
 ]
-LITTLE, SECONDS = 1 << 28, 30
 
 
-def write(path, rows=ROWS, **options):
+def write(path, rows=ROWS):
     parquet.write(path, pa.Table.from_pylist(rows, SCHEMA), b"about", {"seed": 3})
-    if options:  # as another program would
-        pq.write_table(pq.read_table(path), path, **options)
 
 
 def read(path, **options):
@@ -55,15 +51,13 @@ def read(path, **options):
 
 
 def test_what_is_written_is_read(tmp_path):
+    """Digests are of values, and not of how they lie."""
     path = tmp_path / "rows"
     for number in (0, 1, 1024, 3000):
         write(path, ROWS[:number])
         assert repr(read(path)) == repr(ROWS[:number])
-
-
-def test_digests_are_of_values_and_not_of_how_they_lie(tmp_path):
-    path = tmp_path / "rows"
-    write(path, row_group_size=700, use_dictionary=False, compression="none")
+    table = pq.read_table(path)
+    pq.write_table(table, path, 700, use_dictionary=False, compression="none")
     assert pq.ParquetFile(path).num_row_groups == 5, "premise"
     assert repr(read(path)) == repr(ROWS)
 
@@ -171,11 +165,7 @@ def equal(number, **values):
 HUGE = {
     "rows": (lambda: equal(1_000_000), {}, "claims 1,000,000 rows in"),
     "a long name": (lambda: equal(2000, name="a" * 500_000), {}, "more than 100 times"),
-    "long words": (
-        lambda: equal(500, words=[["a" * 500_000]]),
-        {},
-        "more than 100 times its",
-    ),
+    "long words": (lambda: equal(500, words=[["a" * 500_000]]), {}, "than 100 times"),
     "packed": (lambda: equal(10), {"compression": "zstd"}, "is packed by ZSTD, where"),
 }
 
@@ -186,29 +176,9 @@ def test_a_small_file_takes_little_memory(tmp_path, kind):
     path = tmp_path / "rows"
     pq.write_table(make(), path, **options)
     assert path.stat().st_size < 1 << 18, "premise"
-    with at_most(LITTLE), within(SECONDS), pytest.raises(ValueError, match=said) as err:
+    with little(), pytest.raises(ValueError, match=said) as err:
         read(path, digested=False)
     assert str(err.value).startswith(f"{path} is no file of finds (")
-
-
-def test_five_million_equal_rows_are_no_record(tmp_path):
-    row = row_of(Answer.exact(-3.0, "the"))
-    table = {
-        name: pa.repeat(pa.scalar(row[name], kind), 5_000_000)
-        for name, kind in records.TYPES.items()
-        if name != "log_weights"
-    }
-    path = tmp_path / "r.parquet"
-    records.write(path, "t", {"seed": 3}, [row])
-    metadata = pq.read_schema(path).metadata
-    pq.write_table(pa.table(table).replace_schema_metadata(metadata), path)
-    assert path.stat().st_size < 1 << 20, "premise"
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"claims 5,000,000 rows in [0-9,]+ bytes"),
-    ):
-        records.read(path)
 
 
 def test_a_document_that_stands_twice_is_named(tmp_path):

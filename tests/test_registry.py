@@ -22,6 +22,7 @@ from lm_latent_eval.models import (
     name_of,
     proposals,
 )
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.registry import ESTIMATORS, Registry
 from lm_latent_eval.scoring.interface import TextModel
@@ -58,6 +59,8 @@ def test_models_are_found_by_name_and_type():
         assert name_of(name) is None, "its directories are those of transformers"
     assert name_of("lstm") is name_of("bert") is name_of(None) is None
     assert len(known_types()) == len(MODELS)
+    for name in ESTIMATORS.ours:
+        assert ESTIMATORS[name].name == name
 
 
 REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)
@@ -133,9 +136,7 @@ def test_what_cannot_be_imported_names_its_place(registry, place):
     ("error", "code"),
     [
         ("RuntimeError", "raise RuntimeError('one\\ntwo')"),
-        ("SyntaxError", "class"),
         ("SystemExit", "raise SystemExit(0)"),
-        ("RecursionError", "f = lambda: f()\nf()"),
     ],
 )
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.what)
@@ -150,16 +151,13 @@ def test_a_package_that_raises_is_named(declare, tmp_path, registry, error, code
 
 @pytest.fixture(scope="module")
 def checkpoint(kglm_directory):
-    from lm_latent_eval.models.checkpoint import load_checkpoint
-
     return load_checkpoint(kglm_directory)
 
 
 @pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])
 def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, name):
     declare(f"[lm_latent_eval.estimators]\ntwice = {__name__}:Twice\n")
-    options = ScoringOptions.parse(estimator=name, num_samples="5")
-    scorer = Scorer(checkpoint, options)
+    scorer = Scorer(checkpoint, ScoringOptions.parse(estimator=name, num_samples="5"))
     assert isinstance(scorer.evaluation.method, Twice)
     assert scorer.fingerprint["estimator"] == name
     assert "importance sampling from the" in scorer.about["latent_eval"]["how"]
@@ -167,18 +165,14 @@ def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, n
         Scorer(checkpoint, ScoringOptions(estimator=f"{__name__}:prior"))
     with pytest.raises(ValueError, match=r"estimator='twi': .*did you mean twice"):
         ScoringOptions.parse(estimator="twi")
-    with pytest.raises(ValueError, match="estimator='exact': expected one of auto"):
-        Scorer(checkpoint, ScoringOptions(estimator="exact"))
 
 
 @pytest.mark.parametrize("name", ["mine", f"{__name__}:prior"])
 def test_a_proposal_of_another_package_is_the_model_s(checkpoint, declare, name):
     declare(f"[lm_latent_eval.proposals]\nmine = {__name__}:prior\n")
-    proposal = proposal_named(checkpoint.model, name, 2.0)
-    assert (proposal.name, proposal.temperature) == ("prior", 2.0)
     scorer = Scorer(checkpoint, ScoringOptions(estimator="is", proposal=name))
     assert scorer.fingerprint["proposal"] == name
-    with pytest.raises(ValueError, match="expected a positive number"):
-        proposal_named(checkpoint.model, name, 0.0)
+    proposal = proposal_named(checkpoint.model, name, 2.0)
+    assert (proposal.name, proposal.temperature) == ("prior", 2.0)
     with pytest.raises(ValueError, match="proposal='their': this checkpoint has"):
         proposal_named(checkpoint.model, "their")

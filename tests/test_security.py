@@ -19,141 +19,111 @@ from tests.conftest import PROJECT
 
 PAGE = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
 ROOT = Path(lm_latent_eval.__file__).parent
-SELF = "test_security.py"
 
-STATEMENTS = {
-    "held against `manifest.json`": (
-        "test_manifest.py::test_what_is_not_as_listed "
-        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing"
-    ),
-    "Nothing in them is run, and no value of a configuration imports anything": (
-        f"{SELF}::test_a_configuration_imports_nothing"
-    ),
-    "by a reader that knows plain data and arrays": (
-        "convert/test_unpickling.py::test_what_plain_data_do_not_need_is_refused "
-        "convert/test_lda.py::test_arrays_come_out_as_they_went_in"
-    ),
-    "Nothing in them is run or imported": (
-        "convert/test_unpickling.py::test_calls_are_refused_in_every_protocol "
-        "convert/test_unpickling.py::test_nothing_is_imported "
-        "convert/test_lda.py::test_code_in_any_file_of_gensim_is_not_run "
-        "convert/test_lda.py::test_code_within_a_pipeline_is_not_run "
-        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code"
-    ),
-    "Time and memory grow with the file": (
-        "convert/test_unpickling.py::test_labours_without_end_are_not_begun "
-        "convert/test_unpickling.py::test_memory_is_a_bounded_multiple_of_the_file "
-        "convert/test_relation_models.py::test_texts_that_hold_the_same_again_and_again"
-    ),
-    "for tensors that are no larger than the numbers in the file": (
-        "convert/test_torch_files.py::test_tensors_that_are_not_in_the_file "
-        "convert/test_torch_files.py::test_numbers_that_are_only_declared"
-    ),
-    "as a stream of plain files and directories": (
-        "convert/test_kglm_refused.py::test_unsafe_members_are_refused"
-    ),
-    "at most twenty times the file, or 16 MB": (
-        "convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more"
-    ),
-    "a header of at most 16 KB": (
-        "convert/test_kglm_refused.py::test_headers_without_end"
-    ),
-    "JSON without double names": "text/test_strict_json.py::test_what_is_not_clear",
-    "nested at most 100 deep": (
-        "report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named "
-        "test_ledger.py::test_other_tables_are_refused_before_they_do_anything"
-    ),
-    "A broken one ends in one line that names file, line and field": (
-        "text/test_corpora.py::test_a_bad_line_is_named "
-        "fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown "
-        "report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line "
-        "scoring/test_files.py::test_an_edited_record_is_refused_by_its_line"
-    ),
-    "plain values, no tags, no aliases, no double names": (
-        "wrappers/mixtures/test_files.py::test_what_a_file_may_not_say_is_told"
-    ),
-    "is not imported without `trust_retriever=True`": (
-        "wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent"
-    ),
-    "a file has two bytes a row or more": (
-        "test_parquet.py::test_five_million_equal_rows_are_no_record "
-        "scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing"
-    ),
-    "is packed by Snappy or not at all, and its values take at most a hundred times "
-    "its size, or 64 MB": "test_parquet.py::test_a_small_file_takes_little_memory",
-    "one that contradicts its page makes Arrow reserve what it claims": (
-        "test_parquet.py::test_a_page_that_its_header_contradicts_is_refused"
-    ),
-    "Columns have the types that we write": (
-        "test_parquet.py::test_a_column_that_is_another_is_named"
-    ),
-    "a row has a digest over its values and the run's settings": (
-        "test_ledger.py::test_a_row_that_was_edited_says_where "
-        "test_ledger.py::test_a_line_that_was_edited_says_where"
-    ),
-    "nothing of a ledger is obeyed": (
-        "test_ledger.py::test_other_tables_are_refused_before_they_do_anything "
-        "test_ledger.py::test_links_pipes_and_folders_are_refused"
-    ),
-    "one that is damaged, cut short or claims more than it holds is refused": (
-        "test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing "
-        "test_ledger.py::test_huge_claims_cost_nothing "
-        "fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing"
-    ),
-    "a finished file one of each column": (
-        "test_parquet.py::test_an_edited_column_is_named "
-        "test_parquet.py::test_edited_metadata_are_named"
-    ),
-    "A file named after one lies below `--output`": (
-        "test_untrusted.py::test_exports_write_below_their_output "
-        "test_untrusted.py::test_studies_write_below_their_output"
-    ),
-    "Markdown, HTML, LaTeX and CSV show them, and obey nothing in them": (
-        "report/test_tabular.py::test_words_of_a_file_are_shown_and_not_obeyed "
-        "report/test_export.py::test_a_card_shows_what_tasks_and_settings_say "
-        "report/test_page.py::test_names_are_text_and_not_tags"
-    ),
-    "not read and not waited for": (
-        "test_untrusted.py::test_files_of_a_checkpoint "
-        "test_untrusted.py::test_files_of_a_result "
-        "test_untrusted.py::test_pickles_and_archives"
-    ),
-    "whoever can change a file can write its digests anew": (
-        "models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_its_manifest "
-        "test_ledger.py::test_a_row_that_was_edited_says_where"
-    ),
-    "with `--trust` alone": (
-        "convert/test_lda.py::test_files_of_tomotopy_have_to_be_trusted"
-    ),
-    "It has a process to itself, limits of time and memory (on Linux), and unpickles "
-    "nothing": (
-        "convert/test_lda.py::test_a_damaged_file_of_tomotopy_is_refused "
-        "convert/test_lda.py::test_the_pickle_in_a_file_of_tomotopy_is_not_run"
-    ),
-    "with nothing else: other words": (
-        "harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run "
-        "harness/test_wrapper_arguments.py::test_a_folder_that_python_opens_is_not"
-    ),
-    "code in their folder is refused": (
-        f"{SELF}::test_no_other_place_reads_pickles_or_runs_code "
-        "test_untrusted.py::test_code_of_a_network_is_not_run "
-        "test_untrusted.py::test_code_of_a_tokenizer_is_not_run"
-    ),
-    "links in it are followed": (
-        "test_durable.py::test_a_link_goes_on_pointing_to_the_file"
-    ),
-    "one line by which Python imports one module": (
-        "harness/test_bridge.py::test_the_pth_is_one_short_ascii_line "
-        "harness/test_bridge.py::test_starting_python_imports_the_bridge_alone"
-    ),
-    "keep Python from nothing": (
-        "harness/test_bridge.py::test_a_bridge_that_is_broken_or_gone "
-        "harness/test_bridge.py::test_a_damaged_line_lets_python_start "
-        "harness/test_bridge.py::test_what_ends_in_the_bridge_does_not_end_the_import"
-    ),
-    "switches the registration off": "harness/test_bridge.py::test_the_switch_turns_it",
-}
-"""What the page says -> its tests, by how their names begin."""
+LISTED = """\
+held against `manifest.json`
+    test_manifest.py::test_what_is_not_as_listed
+    fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing
+Nothing in them is run, and no value of a configuration imports anything
+    test_security.py::test_a_configuration_imports_nothing
+by a reader that knows plain data and arrays
+    convert/test_unpickling.py::test_what_plain_data_do_not_need_is_refused
+    convert/test_lda.py::test_arrays_come_out_as_they_went_in
+Nothing in them is run or imported
+    convert/test_unpickling.py::test_calls_are_refused_in_every_protocol
+    convert/test_unpickling.py::test_nothing_is_imported
+    convert/test_lda.py::test_code_in_any_file_of_gensim_is_not_run
+    convert/test_lda.py::test_code_within_a_pipeline_is_not_run
+    test_security.py::test_no_other_place_reads_pickles_or_runs_code
+Time and memory grow with the file
+    convert/test_unpickling.py::test_labours_without_end_are_not_begun
+    convert/test_unpickling.py::test_memory_is_a_bounded_multiple_of_the_file
+    convert/test_relation_models.py::test_texts_that_hold_the_same_again_and_again
+for tensors that are no larger than the numbers in the file
+    convert/test_torch_files.py::test_tensors_that_are_not_in_the_file
+    convert/test_torch_files.py::test_numbers_that_are_only_declared
+as a stream of plain files and directories
+    convert/test_kglm_refused.py::test_unsafe_members_are_refused
+at most twenty times the file, or 16 MB
+    convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more
+a header of at most 16 KB
+    convert/test_kglm_refused.py::test_headers_without_end
+JSON without double names
+    text/test_strict_json.py::test_what_is_not_clear
+nested at most 100 deep
+    report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named
+    test_ledger.py::test_other_tables_are_refused_before_they_do_anything
+A broken one ends in one line that names file, line and field
+    text/test_corpora.py::test_a_bad_line_is_named
+    fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown
+    report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line
+    scoring/test_files.py::test_an_edited_record_is_refused_by_its_line
+plain values, no tags, no aliases, no double names
+    wrappers/mixtures/test_files.py::test_what_a_file_may_not_say_is_told
+is not imported without `trust_retriever=True`
+    wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent
+a file has two bytes a row or more
+    test_parquet.py::test_a_small_file_takes_little_memory
+    scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing
+is packed by Snappy or not at all, and its values take at most a hundred times
+    test_parquet.py::test_a_small_file_takes_little_memory
+one that contradicts its page makes Arrow reserve what it claims
+    test_parquet.py::test_a_page_that_its_header_contradicts_is_refused
+Columns have the types that we write
+    test_parquet.py::test_a_column_that_is_another_is_named
+a row has a digest over its values and the run's settings
+    test_ledger.py::test_a_row_that_was_edited_says_where
+    test_ledger.py::test_a_line_that_was_edited_says_where
+nothing of a ledger is obeyed
+    test_ledger.py::test_other_tables_are_refused_before_they_do_anything
+    test_ledger.py::test_links_pipes_and_folders_are_refused
+one that is damaged, cut short or claims more than it holds is refused
+    test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing
+    test_ledger.py::test_huge_claims_cost_nothing
+    fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing
+a finished file one of each column
+    test_parquet.py::test_an_edited_column_is_named
+    test_parquet.py::test_edited_metadata_are_named
+A file named after one lies below `--output`
+    test_untrusted.py::test_exports_write_below_their_output
+    test_untrusted.py::test_studies_write_below_their_output
+Markdown, HTML, LaTeX and CSV show them, and obey nothing in them
+    report/test_tabular.py::test_words_of_a_file_are_shown_and_not_obeyed
+    report/test_export.py::test_a_card_shows_what_tasks_and_settings_say
+    report/test_page.py::test_names_are_text_and_not_tags
+not read and not waited for
+    test_untrusted.py::test_files_of_a_checkpoint
+    test_untrusted.py::test_files_of_a_result
+    test_untrusted.py::test_pickles_and_archives
+whoever can change a file can write its digests anew
+    models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_its_manifest
+    test_ledger.py::test_a_row_that_was_edited_says_where
+with `--trust` alone
+    convert/test_lda.py::test_files_of_tomotopy_have_to_be_trusted
+It has a process to itself, limits of time and memory (on Linux), and unpickles nothing
+    convert/test_lda.py::test_a_damaged_file_of_tomotopy_is_refused
+    convert/test_lda.py::test_the_pickle_in_a_file_of_tomotopy_is_not_run
+with nothing else: other words
+    harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
+    harness/test_wrapper_arguments.py::test_a_folder_that_python_opens_is_not
+code in their folder is refused
+    test_security.py::test_no_other_place_reads_pickles_or_runs_code
+    test_untrusted.py::test_code_of_a_network_is_not_run
+    test_untrusted.py::test_code_of_a_tokenizer_is_not_run
+links in it are followed
+    test_durable.py::test_a_link_goes_on_pointing_to_the_file
+one line by which Python imports one module
+    harness/test_bridge.py::test_the_pth_is_one_short_ascii_line
+    harness/test_bridge.py::test_starting_python_imports_the_bridge_alone
+keep Python from nothing
+    harness/test_bridge.py::test_a_bridge_that_is_broken_or_gone
+    harness/test_bridge.py::test_a_damaged_line_lets_python_start
+    harness/test_bridge.py::test_what_ends_in_the_bridge_does_not_end_the_import
+switches the registration off
+    harness/test_bridge.py::test_the_switch_turns_it
+"""
+"""What the page says, and its tests below, by how their names begin."""
+STATEMENTS = dict(re.findall(r"(?m)^(\S.*)\n((?: +.*\n)+)", LISTED))
 
 
 @cache

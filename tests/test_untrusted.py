@@ -31,31 +31,29 @@ from lm_latent_eval.text.orthography import Spacing
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_directory
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code
-from tests.memory_limit import at_most
+from tests.memory_limit import little
 from tests.report.test_compare import questions
 from tests.report.test_compare import write as write_record
 from tests.report.test_export import BENCHMARK, SETTINGS
-from tests.time_limit import within
 
 # -- names that lead elsewhere ---------------------------------------------------------
 
 HOSTILE = ("../../../victim", "{}/victim", "..\\victim", "..", "", "C:x")
 
 
-@given(st.text())
-def test_a_safe_name_is_one_part_of_a_path(name):
+@given(st.text(), st.text())
+def test_a_safe_name_is_one_part_of_a_path_and_no_other_s(name, other):
     safe = safe_name(name)
     assert Path("folder", safe).parent == Path("folder")
     assert safe.strip(".") and not set(safe) & set('/\\:*?"<>|\0')
     assert len(safe.encode()) <= 128
     assert safe_name(safe) == safe
+    assert (safe == safe_name(other)) == (name == other)
+
+
+def test_usual_names_stay():
     for usual in ("wikitext", "blimp_adjunct-island.v2", "日本語"):
         assert safe_name(usual) == usual
-
-
-@given(st.text(), st.text())
-def test_two_names_stay_two(one, other):
-    assert (safe_name(one) == safe_name(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +84,9 @@ def results(folder: Path, task: str, record: str = "record.parquet") -> Path:
 def test_exports_write_below_their_output(tmp_path, task):
     found = results(tmp_path / "results", task.format(tmp_path))
     before, output = {*tmp_path.rglob("*")}, tmp_path / "output"
-    for to in ("hf-eval-results", "every-eval-ever"):
-        options = ["--model-id", "us/model", "--organization", "Us"]
-        options += ["--relationship", "other"]
-        if to == "hf-eval-results":
-            options = []
+    whose = ["--model-id", "us/model", "--organization", "Us", "--relationship"]
+    forms = {"hf-eval-results": [], "every-eval-ever": [*whose, "other"]}
+    for to, options in forms.items():
         argv = ["export", str(found), "--to", to, "--output", str(output), *options]
         assert main(argv) == 0
     new = {path for path in tmp_path.rglob("*") if path.is_file()} - before
@@ -115,15 +111,8 @@ def test_studies_write_below_their_output(tmp_path, name):
 
 # -- files without an end --------------------------------------------------------------
 
-LITTLE, SECONDS = 1 << 28, 30
+PUT = {"/dev/zero": lambda path: path.symlink_to("/dev/zero"), "a pipe": os.mkfifo}
 """A link to ``/dev/zero`` has no end; a pipe that nobody writes to, no beginning."""
-
-
-def _zero(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-PUT = {"/dev/zero": _zero, "a pipe": os.mkfifo}
 
 
 @pytest.fixture(params=PUT)
@@ -140,7 +129,7 @@ def endless(request):
 
 
 def refused(capsys, *argv: str) -> str:
-    with at_most(LITTLE), within(SECONDS):
+    with little():
         assert main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith("lm-latent-eval: ") and said.count("\n") == 1
@@ -156,49 +145,35 @@ def test_files_of_a_checkpoint(tmp_path, spelled_directory, endless):
         folder = tmp_path / name
         shutil.copytree(spelled_directory, folder)
         endless(folder / name)
-        with at_most(LITTLE), within(SECONDS), pytest.raises(ValueError, match=name):
+        with little(), pytest.raises(ValueError, match=name):
             load_checkpoint(folder)
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"spacing\.json.* no file that has an end"),
-    ):
+    said = r"spacing\.json.* no file that has an end"
+    with little(), pytest.raises(ValueError, match=said):
         Spacing.load(tmp_path / "spacing.json")
 
 
-@pytest.mark.parametrize("name", ["results_1.json", "record.parquet"])
+@pytest.mark.parametrize(
+    "name", ["results_1.json", "record.parquet", "samples_q_1.jsonl"]
+)
 def test_files_of_a_result(tmp_path, endless, capsys, name):
     folder = results(tmp_path / "results", "q")
+    if name.startswith("samples"):
+        content = {"config": {"model": "hf"}, "configs": {"q": {}}}
+        (folder / "results_1.json").write_text(json.dumps(content))
     endless(folder / name)
     assert name in refused(capsys, "recompute", str(folder))
 
 
-def test_a_log_of_samples(tmp_path, endless, capsys):
-    folder = results(tmp_path / "results", "q")
-    content = {"config": {"model": "hf"}, "configs": {"q": {}}}
-    (folder / "results_1.json").write_text(json.dumps(content))
-    endless(folder / "samples_q_1.jsonl")
-    assert "samples_q_1.jsonl" in refused(capsys, "recompute", str(folder))
-
-
-@pytest.mark.parametrize(
-    "name", ["record_a_b_0.partial.sqlite", "settings.json", "x.parquet"]
-)
+@pytest.mark.parametrize("name", ["record_a_b_0.partial.sqlite", "settings.json"])
 def test_files_of_a_run_that_goes_on(tmp_path, endless, capsys, name):
-    (tmp_path / "run").mkdir()
-    if name == "x.parquet":
-        (tmp_path / "run" / "settings.json").write_text("{}")
-    endless(tmp_path / "run" / name)
-    refused(capsys, "recompute", str(tmp_path / "run"))
+    endless(tmp_path / name)
+    refused(capsys, "recompute", str(tmp_path))
 
 
 def test_pickles_and_archives(tmp_path, endless, capsys):
     endless(tmp_path / "data.pkl")
-    with (
-        at_most(LITTLE),
-        within(SECONDS),
-        pytest.raises(ValueError, match=r"data\.pkl is .*no file that has an end"),
-    ):
+    said = r"data\.pkl is .*no file that has an end"
+    with little(), pytest.raises(ValueError, match=said):
         load_pickle(tmp_path / "data.pkl")
     contents = files(*kglm_archives.golden_archive("B"))
     archive = write_directory(tmp_path / "archive", contents)

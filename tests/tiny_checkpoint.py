@@ -18,13 +18,13 @@ from lm_eval.api.model import LM
 from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.models import checkpoint
-from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
+from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.tiny_models import randomised
 
@@ -41,6 +41,16 @@ def tokenizer() -> WordTokenizer:
     return words
 
 
+def vocabulary() -> dict[str, int]:
+    """What configurations say of it."""
+    words = tokenizer()
+    return {
+        "vocab_size": words.vocab_size,
+        "num_words": words.num_words,
+        "num_unknown_types": UNKNOWN_TYPES,
+    }
+
+
 def ids(*words: str) -> list[int]:
     """Numbers of words given one by one: no string is cut into words here."""
     number = tokenizer().tokenizer.token_to_id
@@ -55,34 +65,16 @@ def kglm(seed: int = 12, spread: float = 0.85) -> KGLM:
         max_aliases=2,
         max_alias_words=2,
     )
-    config = KGLMConfig(
-        vocab_size=tokenizer().vocab_size,
-        num_words=tokenizer().num_words,
-        num_entities=graph.num_entities,
-        num_relations=len(graph.relation_names),
-        token_embedding_dim=4,
-        entity_embedding_dim=2,
-        hidden_size=5,
-        num_layers=2,
-        cutoff=2,
-        max_aliases=2,
-        max_alias_words=2,
-        num_unknown_types=UNKNOWN_TYPES,
-    )
-    model = randomised(KGLM(config, graph).double(), seed, spread).eval()
+    size = {"token_embedding_dim": 4, "hidden_size": 5, **vocabulary()}
+    model = tiny_models.kglm(graph, seed=seed, spread=spread, **size)
     for parameter in model.proposals.parameters():
         parameter.mul_(0.3)  # flat proposals: weights of little variance
     return model
 
 
 def lstm(seed: int = 0, **size: int) -> LSTMLanguageModel:
-    config = LSTMConfig(
-        vocab_size=tokenizer().vocab_size,
-        num_words=tokenizer().num_words,
-        num_unknown_types=UNKNOWN_TYPES,
-        **({"embedding_dim": 4, "hidden_size": 5} | size),
-    )
-    return randomised(LSTMLanguageModel(config).double(), seed, 0.7).eval()
+    size = {"embedding_dim": 4, "hidden_size": 5, **vocabulary(), **size}
+    return tiny_models.lstm(seed, 0.7, **size)
 
 
 def orthography(alphabet: bytes = BYTES, seed: int = 5) -> Orthography:

@@ -58,55 +58,42 @@ def full_graph() -> KnowledgeGraph:
     )
 
 
+WORDS = {"vocab_size": COPIED, "num_words": COPIED + 1, "num_unknown_types": 7}
+
+
 def kglm(
-    graph: KnowledgeGraph, *, cutoff: int = 2, seed: int = 0, spread: float = 1.0
+    graph: KnowledgeGraph, *, seed: int = 0, spread: float = 1.0, **more: int
 ) -> KGLM:
     """A new KGLM in float64, with random weights of a standard deviation."""
+    size = {"token_embedding_dim": 3, "hidden_size": 4, "cutoff": 2, **WORDS, **more}
     config = KGLMConfig(
-        vocab_size=COPIED,
-        num_words=COPIED + 1,
         num_entities=graph.num_entities,
         num_relations=len(graph.relation_names),
-        token_embedding_dim=3,
         entity_embedding_dim=2,
-        hidden_size=4,
         num_layers=2,
-        cutoff=cutoff,
         max_aliases=graph.aliases.shape[1],
         max_alias_words=graph.aliases.shape[2],
-        num_unknown_types=7,
+        **size,
     )
     return randomised(KGLM(config, graph).double(), seed, spread).eval()
 
 
-def lstm(seed: int = 0) -> LSTMLanguageModel:
+def lstm(seed: int = 0, spread: float = 1.0, **more: int) -> LSTMLanguageModel:
     """A new LSTM over the same words, in float64."""
-    config = LSTMConfig(
-        vocab_size=COPIED,
-        num_words=COPIED + 1,
-        embedding_dim=3,
-        hidden_size=4,
-        num_unknown_types=7,
-    )
-    return randomised(LSTMLanguageModel(config).double(), seed, 1.0).eval()
+    config = LSTMConfig(**{"embedding_dim": 3, "hidden_size": 4, **WORDS, **more})
+    return randomised(LSTMLanguageModel(config).double(), seed, spread).eval()
 
 
-def rnn(seed: int = 0) -> RNNLanguageModel:
+def rnn(seed: int = 0, spread: float = 1.0, **more: int) -> RNNLanguageModel:
     """A new RNN over the same words in two classes, in float64."""
-    config = RNNConfig(
-        vocab_size=COPIED,
-        num_words=COPIED + 1,
-        class_starts=[0, 3],
-        embedding_dim=3,
-        hidden_size=4,
-        num_unknown_types=7,
-    )
-    return randomised(RNNLanguageModel(config).double(), seed, 1.0).eval()
+    size = {"embedding_dim": 3, "hidden_size": 4, **WORDS, **more}
+    config = RNNConfig(class_starts=[0, 3], **size)
+    return randomised(RNNLanguageModel(config).double(), seed, spread).eval()
 
 
-def srnn(seed: int = 0) -> SentenceRNN:
+def srnn(seed: int = 0, vocab_size: int = COPIED, hidden_size: int = 3) -> SentenceRNN:
     """A new sentence-level RNN over the words but ``Ada``, in float64."""
-    config = SRNNConfig(vocab_size=COPIED, hidden_size=3)
+    config = SRNNConfig(vocab_size=vocab_size, hidden_size=hidden_size)
     return randomised(SentenceRNN(config).double(), seed, 1.0).eval()
 
 

@@ -17,11 +17,7 @@ from tests import tiny_checkpoint
 from tests.models.lrlm.test_harness import model as relation_model
 from tests.tiny_models import randomised
 
-WORDS = {
-    "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
-    "num_words": tiny_checkpoint.tokenizer().num_words,
-    "num_unknown_types": tiny_checkpoint.UNKNOWN_TYPES,
-}
+WORDS = tiny_checkpoint.vocabulary()
 
 
 def entitynlm() -> EntityNLM:

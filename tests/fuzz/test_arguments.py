@@ -83,36 +83,18 @@ def test_any_settings_of_python(folders, settings):
     finite_or_refused(lambda: LatentKGLM(pretrained=folders["kglm_spelled"], **few))
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Return a file of two texts."""
-    path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text(f"{TEXT}\nBo saw zebra .\n")
-    return path
-
-
-@share(2)
-@given(
-    given_options=st.dictionaries(
-        st.sampled_from((*OPTIONS, "batch_size")), SPELLED, max_size=3
-    ).filter(affordable),
-    name=st.sampled_from(("kglm_spelled", "lstm", "rnng")),
-)
-def test_any_options_of_the_command(folders, texts, given_options, name):
-    options = {"num_samples": "2"} | given_options
-    found = command(
-        *("estimate", folders[name], "--data", str(texts)),
-        *(f"--{each.replace('_', '-')}={value}" for each, value in options.items()),
-    )
-    assert isinstance(found, Refused) or "nan" not in found
-
-
 TRAIN = ("--data", "{file}", "--dev", "{file}", "--output", "{out}")
 COMMANDS = (
     ("explain", "{folder}"),
-    ("study", "--pretrained", "{folder}", "--data", "{file}", "--output", "{file}"),
+    ("study", "--pretrained", "{folder}", "--data", "{file}", "--output", "{out}"),
     ("study", "--output", "{out}", "--report", "{folder}"),
+    *(("train", name, *TRAIN) for name in ("kglm", "lrlm", "entitynlm", "lstm")),
+    ("train", "rnng", *TRAIN),
     ("train", "lstm", "--vocabulary", "{file}", *TRAIN),
+    ("train", "spelling", "{folder}", "--data", "{file}"),
+    ("estimate", "{folder}", "--data", "{file}"),
+    ("distort", "productivity", "--data", "{file}", "--output", "{out}"),
+    ("distort", "tokenizer", "--data", "{file}", "--output", "{out}"),
     ("convert", "rnng", "--model", "{file}", "--output", "{out}"),
     ("convert", "kglm", "--archive", "{file}", "--output", "{out}"),
     ("convert", "entitynlm", "--archive", "{folder}", "--output", "{out}"),
@@ -139,6 +121,9 @@ CONTENTS = {
     "a table": b"a\tb\n1\t2\n",
     "half a tree": b"(S (NP the fox)\n",
     "a mark": b"\xef\xbb\xbf",
+    "a name twice": b'{"text": "a", "tokens": ["a"], "text": "b", "tokens": ["b"]}\n',
+    "lists of lists": b'{"text": ["a"], "tokens": [["a"]], "mentions": []}\n',
+    "a NUL": b"Ada\0met Bo .\n",
 }
 
 

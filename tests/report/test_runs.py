@@ -103,29 +103,29 @@ def test_more_latents_help_where_draws_are_the_error():
     assert drawn.without_draws.number < drawn.needed.number
 
 
+def changed(**changes):
+    """A log of the poorer run whose fourth sample is another one."""
+    content = log("poor")
+    content["samples"][3] |= changes
+    return content
+
+
 def test_what_lacks_is_said_with_what_makes_it(capsys, tmp_path):
-    bare = log("good") | {"samples": None}
-    (tmp_path / "log.json").write_text(json.dumps(bare))
-    assert "--no-log-samples" in refused(capsys, str(tmp_path / "log.json"), EVERY[0])
+    odd = {"match": log("poor")["samples"][3]["scores"]["match"] | {"value": "maybe"}}
+    for content, said in (
+        (log("poor") | {"samples": None}, "--no-log-samples"),
+        (changed(input="Something else?"), "is another one in B than in A"),
+        (changed(scores=odd), "sample 4: scores: match: expected a number"),
+    ):
+        (tmp_path / "log.json").write_text(json.dumps(content))
+        assert said in refused(capsys, INSPECT[0], str(tmp_path / "log.json"))
     (tmp_path / "log.eval").write_bytes(b"PK")
     said = refused(capsys, str(tmp_path / "log.eval"), EVERY[0])
     assert "inspect log convert" in said
+    assert "--metric is one of match" in refused(capsys, *INSPECT, "--metric", "f1")
     shutil.copy(EVERY[0], tmp_path / "eee.json")
     said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])
-    assert "no eee_samples.jsonl beside it" in said
-    assert "every_eval_ever convert" in said
-    said = refused(capsys, INSPECT[0], INSPECT[1], "--metric", "f1")
-    assert "--metric is one of match" in said
-    other = log("poor")
-    other["samples"][3]["input"] = "Something else?"
-    (tmp_path / "other.json").write_text(json.dumps(other))
-    said = refused(capsys, INSPECT[0], str(tmp_path / "other.json"))
-    assert "is another one in B than in A" in said
-    odd = log("poor")
-    odd["samples"][3]["scores"]["match"]["value"] = "maybe"
-    (tmp_path / "odd.json").write_text(json.dumps(odd))
-    said = refused(capsys, INSPECT[0], str(tmp_path / "odd.json"))
-    assert "odd.json, sample 4: scores: match: expected a number" in said
+    assert "no eee_samples.jsonl beside it" in said and "every_eval_ever conv" in said
     text = (RUNS / "eee_good_samples.jsonl").read_text()
     (tmp_path / "eee_samples.jsonl").write_text(text + '{"sample_id": 3}\n')
     said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])

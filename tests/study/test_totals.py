@@ -117,14 +117,6 @@ def test_fresh_estimates_are_where_they_are_predicted(count):
     assert abs(inside / trials - 0.95) < 4 * error
 
 
-def test_the_mean_over_nested_replicates_cannot_rise(some, log_w):
-    """The log of a mean is at least the mean of logs, whatever was drawn."""
-    log_w[2, 7:20] = -90
-    found = summed([some], sizes=(1, 5, 10, 30, 60))
-    means = [level.replicates.mean() for level in found.instance.values()]
-    assert all(a < b for a, b in itertools.pairwise(means))
-
-
 def test_too_few_replicates_are_not_recombined(some):
     found = summed([some], sizes=(10, 20))
     assert SAMPLES // 20 < FEWEST_REPLICATES <= SAMPLES // 10, "premise"
