@@ -20,44 +20,6 @@ from tests.tiny_checkpoint import conditional, generation, rolling
 
 # -- texts ----------------------------------------------------------------------------
 
-WORDS = {
-    "": 0,
-    " \n\t ": 0,
-    "fox": 1,
-    "zebra": 1,
-    "zebra okapi gnu": 3,
-    "the\0fox": 3,
-    "\0": 1,
-    "the 🦊 saw 👩‍👩‍👧": None,
-    "naïve café ﷺ": 3,
-    "\ud800 the": 2,
-    "<unk> fox": 2,
-    "<s> </s> <pad>": None,
-    "x" * 10_000: 1,
-    ". " * 300: 300,
-}
-"""Text -> its words, where there is no doubt about them."""
-
-
-def test_any_string_is_scored(backend):
-    lm = backend(num_samples=5)
-    answers = lm.loglikelihood_rolling(rolling(*WORDS))
-    for answer, number in zip(answers, WORDS.values(), strict=True):
-        assert -math.inf < answer < 0
-        if number is not None:
-            assert answer.estimate.num_tokens == number + 1  # and the end
-    pairs = [("Ada saw", f" {text}") for text in WORDS]
-    pairs += [(text, " the fox") for text in WORDS]
-    for answer, _ in lm.loglikelihood(conditional(*pairs)):
-        assert -math.inf < answer <= 0
-    for text in lm.generate_until(generation(*WORDS, max_gen_toks=2)):
-        assert isinstance(text, str)
-    # Names of special words in a text are not those words.
-    (answer,) = lm.loglikelihood_rolling(rolling("</s>"))
-    assert answer.estimate.num_tokens > 2
-    ((_, greedy),) = lm.loglikelihood(conditional(("the", " <unk>")))
-    assert not greedy
-
 
 @pytest.mark.parametrize(
     "name", [pytest.param("kglm", marks=pytest.mark.nightly), "lstm"]
