@@ -7,7 +7,6 @@ import torch
 from scipy import stats
 
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
@@ -107,7 +106,7 @@ PAIRS = {
 }
 
 
-def test_continuations_are_ratios_of_prefix_probabilities(exact, truth, backend):
+def test_continuations_are_ratios_of_prefix_probabilities(exact, truth):
     answers = exact.loglikelihood(conditional(*PAIRS))
     for (answer, _), (context, continuation) in zip(
         answers, PAIRS.values(), strict=True
@@ -116,43 +115,10 @@ def test_continuations_are_ratios_of_prefix_probabilities(exact, truth, backend)
         expected = truth.log_p([*given, *rest]) - truth.log_p(given)
         assert answer == pytest.approx(expected, abs=1e-10)
         assert answer.estimate.num_tokens == len(rest)
-    ((sampled, _),) = backend(num_samples=20_000).loglikelihood(
-        conditional(("the", " saw Ada"))
-    )
-    expected = truth.log_p(ids("the", "saw", "Ada")) - truth.log_p(ids("the"))
-    assert 0 < sampled.estimate.draws_stderr < 0.05, "premise"
-    assert abs(sampled - expected) < 5 * sampled.estimate.draws_stderr
     ended = truth.log_p(ids("Ada", "saw", "the", "fox")) - truth.log_p(
         ids("Ada", "saw", "END")
     )
     assert abs(answers[0][0] - ended) > 0.1, "premise: an end would be noticed"
-
-
-def test_options_of_a_question_share_the_draws_of_their_context(backend, monkeypatch):
-    prefixes = []
-    original = ImportanceSampling.difference
-
-    def spy(self, log_w, log_w_prefix, num_tokens):
-        prefixes.append(log_w_prefix)
-        return original(self, log_w, log_w_prefix, num_tokens)
-
-    monkeypatch.setattr(ImportanceSampling, "difference", spy)
-    lm = backend(estimator="is", num_samples=40)
-    question, other = conditional(
-        ("Ada saw", " the fox"), ("Ada saw", " Bo"), task="questions"
-    )
-    other.doc_id = question.doc_id
-    lm.loglikelihood([question, other])
-    assert torch.equal(*prefixes)
-    assert len(prefixes[0].unique()) > 1, "premise: there is something to share"
-
-    # The same, whether the options are asked together or one by one.
-    lm.loglikelihood([other])
-    torch.testing.assert_close(prefixes[2], prefixes[0], rtol=1e-9, atol=0)
-
-    # Another question with the same context draws its own.
-    lm.loglikelihood(conditional(("x", "y"), ("Ada saw", " Bo"), task="questions")[1:])
-    assert not torch.equal(prefixes[3], prefixes[0])
 
 
 # -- is_greedy -----------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from email import message_from_bytes
@@ -124,23 +122,6 @@ def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_pa
     assert results["n-samples"]["latent_demo"]["effective"] == 2
     numbers = [v for v in results["results"]["latent_demo"].values() if v is not None]
     assert any(isinstance(value, float) and value > 0 for value in numbers)
-
-
-def test_uninstalling_takes_the_bridge_along(wheel, tmp_path):
-    environment = Environment(tmp_path / "environment")
-    before = {path.name for path in environment.site_packages.iterdir()}
-    environment.install(str(wheel))
-    assert (environment.site_packages / "lm_latent_eval_bridge.pth").is_file()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--python", str(environment.python)),
-            *("uninstall", "-y", "lm-latent-eval"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in environment.site_packages.iterdir()} == before
 
 
 TOP = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pyarrow.parquet as pq
@@ -130,24 +129,6 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         mixed({"models": models}, pretrained=None, dtype=None)
 
 
-def test_estimates_of_a_latent_model_stay_estimates(mixed, kglm_directory):
-    """KGLM by importance sampling: errors and bounds are those of its parts."""
-    content = {"prompts": ["{context}", "the {context}"]}
-    found = mixed(
-        content,
-        base="latent_kglm",
-        pretrained=str(kglm_directory),
-        dtype="float64",
-        estimator="is",
-        num_samples=20,
-    )
-    [(score, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
-    assert str(score.estimate.bound) == "none", "a ratio of two estimates"
-    assert score.estimate.stderr is None and score.estimate.draws_stderr > 0
-    [(again, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
-    assert again == score, "random numbers follow from names"
-
-
 ROWS = [
     ("Which geese came down?", ["twelve", "none", "a fox", "Ada"], 0),
     ("Who saw the fox?", ["Bo", "a heron", "Ada", "nobody"], 2),
@@ -259,27 +240,6 @@ def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
     said = " ".join(explain(saved(results, tmp_path / "out")).split())
     assert "16 drawn for 3 of 3 questions" in said
     assert "the best option is certain (95 % a question) of" in said
-
-
-def test_a_cache_keeps_components(evaluate, tmp_path):
-    content, cache = {"prompts": ["{context}", "a {context}"]}, str(tmp_path / "cache")
-    said = {"base": "latent_tokens", "estimator": "canonical"}
-    first = evaluate(content, "arc_easy", said, use_cache=cache)
-    for path in (tmp_path / "out").rglob("*.parquet"):
-        path.unlink()
-    again = evaluate(content, "arc_easy", said, use_cache=cache)
-    one, other = (
-        json.dumps(r["config"]["latent_eval"]["mixture"]["arc_easy"]["factors"])
-        for r in (first, again)
-    )
-    assert one == other
-    assert len(kept_of(tmp_path / "out")) == 12
-    # A base of ours keeps no record: what it answers is a part of an answer.
-    names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
-    kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
-    assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
-    with pytest.raises(ValueError, match="made with other settings"):
-        evaluate({"prompts": ["{context}"]}, "arc_easy", said, use_cache=cache)
 
 
 def test_a_conversation_is_written_as_the_model_reads_it(

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from lm_latent_eval.harness.contrastive import NoiseOptions
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
@@ -95,15 +94,6 @@ def test_a_latent_model_is_told_who_reads_it(lstm_directory):
             opened(lstm_directory, name)
     with pytest.raises(ValueError, match=r"lstm model.*AutoModelForCausalLM"):
         SegmentedLM.open_directory(lstm_directory, dtype=None, device="cpu")
-
-
-def test_a_folder_that_python_opens_is_not_trusted(tmp_path, monkeypatch):
-    marker = tmp_path / "ran"
-    write_own_code(tmp_path, "tokens", marker)
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
-    with pytest.raises(ValueError, match="no network for AutoModelForCausalLM"):
-        SegmentedLM.open_directory(tmp_path, dtype=None, device="cpu")
-    assert not marker.exists()
 
 
 WRONG = {
@@ -212,10 +202,3 @@ def test_thinking_that_is_left_out_is_refused(folder):
         for given in (left_out, {"chat_template_args": left_out}):
             with pytest.raises(ValueError, match="enable_thinking=False: latent_cot"):
                 opened(folder, "cot", **given)
-
-
-def test_flags_of_tasks_are_read_by_the_same_words():
-    for value, meant in (("yes", True), ("false", False), (True, True)):
-        assert NoiseOptions.parse({"count_ends": value}).count_ends is meant
-    with pytest.raises(ValueError, match="count_ends='maybe': expected true or false"):
-        NoiseOptions.parse({"count_ends": "maybe"})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
 import lm_latent_eval
-from lm_latent_eval import demo
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
@@ -19,86 +16,11 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
-from lm_latent_eval.wrappers.tokens.model import SegmentedLM
-from tests import tiny_causal
-from tests.wrappers.cot import tiny as tiny_cot
 from tests.wrappers.mdm import tiny as tiny_mdm
 
 
 def in_float32(network: Network) -> Network:
     return replace(network, model=network.model.float())
-
-
-def of_mdm(network, **options):
-    # Of a few tokens all masks are read, and nothing is drawn.
-    texts = [f"the fox saw {name} . " * 3 + "a fox" for name in ("Ada", "Bo", "a")]
-    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
-    return MaskedDiffusion(network).scorer(options, quiet=True).score_texts(queries)
-
-
-def of_cot(network):
-    queries = [Query(n, f"text/{n}", answer, "a b") for n, answer in enumerate("abc")]
-    return tiny_cot.scorer(network).score_continuations(queries)
-
-
-def of_tokens(network, **options):
-    queries = [Query(n, f"t/{n}", text) for n, text in enumerate(["abab", "aabbab"])]
-    found = SegmentedLM(network).scorer(options, quiet=True).score_texts(queries)
-    return sorted(found, key=lambda answer: answer.index)
-
-
-def moved(scoring, network, dtype) -> tuple[float, float]:
-    """Return by how much a type moves estimates, and the errors of their draws.
-
-    Root mean squares over texts, nats.
-    """
-    wide, narrow = (
-        sorted(scoring(one), key=lambda answer: answer.index)
-        for one in (network, replace(network, mixed_precision=dtype))
-    )
-    pairs = [(a.estimate, b.estimate) for a, b in zip(wide, narrow, strict=True)]
-    apart = [a.log_evidence - b.log_evidence for a, b in pairs]
-    drawn = [a.draws_stderr for a, _ in pairs]
-    return math.hypot(*apart), math.hypot(*drawn)
-
-
-@pytest.mark.parametrize(
-    ("scoring", "tiny", "dtype"),
-    [
-        (of_mdm, tiny_mdm, torch.bfloat16),
-        (partial(of_mdm, estimator="is"), tiny_mdm, torch.bfloat16),
-        (of_cot, tiny_cot, torch.float16),
-    ],
-)
-def test_draws_lose_more_where_narrow_types_are_let_through(scoring, tiny, dtype):
-    rounding, drawing = moved(scoring, in_float32(tiny.network()), dtype)
-    assert 0 < rounding < drawing
-
-
-def test_segmentations_are_summed_more_exactly():
-    """All segmentations of such short strings are found: draws lose nothing."""
-    network = in_float32(tiny_causal.network(tiny_causal.letters()))
-    rounding, _ = moved(of_tokens, network, torch.float16)
-    assert rounding > 1e-4
-    one, other = (of_tokens(network, seed=seed) for seed in (0, 1))
-    for a, b in zip(one, other, strict=True):
-        assert abs(a.estimate.log_evidence - b.estimate.log_evidence) < 1e-4
-
-
-@pytest.mark.nightly
-def test_latents_are_estimated_more_exactly():
-    """Weights that are rounded so move the demonstration's texts more than seeds do."""
-    model = lm_latent_eval.load(CHECKPOINT, device="cpu")
-    texts = demo.texts("test")[:5]
-
-    def found(seed=0):
-        estimates = model.log_likelihood(texts, seed=seed)
-        return torch.tensor([estimate.log_evidence for estimate in estimates])
-
-    one, other = found(), found(seed=1)
-    for parameter in model.checkpoint.model.parameters():
-        parameter.data = parameter.data.half().float()
-    assert (found() - one).abs().median() > (other - one).abs().median()
 
 
 def test_narrow_types_of_latent_models_are_refused():
