@@ -14,7 +14,7 @@ from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
 from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
-from tests import tiny_checkpoint
+from tests import tiny_causal, tiny_checkpoint
 from tests.stock_tasks import tasks
 from tests.tiny_models import randomised
 from tests.wrappers.cot import tiny as causal
@@ -29,9 +29,7 @@ SMALL = Plan().times(0.2)
 def network(tmp_path_factory):
     """A causal network of three words and three marks."""
     folder, found = tmp_path_factory.mktemp("causal"), causal.network()
-    found.model.save_pretrained(folder)
-    found.tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(tiny_causal.save(folder, found.tokenizer, found.model))
 
 
 def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
@@ -116,8 +114,7 @@ def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
 
 def test_masked_diffusion_has_no_chain_rule(tmp_path):
     found = masked.network("bert", framed=True)
-    found.model.save_pretrained(tmp_path)
-    found.tokenizer.save_pretrained(tmp_path)
+    tiny_causal.save(tmp_path, found.tokenizer, found.model)
     parts, how = ["normalization", "causality", "chain"], {"pretrained": str(tmp_path)}
     result = audited("latent_mdm", WORDS, only=parts, **how)
     assert not result.failed

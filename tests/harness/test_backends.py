@@ -7,8 +7,7 @@ import torch
 from scipy import stats
 
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import (
     COPIED,
@@ -60,35 +59,22 @@ def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
         assert answer.estimate.bound == "strict lower"
 
 
-@pytest.mark.parametrize(
-    "proposal", ["adapted", "smoothing", "peeking", "nonpeeking", "prior"]
-)
-def test_importance_sampling_is_unbiased(backend, model, truth, proposal):
-    text, num_samples = "Ada saw the fox", 20_000
-    words = ids(*text.split(), "END")
-    exact_log_p = truth.log_p(words)
-    relative_error = exact_relative_error(model, proposal, words, num_samples)
-    assert 0 < relative_error < 0.05, "premise: precise enough to notice an error"
-    lm = backend(estimator="is", num_samples=num_samples, proposal=proposal)
-    (answer,) = lm.loglikelihood_rolling(rolling(text))
-    assert abs((answer - torch.tensor(exact_log_p)).exp() - 1) < 5 * relative_error
-
-    weights = torch.tensor(answer.estimate.log_weights, dtype=torch.float64)
-    assert len(weights) == num_samples
-    assert answer == pytest.approx(tiny_checkpoint.log_mean_exp(weights).item())
-
-
-def exact_relative_error(model, proposal, words, num_samples):
-    """The standard error of p-hat / p, from every walk rather than from draws."""
-    cost = [Truth(model).penalty if w >= 4 + len(UTTERED) else 0.0 for w in words]
-    batch = TokenBatch.collate([words], [cost], first=START)
-    walks = Truth(model).walks(len(words))
-    q = model.proposal(proposal)
-    log_p = model.log_joint(model.encode(batch), walks)[0]
-    log_q = q.log_prob(q.encode(batch), walks)[0]
-    log_square = (2 * log_p - log_q)[log_p > -torch.inf].logsumexp(0)
-    variance = (log_square - 2 * log_p.logsumexp(0)).exp() - 1
-    return (variance / num_samples).sqrt().item()
+def test_a_pilot_only_chooses_how_many(backend):
+    """Its draws are not those of the number, which are those of a run without pilot."""
+    how = {"estimator": "mixed", "max_samples": 5000}
+    numbers = []
+    for target in (0.4, 0.2, 0.05, 0.0001):
+        lm = backend(num_samples=64, target_stderr=target, **how)
+        (chosen,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
+        numbers.append(chosen.estimate.num_samples)
+        assert chosen.estimate.bound == "stochastic lower"
+        assert chosen.estimate.draws_stderr < max(2 * target, 0.02)
+        (plain,) = backend(num_samples=numbers[-1], **how).loglikelihood_rolling(
+            rolling("Ada saw the fox")
+        )
+        expected = pytest.approx(plain.estimate.log_weights)
+        assert chosen.estimate.log_weights == expected
+    assert numbers == sorted(numbers) and 64 < numbers[2] < numbers[3] == 5000
 
 
 # -- continuations -------------------------------------------------------------------

@@ -59,6 +59,8 @@ WRONG = {
     ("target_stderr", 0): "target_stderr=0: expected a positive number",
     ("batch_size", "big"): "batch_size='big': expected a whole number.*, or auto:",
     ("dtype", "float46"): r"dtype='float46'.*did you mean float64\?",
+    ("dtype", "float16"): "float16: its rounding moves .* float32",
+    ("dtype", "torch.bfloat16"): "float16: its rounding moves .* float32",
     ("device", "gpu0"): "device='gpu0': not the name of a device",
     ("num_sample", 5): "'num_sample' is not an argument of latent_kglm.*num_samples",
 }

@@ -102,28 +102,6 @@ def test_backends_metrics_and_tasks_are_found(installed, request, tmp_path):
     install.run("-c", SWITCHED_OFF)
 
 
-def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
-    """As README has it for who installed with pip."""
-    code = "from lm_latent_eval.cli import main; main(['tasks'])"
-    tasks = wheel_install.run("-c", code, cwd=tmp_path).strip()
-    wheel_install.run(
-        str(wheel_install.lm_eval),
-        *("--model", "latent_kglm"),
-        *("--tasks", "latent_demo"),
-        *("--include_path", tasks),
-        *("--limit", "2"),
-        *("--output_path", "results"),
-        cwd=tmp_path,
-    )
-    assert {path.name for path in tmp_path.iterdir()} == {"results"}
-    (written,) = tmp_path.rglob("results_*.json")
-    results = json.loads(written.read_text())
-    assert results["config"]["model"] == "latent_kglm"
-    assert results["n-samples"]["latent_demo"]["effective"] == 2
-    numbers = [v for v in results["results"]["latent_demo"].values() if v is not None]
-    assert any(isinstance(value, float) and value > 0 for value in numbers)
-
-
 TOP = {
     *("lm_latent_eval", "metrics", "tasks", "tests", "docs", "benchmarks", "examples"),
     "worlds",

@@ -18,7 +18,7 @@ from lm_latent_eval.scoring import records
 from tests import tiny_causal
 from tests.harness.test_cot import saved
 from tests.harness.test_tokens import byte_level
-from tests.stock_tasks import STOCK, evaluated
+from tests.stock_tasks import STOCK, evaluated, write_arc
 from tests.tiny_checkpoint import conditional, rolling
 
 PROMPTS = ["{context}", {"name": "twice", "text": "b{context}", "weight": 3}]
@@ -37,9 +37,7 @@ def networks(tmp_path_factory):
         ("other", tiny_causal.unigram(), 2),
     ):
         folder = tmp_path_factory.mktemp(name)
-        tiny_causal.model(len(tokenizer), seed=seed).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        found[name] = str(folder)
+        found[name] = str(tiny_causal.save(folder, tokenizer, seed=seed))
     return found
 
 
@@ -138,25 +136,13 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def bytes_network(tmp_path_factory):
-    folder, tokenizer = tmp_path_factory.mktemp("bytes"), byte_level()
-    tiny_causal.model(len(tokenizer), positions=400).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    folder = tmp_path_factory.mktemp("bytes")
+    return str(tiny_causal.save(folder, byte_level(), positions=400))
 
 
 @pytest.fixture
 def evaluate(bytes_network, stock_data, tmp_path):
-    arc = [
-        {
-            "id": str(n),
-            "question": question,
-            "choices": {"text": options, "label": list("ABCD")},
-            "answerKey": "ABCD"[right],
-        }
-        for n, (question, options, right) in enumerate(ROWS)
-    ]
-    splits = ("train", "validation", "test")
-    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, arc)})
+    write_arc((question, options, "ABCD"[right]) for question, options, right in ROWS)
     mmlu = [
         {"question": question, "subject": "x", "choices": options, "answer": right}
         for question, options, right in ROWS

@@ -32,10 +32,7 @@ NEEDED = {"cot": {"think_start": "", "think_end": "a"}}
 
 def plain(folder):
     """Write a network that needs no code."""
-    tokenizer = tiny_causal.letters()
-    tiny_causal.model(len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_causal.save(folder, tiny_causal.letters())
 
 
 def write_own_code(folder, backend, marker):
@@ -146,8 +143,14 @@ def test_a_wrong_value_or_name_is_named(folder):
         assert said is (near is not None)
 
 
+NARROW = (
+    {"mixed_precision_dtype": "bfloat16"},
+    "mixed_precision_dtype=bfloat16: .* leave it out",
+)
 OPTIONS = {
     "tokens": [
+        NARROW,
+        (NARROW[0] | {"estimator": "canonical"}, NARROW[1]),
         ({"num_samples": 1}, "num_samples=1: estimator=mixed needs at least 2"),
         ({"proposal": "latice"}, r"proposal='latice': .*did you mean lattice"),
         ({"end": "bos"}, "end='bos': expected one of none, prefix, eos"),
@@ -155,6 +158,7 @@ OPTIONS = {
         ({"contxt_tokens": 3}, "did you mean context_tokens"),
     ],
     "cot": [
+        NARROW,
         ({"think_end": ""}, "think_end=''"),
         ({"close": "forcd"}, r"close='forcd'.*did you mean forced"),
         ({"max_think_tokens": 0}, "max_think_tokens=0"),
@@ -164,6 +168,7 @@ OPTIONS = {
         ({"num_sample": 3}, "did you mean num_samples"),
     ],
     "mdm": [
+        *((NARROW[0] | {"estimator": e}, NARROW[1]) for e in ("auto", "exact")),
         ({"estimator": "elbow"}, "estimator='elbow': .*did you mean elbo"),
         ({"num_sample": 3}, "'num_sample' is not an argument.*num_samples"),
         ({"num_samples": 0}, "num_samples='?0'?: expected a whole number of at least"),
