@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 
 import pytest
@@ -58,3 +59,9 @@ def test_a_process_that_ends_is_told(remote_class):
     with pytest.raises(RuntimeError, match="the process that serves the model has end"):
         opened(remote)
     remote.close()
+
+
+def test_scripts_name_options_that_there_are():
+    for script in EXAMPLE.glob("*.sh"):
+        assert "NOT RUN HERE" in script.read_text()
+        subprocess.run(["sh", "-n", str(script)], check=True)
