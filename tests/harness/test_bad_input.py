@@ -21,6 +21,30 @@ from tests.tiny_checkpoint import conditional, generation, rolling
 # -- texts ----------------------------------------------------------------------------
 
 
+ODD = (
+    *(
+        "",
+        " \n\t ",
+        "\0",
+        "the\0fox",
+        "the 🦊 saw 👩‍👩‍👧",
+        "naïve café ﷺ",
+        "\ud800 the",
+    ),
+    *("<unk> fox", "<s> </s> <pad>", "zebra okapi gnu", "x" * 10_000, ". " * 300),
+)
+
+
+def test_any_string_is_scored(backend):
+    lm = backend(num_samples=5)
+    answers = [*lm.loglikelihood_rolling(rolling(*ODD))]
+    pairs = [("Ada saw", f" {text}") for text in ODD]
+    pairs += [(text, " the fox") for text in ODD]
+    answers += [answer for answer, _ in lm.loglikelihood(conditional(*pairs))]
+    assert all(-math.inf < answer <= 0 for answer in answers)
+    assert len(lm.generate_until(generation(*ODD, max_gen_toks=2))) == len(ODD)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param("kglm", marks=pytest.mark.nightly), "lstm"]
 )
