@@ -22,16 +22,8 @@ from tests.tiny_checkpoint import conditional, generation, rolling
 
 
 ODD = (
-    *(
-        "",
-        " \n\t ",
-        "\0",
-        "the\0fox",
-        "the 🦊 saw 👩‍👩‍👧",
-        "naïve café ﷺ",
-        "\ud800 the",
-    ),
-    *("<unk> fox", "<s> </s> <pad>", "zebra okapi gnu", "x" * 10_000, ". " * 300),
+    *("", " \n\t ", "\0", "the\0fox", "\ud800 the", "<unk> fox", "<s> </s> <pad>"),
+    *("the 🦊 saw 👩‍👩‍👧", "naïve café ﷺ", "x" * 10_000, ". " * 300),
 )
 
 
