@@ -228,6 +228,15 @@ def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
     assert "the best option is certain (95 % a question) of" in said
 
 
+def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
+    """What it answers is a part of an answer."""
+    said = {"base": "latent_tokens", "estimator": "canonical"}
+    evaluate({"prompts": ["{context}", "a {context}"]}, "arc_easy", said)
+    names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
+    assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
+
+
 def test_a_conversation_is_written_as_the_model_reads_it(
     mixed, networks, tmp_path, tmp_path_factory
 ):

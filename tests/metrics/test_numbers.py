@@ -41,6 +41,7 @@ REFUSED = {
             ({"distorted": [[[-2]], [[-2]]]}, r"3 lists, .* \[0.1, 0.3, 0.5\]"),
             ({"distorted": [[[-2]], [[-2, -3]]], "levels": [1]}, "of one length"),
             ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
+            ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
             ({"num_words": [3, 1.5]}, r"num_words\[1\] is 1.5; expected a whole num"),
             ({"log_scores": [None, -2.0]}, r"log_scores\[0\] is missing"),
             ({"distorted": {0.1: [-2.0, None]}}, r"distorted\[0.1\]\[1\] is missing"),
