@@ -16,6 +16,7 @@ from lm_eval.api.registry import get_model
 
 from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import request
+from lm_latent_eval.inference import importance
 from tests import tiny_causal, tiny_checkpoint
 from tests.harness.test_kenlm import arpa
 from tests.rounding import agree
@@ -187,7 +188,7 @@ def test_batches_and_order_move_no_number(case):
 
 
 @pytest.mark.parametrize("case", DRAWN, indirect=True)
-def test_draws_follow_from_names_and_more_begin_with_the_same(case):
+def test_draws_follow_from_names_and_more_begin_with_the_same(case, monkeypatch):
     opened, pairs, _, refused = case
     if "loglikelihood_rolling" in refused:
         kind, copies = "loglikelihood", conditional(*pairs[1:2] * 3)
@@ -199,6 +200,7 @@ def test_draws_follow_from_names_and_more_begin_with_the_same(case):
         return [[*each.estimate.log_weights] for each in map(score_of, answers)]
 
     every = weights(copies)
+    monkeypatch.setattr(importance, "ROWS", 4)  # rounds of one sample a text
     for few, many in zip(weights(copies, num_samples=5), every, strict=True):
         assert few == pytest.approx(many[:5], rel=1e-9)
     reseeded = weights(copies[:1], seed=1)
