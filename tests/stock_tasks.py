@@ -56,6 +56,20 @@ def write_stock_data():
         write_dataset(name, {"adjunct_island": {"train": pairs}})
 
 
+def write_arc(questions):
+    """Write ARC: questions, their options, and the letter of the right one."""
+    rows = [
+        {
+            "id": str(n),
+            "question": question,
+            "choices": {"text": options, "label": list("ABCD"[: len(options)])},
+            "answerKey": right,
+        }
+        for n, (question, options, right) in enumerate(questions)
+    ]
+    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(SPLITS, rows)})
+
+
 def tasks(include_path=None, **options):
     """Index the stock tasks that are run here: indexing all takes half a minute."""
     stock = [str(STOCK / name) for name in ("wikitext", "lambada", "blimp")]

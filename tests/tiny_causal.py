@@ -100,8 +100,13 @@ def of_bytes(folder, **more):
     built = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.decoder = decoders.ByteLevel()
-    model(len(vocab), **more).save_pretrained(folder)
-    wrapped(built).save_pretrained(folder)
+    return save(folder, wrapped(built), **more)
+
+
+def save(folder, tokenizer, network=None, **more):
+    """Write a network, by default a tiny one, and its tokenizer; return the folder."""
+    (network or model(len(tokenizer), **more)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

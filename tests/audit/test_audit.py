@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -76,6 +77,12 @@ def test_each_fault_is_caught(fault, strength):
     [finding] = [one for one in found.alarms if one.item is CAUGHT[fault]]
     assert finding.witness, "what shows it"
     json.dumps(found.as_dict())
+
+
+def test_lists_that_total_more_than_1_are_found():
+    found = audited(1, fault="total", strength=math.log(2))
+    assert verdict.LISTS.title in alarms(found)
+    assert by_title(found)[verdict.LISTS.title].witness["total"] > 1.05
 
 
 @pytest.mark.nightly

@@ -6,19 +6,15 @@ import json
 
 import pytest
 import torch
-from lm_eval.api.registry import register_model
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.run import audit
 from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
-from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
-from lm_latent_eval.harness.backends import LatentSRNN
-from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
-from tests import tiny_checkpoint
+from tests import tiny_causal, tiny_checkpoint
 from tests.stock_tasks import tasks
 from tests.tiny_models import randomised
 from tests.wrappers.cot import tiny as causal
@@ -33,9 +29,7 @@ SMALL = Plan().times(0.2)
 def network(tmp_path_factory):
     """A causal network of three words and three marks."""
     folder, found = tmp_path_factory.mktemp("causal"), causal.network()
-    found.model.save_pretrained(folder)
-    found.tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(tiny_causal.save(folder, found.tokenizer, found.model))
 
 
 def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
@@ -120,8 +114,7 @@ def test_words_of_an_lstm(lstm_directory, tmp_path, spelled):
 
 def test_masked_diffusion_has_no_chain_rule(tmp_path):
     found = masked.network("bert", framed=True)
-    found.model.save_pretrained(tmp_path)
-    found.tokenizer.save_pretrained(tmp_path)
+    tiny_causal.save(tmp_path, found.tokenizer, found.model)
     parts, how = ["normalization", "causality", "chain"], {"pretrained": str(tmp_path)}
     result = audited("latent_mdm", WORDS, only=parts, **how)
     assert not result.failed
@@ -140,60 +133,16 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
 # -- scores that are no probabilities -------------------------------------------------
 
 
-@register_model("audited_srnn")
-class ScoresAnyway(LatentSRNN):
-    """The sentence RNN, were it asked for continuations and did it not refuse."""
-
-    def loglikelihood_rolling(self, requests):
-        asked = [
-            request("loglikelihood_rolling", r.args, {"distortion": {}}, 0, ("t", n, 1))
-            for n, r in enumerate(requests)
-        ]
-        return super().loglikelihood_rolling(asked)
-
-    def loglikelihood(self, requests):
-        texts = [c + y for c, y in (r.args for r in requests)]
-        before = [c or "." for c, _ in (r.args for r in requests)]
-        asked = [
-            request("loglikelihood_rolling", r, {}, 0, ("t", n, 1))
-            for n, r in enumerate(of_text(text) for text in [*texts, *before])
-        ]
-        scores = [score_of(answer) for answer in self.loglikelihood_rolling(asked)]
-        half = len(requests)
-        return [
-            (a - b, False) for a, b in zip(scores[:half], scores[half:], strict=True)
-        ]
-
-
-def of_text(text):
-    from lm_latent_eval.harness.tasks import whole_text
-
-    return whole_text(text)
-
-
-@pytest.fixture(scope="module")
-def srnn(tmp_path_factory):
-    config = SRNNConfig(
-        vocab_size=tiny_checkpoint.tokenizer().vocab_size, hidden_size=4
-    )
+def test_a_sentence_rnn_is_no_likelihood(tmp_path, capsys):
+    vocabulary = tiny_checkpoint.tokenizer().vocab_size
+    config = SRNNConfig(vocab_size=vocabulary, hidden_size=4)
     model = randomised(SentenceRNN(config).double(), 1, 1.0).eval()
-    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("srnn"), model))
-
-
-def test_a_sentence_rnn_is_no_likelihood(srnn, capsys):
+    folder = tiny_checkpoint.write(tmp_path, model)
     arguments = ["audit", "--model", "latent_srnn", "--model_args"]
-    assert cli.main([*arguments, f"pretrained={srnn}", "--json"]) == 1
+    assert cli.main([*arguments, f"pretrained={folder}", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert {item["verdict"] for item in found["items"]} == {"cannot be told"}
     assert any("without normalising" in item["said"] for item in found["items"])
-
-
-def test_its_scores_are_found_to_total_more_than_1(srnn):
-    found = audited(
-        "audited_srnn", WORDS, kind=Kind.WORDS, only=["normalization"], pretrained=srnn
-    )
-    assert verdict.LISTS in {one.item for one in found.alarms}
-    assert of(found, verdict.LISTS).witness["total"] > 1.05
 
 
 # -- what results divide by -----------------------------------------------------------

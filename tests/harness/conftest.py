@@ -42,7 +42,7 @@ def backend(tiny):
     from lm_latent_eval.harness.backends import LatentKGLM
 
     return lambda **settings: LatentKGLM(
-        pretrained=tiny, **{"estimator": "is", **settings}
+        **{"pretrained": tiny, "estimator": "is", **settings}
     )
 
 

@@ -190,12 +190,6 @@ spec = importlib.util.find_spec("lm_eval.models")
 assert "hf" in spec.loader.get_source("lm_eval.models")
 import lm_eval.models
 """,
-    "a site that is read twice": """
-site.addsitedir(ROOT)
-names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
-assert names.count("lm_latent_eval_bridge") == 1, names
-import lm_eval.models
-""",
     "an import that failed is repeated": """
 sys.fails = True
 try:
@@ -238,7 +232,7 @@ def test_any_way_to_import_registers(site, code):
     fails = "import sys\nif getattr(sys, 'fails', False): 1 / 0\n"
     site.write("lm_eval/models/__init__.py", fails + MODELS)
     site.write("lm_eval/models/huggingface.py", "")
-    site.check(code.replace("ROOT", repr(str(site.root))) + REGISTERED)
+    site.check(code + REGISTERED)
 
 
 def test_without_lm_eval_the_error_is_pythons_own(site):
@@ -346,17 +340,3 @@ def test_what_ends_in_the_bridge_does_not_end_the_import(site, error):
     site.write("lm_eval/models/__init__.py", refuses)
     assert site.registered() == BUILT_IN
     assert error.partition("(")[0] in refused(site)
-
-
-def test_a_finder_that_ends_does_not_end_the_import(site):
-    code = """
-        import importlib.metadata
-        class Ends(importlib.metadata.DistributionFinder):
-            @staticmethod
-            def find_spec(name, path=None, target=None): return None
-            @staticmethod
-            def find_distributions(context=None): raise SystemExit(3)
-        sys.meta_path.append(Ends)
-    """
-    printed = site.check(dedent(code) + "import lm_eval.models\n" + PRINT_REGISTRY)
-    assert ast.literal_eval(printed) == BUILT_IN

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import sqlite3
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 
 from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat, score_of
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import request
+from lm_latent_eval.inference import importance
 from tests import tiny_causal, tiny_checkpoint
 from tests.harness.test_kenlm import arpa
 from tests.rounding import agree
@@ -20,9 +25,9 @@ from tests.wrappers.cot import tiny as thinking
 from tests.wrappers.mdm import tiny as masked
 
 
-def kglm(folder):
+def kglm(folder, **how):
     tiny_checkpoint.write(folder, tiny_checkpoint.kglm())
-    return {"estimator": "is", "num_samples": 6}
+    return {"estimator": "is", "num_samples": 6, **how}
 
 
 def lstm(folder):
@@ -31,22 +36,23 @@ def lstm(folder):
 
 
 def saved(network, folder, **more):
-    network.model.save_pretrained(folder)
-    network.tokenizer.save_pretrained(folder)
+    tiny_causal.save(folder, network.tokenizer, network.model)
     return {"device": "cpu", **more}
 
 
-def tokens(folder):
-    return saved(tiny_causal.network(tiny_causal.letters()), folder, num_samples=6)
+def tokens(folder, **how):
+    network = tiny_causal.network(tiny_causal.letters())
+    return saved(network, folder, **{"num_samples": 6, **how})
 
 
-def cot(folder):
-    how = {**thinking.MARKS, "max_think_tokens": 4, "close": "forced"}
+def cot(folder, **how):
+    how = {**thinking.MARKS, "max_think_tokens": 4, "close": "forced", **how}
     return saved(thinking.network(), folder, **how, num_samples=20)
 
 
-def mdm(folder):
-    return saved(masked.network("bert", framed=True), folder, num_samples=9)
+def mdm(folder, **how):
+    network = masked.network("bert", framed=True)
+    return saved(network, folder, **{"num_samples": 9, **how})
 
 
 def mixture(folder):
@@ -62,24 +68,24 @@ def kenlm(folder):
 
 
 WORDS = (("Ada saw", " the fox"), ("the", " fox saw Ada . the fox"), ("", "Bo"))
-LETTERS = (("ab", "a"), ("b", "aabab"), ("a", "ba"))
+LETTERS = tuple(
+    (("aab", "b", "ba", "a")[n % 4], "".join("ab"[int(bit)] for bit in f"{16 + n:b}"))
+    for n in range(16)
+)
+QUESTIONS = (("a b", " c"), ("a b", " a a"), ("c c a", " b b"), ("b", " a"))
+NO_THOUGHTS = {
+    "loglikelihood_rolling": "no question that thoughts could be about",
+    "generate_until": "use --model hf",
+}
 CASES = {
     "latent_kglm": (kglm, WORDS, {"seed": 1}, {}),
     "latent_lstm": (lstm, WORDS, {"unk": "closed"}, {}),
     "latent_tokens": (tokens, LETTERS, {"num_samples": 8}, {}),
-    "latent_cot": (
-        cot,
-        (("a b", " c"), ("c c a", " b b"), ("b", " a")),
-        {"model_temperature": 1.5},
-        {
-            "loglikelihood_rolling": "no question that thoughts could be about",
-            "generate_until": "use --model hf",
-        },
-    ),
+    "latent_cot": (cot, QUESTIONS, {"model_temperature": 1.5}, NO_THOUGHTS),
     "latent_mdm": (mdm, WORDS, {"num_samples": 8}, {}),
     "latent_mixture": (
         mixture,
-        LETTERS,
+        LETTERS[:3],
         {"num_samples": 8},
         {
             "loglikelihood_rolling": "no context that prompt could change",
@@ -89,6 +95,38 @@ CASES = {
     "kenlm": (kenlm, WORDS, None, {"generate_until": "generates none"}),
 }
 """What writes it, what it is asked, what another setting is, and what it refuses."""
+VARIANTS = {
+    **{
+        f"latent_kglm {how}": (partial(kglm, **how), WORDS, {}, {})
+        for how in (
+            {"estimator": "auto"},
+            {"estimator": "beam", "proposal": "prior"},
+            {"proposal": "peeking", "temperature": 1.3},
+            {"target_stderr": 0.3, "max_samples": 40},
+        )
+    },
+    **{
+        f"latent_tokens {name}": (partial(tokens, estimator=name), LETTERS, {}, {})
+        for name in ("canonical", "is", "smc", "beam")
+    },
+    "latent_cot hinted": (partial(cot, proposal="hinted"), QUESTIONS, {}, NO_THOUGHTS),
+    **{
+        f"latent_mdm {name}": (
+            partial(mdm, estimator=name, num_samples=4),
+            WORDS,
+            {},
+            {},
+        )
+        for name in ("elbo", "is")
+    },
+}
+"""Other settings of the same, asked whether company moves them."""
+DRAWN = ["latent_kglm", "latent_tokens is", "latent_cot hinted", "latent_mdm is"]
+NETWORKS = [
+    name
+    for name in (*CASES, *VARIANTS)
+    if name.startswith(("latent_tokens", "latent_cot", "latent_mdm"))
+]
 
 
 def paired(*texts):
@@ -111,11 +149,11 @@ def asked(pairs):
 @pytest.fixture(params=CASES)
 def case(request, tmp_path):
     """Return what opens a backend, its questions, another one, and its refusals."""
-    write, pairs, changed, refused = CASES[request.param]
+    write, pairs, changed, refused = (CASES | VARIANTS)[request.param]
     given = {"pretrained": str(tmp_path), **write(tmp_path)}
 
     def opened(**more):
-        return get_model(request.param)(**{**given, **more})
+        return get_model(request.param.partition(" ")[0])(**{**given, **more})
 
     if changed is None:
         (tmp_path / "other.arpa").write_text(arpa().replace("-0.35", "-0.36"))
@@ -123,12 +161,15 @@ def case(request, tmp_path):
     return opened, pairs, changed, refused
 
 
+@pytest.mark.parametrize("case", [*CASES, *VARIANTS], indirect=True)
 def test_batches_and_order_move_no_number(case):
     """And 0.5, which asks for whole texts in pairs, is told of the same numbers."""
     opened, pairs, _, refused = case
-    alone, together = opened(batch_size=1), opened(batch_size=3)
-    numbers = {}
-    for kind, requests in asked(pairs):
+    alone, together = opened(batch_size=1), opened(batch_size=7)
+    whole, contexts = None, [context for context, _ in pairs]
+    drawn = generation(*contexts, max_gen_toks=3, do_sample=True, temperature=1.5)
+    written = [] if pairs is LETTERS else [("generate_until", drawn)]  # hf draws
+    for kind, requests in (*asked(pairs), *written):
         if kind in refused:
             with pytest.raises((ValueError, NotImplementedError), match=refused[kind]):
                 getattr(alone, kind)(requests)
@@ -136,27 +177,128 @@ def test_batches_and_order_move_no_number(case):
         found = getattr(alone, kind)(requests)
         again = getattr(together, kind)(requests[::-1])[::-1]
         assert agree(found, again) and len(found) == len(pairs)
-        if requests[0].args[0] == "" and kind == "loglikelihood_rolling":
-            assert [greedy for _, greedy in found] == [False] * len(pairs)
-            found = [score_of(pair) for pair in found]
-        assert agree(found, numbers.setdefault(kind, found))
+        assert agree(estimates(found), estimates(again))
+        if kind == "loglikelihood_rolling":
+            if requests[0].args[0] == "":
+                assert [greedy for _, greedy in found] == [False] * len(pairs)
+            found = [score_of(answer) for answer in found]
+            whole = whole or found
+            assert agree(found, whole)
         assert getattr(alone, kind)([]) == []
+
+
+@pytest.mark.parametrize("case", DRAWN, indirect=True)
+def test_draws_follow_from_names_and_more_begin_with_the_same(case, monkeypatch):
+    opened, pairs, _, refused = case
+    if "loglikelihood_rolling" in refused:
+        kind, copies = "loglikelihood", conditional(*pairs[1:2] * 3)
+    else:
+        kind, copies = "loglikelihood_rolling", rolling(*[pairs[1][1]] * 3)
+
+    def weights(requests, **how):
+        answers = getattr(opened(**{"num_samples": 20, **how}), kind)(requests)
+        return [[*each.estimate.log_weights] for each in map(score_of, answers)]
+
+    every = weights(copies)
+    monkeypatch.setattr(importance, "ROWS", 4)  # rounds of one sample a text
+    for few, many in zip(weights(copies, num_samples=5), every, strict=True):
+        assert few == pytest.approx(many[:5], rel=1e-9)
+    reseeded = weights(copies[:1], seed=1)
+    copies[0].repeats = 2
+    first, repeated = weights(copies[:1] * 2)
+    assert first == pytest.approx(every[0], rel=1e-9)
+    drawn = (*every, *reseeded, repeated)
+    assert len({tuple(round(w, 6) for w in each) for each in drawn}) == 5
+    copies[0].task_name = None
+    assert len(weights(copies[:1])) == 1
+
+
+def hold(model, monkeypatch, rows):
+    """Make networks hold a number of rows at a time; return what is tried."""
+    forward, tried = type(model).forward, []
+
+    @functools.wraps(forward)
+    def limited(self, input_ids=None, **kwargs):
+        tried.append(len(input_ids))
+        if len(input_ids) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(type(model), "forward", limited)
+    return tried
+
+
+@pytest.mark.parametrize("case", NETWORKS, indirect=True)
+def test_out_of_memory_halves_the_batch(case, monkeypatch, caplog):
+    opened, pairs, _, refused = case
+    few, most = opened(batch_size=4), 0
+    rows = 6 if pairs is LETTERS else 2  # six samples of a text are read together
+    for kind, requests in asked(pairs):
+        if kind in refused or (kind == "generate_until" and pairs is LETTERS):
+            continue  # what a causal network writes is what --model hf does
+        expected = getattr(few, kind)(requests)
+        lm, other = opened(batch_size=64), opened(batch_size=64)
+        with monkeypatch.context() as patched:
+            tried = hold(lm._loaded.model, patched, rows)
+            assert agree(getattr(lm, kind)(requests), expected)
+            before, most = len(tried), max(most, *tried)
+            assert agree(getattr(lm, kind)(requests), expected)
+            assert max(tried[before:]) <= rows, "what does not fit is not tried again"
+        with monkeypatch.context() as patched:
+            hold(lm._loaded.model, patched, rows=0)
+            with pytest.raises(ValueError, match="not fit into the memory of cpu"):
+                getattr(other, kind)(requests)
+    assert most > rows, "premise: more was tried than memory holds"
+    assert re.search(r"out of memory with \d+ at a time; \d+ fit", caplog.text)
 
 
 def test_a_cache_answers_alike_and_only_for_the_same_model(case, caching):
     opened, pairs, changed, refused = case
-    first, silent = caching(opened()), opened()
+    first, silent = caching(opened()), opened(batch_size=3)
     for kind in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
         setattr(silent, kind, lambda _: pytest.fail("not from the cache"))
     second = caching(silent)
     for kind, requests in asked(pairs):
         if kind not in refused:
             found = getattr(first, kind)(requests)
-            assert getattr(second, kind)(requests) == found
+            again = getattr(second, kind)(requests)
+            assert again == found and estimates(again) == estimates(found)
     [name] = changed
     named = "checkpoint" if name == "pretrained" else name
-    with pytest.raises(CacheMismatchError, match=named):
+    told = rf"cache\.db.*{named} is .* there and .* here.*--use_cache another path"
+    with pytest.raises(CacheMismatchError, match=told):
         caching(opened(**changed))
+
+
+def estimates(found):
+    """Return the answers that numbers carry, wherever they stand."""
+    scores = map(score_of, found)
+    answers = [score.answer for score in scores if isinstance(score, ScoredFloat)]
+    return [replace(answer, index=0) for answer in answers]
+
+
+CHANGES = {
+    "num_samples": 11,
+    "seed": 1,
+    "temperature": 1.5,
+    "proposal": "prior",
+    "unk": "closed",
+    "estimator": "beam",
+    "target_stderr": 0.5,
+    "dtype": "float32",
+}
+
+
+def test_every_setting_makes_another_model(backend, tmp_path):
+    mine = {"num_samples": 10, "proposal": "peeking"}
+    first = backend(**mine).fingerprint
+    for name, value in CHANGES.items():
+        assert backend(**mine | {name: value}).fingerprint[name] != first[name], name
+    folder = tiny_checkpoint.write(tmp_path / "other", tiny_checkpoint.kglm(seed=3))
+    assert (
+        backend(pretrained=str(folder)).fingerprint["checkpoint"]
+        != (first["checkpoint"])
+    )
 
 
 # -- the cache of one backend ----------------------------------------------------------
@@ -180,47 +322,6 @@ def caching(tmp_path):
 
 
 TEXTS = ("Ada saw the fox", "", "the fox. " * 8)
-CHANGES = {
-    "num_samples": 11,
-    "seed": 1,
-    "temperature": 1.5,
-    "proposal": "prior",
-    "unk": "closed",
-    "estimator": "beam",
-    "target_stderr": 0.5,
-    "dtype": "float32",
-}
-
-
-def test_what_is_cached_has_its_estimate(backend, caching):
-    mine = {"num_samples": 10, "proposal": "peeking"}
-    texts = caching(backend(**mine)).loglikelihood_rolling(rolling(*TEXTS))
-    again = caching(backend(**mine, batch_size=8, max_batch_size=4))  # no settings
-    for old, new in zip(
-        texts, again.loglikelihood_rolling(rolling(*TEXTS)), strict=True
-    ):
-        assert isinstance(new, ScoredFloat) and new.estimate == old.estimate
-        assert len(new.estimate.log_weights) == 10
-        assert new.answer.stream == old.answer.stream
-
-
-def test_another_setting_or_checkpoint_is_refused(backend, caching, tmp_path):
-    mine = {"num_samples": 10, "proposal": "peeking"}
-    first = backend(**mine)
-    caching(first).loglikelihood_rolling(rolling("the fox"))
-    for name, value in CHANGES.items():
-        other = backend(**(mine | {name: value}))
-        with pytest.raises(CacheMismatchError) as caught:
-            caching(other)
-        there, here = first.fingerprint[name], other.fingerprint[name]
-        assert f"{name} is {there} there and {here} here" in str(caught.value)
-        assert "cache.db" in str(caught.value)
-        assert "--use_cache another path" in str(caught.value)
-    folder = tiny_checkpoint.write(tmp_path / "other", tiny_checkpoint.kglm(seed=3))
-    other = LatentKGLM(pretrained=str(folder), estimator="is", **mine)
-    digest = first.checkpoint.digest
-    with pytest.raises(CacheMismatchError, match=f"checkpoint is {digest} there"):
-        caching(other)
 
 
 def test_the_cache_of_a_stranger_is_refused(backend, caching):

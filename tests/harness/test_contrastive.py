@@ -134,18 +134,11 @@ def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):
         # Samples are JSON.
         read = json.loads(json.dumps(sample, default=handle_non_serializable))
         contrast = read["contrastive_entropy@30%"]
-        told = [response for [response] in read["resps"]]
-        scores = [x[0] if isinstance(x, list) else x for x in told]  # 0.5: in pairs
-        assert contrast["clean"] == scores[0]
-        assert contrast["baseline"] == scores[1:3]
-        assert contrast["distorted"] == scores[3:5]
+        assert [len(contrast[k]) for k in ("baseline", "distorted")] == [2, 2]
     said = json.loads(json.dumps(found["configs"][TASK]["metadata"]["noise"]))
     assert said["levels"] == [0.1, 0.3, 0.5]
     assert (said["replicates"], said["seed"]) == (2, 3)
-    assert said["units"] == "words at white space"
     assert said["substitutes"] == f"1 of the words of {tmp_path / 'train.txt'}"
-    assert said["stderr"] == "over noise replicates"
-    assert said["entropy"] == "bits; words at white space, sentence ends counted"
     assert found["results"][TASK]["words,none"] == 28 + 4
 
 

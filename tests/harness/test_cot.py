@@ -7,19 +7,16 @@ import math
 from functools import partialmethod
 
 import pytest
-from transformers import T5Config, T5ForConditionalGeneration
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
-from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from tests.harness.test_contract import cot
-from tests.stock_tasks import STOCK, evaluated
+from tests.stock_tasks import STOCK, evaluated, write_arc
 from tests.tiny_checkpoint import conditional
 from tests.wrappers.cot import tiny
 
@@ -41,17 +38,7 @@ def backend(directory, **options):
 
 @pytest.fixture
 def evaluate(directory, stock_data, tmp_path):
-    rows = [
-        {
-            "id": str(n),
-            "question": question,
-            "choices": {"text": CHOICES, "label": ["A", "B", "C"]},
-            "answerKey": key,
-        }
-        for n, (question, key) in enumerate(ASKED)
-    ]
-    splits = ("train", "validation", "test")
-    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, rows)})
+    write_arc((question, CHOICES, right) for question, right in ASKED)
 
     def run(limit=None, num_fewshot=0, **options):
         return evaluated(
@@ -213,11 +200,3 @@ def test_a_template_without_a_generation_prompt_is_refused(directory):
         "{{ messages[0].content }}{% if add_generation_prompt %} c{% endif %}"
     )
     assert lm.apply_chat_template(chat) == "a b c"
-
-
-def test_networks_that_are_not_causal_are_refused():
-    tokenizer = tiny.tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "d_model": 8, "d_ff": 8, "d_kv": 4}
-    t5 = T5ForConditionalGeneration(T5Config(**sizes, num_layers=1, num_heads=2))
-    with pytest.raises(ValueError, match="has an encoder"):
-        ThinkingLM(Network.of(t5, tokenizer, max_length=32))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from email import message_from_bytes
@@ -82,14 +80,6 @@ assert tasks.load()() == lm_latent_eval.task_path()
 print(lm_latent_eval.metric_path("information_rate"))
 main(["tasks"])
 """
-SWITCHED_OFF = """
-import os
-os.environ["LM_LATENT_EVAL_NO_BRIDGE"] = "1"
-import lm_eval.models
-from lm_eval.api.registry import model_registry
-assert "hf" in model_registry
-assert not [name for name in model_registry if name.startswith("latent_")]
-"""
 
 
 @pytest.mark.parametrize("installed", ["wheel_install", "editable_install"])
@@ -101,46 +91,6 @@ def test_backends_metrics_and_tasks_are_found(installed, request, tmp_path):
     assert metric.parent.parent in (install.imported_from(), PROJECT)
     assert tasks.parent in (install.imported_from(), PROJECT)
     assert (tasks / "demo" / "latent_demo.yaml").is_file()
-    install.run("-c", SWITCHED_OFF)
-
-
-def test_stock_command_runs_the_demo_in_an_empty_directory(wheel_install, tmp_path):
-    """As README has it for who installed with pip."""
-    code = "from lm_latent_eval.cli import main; main(['tasks'])"
-    tasks = wheel_install.run("-c", code, cwd=tmp_path).strip()
-    wheel_install.run(
-        str(wheel_install.lm_eval),
-        *("--model", "latent_kglm"),
-        *("--tasks", "latent_demo"),
-        *("--include_path", tasks),
-        *("--limit", "2"),
-        *("--output_path", "results"),
-        cwd=tmp_path,
-    )
-    assert {path.name for path in tmp_path.iterdir()} == {"results"}
-    (written,) = tmp_path.rglob("results_*.json")
-    results = json.loads(written.read_text())
-    assert results["config"]["model"] == "latent_kglm"
-    assert results["n-samples"]["latent_demo"]["effective"] == 2
-    numbers = [v for v in results["results"]["latent_demo"].values() if v is not None]
-    assert any(isinstance(value, float) and value > 0 for value in numbers)
-
-
-def test_uninstalling_takes_the_bridge_along(wheel, tmp_path):
-    environment = Environment(tmp_path / "environment")
-    before = {path.name for path in environment.site_packages.iterdir()}
-    environment.install(str(wheel))
-    assert (environment.site_packages / "lm_latent_eval_bridge.pth").is_file()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "--python", str(environment.python)),
-            *("uninstall", "-y", "lm-latent-eval"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in environment.site_packages.iterdir()} == before
 
 
 TOP = {

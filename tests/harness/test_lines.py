@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,42 +61,6 @@ def test_tasks_of_ours_ask_as_those_of_lm_eval_and_bootstrap_nothing(monkeypatch
     )
     WholeTextTask.aggregate(object.__new__(WholeTextTask), 100_000)
     assert told == [0]
-
-
-@dataclass
-class Asked:
-    """A request, as far as scorers look at it."""
-
-    doc: dict
-    doc_id: int = 0
-    resps: list = field(default_factory=list)
-    filtered_resps: dict = field(default_factory=dict)
-
-
-class Scorer:
-    """As 0.5 has them: filters, then says of documents what the first answer was."""
-
-    def apply_filter(self, instances):
-        for instance in instances:
-            instance.filtered_resps["none"] = instance.resps
-
-    def score_instances(self, documents):
-        return {
-            number: SimpleNamespace(
-                scores={"acc": [max(i.filtered_resps["none"][0][0] for i in asked)]}
-            )
-            for number, asked in documents.items()
-        }
-
-
-def test_what_a_task_says_is_asked_of_it_or_of_its_scorers():
-    instances = [Asked({"x": 1}, doc_id=4), Asked({"x": 1}, doc_id=4)]
-    answers = [(-2.0, False), (-1.0, True)]
-    itself = SimpleNamespace(process_results=lambda doc, found: {"acc": len(found)})
-    assert running.hypothetical_metrics(itself, instances, answers) == {"acc": 2}
-    by_scorers = SimpleNamespace(process_results=lambda *_: None, scorers=[Scorer()])
-    assert running.hypothetical_metrics(by_scorers, instances, answers) == {"acc": -1.0}
-    assert not [i for i in instances if i.resps or i.filtered_resps], "only supposed"
 
 
 def test_tasks_of_groups_have_the_names_in_their_requests(monkeypatch):

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.wrappers.mdm.source import Lengths
+from tests import tiny_causal
 from tests.harness.test_contract import mdm
 from tests.stock_tasks import PAIRS, assert_the_scorer_says_so_alone, evaluated
 from tests.tiny_checkpoint import conditional, generation, rolling
@@ -92,18 +93,17 @@ def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
 
 def test_networks_that_cannot_be_and_room_are_named(backend, tmp_path):
     config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=20)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "causal")
-    tiny.tokenizer().save_pretrained(tmp_path / "causal")
-    tiny.network("bert").model.save_pretrained(tmp_path)
-    tiny.tokenizer(mask=False).save_pretrained(tmp_path)
+    causal = tmp_path / "causal"
+    tiny_causal.save(causal, tiny.tokenizer(), GPT2LMHeadModel(config))
+    tiny_causal.save(tmp_path, tiny.tokenizer(mask=False), tiny.network().model)
 
     def opened(folder=tmp_path, **how):
         return LatentMDM(pretrained=str(folder), device="cpu", **how)
 
     for refused, said in (
-        (lambda: opened(tmp_path / "causal"), "a gpt2 is a causal model"),
+        (lambda: opened(causal), "a gpt2 is a causal model"),
         (
-            lambda: lm_latent_eval.load(tmp_path / "causal", model="mdm", device="cpu"),
+            lambda: lm_latent_eval.load(causal, model="mdm", device="cpu"),
             "no network for AutoModelForMaskedLM",
         ),
         (lambda: backend(mask_token="<m>"), "mask_token='<m>': the tokenizer has no"),

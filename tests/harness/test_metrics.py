@@ -248,6 +248,7 @@ def test_a_task_reports_every_metric(tiny_spelled, tmp_path):
     asked["metadata"] = {"text_file": str(text)}
     lm = LatentKGLM(pretrained=tiny_spelled, num_samples=40)
     results = evaluated(lm, **asked)
+    assert results["config"]["latent_eval"]["bytes_are_scored"] is True
     found = results["results"]["latent_perplexity"]
     unknown = ("corpus_token_perplexity_stderr", *ASKED)
     for name in METRICS:

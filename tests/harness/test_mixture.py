@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pyarrow.parquet as pq
@@ -19,7 +18,7 @@ from lm_latent_eval.scoring import records
 from tests import tiny_causal
 from tests.harness.test_cot import saved
 from tests.harness.test_tokens import byte_level
-from tests.stock_tasks import STOCK, evaluated
+from tests.stock_tasks import STOCK, evaluated, write_arc
 from tests.tiny_checkpoint import conditional, rolling
 
 PROMPTS = ["{context}", {"name": "twice", "text": "b{context}", "weight": 3}]
@@ -38,9 +37,7 @@ def networks(tmp_path_factory):
         ("other", tiny_causal.unigram(), 2),
     ):
         folder = tmp_path_factory.mktemp(name)
-        tiny_causal.model(len(tokenizer), seed=seed).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        found[name] = str(folder)
+        found[name] = str(tiny_causal.save(folder, tokenizer, seed=seed))
     return found
 
 
@@ -130,24 +127,6 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         mixed({"models": models}, pretrained=None, dtype=None)
 
 
-def test_estimates_of_a_latent_model_stay_estimates(mixed, kglm_directory):
-    """KGLM by importance sampling: errors and bounds are those of its parts."""
-    content = {"prompts": ["{context}", "the {context}"]}
-    found = mixed(
-        content,
-        base="latent_kglm",
-        pretrained=str(kglm_directory),
-        dtype="float64",
-        estimator="is",
-        num_samples=20,
-    )
-    [(score, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
-    assert str(score.estimate.bound) == "none", "a ratio of two estimates"
-    assert score.estimate.stderr is None and score.estimate.draws_stderr > 0
-    [(again, _)] = found.loglikelihood(conditional(("Ada saw", " the fox")))
-    assert again == score, "random numbers follow from names"
-
-
 ROWS = [
     ("Which geese came down?", ["twelve", "none", "a fox", "Ada"], 0),
     ("Who saw the fox?", ["Bo", "a heron", "Ada", "nobody"], 2),
@@ -157,25 +136,13 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def bytes_network(tmp_path_factory):
-    folder, tokenizer = tmp_path_factory.mktemp("bytes"), byte_level()
-    tiny_causal.model(len(tokenizer), positions=400).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    folder = tmp_path_factory.mktemp("bytes")
+    return str(tiny_causal.save(folder, byte_level(), positions=400))
 
 
 @pytest.fixture
 def evaluate(bytes_network, stock_data, tmp_path):
-    arc = [
-        {
-            "id": str(n),
-            "question": question,
-            "choices": {"text": options, "label": list("ABCD")},
-            "answerKey": "ABCD"[right],
-        }
-        for n, (question, options, right) in enumerate(ROWS)
-    ]
-    splits = ("train", "validation", "test")
-    write_dataset("allenai/ai2_arc", {"ARC-Easy": dict.fromkeys(splits, arc)})
+    write_arc((question, options, "ABCD"[right]) for question, options, right in ROWS)
     mmlu = [
         {"question": question, "subject": "x", "choices": options, "answer": right}
         for question, options, right in ROWS
@@ -261,25 +228,13 @@ def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
     assert "the best option is certain (95 % a question) of" in said
 
 
-def test_a_cache_keeps_components(evaluate, tmp_path):
-    content, cache = {"prompts": ["{context}", "a {context}"]}, str(tmp_path / "cache")
+def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
+    """What it answers is a part of an answer."""
     said = {"base": "latent_tokens", "estimator": "canonical"}
-    first = evaluate(content, "arc_easy", said, use_cache=cache)
-    for path in (tmp_path / "out").rglob("*.parquet"):
-        path.unlink()
-    again = evaluate(content, "arc_easy", said, use_cache=cache)
-    one, other = (
-        json.dumps(r["config"]["latent_eval"]["mixture"]["arc_easy"]["factors"])
-        for r in (first, again)
-    )
-    assert one == other
-    assert len(kept_of(tmp_path / "out")) == 12
-    # A base of ours keeps no record: what it answers is a part of an answer.
+    evaluate({"prompts": ["{context}", "a {context}"]}, "arc_easy", said)
     names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
     kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
     assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
-    with pytest.raises(ValueError, match="made with other settings"):
-        evaluate({"prompts": ["{context}"]}, "arc_easy", said, use_cache=cache)
 
 
 def test_a_conversation_is_written_as_the_model_reads_it(

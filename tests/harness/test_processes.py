@@ -12,6 +12,7 @@ from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thoughts import row_of
+from tests import tiny_causal
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
 from tests.rounding import agree
@@ -225,8 +226,7 @@ def think(directory, tasks, out):
 @pytest.mark.nightly
 def test_two_processes_think_as_one(tmp_path):
     network, tasks = tmp_path / "network", tmp_path / "tasks"
-    thinking.network().model.save_pretrained(network)
-    thinking.tokenizer().save_pretrained(network)
+    tiny_causal.save(network, thinking.tokenizer(), thinking.network().model)
     tasks.mkdir()
     (tasks / "questions.yaml").write_text(TASK)
     (tasks / "functions.py").write_text(QUESTIONS)

@@ -15,7 +15,6 @@ import datasets
 import pytest
 import yaml
 from lm_eval._cli import HarnessCLI
-from lm_eval.api.registry import metric_registry
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import write_dataset
@@ -86,26 +85,23 @@ def test_the_stock_tasks_report_what_enumeration_says(tiny, truth):
 def test_text_whose_words_are_lost_is_refused_by_name_or_warned_of(
     tiny_spelled, caplog
 ):
-
-    def run(unk):
-        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=5, unk=unk)
-        return evaluated(lm, ["wikitext"])
-
-    assert run("spelled")["config"]["latent_eval"]["bytes_are_scored"] is True
-    assert "mean nothing" not in caplog.text
-
     pages = [{"page": "the <unk> saw Ada . \n"}]
     write_dataset(
         "EleutherAI/wikitext_document_level",
         {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, pages)},
     )
+
+    def run(unk):
+        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=5, unk=unk)
+        return evaluated(lm, ["wikitext"])
+
     with pytest.raises(ValueError, match=r"wikitext/0 .*1 literal <unk>.*unk=penal"):
         run("spelled")
+    assert "mean nothing" not in caplog.text
     results = run("penalized")
     assert "bits per byte and byte perplexities of these texts mean nothing" in (
         caplog.text
     )
-    assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     assert results["config"]["latent_eval"]["bytes_are_scored"] is False
 
 
@@ -134,45 +130,28 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
         write_dataset("nyu-mll/blimp", {"x": {"train": []}})
 
 
-ROLLING = "loglikelihood_rolling"
-
-
 def test_a_config_file_says_it_all(evaluate_stock, tiny, tmp_path, monkeypatch):
-    """Numbers come as numbers, absent ones as null; ``--predict_only`` has none."""
+    """Numbers come as numbers, absent ones as null."""
     monkeypatch.setattr("lm_eval.tasks.TaskManager", tasks)
     config, out = tmp_path / "config.yaml", tmp_path / "out"
     given = {
         **{"pretrained": tiny, "num_samples": 12, "temperature": 1, "seed": 0},
         **{"target_stderr": None, "max_samples": 1e5, "dtype": "float64"},
     }
-    said = {"model": "latent_kglm", "model_args": given, "tasks": TASKS}
+    said = {"model": "latent_kglm", "model_args": given, "tasks": TASKS[1:]}
     said |= {"batch_size": 2, "limit": 3, "trust_remote_code": True}
-    expected = evaluate_stock(limit=3)
-    for only in (False, True):
-        # On 0.5 what stands for a metric takes no whole texts, whosever task it is.
-        takes = getattr(metric_registry.get("bypass"), "output_type", {ROLLING})
-        if only and ROLLING not in takes:
-            said["tasks"] = TASKS[1:]
-        config.write_text(yaml.safe_dump(said | {"predict_only": only}))
-        command = ["lm_eval", "--config", str(config), "--output_path", str(out)]
-        monkeypatch.setattr(sys, "argv", command)
-        parser = HarnessCLI()
-        parser.execute(parser.parse_args())
-        [path] = out.rglob("results_*.json")
-        results = json.loads(path.read_text())
-        ours = results["config"]["latent_eval"]
-        assert (ours["num_samples"], ours["max_samples"]) == (12, 100_000)
-        assert (ours["temperature"], ours["target_stderr"]) == (1.0, None)
-        for name in said["tasks"]:
-            numbers = results["results"][name]
-            if only:
-                [samples] = out.rglob(f"samples_{name}_*.jsonl")
-                assert len(samples.read_text().splitlines()) == 3
-                assert {key for key in numbers if "," in key} <= {
-                    *("bypass,none", "bypass_stderr,none")
-                }
-                continue
-            for metric, value in expected["results"][name].items():
-                if "stderr" not in metric and not isinstance(value, str):
-                    assert numbers[metric] == pytest.approx(value, rel=1e-12), metric
-        path.unlink()
+    config.write_text(yaml.safe_dump(said))
+    command = ["lm_eval", "--config", str(config), "--output_path", str(out)]
+    monkeypatch.setattr(sys, "argv", command)
+    parser = HarnessCLI()
+    parser.execute(parser.parse_args())
+    [path] = out.rglob("results_*.json")
+    found = json.loads(path.read_text())
+    ours = found["config"]["latent_eval"]
+    assert (ours["num_samples"], ours["max_samples"]) == (12, 100_000)
+    assert (ours["temperature"], ours["target_stderr"]) == (1.0, None)
+    expected = evaluate_stock(limit=3, names=TASKS[1:])["results"]
+    for name in TASKS[1:]:
+        for metric, value in expected[name].items():
+            if isinstance(value, float) and "stderr" not in metric:
+                assert found["results"][name][metric] == pytest.approx(value, rel=1e-12)

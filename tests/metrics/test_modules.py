@@ -140,26 +140,20 @@ def test_shape_of_the_hub(name):
     assert (front["sdk"], front["app_file"]) == ("gradio", "app.py")
     assert front["pinned"] is False and front["description"]
 
-    assert "launch_gradio_widget" in (folder / "app.py").read_text(encoding="utf-8")
     required = (folder / "requirements.txt").read_text(encoding="utf-8").split()
     assert any(line.startswith("lm-latent-eval") for line in required)
     for line in (folder / f"{name}.py").read_text(encoding="utf-8").splitlines():
         assert not re.match(r"import .*,", line), "evaluate reads one import a line"
 
 
-def test_app_finds_its_module(name, monkeypatch):
-    """The widget itself needs gradio; what it is handed does not."""
-    launched = []
-    monkeypatch.setattr("evaluate.utils.launch_gradio_widget", launched.append)
-    source(PROJECT / "metrics" / name / "app.py")
-    assert [metric.name for metric in launched] == [name]
-
-
-def test_widget_can_hand_over_its_test_cases(name):
-    """The gradio table turns columns to JSON and back."""
+def test_its_widget_shows_its_test_cases(name, monkeypatch):
+    """The widget itself needs gradio; its table turns columns to JSON and back."""
     from evaluate.utils.gradio import infer_gradio_input_types, parse_test_cases
 
-    folder = PROJECT / "metrics" / name
+    folder, launched = PROJECT / "metrics" / name, []
+    monkeypatch.setattr("evaluate.utils.launch_gradio_widget", launched.append)
+    source(folder / "app.py")
+    assert [metric.name for metric in launched] == [name]
     names, features = zip(*evaluate.load(str(folder)).features.items(), strict=True)
     types = infer_gradio_input_types(features)
     cases = source(folder / "tests.py").test_cases

@@ -8,9 +8,15 @@ import functools
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import T5Config, T5ForConditionalGeneration
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from lm_latent_eval.networks.causal import CausalReader, GrowingLayer, grow_in_place
+from lm_latent_eval.networks.causal import (
+    CausalReader,
+    GrowingLayer,
+    check_causal,
+    grow_in_place,
+)
 from tests import tiny_causal
 
 SIZE = 7
@@ -130,6 +136,13 @@ def test_scores_that_are_no_probabilities(network):
         reader.begin(torch.tensor([[0, 1]]))
     with pytest.raises(ValueError, match=message):
         reader.score([((0,), (1,))])
+
+
+def test_a_network_with_an_encoder_is_refused():
+    size = {"vocab_size": SIZE, "d_model": 8, "d_ff": 8, "d_kv": 4}
+    t5 = T5ForConditionalGeneration(T5Config(**size, num_layers=1, num_heads=2))
+    with pytest.raises(ValueError, match="has an encoder: give a causal language"):
+        check_causal(t5)
 
 
 def read(layer, rows, tokens, seed):

@@ -48,6 +48,7 @@ class Answering:
         self.network, self.tampering = network, tampering
         self.bodies: list[dict[str, Any]] = []
         self._lock = threading.Lock()
+        self._known: dict[tuple[int, ...], torch.Tensor] = {}
 
     def models(self) -> dict[str, Any]:
         """Say what there is."""
@@ -107,8 +108,11 @@ class Answering:
         return found
 
     def _log_p(self, tokens):
-        logits = self.network.model(input_ids=torch.tensor([tokens])).logits
-        return logits[0].log_softmax(-1)
+        """Read each sequence once: thousands of thoughts are a hundred of them."""
+        if (read := self._known.get(tuple(tokens))) is None:
+            logits = self.network.model(input_ids=torch.tensor([tokens])).logits
+            read = self._known[tuple(tokens)] = logits[0].log_softmax(-1)
+        return read
 
     def _named(self, row, token):
         def value(t):

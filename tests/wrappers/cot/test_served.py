@@ -8,6 +8,7 @@ from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from tests import tiny_causal
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.completions_server import Tampering, serving
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION
@@ -16,9 +17,7 @@ from tests.wrappers.cot.tiny import ANSWERS, QUESTION
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("served"), tiny.network()
-    found.model.save_pretrained(folder)
-    found.tokenizer.save_pretrained(folder)
-    return tiny.network(), str(folder)
+    return found, str(tiny_causal.save(folder, found.tokenizer, found.model))
 
 
 @pytest.fixture

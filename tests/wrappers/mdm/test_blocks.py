@@ -182,24 +182,6 @@ def test_what_takes_too_many_passes_is_estimated(model):
     assert abs(few.log_evidence - most.log_evidence) < 6 * few.draws_stderr
 
 
-def test_the_record_names_the_process(model):
-    said = {
-        model.scorer(options, quiet=True).fingerprint["process"]
-        for options in (
-            {},
-            {"block_length": 4},
-            {"block_length": 4, "unmasking": "low_confidence"},
-            {"block_length": 4, "unmasking": "low_confidence", "threshold": 0.9},
-            {"block_length": 4, "unmasking": "low_confidence", "tokens_per_step": 2},
-        )
-    }
-    assert len(said) == 5
-    assert (
-        "blocks of 4 from the left, later blocks read as masks; low_confidence, one "
-        "token a step, or all above a probability of 0.9"
-    ) in said
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -128,14 +128,6 @@ def test_orders_are_drawn_and_weighed_as_defined(reader, four, temperature):
         assert abs(seen[log_w] / trials - q) < 5 * stderr + 1 / trials
 
 
-def test_more_orders_begin_with_the_same(reader):
-    few, many = (
-        tiny.ask(reader, SIX, orders.log_weights(6, k, Streams([7], k))).value
-        for k in (5, 20)
-    )
-    assert few.tolist() == pytest.approx(many[:5].tolist(), rel=1e-12)
-
-
 @pytest.mark.nightly
 def test_certificates_hold_as_often_as_they_say(reader, four):
     """p-hat exceeds p / delta in at most a share delta of trials (Markov)."""

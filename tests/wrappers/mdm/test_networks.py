@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -17,12 +18,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.networks.masked import BlockCausal, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
+from tests import tiny_causal
 from tests.tiny_checkpoint import rolling
 from tests.wrappers.mdm import own_code, tiny
 
@@ -53,9 +56,7 @@ def exact(model, before=(), after=()):
 
 def written(folder, network):
     """Write a network with its tokenizer."""
-    network.model.save_pretrained(folder)
-    network.tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_causal.save(folder, network.tokenizer, network.model)
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -361,8 +362,7 @@ def test_a_network_that_asks_for_truth_and_stores_when_told(decoder):
 
 
 def test_lm_eval_opens_a_decoder_that_is_said_to_be_one(decoder, tmp_path):
-    decoder.save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
+    tiny_causal.save(tmp_path, tiny.tokenizer(), decoder)
     how = {"pretrained": str(tmp_path), "device": "cpu", "logit_shift": 0}
     with pytest.raises(ValueError, match="a qwen3 is a causal model"):
         LatentMDM(**how)
@@ -395,3 +395,44 @@ def test_bd3lm_is_read_as_its_configuration_says(tmp_path):
     assert found == pytest.approx(log_p(bert, SEVEN_TOKENS), abs=1e-9)
     with pytest.raises(ValueError, match=r"block_length=2: .* over blocks of 3"):
         LatentMDM(**how, block_length=2)
+
+
+# -- narrow types --------------------------------------------------------------------
+
+
+def in_float32():
+    network = tiny.network()
+    return replace(network, model=network.model.float())
+
+
+@pytest.mark.parametrize("estimator", ["elbo", "is"])
+def test_what_is_rounded_is_not_called_exact(estimator):
+    """A text of one token has one order, and short ones have few sets of masks."""
+    network = in_float32()
+    texts = ["Ada", "the fox"][: 2 if estimator == "elbo" else 1]
+    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
+
+    def bounds(network):
+        scorer = MaskedDiffusion(network).scorer({"estimator": estimator}, quiet=True)
+        estimates = [answer.estimate for answer in scorer.score_texts(queries)]
+        return [(e.bound, e.stderr) for e in estimates]
+
+    sure = {Bound.EXACT, Bound.STRICT_LOWER}
+    assert all(bound in sure and error == 0 for bound, error in bounds(network))
+    mixed = replace(network, mixed_precision=torch.bfloat16)
+    assert bounds(mixed) == [(Bound.NONE, None)] * len(texts)
+
+
+def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
+    network = in_float32()
+    written(tmp_path, network)
+    mixed = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
+    lm = LatentMDM(pretrained=tmp_path, num_samples=8, **mixed)
+    assert lm.fingerprint["dtype"] == "torch.bfloat16"
+    query = [Query(0, "text/0", "the fox saw Ada")]
+    [answer] = lm._scorer.score_texts(query)
+    mixed = replace(network, mixed_precision=torch.bfloat16)
+    [expected] = MaskedDiffusion(mixed).scorer({"num_samples": 8}).score_texts(query)
+    [exact] = MaskedDiffusion(network).scorer({"num_samples": 8}).score_texts(query)
+    found = answer.estimate.log_evidence
+    assert found == expected.estimate.log_evidence != exact.estimate.log_evidence

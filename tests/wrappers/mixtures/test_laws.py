@@ -164,15 +164,6 @@ def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
     assert ends == pytest.approx((at_least[3].item(), at_most[3].item()), rel=1e-6)
 
 
-def test_numbers_do_not_depend_on_company(tmp_path, everything):
-    found = scorer(tmp_path, everything | {"draws": 4})
-    alone = [
-        next(found.score_continuations([Query(0, "task/0", text, ASKED)]))
-        for text in ANSWERS
-    ]
-    assert [a.estimate.log_evidence for a in alone] == numbers(found)
-
-
 def test_orders_move_labels_with_their_options():
     asked = Listing.of("Examples:\nA. x\nB. y\nAnswer: A\n\n" + ASKED)
     assert asked.labels == ("A", "B", "C"), "the last list"

@@ -164,14 +164,6 @@ def test_mixed_is_never_below_the_canonical_segmentation(model, end):
             assert answer.canonical <= answer.estimate.log_evidence
 
 
-def test_samples_are_nested(model):
-    few, many = (
-        answers(model, estimator="is", num_samples=k)[2].estimate.log_weights
-        for k in (10, 40)
-    )
-    assert many[:10] == pytest.approx(few, rel=1e-12)
-
-
 def test_what_begins_alike_is_read_once(model, monkeypatch):
     """Draws and beam of one text, and options of one question, share their rows."""
     read = []
