@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
-from lm_latent_eval.ledger.files import only_writer
 
 ABOUT = {"first": 5, "num_sequences": 7, "rows_each": 2, "shard_size": 3}
 
@@ -45,12 +44,6 @@ def test_what_is_written_is_read(tmp_path):
     assert [len(batch) for batch in scores.batches()] == [4, 2, 4, 2, 2]
     assert expected.impossible.nonzero()[:, 0].tolist() == [2, 3]
     assert same(expected[expected.index == 7], rows(range(7, 8)))
-
-
-def test_two_do_not_write_at_once(tmp_path):
-    message = f"another run is writing into {tmp_path}: wait"
-    with only_writer(tmp_path, "all"), pytest.raises(ValueError, match=message):
-        ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
 
 
 def test_an_interrupted_run_goes_on(tmp_path):

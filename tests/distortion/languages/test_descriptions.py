@@ -15,17 +15,14 @@ RULES = {
         {"S": {"S S": 0.6, "a": 0.4}},
         "infinite: each rewriting leaves 1.2 symbols .* those of S$",
     ),
-    "critical": ({"S": {"S S": 0.5, "a": 0.5}}, "infinite: each rewriting leaves 1 "),
     "through another": (
         {"S": {"A": 1}, "A": {"B B": 0.7, "a": 0.3}, "B": {"A": 1}},
         "those of A, B",
     ),
     "total": ({"S": {"a": 0.5, "b": 0.4}}, "rules of S: the probabilities total 0.9,"),
-    "zero": ({"S": {"a": 1, "b": 0}}, "'b' has the probability 0; expected more than"),
     "negative": ({"S": {"a": 1.5, "b": -0.5}}, "'a' has the probability 1.5"),
     "text": ({"S": {"a": "1"}}, "'a' has '1'; expected a probability"),
     "none": ({"S": {}}, "rules of S: expected names and their probabilities"),
-    "list": ({"S": [1]}, "rules of S: expected names"),
     "unknown": ({"S": {"a NP": 1}}, "S -> a NP: NP is neither a symbol with rules nor"),
     "unreachable": (
         {"S": {"a": 1}, "A": {"B": 1}, "B": {"a": 1}},

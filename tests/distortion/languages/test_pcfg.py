@@ -57,12 +57,3 @@ def test_the_example_agrees_by_hand():
     assert p("two foxes that the judge sees wait") == pytest.approx(
         0.33 * (0.08 * 0.17 * 0.28 * (0.72 * 0.62 * 0.24) * 0.7) * 0.21, rel=1e-12
     )
-
-
-def test_expected_length():
-    language = pcfg()
-    sample = language.sample(0, range(3000), 100_000)
-    lengths = torch.tensor([len(ids) - 1.0 for ids in sample.sequences])
-    error = lengths.std() / math.sqrt(len(lengths))
-    assert error < 0.05 * language.grammar.expected_length, "premise"
-    assert abs(lengths.mean() - language.grammar.expected_length) < 4 * error

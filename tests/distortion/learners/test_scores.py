@@ -115,20 +115,6 @@ def test_random(corpus, tmp_path):
     assert found.model_log_p.equal(Guess().score(drawn, range(25)).log_p)
 
 
-def test_what_is_there_is_not_scored_again(corpus, tmp_path):
-    guess = Guess()
-    score_sequences(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
-    score_sequences(guess, Unchanged(corpus), tmp_path / "out", quiet=True)
-    assert guess.asked == 1 + 40  # one to see whether it can be done
-    with pytest.raises(ValueError, match="num_sequences is 40 there and 39 here"):
-        score_sequences(guess, Unchanged(corpus, 39), tmp_path / "out", quiet=True)
-
-
-def test_another_language_is_refused(corpus):
-    with pytest.raises(ValueError, match="was not drawn from this language"):
-        language_of(corpus, "agreement")
-
-
 def test_numbers_below_one(corpus):
     with pytest.raises(ValueError, match="num_edits=0: expected at least 1"):
         Perturbed(corpus, language_of(corpus), num_edits=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,5 +24,16 @@ def written(path: Path) -> str:
     return path.with_name(path.name + ".svg").read_text(encoding="utf-8")
 
 
+def refused(folder: Path, message: str, draw) -> None:
+    """Expect an error, and no file."""
+    with pytest.raises(ValueError, match=message):
+        draw(folder / "figure")
+    assert not list(folder.iterdir())
+
+
 def points(line) -> list[tuple[float, float]]:
     return [tuple(each) for each in line.get_xydata().tolist()]
+
+
+def corners(band) -> set[tuple[float, float]]:
+    return {tuple(each) for each in band.get_paths()[0].vertices.tolist()}

@@ -40,16 +40,6 @@ def test_underestimation(error, expected):
     assert verdicts(claims.underestimation({"m": comparison(error)})) == [expected]
 
 
-def test_an_estimators_bias_is_not_the_models():
-    # Errors of -0.02 on average, and a bias that explains them (s^2 / 2 = 0.125).
-    error = torch.full_like(TRUE, -0.02)
-    stderr = torch.full_like(TRUE, 0.5)
-    plain = claims.underestimation({"m": comparison(error)})
-    latent = claims.underestimation({"m": comparison(error, stderr=stderr)})
-    assert verdicts(plain) == [ClaimVerdict.HOLDS]
-    assert verdicts(latent) == [ClaimVerdict.UNDECIDED]
-
-
 @pytest.mark.parametrize(
     ("slope", "expected"),
     [

@@ -15,7 +15,7 @@ from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.distortion.report.study import write_report
 from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.distortion.study.run import DistortionStudy
-from lm_latent_eval.ledger.files import LOCK_FILE, read
+from lm_latent_eval.ledger.files import read
 from lm_latent_eval.text.corpora import read_texts
 
 pytestmark = pytest.mark.nightly
@@ -174,17 +174,10 @@ def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
             assert file.read_bytes() == original.read_bytes()
 
 
-def test_another_plan_or_writer_is_refused(study, text):
-    from filelock import FileLock
-
+def test_another_plan_is_refused(study, text):
     plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
         DistortionStudy(plan, study, text, quiet=True).run()
-    with (
-        FileLock(study / LOCK_FILE),
-        pytest.raises(ValueError, match="another run is writing into"),
-    ):
-        DistortionStudy(DistortionPlan.read(MINI), study, text, quiet=True).run()
     with pytest.raises(ValueError, match="jobs=0: expected at least 1"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):
