@@ -202,19 +202,6 @@ def test_the_inset_covers_no_line(worsening):
         assert not path.intersects_bbox(box, filled=False)
 
 
-def test_outliers_do_not_scale_the_inset():
-    """A bin whose error was near 0 changes by a multiple; others are still seen."""
-    steady = [[-10.0 - bin - e for bin in range(60)] for e in range(6)]
-    steady[2][0] = -1e-6
-    each = trajectory(6, 5)
-    each = ErrorTrajectory((-1.0,) * 60, (1,) * 60, steady, each.overall)
-    assert min(map(min, each.relative_change)) < -1e6, "premise"
-    ax = axes()
-    plot_amount(ax, each, 500, colour_scale([trajectory()]))
-    low, high = ax.child_axes[0].get_ylim()
-    assert -0.2 < low < -0.08 and 0 < high < 0.2
-
-
 # Files
 
 

@@ -17,7 +17,6 @@ from lm_latent_eval.distortion.report import (
 )
 from lm_latent_eval.distortion.report.maps import (
     colour_limit,
-    colour_ticks,
     plot_histogram,
     plot_histograms,
     plot_infinite,
@@ -95,16 +94,6 @@ def test_colours_reach_as_far_as_most_sequences():
     assert colour_limit(cells[:1]) == 2.0
     assert colour_limit([]) == 1.0
     assert colour_limit([ErrorCell(0, -10.0, 0.0, 5, 0.0)]) == 1.0
-
-
-@pytest.mark.parametrize("limit", [0.003, 0.9, 1.0, 4.0, 17.0, 60.0, 1234.5])
-def test_ticks_are_round_and_within_the_colours(limit):
-    ticks = colour_ticks(limit)
-    assert ticks == [-tick for tick in reversed(ticks)]
-    assert 0 in ticks
-    assert ticks[-1] > limit / 2.5 * (1 - 1e-12)
-    assert ticks[-1] <= limit
-    assert 5 <= len(ticks) <= 9
 
 
 def test_impossible_sequences_are_shares_of_their_row():

@@ -13,12 +13,11 @@ from lm_latent_eval.distortion.report.style import (
     colours,
     legend,
     plot_band,
-    shades,
     shown,
     zero_line,
 )
 from lm_latent_eval.report.figures import ENDINGS, drawable, page
-from tests.distortion.report.drawn import axes, corners, points, written
+from tests.distortion.report.drawn import written
 
 
 def test_a_page_is_written_twice_the_same(tmp_path):
@@ -65,24 +64,6 @@ def test_a_kind_of_model_has_its_colour_in_any_company():
         colours(map(str, range(9)))
 
 
-def test_shades_lighten():
-    light = [sum(bytes.fromhex(shade[1:])) for shade in shades(5)]
-    assert light == sorted(light) and len({*light}) == 5
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_band_is_drawn_as_given(count):
-    ax = axes()
-    x, y = [-3.0, -2.0, -1.0][:count], [-5.0, -4.0, 1.0][:count]
-    lower, upper = [v - 2 for v in y], [v + 1 for v in y]
-    plot_band(ax, x, y, lower, upper, color="k", label="mine")
-    (line,) = ax.lines
-    assert points(line) == list(zip(x, y, strict=True))
-    assert line.get_marker() == ("o" if count == 1 else "None")
-    (band,) = ax.collections
-    assert corners(band) == {*zip(x, lower, strict=True), *zip(x, upper, strict=True)}
-
-
 def test_a_legend_names_each_label_once_in_order():
     figure = Figure(figsize=(9, 2))
     for ax in figure.subplots(1, 2):
@@ -92,20 +73,6 @@ def test_a_legend_names_each_label_once_in_order():
     legend(figure)
     (found,) = figure.legends
     assert [t.get_text() for t in found.get_texts()] == ["b", NO_ERROR, "a", BAND]
-
-
-@pytest.mark.parametrize("count", [1, 11])
-def test_a_legend_stays_on_the_page(tmp_path, count):
-    with page(tmp_path / "a", width=3.3, height=4) as figure:
-        ax = figure.subplots()
-        for i in range(count):
-            ax.plot([0, 1], [0, i], label=f"model number {i}")
-        legend(figure)
-        figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-        columns = box.width / figure.bbox.width
-        assert count == 1 or columns > 0.5, "no more rows than there must be"
 
 
 # Sequences as text
