@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,6 @@ from lm_latent_eval.distortion.learners.latent import (
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
@@ -35,7 +33,7 @@ from tests.distortion.learners.tiny_rnng import (
     sequences,
 )
 from tests.models.entitynlm.tiny import entitynlm
-from tests.models.rnng.reference import every_prefix, every_tree, trees
+from tests.models.rnng.reference import every_tree, trees
 
 SENTENCE = [2, 3, 3, 2, 3, END_ID]
 
@@ -120,20 +118,6 @@ def test_a_sequence_is_not_cut_into_sentences():
         ["Plums . Plums ."], estimator="beam", num_samples=5, unk="closed"
     )
     assert abs(cut[0].log_evidence - expected.item()) > 0.1
-
-
-def test_bounds_are_those_of_the_estimates():
-    redrawn = {"chib", "l2r"}  # of models that languages are not
-    weights = {  # of exact and dpf with their mark: proven, and cut
-        "exact": [-1.0, 0.0],
-        "mixed": [-1.0, -2.0, -2.0],
-        "dpf": [-1.0] * 12 + [-math.inf],
-    }
-    for name in ESTIMATORS.ours.keys() - redrawn:
-        log_w = torch.tensor(weights.get(name, [-1.0, -2.0]), dtype=torch.float64)
-        number = 5 if name == "dpf" else 2
-        found = ESTIMATORS[name](number).estimate(log_w, 2)
-        assert found.bound is ESTIMATORS[name].bound
 
 
 def test_a_model_without_latents_is_exact():
@@ -222,32 +206,6 @@ def test_it_sums_over_every_tree():
     torch.testing.assert_close(found.log_p, torch.stack(expected), rtol=0, atol=1e-10)
     assert found.stderr.tolist() == [0.0] * len(some)
     assert exact().bound is Bound.EXACT
-
-
-def test_the_end_is_charged_once():
-    """Sequences that end and beginnings that go on total one, at every length.
-
-    Were the end charged twice, or not at all, neither would hold.
-    """
-    longest, model = 5, checkpoint().model
-    every = sequences(longest)
-    log_p = exact().score(every, range(len(every))).log_p
-    words = torch.tensor([len(ids) - 1 for ids in every])
-    ended = [log_p[words == n].exp().sum().item() for n in range(1, longest + 1)]
-    begun = []
-    for n in range(1, longest + 2):
-        texts = [[IDS[t] for t in text] for text in product(WORDS, repeat=n)]
-        prefixes = every_prefix(n)
-        prefixes = type(prefixes)(
-            *(x.expand(len(texts), *x.shape[1:]) for x in prefixes)
-        )
-        batch = TokenBatch.collate(texts, first=START)
-        begun.append(model.log_joint(model.encode(batch), prefixes).exp().sum().item())
-    assert begun[0] == pytest.approx(1, abs=1e-12)
-    assert min(ended) > 1e-3, "premise"
-    for n in range(1, longest + 1):
-        assert ended[n - 1] == pytest.approx(begun[n - 1] - begun[n], abs=1e-12)
-        assert sum(ended[:n]) == pytest.approx(1 - begun[n], abs=1e-12)
 
 
 def test_sums_do_not_depend_on_company():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report import (
     draw_amount,
     draw_latent,
     draw_lengths,
     draw_productivity,
-    draw_random,
     draw_temperatures,
     draw_training,
 )
@@ -186,31 +184,11 @@ def test_amounts_are_sequences_and_the_inset_their_change():
         assert points(change) == expected
 
 
-@pytest.mark.parametrize("worsening", [False, True])
-def test_the_inset_covers_no_line(worsening):
-    figure = Figure(figsize=(3, 3))
-    ax = figure.subplots()
-    each = trajectory(12)
-    if worsening:
-        rows = each.mean_error[::-1]
-        each = ErrorTrajectory(each.mean_true_log_p, each.counts, rows, each.overall)
-    plot_amount(ax, each, 500, colour_scale([each]))
-    figure.draw_without_rendering()
-    box = ax.child_axes[0].get_tightbbox()
-    for line in ax.lines[:-1]:
-        path = line.get_path().transformed(ax.transData)
-        assert not path.intersects_bbox(box, filled=False)
-
-
 # Files
 
 
 PERFECT = ErrorTrajectory.of(TRUE, TRUE.expand(3, -1).clone(), 2)
 FIGURES = {
-    "random": (
-        lambda path: draw_random(path, {"LSTM": curve()}, title="Random"),
-        ("true log p (nats)", "mean estimation error (nats)", "LSTM", "Random"),
-    ),
     "temperatures": (
         lambda path: draw_temperatures(
             path, {0.7: TRUE, 1.0: TRUE}, {0.7: curve(), 1.0: curve()}
@@ -224,10 +202,6 @@ FIGURES = {
     "estimates beside exact sums": (
         lambda path: draw_latent(path, {"K = 1": curve()}, curve()),
         ("corrected to second order", "<!-- exact -->"),
-    ),
-    "lengths": (
-        lambda path: draw_lengths(path, [("a", lengths()), ("b", lengths())]),
-        ("tokens of a sequence", "expected (length", "observed"),
     ),
     "productivity": (
         lambda path: draw_productivity(path, {"letters": ProductivityCurve.of("a")}),

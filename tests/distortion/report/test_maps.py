@@ -12,18 +12,15 @@ from matplotlib.figure import Figure
 
 from lm_latent_eval.distortion.report import (
     draw_estimates,
-    draw_language_check,
     draw_map,
 )
 from lm_latent_eval.distortion.report.maps import (
-    colour_limit,
     plot_histogram,
     plot_histograms,
     plot_infinite,
     plot_map,
 )
 from lm_latent_eval.distortion.statistics import (
-    ErrorCell,
     ErrorCurve,
     ErrorMap,
     JointHistogram,
@@ -87,15 +84,6 @@ def test_blue_overestimates_and_brown_underestimates_alike():
     assert white == (1, 1, 1, 1)
 
 
-def test_colours_reach_as_far_as_most_sequences():
-    cells = [ErrorCell(0, -10.0, 0.0, 97, -2.0), ErrorCell(1, -10.0, 0.0, 1, 3.0)]
-    outlier = ErrorCell(2, -10.0, 0.0, 2, 50.0)
-    assert colour_limit([*cells, outlier]) == 3.0
-    assert colour_limit(cells[:1]) == 2.0
-    assert colour_limit([]) == 1.0
-    assert colour_limit([ErrorCell(0, -10.0, 0.0, 5, 0.0)]) == 1.0
-
-
 def test_impossible_sequences_are_shares_of_their_row():
     ax = axes()
     plot_infinite(ax, error_map(*INFINITE).rows())
@@ -148,13 +136,9 @@ ONE = JointHistogram.of(torch.tensor([-2.0]), torch.tensor([-2.0]), num_bins=1)
 EXAMPLES = [("(1) rare", "a $5 loaf " * 30), ("(2)", "b")]
 INFINITY = "impossible in the language alone"
 FIGURES = {
-    "a map": (
-        lambda path: draw_map(path, error_map(*GROUPS), EXAMPLES, title="Map"),
-        ("perturbations", "true log p (nats)", "(1) rare: a $5 loaf", "Map"),
-    ),
     "a map with impossible sequences": (
-        lambda path: draw_map(path, error_map(*GROUPS, *INFINITE)),
-        (INFINITY, "share", "mean estimation error (nats)"),
+        lambda path: draw_map(path, error_map(*GROUPS, *INFINITE), EXAMPLES),
+        (INFINITY, "share", "mean estimation error (nats)", "(1) rare: a $5 loaf"),
     ),
     "a map of one cell": (
         lambda path: draw_map(path, error_map((0, -15, -15, 11))),
@@ -174,10 +158,6 @@ FIGURES = {
         ),
         ("model 5", "mean estimation error (nats)"),
     ),
-    "a language": (
-        lambda path: draw_language_check(path, HISTOGRAM, CURVE, CURVE, title="Mine"),
-        ("sequences of the language", "random sequences", "Mine"),
-    ),
 }
 
 
@@ -189,7 +169,7 @@ def test_figures_say_what_they_show(tmp_path, kind):
     assert [text for text in texts if text not in svg] == []
     assert (INFINITY in svg) is (INFINITY in texts)
     assert len(svg) < 300_000
-    if kind == "a map":
+    if "$5" in svg:
         assert svg.count("$5") >= 2, "long examples are wrapped"
 
 

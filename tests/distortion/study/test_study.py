@@ -154,26 +154,6 @@ def test_a_report_runs_no_model(study, tmp_path):
         assert again == (study / "report" / name).read_bytes()
 
 
-def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
-    plan, copy = DistortionPlan.read(MINI), tmp_path / "copy"
-    shutil.copytree(study, copy)
-    layout, learners = Layout(copy), Learners(plan)
-    learner = learners.fixed[0]
-    lost = (layout.scores(learner, "test"), layout.learner(learner))
-    for path in lost:
-        shutil.rmtree(path)
-    kept = layout.learner(learners.fixed[1]) / "model.safetensors"
-    since = kept.stat().st_mtime_ns
-    DistortionStudy(plan, copy, text, quiet=True).run()
-    assert kept.stat().st_mtime_ns == since
-    for path in lost:
-        files = [each for each in path.rglob("*.arrow") if each.is_file()]
-        assert files
-        for file in files:
-            original = study / file.relative_to(copy)
-            assert file.read_bytes() == original.read_bytes()
-
-
 def test_another_plan_is_refused(study, text):
     plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
