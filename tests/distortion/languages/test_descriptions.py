@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.catalog import examples, load_language
-from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import AMBIGUOUS
 
@@ -100,12 +99,3 @@ def test_built_in_languages(name, tmp_path):
     assert sample.log_p.isfinite().all()
     said = {token for ids in sample.sequences for token in ids}
     assert len(said) > 0.8 * language.vocab_size
-
-
-def test_the_tokenizer_of_a_language():
-    tokenizer = word_tokenizer(["plums", "grow"])
-    assert tokenizer("grow plums").input_ids == [3, 2]
-    assert tokenizer.decode([3, 2, 1]) == "grow plums </s>"
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
-    with pytest.raises(Exception, match=r"Missing .UNK."):
-        tokenizer("pears")

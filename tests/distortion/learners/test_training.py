@@ -23,8 +23,14 @@ from lm_latent_eval.distortion.learners import training
 from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
     PretrainedStart,
+    Start,
 )
-from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, TextData
+from lm_latent_eval.distortion.learners.data import (
+    CorpusData,
+    FreshData,
+    TextData,
+    TrainingData,
+)
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.estimators import Bound
@@ -43,9 +49,6 @@ class Corpora:
         self.dev = draw(directory / "dev", 40, first=5000)
         self.test = draw(directory / "test", 40, first=6000)
 
-    def data(self) -> tuple[CorpusData, CorpusData]:
-        return CorpusData(self.train), CorpusData(self.dev)
-
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory) -> Corpora:
@@ -53,15 +56,24 @@ def corpora(tmp_path_factory) -> Corpora:
 
 
 def learn(
-    output: Path, corpora: Corpora, config: dict[str, Any] = GPT2, **given: Any
+    output: Path,
+    corpora: Corpora,
+    start: Start | None = None,
+    *,
+    data: TrainingData | None = None,
+    dev: CorpusData | TextData | None = None,
+    test: Corpus | None = None,
+    **given: Any,
 ) -> History:
+    """Train on the corpora, or on other data."""
     options = {"epochs": 3, "learning_rate": 0.02, "batch_size": 32} | given
     return train_learner(
         output,
-        Configuration(config),
-        *corpora.data(),
+        start or Configuration(GPT2),
+        data or CorpusData(corpora.train),
+        dev or CorpusData(corpora.dev),
         TrainingOptions(**options),
-        test=corpora.test,
+        test=test or corpora.test,
         track=25,
         device="cpu",
         quiet=True,
@@ -94,21 +106,13 @@ def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
     corpora = Corpora(tmp_path, num=5)
     sequences = corpora.train.reader()(range(5)).ids
     assert any(ids[-1] != 1 for ids in sequences), "premise: a sequence was cut"
-    data, dev = corpora.data()
     start, rate = Double(GPT2 | STILL), 0.01
-    options = TrainingOptions(
-        epochs=3,
-        learning_rate=rate,
-        micro_batch=micro_batch,
-        max_grad_norm=max_grad_norm,
-    )
-    history = train_learner(
-        tmp_path / "out", start, data, dev, options, device="cpu", quiet=True
-    )
+    how = {"micro_batch": micro_batch, "max_grad_norm": max_grad_norm}
+    history = learn(tmp_path / "out", corpora, start, learning_rate=rate, **how)
     assert history.best.epoch == 3, "premise: the last weights are kept"
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 
-    model = start.build(data.vocabulary, MAX_LENGTH, 0)
+    model = start.build(TokenIds.of(corpora.train), MAX_LENGTH, 0)
     weights = [*model.parameters()]
     m = [torch.zeros_like(w) for w in weights]
     v = [torch.zeros_like(w) for w in weights]
@@ -139,17 +143,7 @@ def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
 
 @pytest.mark.parametrize("config", [GPT2, LSTM], ids=["gpt2", "lstm"])
 def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
-    options = TrainingOptions(epochs=4, learning_rate=0.05, batch_size=32)
-    history = train_learner(
-        tmp_path,
-        Double(config),
-        *corpora.data(),
-        options,
-        test=corpora.test,
-        track=25,
-        device="cpu",
-        quiet=True,
-    )
+    history = learn(tmp_path, corpora, Double(config), epochs=4, learning_rate=0.05)
     epochs = history.epochs
     assert epochs[-1].dev_nats_per_token < epochs[0].dev_nats_per_token - 0.02
     assert [e.sequences_seen for e in epochs] == [300, 600, 900, 1200]
@@ -283,16 +277,8 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
 
     monkeypatch.setattr(sequences, "padded", spied_padded)
     origin, output = draw(tmp_path / "origin", 1, first=100, seed=4), tmp_path / "out"
-    train_learner(
-        output,
-        Configuration(GPT2),
-        FreshData(origin, regular(), 50, output / "fresh", quiet=True),
-        CorpusData(corpora.dev),
-        TrainingOptions(epochs=4, learning_rate=0.01, batch_size=16),
-        test=corpora.test,
-        device="cpu",
-        quiet=True,
-    )
+    data = FreshData(origin, regular(), 50, output / "fresh", quiet=True)
+    learn(output, corpora, data=data, epochs=4, batch_size=16)
     drawn = regular().sample(4, range(100, 300), MAX_LENGTH).sequences
     for epoch in range(4):
         some = slice(50 * epoch, 50 * (epoch + 1))
@@ -306,15 +292,9 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     text = tmp_path / "text.txt"
     text.write_text("a b b\nb a\n" * 40)
     data = TextData(text, TokenIds.read(tmp_path / "first"), MAX_LENGTH)
-    options = TrainingOptions(epochs=3, learning_rate=0.01, batch_size=16)
-    history = train_learner(
-        tmp_path / "second",
-        PretrainedStart(tmp_path / "first"),
-        data,
-        data,
-        options,
-        device="cpu",
-        quiet=True,
+    start = PretrainedStart(tmp_path / "first")
+    history = learn(
+        tmp_path / "second", corpora, start, data=data, dev=data, batch_size=16
     )
     before = load_causal_learner(tmp_path / "first", corpora.dev, device="cpu")
     after = load_causal_learner(tmp_path / "second", corpora.dev, device="cpu")
@@ -324,31 +304,24 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     ]
     assert history.best.dev_nats_per_token == pytest.approx(losses[1], abs=1e-5)
     assert losses[1] < losses[0] - 0.1
-    assert not (tmp_path / "second" / "trajectories").exists()
 
 
 def test_divergence_is_named(tmp_path, corpora):
-    config = GPT2 | {"initializer_range": 1e20}
+    start = Configuration(GPT2 | {"initializer_range": 1e20})
     with pytest.raises(FloatingPointError, match=r"diverged in epoch 1 .* 0\.02"):
-        learn(tmp_path, corpora, config)
+        learn(tmp_path, corpora, start)
 
 
 def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
-    data, dev = corpora.data()
-    options = TrainingOptions(epochs=1, learning_rate=0.01)
     with pytest.raises(ValueError, match=r"test sequences 0 \.\. 299 .* trained on"):
-        train_learner(
-            tmp_path / "1", Configuration(GPT2), data, dev, options, test=corpora.train
-        )
+        learn(tmp_path / "1", corpora, test=corpora.train)
     with pytest.raises(ValueError, match="validation sequences"):
-        train_learner(tmp_path / "2", Configuration(GPT2), data, data, options)
+        learn(tmp_path / "2", corpora, dev=CorpusData(corpora.train))
     other = Corpus.draw(
         load_language("agreement"), tmp_path / "other", 5, max_length=9, quiet=True
     )
     with pytest.raises(ValueError, match=r"has \d+ token ids"):
-        train_learner(
-            tmp_path / "3", Configuration(GPT2), data, CorpusData(other), options
-        )
+        learn(tmp_path / "3", corpora, dev=CorpusData(other))
     assert not (tmp_path / "1").exists()
 
 

@@ -158,17 +158,6 @@ def test_training_has_a_line_a_bin_through_the_epochs():
     assert (band.get_x(), band.get_width()) == (1.5, 1)
 
 
-def test_less_probable_is_darker_on_one_scale_for_all_panels():
-    ax, each = axes(), trajectory()
-    far = ErrorTrajectory.of(TRUE * 9, TRUE * 10 * torch.ones(2, 1), 5)
-    plot_training(ax, each, None, colour_scale([each, far]))
-    light = [sum(line.get_color()[:3]) for line in bins_of(ax, 5)]
-    assert light == sorted(light)
-    alone = axes()
-    plot_training(alone, each, None, colour_scale([each]))
-    assert sum(bins_of(alone, 5)[0].get_color()[:3]) < light[0]
-
-
 def test_amounts_are_sequences_and_the_inset_their_change():
     ax, each = axes(), trajectory()
     plot_amount(ax, each, 500, colour_scale([each]))
