@@ -54,14 +54,8 @@ def test_columns_without_lengths():
         LengthErrors.of(ok[:10], ok[:10], lengths[:10])
     with pytest.raises(ValueError, match=r"num_tokens\[0\] is 0; expected at least 1"):
         LengthErrors.of(ok, ok, lengths - 2)
-    with pytest.raises(ValueError, match=r"num_tokens must have shape \(11,\)"):
-        LengthErrors.of(ok, ok, lengths[1:])
-    with pytest.raises(TypeError, match="num_tokens must be a tensor of integers"):
-        LengthErrors.of(ok, ok, lengths.double())
     with pytest.raises(ValueError, match="fewest must be a whole number"):
         LengthErrors.of(ok, ok, lengths, fewest=0)
-    with pytest.raises(ValueError, match=r"model_log_p\[0\] is -inf"):
-        LengthErrors.of(ok, ok - math.inf, lengths)
 
 
 # Over training
@@ -112,19 +106,11 @@ def test_errors_name_the_epoch():
     true_log_p, model_log_p = training(epochs=3, size=4)
     broken = model_log_p.clone()
     broken[1, 2] = -math.inf
-    impossible = true_log_p.clone()
-    impossible[3] = -math.inf
     for columns, message in [
         ((true_log_p, broken), r"epoch 2: model_log_p\[2\] is -inf"),
-        ((impossible, model_log_p), r"true_log_p\[3\] is -inf"),
-        ((true_log_p, model_log_p[0]), r"\(E, N\).* got \(4,\)"),
         ((true_log_p, model_log_p[:0]), r"\(E, N\).* got \(0, 4\)"),
         ((true_log_p[:3], model_log_p), "epoch 1: true_log_p has 3 sequences and"),
         ((true_log_p, model_log_p), "4 sequences cannot fill 5 bins"),
     ]:
         with pytest.raises(ValueError, match=message):
             ErrorTrajectory.of(*columns, num_bins=5)
-    with pytest.raises(ValueError, match="num_bins must be a whole number"):
-        ErrorTrajectory.of(true_log_p, model_log_p, num_bins=0)
-    with pytest.raises(TypeError, match="model_log_p must be a floating-point"):
-        ErrorTrajectory.of(true_log_p, model_log_p.long())

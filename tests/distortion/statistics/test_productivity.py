@@ -164,11 +164,5 @@ def test_sentences_without_a_perplexity():
         mean_sentence_perplexity(ok[:0], tokens[:0])
     with pytest.raises(ValueError, match=r"log_p\[0\] is 1.0; expected at most 0"):
         mean_sentence_perplexity(-ok, tokens)
-    with pytest.raises(ValueError, match=r"log_p\[0\] is nan"):
-        mean_sentence_perplexity(ok * math.nan, tokens)
     with pytest.raises(ValueError, match=r"num_tokens\[0\] is 0"):
         mean_sentence_perplexity(ok, tokens - 1)
-    with pytest.raises(ValueError, match=r"num_tokens must have shape \(2,\)"):
-        mean_sentence_perplexity(ok, tokens[:1])
-    with pytest.raises(TypeError, match="integers"):
-        mean_sentence_perplexity(ok, tokens.double())
