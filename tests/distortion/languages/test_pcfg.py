@@ -47,22 +47,6 @@ def test_sequences_too_improbable_for_a_float():
     assert found.tolist() == pytest.approx([expected, expected + math.log(0.2)])
 
 
-def test_the_example_agrees_by_hand():
-    language = load_language("agreement")
-    ids = {word: 2 + n for n, word in enumerate(language.grammar.words)}
-
-    def p(text: str) -> float:
-        return language.log_p([[*(ids[w] for w in text.split()), 1]]).exp().item()
-
-    assert p("the gardener sleeps") == pytest.approx(
-        0.55 * 0.72 * 0.62 * 0.5 * 0.22, rel=1e-12
-    )
-    assert p("the gardener sleep") == 0
-    assert p("two foxes that the judge sees wait") == pytest.approx(
-        0.33 * (0.08 * 0.17 * 0.28 * (0.72 * 0.62 * 0.24) * 0.7) * 0.21, rel=1e-12
-    )
-
-
 # Derivations
 
 # Without circles of single symbols, so that a sequence has a finite number of them.

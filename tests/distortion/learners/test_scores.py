@@ -57,9 +57,10 @@ def corpus(request, tmp_path):
 
 
 def test_a_corpus(corpus, tmp_path):
-    scores = score_sequences(
-        Guess(), Unchanged(corpus, 30), tmp_path / "out", quiet=True
-    )
+    guess, source = Guess(), Unchanged(corpus, 30)
+    for _ in range(2):
+        scores = score_sequences(guess, source, tmp_path / "out", quiet=True)
+    assert guess.asked == 1 + 30, "one to see whether it can be done, and none twice"
     found, known = scores.columns(), corpus.reader()(range(3, 33))
     assert found.index.tolist() == [*range(3, 33)]
     assert found.true_log_p.equal(known.log_p)

@@ -24,6 +24,15 @@ def written(path: Path) -> str:
     return path.with_name(path.name + ".svg").read_text(encoding="utf-8")
 
 
+def says(folder: Path, draw, texts: tuple[str, ...]) -> str:
+    """Expect a figure with texts in some hundred kilobytes; return its SVG."""
+    draw(folder / "figure")
+    svg = written(folder / "figure")
+    assert [text for text in texts if text not in svg] == []
+    assert len(svg) < 300_000
+    return svg
+
+
 def refused(folder: Path, message: str, draw) -> None:
     """Expect an error, and no file."""
     with pytest.raises(ValueError, match=message):
