@@ -21,6 +21,8 @@ from lm_latent_eval.registry import require
 
 SECONDS, PACE = 10, 1 << 20
 """Seconds that reading may take, and bytes that it reads in each of those besides."""
+WAITS = 20
+"""Times as long that reading may wait for a processor that others use, too."""
 LEAST, MULTIPLE = 1 << 30, 20
 """Bytes of memory that reading may take, and bytes for each of the file."""
 
@@ -42,7 +44,7 @@ def read_tables(path: Path) -> TopicTables:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=2 * _seconds(path) + SECONDS,
+                timeout=WAITS * _seconds(path),
             )
         except subprocess.TimeoutExpired as err:
             raise _refused(path, "its reader finds no end") from err

@@ -8,12 +8,10 @@ import json
 import pickle
 import tarfile
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import torch
 
-from lm_latent_eval.cli import main
 from lm_latent_eval.convert.archive import read_tar
 from lm_latent_eval.convert.kglm import convert, read_aliases, read_edges
 from lm_latent_eval.models.checkpoint import load_checkpoint
@@ -60,8 +58,6 @@ PATTERNS = "vocabulary/non_padded_namespaces.txt"
 
 DAMAGED = {
     "no configuration": (without("config.json"), "lacks config.json"),
-    "no weights": (without("weights.th"), "lacks weights.th"),
-    "no patterns": (without(PATTERNS), "lacks vocabulary/non_padded"),
     "no relations": (
         without("vocabulary/relations.txt"),
         "lacks vocabulary/relations.txt",
@@ -70,21 +66,12 @@ DAMAGED = {
         lambda c: changed(c, "config.json", lambda b: b[:30]),
         "config.json is no configuration",
     ),
-    "no model": (
-        lambda c: c | {"config.json": b'{"model": "kglm"}'},
-        "config.json is no configuration",
-    ),
-    "another model": (with_option("type", "awd-lstm-lm"), "of type 'awd-lstm-lm'"),
     "a proposal": (with_option("type", "kglm-disc"), "of type 'kglm-disc', not 'kglm'"),
-    "no size": (with_option("hidden_size", None), "has no model.hidden_size"),
     "a cutoff that is none": (
         with_option("cutoff", True),
         "config.json: cutoff is True: expected a whole number",
     ),
     "another size": (with_option("hidden_size", 7), "config.json asks for (28,"),
-    "more layers": (with_option("num_layers", 4), "config.json asks for (36,)"),
-    "fewer layers": (with_option("num_layers", 1), "config.json asks for (64,)"),
-    "a shortlist": (with_option("use_shortlist", True), "asks for nothing"),
     "cut weights": (
         lambda c: changed(c, "weights.th", lambda b: b[: len(b) // 2]),
         "weights.th is damaged or holds more than tensors",
@@ -92,10 +79,6 @@ DAMAGED = {
     "weights with code": (
         lambda c: c | {"weights.th": pickle.dumps(print)},
         "weights.th is damaged or holds more than tensors",
-    ),
-    "weights in a list": (
-        lambda c: c | {"weights.th": files({}, {}, {})["weights.th"]},
-        "_token_embedder.weight in weights.th has 0 rows",
     ),
     "not a number": (
         with_weights(lambda w: w["_fc_copy.bias"].fill_(float("nan"))),
@@ -105,27 +88,9 @@ DAMAGED = {
         with_weights(lambda w: w.update({"_token_embedder.weight": torch.ones(())})),
         "_token_embedder.weight in weights.th is no table but of shape ()",
     ),
-    "whole numbers": (
-        with_weights(lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].long()})),
-        "words.copy.bias, but weights.th has (6,) of torch.int64",
-    ),
-    "sparse": (
-        with_weights(
-            lambda w: w.update({"_fc_copy.bias": w["_fc_copy.bias"].to_sparse()})
-        ),
-        "holds more than tensors: it asks for torch._utils._rebuild_sparse_tensor",
-    ),
-    "one number for all": (
-        with_weights(lambda w: w.update(x=torch.ones(1).expand(1 << 40))),
-        "holds more than tensors: a tensor repeats its numbers (a stride of 0)",
-    ),
     "sizes that nothing has": (
         with_option("hidden_size", 10**12),
         "model.hidden_size in config.json is 1000000000000, which is not that",
-    ),
-    "layers without end": (
-        with_option("num_layers", 10**9),
-        "model.num_layers in config.json is 1000000000, which is not that",
     ),
     "a size below 1": (with_option("hidden_size", -1), "config.json is -1, which is"),
     "a size that is none": (with_option("num_layers", True), "has no model.num_layers"),
@@ -133,17 +98,9 @@ DAMAGED = {
         lambda c: c | {"config.json": b"[" * 100_000},
         "config.json is no configuration",
     ),
-    "a tensor less": (
-        with_weights(lambda w: w.pop("_fc_copy.bias")),
-        "words.copy.bias, but weights.th has nothing",
-    ),
     "a tensor more": (
         with_weights(lambda w: w.update(_fc_more=torch.zeros(1))),
         "'_fc_more' is not a tensor of an original KGLM",
-    ),
-    "a word more to utter": (
-        with_weights(lambda w: w.update({"_fc_generate.bias": torch.zeros(27)})),
-        "asks for (26,) as our generative.words.bias, but weights.th has (27,)",
     ),
     "untied": (
         with_weights(lambda w: w.update({"_fc_generate.weight": torch.zeros(26, 6)})),
@@ -173,10 +130,9 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-@pytest.mark.parametrize("write", [write_tar, write_directory])
-def test_what_is_wrong_with_an_archive_is_said(tmp_path, kind, write):
+def test_what_is_wrong_with_an_archive_is_said(tmp_path, kind):
     damage, message = DAMAGED[kind]
-    archive = write(tmp_path / "a", damage(files(*golden_archive("B"))))
+    archive = write_directory(tmp_path / "a", damage(files(*golden_archive("B"))))
     with at_most(1 << 29), pytest.raises(ValueError) as caught:
         convert(archive, tmp_path / "out", **knowledge(tmp_path))
     assert str(archive) in str(caught.value)
@@ -197,7 +153,6 @@ def member(name: str, **fields) -> tarfile.TarInfo:
     ("unsafe", "message"),
     [
         (member("../config.json"), "leads out of it"),
-        (member("vocabulary/../../tokens.txt"), "leads out of it"),
         (member("/etc/passwd"), "leads out of it"),
         (
             member(
@@ -210,6 +165,7 @@ def member(name: str, **fields) -> tarfile.TarInfo:
             "is no plain file",
         ),
         (member("weights.th", type=tarfile.FIFOTYPE), "is no plain file"),
+        (member("weights.th", type=tarfile.GNUTYPE_SPARSE), "is no plain file"),
     ],
 )
 def test_unsafe_members_are_refused(tmp_path, unsafe, message):
@@ -224,37 +180,59 @@ def test_unsafe_members_are_refused(tmp_path, unsafe, message):
         convert(tmp_path / "b.tar", tmp_path / "out", **knowledge(tmp_path))
 
 
-HUGE = 1 << 40
+def archived(mode: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as tar:
+        tar.addfile(member("config.json"))
+    return file.getvalue()
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("name", ["weights.th", "log/unwanted"])
-@pytest.mark.parametrize("size", [HUGE, -512])
-def test_members_of_a_declared_size(tmp_path, name, size, zipped):
-    """They have 512 bytes each, and no end."""
-    info = member(name, size=size)
-    content = info.tobuf(tarfile.GNU_FORMAT) + bytes(512)
-    path = tmp_path / "a.tar"
-    path.write_bytes(gzip.compress(content) if zipped else content)
-    with (
-        at_most(1 << 28),
-        pytest.raises(ValueError, match=r"a\.tar is (refused: it unp|not a readable)"),
-    ):
-        convert(path, tmp_path / "out")
+def beginning(name: str, content: bytes = bytes(512), **fields) -> bytes:
+    """An archive without an end, of one member that says of itself what it likes."""
+    return member(name, **fields).tobuf(tarfile.GNU_FORMAT) + content
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_headers_of_a_declared_size(tmp_path, kind):
-    """``tarfile`` reads all of a long name, and of an extended header."""
-    info = member("x", size=HUGE, type=kind)
-    path = tmp_path / "a.tar"
-    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10**8)))
-    assert path.stat().st_size < 200_000, "premise"
-    with (
-        at_most(1 << 28),
-        pytest.raises(ValueError, match=r"a\.tar is refused: a header has 1,099,511,"),
-    ):
-        convert(path, tmp_path / "out")
+HUGE, LARGE = 1 << 40, 10**8
+LARGER = "refused: it unpacks to more than 16,777.* give the directory"
+HEADER = "refused: a header has 1,099,511,"
+NONE = "not a readable archive"
+ARCHIVES = {
+    "nothing": (b"", NONE),
+    "text": (b"no archive", NONE),
+    "half a header": (b"\x1f\x8b\x08cut", NONE),
+    "half an archive": (archived("w:gz")[:60], NONE),
+    # A header of LZMA asks for gigabytes before the first byte.
+    "another compression": (archived("w:xz"), NONE),
+    "a terabyte of weights": (beginning("weights.th", size=HUGE), NONE),
+    "a terabyte of what is skipped": (beginning("log/x", size=HUGE), NONE),
+    "less than nothing": (beginning("weights.th", size=-512), NONE),
+    # A hundred thousand bytes of gzip become a hundred million.
+    "zipped weights": (
+        gzip.compress(beginning("weights.th", bytes(LARGE), size=LARGE)),
+        LARGER,
+    ),
+    "zipped, and skipped": (
+        gzip.compress(beginning("log/x", bytes(LARGE), size=LARGE)),
+        LARGER,
+    ),
+    # `tarfile` reads all of a long name, and of an extended header.
+    "a terabyte of name": (
+        beginning("x", size=HUGE, type=tarfile.GNUTYPE_LONGNAME),
+        HEADER,
+    ),
+    "a terabyte of header": (beginning("x", size=HUGE, type=tarfile.XHDTYPE), HEADER),
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_an_archive_that_unpacks_to_much_more_or_is_none(tmp_path, kind):
+    content, message = ARCHIVES[kind]
+    assert len(content) < 200_000, "premise"
+    (tmp_path / "a.tar").write_bytes(content)
+    with at_most(LARGE), pytest.raises(ValueError, match=rf"a\.tar is {message}"):
+        convert(tmp_path / "a.tar", tmp_path / "out")
+    with pytest.raises(FileNotFoundError):
+        convert(tmp_path / "b.tar", tmp_path / "out")
 
 
 def header(kind: bytes, content: bytes) -> bytes:
@@ -322,17 +300,6 @@ def test_long_names_and_odd_letters(tmp_path, name, kind):
     assert found == {n: c for n, c in contents.items() if not n.endswith("/")}
 
 
-@pytest.mark.parametrize("name", ["weights.th", "config.json", "log/unwanted"])
-def test_an_archive_that_unpacks_to_much_more(tmp_path, name):
-    """A hundred thousand bytes of gzip become a hundred million."""
-    path = write_tar(tmp_path / "a.tar.gz", {name: bytes(10**8)})
-    assert path.stat().st_size < 200_000, "premise"
-    with at_most(10**8), pytest.raises(ValueError) as caught:
-        convert(path, tmp_path / "out")
-    assert "a.tar.gz is refused: it unpacks to more than 16,777" in str(caught.value)
-    assert "give the directory" in str(caught.value)
-
-
 def test_very_many_members(tmp_path):
     """30,000 members of nothing, each a record of a kilobyte if they were kept."""
     one = member("x").tobuf(tarfile.GNU_FORMAT)
@@ -344,18 +311,6 @@ def test_very_many_members(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5_000_000
-
-
-def test_a_sparse_member(tmp_path):
-    """Of nothing but a hole of a terabyte."""
-    info = member("weights.th", type=tarfile.GNUTYPE_SPARSE)
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[483:495] = b"\x80" + HUGE.to_bytes(11, "big")
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
-    with at_most(1 << 28), pytest.raises(ValueError, match=r"weights\.th is no plain"):
-        convert(tmp_path / "a.tar", tmp_path / "out")
 
 
 READERS = {"knowledge_graph": read_edges, "aliases": read_aliases}
@@ -397,32 +352,6 @@ def test_an_archive_may_hold_more_and_begin_with_a_dot(tmp_path):
     archive = write_tar(tmp_path / "a.tar", contents | more)
     convert(archive, tmp_path / "out", **knowledge(tmp_path))
     assert load_checkpoint(tmp_path / "out").model.config.hidden_size == 9
-
-
-def archived(mode: str) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode=mode) as tar:
-        tar.addfile(member("config.json"))
-    return file.getvalue()
-
-
-NONE = {
-    "nothing": b"",
-    "text": b"no archive",
-    "half a header": b"\x1f\x8b\x08cut",
-    "half an archive": archived("w:gz")[:60],
-    # A header of LZMA asks for gigabytes before the first byte.
-    "another compression": archived("w:xz"),
-}
-
-
-@pytest.mark.parametrize("kind", NONE)
-def test_no_archive(tmp_path, kind):
-    (tmp_path / "a.tar.gz").write_bytes(NONE[kind])
-    with pytest.raises(ValueError, match=r"a\.tar\.gz is not a readable archive"):
-        convert(tmp_path / "a.tar.gz", tmp_path / "out")
-    with pytest.raises(FileNotFoundError):
-        convert(tmp_path / "b.tar.gz", tmp_path / "out")
 
 
 def over_others(namespace: str) -> dict[str, bytes]:
@@ -486,18 +415,3 @@ def test_tables_of_another_kind(tmp_path, name, content, form):
     )
     with pytest.raises(ValueError, match=rf"other\.{form}(: | holds no table)"):
         READERS[name](path)
-
-
-def test_a_malicious_graph(tmp_path, capsys):
-    class Trap:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "sprung",))
-
-    archive = write_directory(tmp_path / "a", files(*golden_archive("B")))
-    (tmp_path / "graph.pkl").write_bytes(pickle.dumps({"Q1": Trap()}))
-    command = ["convert", "kglm", "--archive", str(archive), "--output", "out"]
-    command += ["--knowledge-graph", str(tmp_path / "graph.pkl")]
-    assert main(command) == 2
-    shown = capsys.readouterr().err
-    assert "graph.pkl is refused: it asks for pathlib." in shown
-    assert not (tmp_path / "sprung").exists()

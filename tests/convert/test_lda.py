@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import random
 
@@ -18,20 +17,11 @@ from lm_latent_eval.convert.unpickling import (
     load_pickle,
 )
 from lm_latent_eval.models.checkpoint import load_checkpoint
+from tests.convert.hostile import Runs
 from tests.memory_limit import alone, at_most
 
 TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]
 LITTLE = 1 << 28
-
-
-class Runs:
-    """Asks to be restored by a shell command."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.path}",)
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +122,6 @@ def test_files_that_hold_no_topics_are_refused(tmp_path):
     assert "holds no topic model" in refused(tmp_path / "other", "scikit-learn")
 
 
-@pytest.mark.parametrize("library", ["gensim", "scikit-learn"])
-def test_code_in_a_pickle_is_not_run(tmp_path, library):
-    sprung, path = tmp_path / "sprung", tmp_path / "model"
-    path.write_bytes(pickle.dumps(Runs(sprung)))
-    assert "nothing in it was run" in refused(path, library)
-    assert not sprung.exists()
-    pickle.loads(path.read_bytes())
-    assert sprung.exists(), "premise: the pickle is malicious"
-
-
 def test_code_within_a_pipeline_is_not_run(tmp_path, pipeline):
     changed = copy.copy(pipeline)
     changed.memory = Runs(tmp_path / "sprung")
@@ -203,10 +183,8 @@ NPY = {
     % (1 << 40),
     "a negative size": b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
     "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (8,)}",
-    "strings": b"{'descr': '|S8', 'fortran_order': False, 'shape': (8,)}",
     "code": b"__import__('os').mkdir('exploded')",
     "nested": b"[" * 5000,
-    "no text": b"\xff" * 40,
 }
 
 
@@ -238,15 +216,11 @@ def numpy_array(shape=(2,), code="f8", order="<", numbers=bytes(16)):
 BAD_ARRAYS = {
     "more than there is": {"shape": (1 << 40,)},
     "a negative size": {"shape": (-2,)},
-    "sizes whose product is right": {"shape": (-1, -2)},
-    "a hundred axes": {"shape": (1,) * 100},
+    "three axes": {"shape": (1, 1, 2)},
     "a size that is none": {"shape": "2"},
     "objects": {"code": "O8"},
-    "strings": {"code": "S8"},
-    "records": {"code": [("a", "f8")]},
     "an order that is none": {"order": "x"},
     "numbers in words": {"numbers": "0" * 16},
-    "numbers in a list": {"numbers": [0.0, 0.0]},
     "too few": {"numbers": bytes(15)},
 }
 

@@ -146,12 +146,9 @@ BAD_TENSORS = {
     "larger than its numbers": (tensor([5], [1]), "numbers are missing"),
     "beyond its numbers": (tensor([2], [1], 3), "numbers are missing"),
     "stride 0": (tensor([1 << 40], [0]), "a stride of 0"),
-    "stride 0 of two": (tensor([2, 2], [1, 0]), "a stride of 0"),
     "steps that overlap": (tensor([3, 2, 2], [1, 1, 1]), "larger than the numbers"),
     "of a terabyte": (tensor([1 << 40], [1]), "larger than the numbers"),
-    "more numbers than there are": (tensor([1 << 40] * 3, [1] * 3), "larger than the"),
     "a negative size": (tensor([-4], [1]), "no shape"),
-    "a negative stride": (tensor([2], [-1], 3), "no shape"),
     "a negative offset": (tensor([2], [1], -1), "no shape"),
     "a size beyond 64 bits": (tensor([1 << 70], [1]), "no shape"),
     "more sizes than strides": (tensor([2, 2], [1]), "no shape"),
@@ -200,35 +197,28 @@ def test_numbers_that_are_only_declared(count):
 
 SPECIAL_TENSORS = {
     "sparse": lambda: torch.eye(3).to_sparse(),
-    "compressed": lambda: torch.eye(3).to_sparse_csr(),
     "meta": lambda: torch.empty(1 << 40, device="meta"),
-    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
     "a class of its own": lambda: nn.Buffer(torch.ones(2)),
     "complex": lambda: torch.ones(2, dtype=torch.complex64),
-    "float8": lambda: torch.ones(2).to(torch.float8_e4m3fn),
 }
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("kind", SPECIAL_TENSORS)
-@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:.*quantize")
 def test_tensors_of_other_kinds(kind, zipped):
     content = saved({"t": SPECIAL_TENSORS[kind]()}, zipped=zipped)
     with pytest.raises(PickleError, match=r"it asks for|neither a module nor"):
         read_torch(content)
 
 
-def test_defaults_of_functions_stay():
+@pytest.mark.parametrize("form", FORMS)
+def test_defaults_of_functions_stay(form):
     """BUILD with a dictionary would set the attributes of whatever is on the stack."""
     own = b"ctorch._utils\n_rebuild_tensor_v2\n"
     change = text("__defaults__") + b"(K\x01t"
     content = b"\x80\x02" + own + b"}" + change + b"sb."
-    for form in FORMS.values():
-        with pytest.raises(PickleError, match="the instruction BUILD"):
-            read_torch(form(content))
-    for slots in (b"N}" + change + b"s\x86b.", b"(N}" + change + b"std."):
-        with pytest.raises(PickleError):
-            read_torch(in_zip(b"\x80\x02" + own + slots))
+    with pytest.raises(PickleError, match="the instruction BUILD"):
+        read_torch(FORMS[form](content))
 
 
 def test_objects_of_no_known_class():
@@ -303,11 +293,7 @@ def branching() -> StandIn:
 
 BAD_MODULES = {
     "no table of parameters": (module(_parameters=None), "_parameters of a module is"),
-    "a list of parameters": (module(_parameters=[1]), "_parameters of a module is"),
-    "no table of modules": (module(_modules=None), "_modules of a module is no table"),
-    "a list of modules": (module(_modules=[module()]), "_modules of a module is no"),
     "no tensor": (module(_parameters={"w": 1}), "_parameters of a module holds"),
-    "no module": (module(_modules={"m": {}}), "_modules of a module holds"),
     "no name": (module(_modules={1: module()}), "_modules of a module holds"),
     "a long name": (module(_modules={"m" * 10**6: module()}), "_modules of a module"),
     "3,000 deep": (nested(3000), "within themselves, or without end"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copyreg
-import os
 import pickle
 import pickletools
 import struct
@@ -21,6 +20,7 @@ from lm_latent_eval.convert.unpickling import (
     PickleError,
     load_pickle,
 )
+from tests.convert.hostile import Runs
 from tests.memory_limit import alone
 
 SCALARS = (
@@ -92,21 +92,6 @@ def test_the_shapes_that_graphs_and_aliases_come_in(tmp_path, protocol):
 # -- refused ------------------------------------------------------------------------
 
 
-class Calls:
-    """Asks to be restored by a call."""
-
-    def __init__(self, *call) -> None:
-        self.call = call
-
-    def __reduce__(self):
-        return self.call
-
-
-def trap(folder: Path) -> tuple[str, Path]:
-    """A shell command, and the file that it would leave behind."""
-    return f"touch {folder / 'sprung'}", folder / "sprung"
-
-
 def short(text: str) -> bytes:
     return b"\x8c" + bytes([len(text)]) + text.encode()
 
@@ -117,8 +102,8 @@ def stack_global(module: str, name: str) -> bytes:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_calls_are_refused_in_every_protocol(tmp_path, protocol):
-    command, sprung = trap(tmp_path)
-    content = pickle.dumps({"Q1": [Calls(os.system, (command,))]}, protocol)
+    sprung = tmp_path / "sprung"
+    content = pickle.dumps({"Q1": [Runs(sprung)]}, protocol)
     with pytest.raises(
         PickleError, match=r"data\.pkl is refused: it asks for (posix|nt)\.system"
     ):
@@ -154,34 +139,14 @@ MALICIOUS = {
         lambda c: b"\x80\x04" + stack_global("collections.abc", "sys") + b".",
         "collections.abc.sys",
     ),
-    "getattr": (
-        lambda c: b"c__builtin__\ngetattr\n(cos\nsystem\n" + c + b"tR.",
-        "builtins.getattr",
-    ),
-    "an import": (lambda c: b"c__builtin__\n__import__\n(" + c + b"tR.", "__import__"),
-    "a constructor of objects": (
-        lambda c: b"ccopy_reg\n_reconstructor\n(c__builtin__\nobject\nNNtR.",
-        "copy_reg._reconstructor",
-    ),
-    "a list that could be enormous": (
-        lambda c: b"c__builtin__\nrange\n(J\xff\xff\xff\x7ftR.",
-        "builtins.range",
-    ),
     "INST": (lambda c: b"(" + c + b"i__builtin__\neval\n.", "INST"),
-    "OBJ": (lambda c: b"(c__builtin__\ndict\n" + c + b"o.", "OBJ"),
     "NEWOBJ": (lambda c: b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
-    "NEWOBJ_EX": (lambda c: b"\x80\x04c__builtin__\ndict\n)}\x92.", "NEWOBJ_EX"),
     "BUILD": (lambda c: b"ccollections\nCounter\n}b.", "BUILD"),
     "a name of two lines": (
         lambda c: b"\x80\x04" + stack_global("os\n", "system") + b".",
         r"os\n.system",
     ),
-    "a persistent id": (lambda c: b"P0\n.", "PERSID"),
     "a persistent id on the stack": (lambda c: b"\x80\x02K\x01Q.", "BINPERSID"),
-    "an extension": (lambda c: b"\x80\x02\x82\xf0.", "EXT1"),
-    "a long extension": (lambda c: b"\x80\x02\x83\xf0\xf0.", "EXT2"),
-    "a longer extension": (lambda c: b"\x80\x02\x84\xf0\xf0\xf0\x00.", "EXT4"),
-    "a buffer": (lambda c: b"\x80\x05\x97.", "NEXT_BUFFER"),
 }
 
 
@@ -234,8 +199,12 @@ def test_a_smaller_choice_can_be_allowed(tmp_path):
         load_pickle(path, {})
 
 
-def test_every_instruction_has_a_name():
-    assert {op.name for op in pickletools.opcodes} > INSTRUCTIONS
+def test_instructions_that_plain_data_do_not_need_are_not_carried_out():
+    assert {op.name for op in pickletools.opcodes} - INSTRUCTIONS == {
+        *("INST", "OBJ", "NEWOBJ_EX"),
+        *("EXT1", "EXT2", "EXT4"),
+        *("PERSID", "NEXT_BUFFER", "READONLY_BUFFER"),
+    }
 
 
 # -- damaged ------------------------------------------------------------------------
@@ -281,8 +250,6 @@ TWICE = (
     + b"0"
     + b"".join(get(i) + get(i) + b"\x86" + put(i + 1) + b"0" for i in range(50))
 )
-DEEP = b"K\x01" + b"\x85" * 1_000_000
-WIDE = b"(" + b"N" * 50_000 + b"t" + put(0) + b"0"
 NAMES = b"(" + b"\x8c\0" * 50_000 + b"t" + put(0) + b"0"
 BOTH = b"".join(b"]" + put(i) + (get(i - 1) + b"a") * 2 for i in range(1, 23))
 PRIME = 2**61 - 1
@@ -294,7 +261,6 @@ LABOURS = {
     "a key that is twice itself": (b"}" + TWICE + get(50) + b"Ns.", NO_KEY),
     "keys that are": (b"}(" + TWICE + get(50) + b"Nu.", NO_KEY),
     "keys at once": (b"(" + TWICE + get(50) + b"Nd.", NO_KEY),
-    "a deep key": (b"}" + DEEP + b"Ns.", NO_KEY),
     "a member": (b"\x8f(" + TWICE + get(50) + b"\x90.", NO_KEY),
     "a member of a frozen set": (b"(" + TWICE + get(50) + b"\x91.", NO_KEY),
     "a member of a called set": (
@@ -306,13 +272,6 @@ LABOURS = {
         NO_KEY,
     ),
     "a wide key again and again": (b"}" + NAMES + (get(0) + b"Ns") * 50_000, NO_KEY),
-    "keys of a called dictionary": (
-        b"ccollections\nOrderedDict\n("
-        + NAMES
-        + (get(0) + b"N\x86") * 50_000
-        + b"l\x85R.",
-        NO_KEY,
-    ),
     "a number of many digits as a key": (
         b"}\x8b" + struct.pack("<i", 2_000_000) + b"\x7f" * 2_000_000 + b"Ns.",
         NO_KEY,
@@ -330,17 +289,9 @@ LABOURS = {
         b"](" + b"N" * 50_000 + b"e" + put(0) + COPY * 50_000 + b".",
         AGAIN,
     ),
-    "a string cut": (
-        b"X" + struct.pack("<i", 50_000) + b"x" * 50_000 + put(0) + COPY * 50_000,
-        AGAIN,
-    ),
     "empty sets": (b"\x80\x04](" + b"\x8f" * 3_000_000 + b"e.", AGAIN),
     "a list of twice a list": (b"]" + put(0) + BOTH + b".", TREE),
     "a list within itself": (b"]" + put(0) + get(0) + b"a.", TREE),
-    "a wide list again and again": (
-        b"]" + WIDE + (get(0) + b"a") * 50_000 + b".",
-        TREE,
-    ),
     "a long string again and again": (
         b"]X"
         + struct.pack("<i", 50_000)

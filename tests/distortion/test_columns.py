@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
-from lm_latent_eval.ledger.files import only_writer
 
 ABOUT = {"first": 5, "num_sequences": 7, "rows_each": 2, "shard_size": 3}
 
@@ -47,39 +46,6 @@ def test_what_is_written_is_read(tmp_path):
     assert same(expected[expected.index == 7], rows(range(7, 8)))
 
 
-def test_two_do_not_write_at_once(tmp_path):
-    message = f"another run is writing into {tmp_path}: wait"
-    with only_writer(tmp_path, "all"), pytest.raises(ValueError, match=message):
-        ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
-
-
-def test_an_interrupted_run_goes_on(tmp_path):
-    asked = []
-
-    def stops(indices: range) -> Columns:
-        asked.extend(indices)
-        if 9 in indices:
-            raise KeyboardInterrupt
-        return rows(indices)
-
-    with pytest.raises(KeyboardInterrupt):
-        ScoresFolder.fill(tmp_path, ABOUT, stops, at_once=1, quiet=True)
-    assert asked == [5, 5, 6, 7, 8, 9]  # the first before there is a folder
-    with pytest.raises(ValueError, match=r"00001.arrow is missing or cut short: score"):
-        ScoresFolder.open(tmp_path)
-    asked.clear()
-
-    def goes_on(indices: range) -> Columns:
-        asked.extend(indices)
-        return rows(indices)
-
-    ScoresFolder.fill(tmp_path, ABOUT, goes_on, at_once=1, quiet=True)
-    assert asked == [8, 9, 10, 11]
-    assert same(ScoresFolder.open(tmp_path).columns(), rows(range(5, 12)))
-    with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
-        ScoresFolder.fill(tmp_path, ABOUT | {"first": 6}, rows, quiet=True)
-
-
 def test_a_shard_without_its_last_rows_is_noticed(tmp_path):
     ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
     path = tmp_path / "shards" / "00002.arrow"
@@ -97,6 +63,9 @@ def test_unequal_lengths():
 def test_a_folder_of_something_else(tmp_path):
     with pytest.raises(ValueError, match="is not the settings of a scores"):
         ScoresFolder.open(tmp_path)
+    ScoresFolder.fill(tmp_path / "a", ABOUT, rows, quiet=True)
+    with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
+        ScoresFolder.fill(tmp_path / "a", ABOUT | {"first": 6}, rows, quiet=True)
     with pytest.raises(ValueError, match="is not the settings of a trajectory"):
         Trajectory.open(tmp_path)
 

@@ -51,19 +51,6 @@ def test_bets_total_one(max_order, strength):
     assert sum(map(math.exp, capitals)) / 3**5 == pytest.approx(1, abs=1e-12)
 
 
-def test_no_gambler_beats_the_entropy():
-    """Exactly, over every text of seven symbols of a lopsided source."""
-    p = {"a": 0.7, "b": 0.2, "c": 0.1}
-    entropy = -sum(q * math.log(q) for q in p.values())
-
-    expected = sum(
-        math.prod(p[x] for x in text) * gamble(text, "abc", max_order=2).rate.nats
-        for text in itertools.product("abc", repeat=7)
-    )
-    assert expected > entropy
-    assert expected < math.log(3) + math.log(2) / 7, "nor loses more than he shares out"
-
-
 def test_bets_by_hand():
     """aba with alpha 1: 1/2, then (0 + 1/2)/2, then (1 + 1/2)/3 at order 1."""
     first = 1 / 2 * 1 / 4 * 1 / 2

@@ -9,7 +9,7 @@ import pytest
 from lm_latent_eval.text.encoder import reader
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import UNKNOWN
-from tests.tiny_checkpoint import UTTERED, orthography, tokenizer
+from tests.tiny_checkpoint import orthography, tokenizer
 
 TEXT = "the zebra saw  Ada."
 """Known, unknown, known, copied, known; with one space too many."""
@@ -77,12 +77,6 @@ def test_words_are_priced_by_their_ids_too(words, writing):
     assert spelled.price(ids) == [ada, 0.0, bo]
     penalized = reader(words, "penalized", num_unknown_types=7)
     assert penalized.price(ids) == pytest.approx([-math.log(7), 0, -math.log(7)])
-
-
-def test_a_vocabulary_is_excluded_from_spelling(words, writing):
-    assert words.vocabulary == sorted(UTTERED, key=words.tokenizer.token_to_id)
-    inside = writing.spelling.log_mass(words.vocabulary).exp().sum().item()
-    assert writing.spelling.log_outside.item() == pytest.approx(math.log1p(-inside))
 
 
 def test_the_policy_is_the_strictest_there_is(words, writing):

@@ -105,12 +105,6 @@ def test_what_counts_as_a_word(text, expected):
     assert split(text) == expected
 
 
-def test_a_lone_surrogate_is_an_unknown_word(words):
-    result = words("cat\ud83e cat")
-    assert result.ids == [6, UNKNOWN, 6]
-    assert result.starts == [0, 3, 5]
-
-
 @given(
     st.text(st.characters(codec=None))
     | st.lists(st.sampled_from([*"aé1.,'’-<>()\0 \n", "🦊", "<unk>", "'s"])).map(

@@ -52,13 +52,6 @@ def _add_sample(steps: Commands) -> None:
         metavar="TOKENS",
         help="cut longer sequences; the end counts as a token (default: 128)",
     )
-    sample.add_argument(
-        "--shard-size",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="sequences a file (default: 10000)",
-    )
     causal = sample.add_argument_group("causal and latent LMs")
     causal.add_argument(
         "--temperature", type=float, help="of a causal LM's softmax (default: 1)"
@@ -112,7 +105,6 @@ def _sample(args: argparse.Namespace) -> None:
         seed=args.seed,
         first=args.first,
         max_length=args.max_length,
-        shard_size=args.shard_size,
     )
     print(f"wrote {corpus.directory}")
 

@@ -103,12 +103,6 @@ def _add_options(train: argparse.ArgumentParser) -> None:
         metavar="NORM",
         help="scale longer gradients to it; 0 leaves them (default: 1)",
     )
-    options.add_argument(
-        "--patience",
-        type=int,
-        metavar="EPOCHS",
-        help="stop after so many without a new lowest validation loss (default: never)",
-    )
     options.add_argument("--seed", type=int, default=0, help="default: 0")
     options.add_argument("--bf16", action="store_true", help="mixed precision")
     add_options(options, OpeningOptions, ("device",))
@@ -128,7 +122,6 @@ def _train(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         micro_batch=args.micro_batch,
         max_grad_norm=args.max_grad_norm,
-        patience=args.patience,
         seed=args.seed,
         bf16=args.bf16,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -38,8 +37,8 @@ class Grammar:
         ...     "words": ["plums", "grow", "quickly"],
         ...     "rules": {"S": {"plums V": 1}, "V": {"grow": 0.75, "V quickly": 0.25}},
         ... })
-        >>> round(grammar.expected_length, 3)
-        2.333
+        >>> grammar.rules["V"]
+        {('grow',): 0.75, ('V', 'quickly'): 0.25}
     """
 
     start: str
@@ -90,21 +89,7 @@ class Grammar:
         grammar._check_growth()
         return grammar
 
-    @cached_property
-    def expected_length(self) -> float:
-        """Words of a sequence, on average, its end not counted."""
-        symbols = list(self.rules)
-        own_words = [
-            sum(
-                p * sum(part not in self.rules for part in right) for right, p in rights
-            )
-            for rights in (self.rules[symbol].items() for symbol in symbols)
-        ]
-        # lengths = own words + growth @ lengths
-        lengths = np.linalg.solve(np.eye(len(symbols)) - self._growth, own_words)
-        return float(lengths[symbols.index(self.start)])
-
-    @cached_property
+    @property
     def _growth(self) -> NDArray[np.float64]:
         """How many B one rewriting of A leaves on average, [A, B]."""
         place = {symbol: number for number, symbol in enumerate(self.rules)}

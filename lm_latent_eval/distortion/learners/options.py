@@ -19,7 +19,7 @@ class TrainingOptions:
     """How to train; the defaults are those of LeBrun et al. (2022), section 3.3.
 
     Attributes:
-        epochs: At most; all of them unless there is ``patience``.
+        epochs: How many; the weights are those after the best one.
         learning_rate: Of Adam (epsilon 1e-8, no weight decay), constant but halved at
             the end of every epoch whose validation loss is not below the lowest so far.
         batch_size: Sequences an update.
@@ -27,7 +27,6 @@ class TrainingOptions:
             memory; moves numbers by rounding alone. None is all of them.
         max_grad_norm: Longer gradients are scaled to this norm; 0 leaves them. The
             paper names none; 1 is the default of the Trainer.
-        patience: Stop after so many epochs without a new lowest validation loss.
         seed: Of the initial weights, the order of sequences and dropout.
         bf16: Compute in bfloat16 where autocast does; the weights stay float32, and
             so do all scores.
@@ -38,7 +37,6 @@ class TrainingOptions:
     batch_size: int = 128
     micro_batch: int | None = None
     max_grad_norm: float = 1.0
-    patience: int | None = None
     seed: int = 0
     bf16: bool = False
 
@@ -48,7 +46,7 @@ class TrainingOptions:
         Raises:
             ValueError: If there is such.
         """
-        for name in ("epochs", "batch_size", "micro_batch", "patience"):
+        for name in ("epochs", "batch_size", "micro_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: expected at least 1")
@@ -152,8 +150,3 @@ class History:
     def best(self) -> Epoch:
         """The first epoch of the lowest validation loss."""
         return min(self.epochs, key=lambda epoch: epoch.dev_nats_per_token)
-
-    @property
-    def waited(self) -> int:
-        """Epochs since the best one."""
-        return len(self.epochs) - self.best.epoch if self.epochs else 0

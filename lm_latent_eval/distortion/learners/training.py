@@ -371,10 +371,7 @@ class _Run:
         return dev_loss
 
     def _is_over(self, history: History) -> bool:
-        patience = self.options.patience
-        return len(history.epochs) >= self.options.epochs or (
-            patience is not None and history.waited >= patience
-        )
+        return len(history.epochs) >= self.options.epochs
 
     def _learner(self, model: Any) -> CausalLanguage:
         vocabulary, at_once = self.data.vocabulary, self.options.computed_at_once

@@ -18,8 +18,6 @@ from lm_latent_eval.distortion.statistics.error_groups import (
 from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
 from lm_latent_eval.distortion.statistics.productivity import (
     ProductivityCurve,
-    good_turing,
     mean_sentence_perplexity,
-    potential_productivity,
     productivity_stderr,
 )

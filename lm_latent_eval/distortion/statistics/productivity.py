@@ -18,8 +18,7 @@ Here too: the mean of sentence perplexities, as opposed to corpus perplexity.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Self
@@ -29,62 +28,6 @@ from torch import Tensor
 from lm_latent_eval.distortion.statistics.bins import checked_integers, checked_log_p
 from lm_latent_eval.estimators.checks import checked_count
 from lm_latent_eval.estimators.standard_errors import mean_stderr
-
-
-def potential_productivity(counts: Mapping[Hashable, int] | Iterable[int]) -> float:
-    r"""Estimate the probability that the next event is new.
-
-    .. math:: \hat{\mathcal P}_N = \frac{N_1}{N}
-
-    Args:
-        counts: How often each type occurred, a mapping or its values.
-
-    Returns:
-        A probability; 1 if no event occurred twice.
-
-    Raises:
-        ValueError: If there is no type, or a count is no whole number above 0.
-
-    Example:
-        >>> potential_productivity(Counter("abracadabra"))  # c and d, once each
-        0.18181818181818182
-
-    Reference:
-        LeBrun et al. (2022), equation 4.
-    """
-    types = _types_by_count(counts)
-    return types[1] / _num_events(types)
-
-
-def good_turing(counts: Mapping[Hashable, int] | Iterable[int], m: int) -> float:
-    r"""Estimate the probability of a type that occurred m times.
-
-    .. math:: \frac{m + 1}{N} \frac{N_{m+1}}{N_m}
-
-    Args:
-        counts: How often each type occurred, a mapping or its values.
-        m: At least 1. How many types occurred never is not known; all of them
-            together have :func:`potential_productivity`.
-
-    Returns:
-        A probability; 0 if no type occurred m + 1 times (the counts are not smoothed).
-
-    Raises:
-        ValueError: As :func:`potential_productivity`, or if m is no whole number above
-            0, or no type occurred m times.
-
-    Example:
-        >>> good_turing(Counter("abracadabra"), 1)  # b and r twice, c and d once
-        0.18181818181818182
-
-    Reference:
-        LeBrun et al. (2022), equation 3.
-    """
-    checked_count(m, "m")
-    types = _types_by_count(counts)
-    if types[m] == 0:
-        raise ValueError(f"no type occurred {m} times: none to have a probability")
-    return (m + 1) / _num_events(types) * types[m + 1] / types[m]
 
 
 def productivity_stderr(num_events: int, num_once: int, num_twice: int) -> float:
@@ -218,21 +161,6 @@ def _ascending(sample_sizes: Sequence[int]) -> Iterator[int]:
     if not sample_sizes or sorted(set(sample_sizes)) != [*sample_sizes]:
         raise ValueError(f"sample sizes must be ascending; got {list(sample_sizes)}")
     return iter(sample_sizes)
-
-
-def _types_by_count(counts: Mapping[Hashable, int] | Iterable[int]) -> Counter[int]:
-    """Return N_m for every m that occurs."""
-    values = counts.values() if isinstance(counts, Mapping) else counts
-    types = Counter(values)
-    for times in types:
-        checked_count(times, "a count")
-    if not types:
-        raise ValueError("no counts: nothing can be said of the next event")
-    return types
-
-
-def _num_events(types: Counter[int]) -> int:
-    return sum(times * number for times, number in types.items())
 
 
 def mean_sentence_perplexity(log_p: Tensor, num_tokens: Tensor) -> tuple[float, float]:

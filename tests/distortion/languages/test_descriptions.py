@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.catalog import examples, load_language
-from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import AMBIGUOUS
 
@@ -15,17 +14,14 @@ RULES = {
         {"S": {"S S": 0.6, "a": 0.4}},
         "infinite: each rewriting leaves 1.2 symbols .* those of S$",
     ),
-    "critical": ({"S": {"S S": 0.5, "a": 0.5}}, "infinite: each rewriting leaves 1 "),
     "through another": (
         {"S": {"A": 1}, "A": {"B B": 0.7, "a": 0.3}, "B": {"A": 1}},
         "those of A, B",
     ),
     "total": ({"S": {"a": 0.5, "b": 0.4}}, "rules of S: the probabilities total 0.9,"),
-    "zero": ({"S": {"a": 1, "b": 0}}, "'b' has the probability 0; expected more than"),
     "negative": ({"S": {"a": 1.5, "b": -0.5}}, "'a' has the probability 1.5"),
     "text": ({"S": {"a": "1"}}, "'a' has '1'; expected a probability"),
     "none": ({"S": {}}, "rules of S: expected names and their probabilities"),
-    "list": ({"S": [1]}, "rules of S: expected names"),
     "unknown": ({"S": {"a NP": 1}}, "S -> a NP: NP is neither a symbol with rules nor"),
     "unreachable": (
         {"S": {"a": 1}, "A": {"B": 1}, "B": {"a": 1}},
@@ -103,12 +99,3 @@ def test_built_in_languages(name, tmp_path):
     assert sample.log_p.isfinite().all()
     said = {token for ids in sample.sequences for token in ids}
     assert len(said) > 0.8 * language.vocab_size
-
-
-def test_the_tokenizer_of_a_language():
-    tokenizer = word_tokenizer(["plums", "grow"])
-    assert tokenizer("grow plums").input_ids == [3, 2]
-    assert tokenizer.decode([3, 2, 1]) == "grow plums </s>"
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
-    with pytest.raises(Exception, match=r"Missing .UNK."):
-        tokenizer("pears")

@@ -1,13 +1,17 @@
-"""The inside and prefix algorithms against derivations listed one by one."""
+"""Grammars against derivations listed one by one: probabilities, draws, brackets."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import product
 
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from lm_latent_eval.distortion.catalog import load_language
+from lm_latent_eval.distortion.languages.grammar import Derivation, Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
 
@@ -43,26 +47,102 @@ def test_sequences_too_improbable_for_a_float():
     assert found.tolist() == pytest.approx([expected, expected + math.log(0.2)])
 
 
-def test_the_example_agrees_by_hand():
-    language = load_language("agreement")
-    ids = {word: 2 + n for n, word in enumerate(language.grammar.words)}
+# Derivations
 
-    def p(text: str) -> float:
-        return language.log_p([[*(ids[w] for w in text.split()), 1]]).exp().item()
+# Without circles of single symbols, so that a sequence has a finite number of them.
+FINITE = {
+    "kind": "pcfg",
+    "start": "S",
+    "words": ["a", "b"],
+    "rules": {
+        "S": {"S S": 0.15, "S A S": 0.1, "a": 0.35, "A": 0.4},
+        "A": {"a": 0.5, "a S": 0.2, "b": 0.3},
+    },
+}
 
-    assert p("the gardener sleeps") == pytest.approx(
-        0.55 * 0.72 * 0.62 * 0.5 * 0.22, rel=1e-12
+
+def every(language, parts, words):
+    """List the derivations of words from parts: brackets and probability of each."""
+    rules = language.grammar.rules
+    if len(parts) == 1 and parts[0] not in rules:
+        return [(f"(_ {parts[0]})", 1.0)] if list(words) == list(parts) else []
+    if len(parts) == 1:
+        found = []
+        for right, p in rules[parts[0]].items():
+            for inner, q in every(language, right, words):
+                if len(right) == 1 and right[0] not in rules:
+                    inner = right[0]
+                found.append((f"({parts[0]} {inner})", p * q))
+        return found
+    return [
+        (f"{one} {other}", p * q)
+        for k in range(1, len(words) - len(parts) + 2)
+        for (one, p), (other, q) in product(
+            every(language, parts[:1], words[:k]), every(language, parts[1:], words[k:])
+        )
+    ]
+
+
+@pytest.mark.parametrize("make", [pcfg, lambda: load_language("agreement")])
+def test_the_words_are_those_of_the_sample(make):
+    language = make()
+    sample = language.sample(5, range(200), 10_000).sequences
+    for index, ids in enumerate(sample):
+        words = language.derivation(5, index).words
+        assert [language.grammar.words[i - 2] for i in ids[:-1]] == [*words]
+    assert language.derivation(6, 3) != language.derivation(5, 3)
+
+
+def test_derivations_of_a_sequence_follow_their_posterior():
+    language, words, number = PCFG(FINITE), ("a", "a", "a"), 30_000
+    listed = dict(every(language, ("S",), words))
+    total = sum(listed.values())
+    assert total == pytest.approx(language.log_p([[2, 2, 2, 1]]).exp().item(), rel=1e-9)
+    drawn = (language.derivation(0, index) for index in range(number))
+    counts = Counter(each.brackets() for each in drawn if each.words == words)
+    assert counts.keys() <= listed.keys()
+    share = counts.total() / number
+    assert abs(share - total) < 4 * math.sqrt(total * (1 - total) / number)
+    expected = {name: p / total * counts.total() for name, p in listed.items()}
+    common = [name for name, count in expected.items() if count >= 5]
+    rare = [name for name in expected if name not in common]
+    assert len(common) >= 8, "premise: enough to compare"
+    observed = [counts[name] for name in common]
+    wanted = [expected[name] for name in common]
+    if rare:
+        observed.append(sum(counts[name] for name in rare))
+        wanted.append(sum(expected[name] for name in rare))
+    assert chisquare(observed, wanted).pvalue > 1e-3
+
+
+def test_phrases_and_brackets_by_hand():
+    steps = ["S", "N", "A", "old", None, "N", "fox", None, None, "V", "W", "naps"]
+    steps += [None, None, "now", None]
+    found = Derivation.of(steps, "SNAVW")
+    assert found.words == ("old", "fox", "naps", "now")
+    assert found.phrases == (
+        Phrase("S", 0, 3),
+        Phrase("N", 0, 1),
+        Phrase("A", 0, 0),
+        Phrase("N", 1, 1),
+        Phrase("V", 2, 2),
+        Phrase("W", 2, 2),
     )
-    assert p("the gardener sleep") == 0
-    assert p("two foxes that the judge sees wait") == pytest.approx(
-        0.33 * (0.08 * 0.17 * 0.28 * (0.72 * 0.62 * 0.24) * 0.7) * 0.21, rel=1e-12
+    assert found.brackets() == "(S (N (A old) (N fox)) (V (W naps)) (_ now))"
+
+
+def test_a_deep_derivation():
+    """Right recursion of thousands of symbols."""
+    language = PCFG(
+        {
+            "kind": "pcfg",
+            "start": "S",
+            "words": ["a"],
+            "rules": {"S": {"a S": 0.9999, "a": 0.0001}},
+        }
     )
-
-
-def test_expected_length():
-    language = pcfg()
-    sample = language.sample(0, range(3000), 100_000)
-    lengths = torch.tensor([len(ids) - 1.0 for ids in sample.sequences])
-    error = lengths.std() / math.sqrt(len(lengths))
-    assert error < 0.05 * language.grammar.expected_length, "premise"
-    assert abs(lengths.mean() - language.grammar.expected_length) < 4 * error
+    longest = max((language.derivation(0, i) for i in range(5)), key=lambda d: d.words)
+    n = len(longest.words)
+    assert n > 2000, "premise"
+    assert longest.phrases[1] == Phrase("S", 1, n - 1)
+    assert longest.brackets().endswith("(S a" + ")" * n)

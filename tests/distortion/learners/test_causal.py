@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -18,7 +16,6 @@ from lm_latent_eval.distortion.learners.architectures import (
     PretrainedStart,
     named_size,
 )
-from lm_latent_eval.estimators import Bound
 from tests.distortion.languages.tiny import gpt2
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, draw
 
@@ -27,22 +24,6 @@ def save(directory, model, words=("a", "b", "never")):
     model.save_pretrained(directory)
     word_tokenizer(words).save_pretrained(directory)
     return directory
-
-
-def test_scores_are_products_of_predictions(tmp_path):
-    corpus, model = draw(tmp_path / "corpus", 30), gpt2(vocab_size=5).eval().eval()
-    path = save(tmp_path / "model", model)
-    learner = load_causal_learner(path, corpus, dtype=torch.float64, batch_size=7)
-    sequences = corpus.reader()(corpus.indices).ids
-    sequences += [sequences[0][:1], [2, 2, 4, 1]]
-    found = learner.score(sequences, range(len(sequences)))
-    for ids, log_p in zip(sequences, found.log_p.tolist(), strict=True):
-        predicted = model(torch.tensor([[0, *ids[:-1]]])).logits[0].softmax(-1)
-        p = predicted[range(len(ids)), ids].prod().item()
-        assert log_p == pytest.approx(math.log(p), rel=1e-12)
-    assert found.stderr.tolist() == [0.0] * len(sequences)
-    assert found.log_p.dtype == found.stderr.dtype == torch.float64
-    assert learner.bound is Bound.EXACT
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

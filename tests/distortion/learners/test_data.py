@@ -16,7 +16,6 @@ from lm_latent_eval.distortion.learners.data import (
     TextData,
     check_apart,
     open_data,
-    padded,
 )
 from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import MAX_LENGTH, draw
@@ -144,14 +143,3 @@ def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):
         for row in batch["labels"].tolist()
     ]
     assert read == [tuple(data.sequences(0)[place].tolist()) for place in orders[1]]
-
-
-def test_rows_predict_every_token_from_those_before():
-    rows = [np.array(ids, dtype=np.int32) for ids in ([5, 1], [6, 7, 6, 8], [1])]
-    found = padded(rows, begin_id=3)
-    assert found["labels"].tolist() == [
-        [5, 1, -100, -100],
-        [6, 7, 6, 8],  # cut: no end
-        [1, -100, -100, -100],
-    ]
-    assert found["input_ids"].tolist() == [[3, 5, 1, 3], [3, 6, 7, 6], [3, 1, 3, 3]]

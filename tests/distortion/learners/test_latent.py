@@ -1,8 +1,7 @@
-"""Estimated likelihoods as a learner."""
+"""Estimated and exact likelihoods of latent models as learners."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,6 @@ from lm_latent_eval.distortion.learners.latent import (
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
@@ -34,6 +32,7 @@ from tests.distortion.learners.tiny_rnng import (
     checkpoint,
     sequences,
 )
+from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_tree, trees
 
 SENTENCE = [2, 3, 3, 2, 3, END_ID]
@@ -56,34 +55,6 @@ def lstm() -> Checkpoint:
     return Checkpoint("lstm", model, tokenizer, Path("untrained"))
 
 
-def test_estimates_have_the_means_that_they_should():
-    """The weight of one draw, E w = p; its logarithm, E log w = log p - KL(q | p)."""
-    model, copies = checkpoint().model, 2000
-    batch = TokenBatch.collate([[IDS[token] for token in SENTENCE]], first=START)
-    listed, proposal = trees([every_tree(5)], "eos"), checkpoint().model.proposal("crf")
-    log_q = proposal.log_prob(proposal.encode(batch), listed)[0]
-    log_w = model.log_joint(model.encode(batch), listed)[0] - log_q
-    elbo = (log_q.exp() * log_w).sum()
-    truth = (log_q + log_w).logsumexp(-1)
-
-    few, many = (
-        latent(num_samples=k, proposal="crf").score([SENTENCE] * copies, range(copies))
-        for k in (1, 10)
-    )
-    ratio = (few.log_p - truth).exp()
-    stderr = ratio.std() / math.sqrt(copies)
-    assert 1e-3 < stderr < 0.05, "premise: precise enough to notice a bias"
-    assert abs(ratio.mean() - 1) < 4 * stderr
-    stderr = few.log_p.std() / math.sqrt(copies)
-    assert truth - elbo > 5 * stderr, "premise: the bias can be seen"
-    assert abs(few.log_p.mean() - elbo) < 4 * stderr
-    assert few.log_p.mean() < many.log_p.mean()
-    assert few.stderr.tolist() == [math.inf] * copies
-    # What it says of its error is what the error is, as far as draws can tell.
-    spread = many.stderr.square().mean().sqrt().item()
-    assert spread == pytest.approx(many.log_p.std().item(), rel=4 / math.sqrt(copies))
-
-
 def test_an_estimate_depends_on_its_number_and_the_seed_alone():
     some = sequences(4)
     indices = [*range(100, 100 + len(some))]
@@ -91,15 +62,9 @@ def test_an_estimate_depends_on_its_number_and_the_seed_alone():
     narrow = latent(num_samples=5, proposal="crf", batch_size=2).score(
         some[::-1], indices[::-1]
     )
-    torch.testing.assert_close(narrow.log_p.flip(0), together.log_p, rtol=0, atol=1e-10)
-    torch.testing.assert_close(
-        narrow.stderr.flip(0), together.stderr, rtol=0, atol=1e-10
-    )
-    for n, ids in enumerate(some):
-        alone = latent(num_samples=5, proposal="crf").score([ids], [indices[n]])
-        torch.testing.assert_close(
-            alone.log_p, together.log_p[n : n + 1], rtol=0, atol=1e-10
-        )
+    for name in ("log_p", "stderr"):
+        one, other = getattr(narrow, name).flip(0), getattr(together, name)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     long = torch.tensor([len(ids) > 3 for ids in some])
     for other in (
         latent(num_samples=5, proposal="crf").score(some, [i + 1 for i in indices]),
@@ -149,20 +114,6 @@ def test_a_sequence_is_not_cut_into_sentences():
     assert abs(cut[0].log_evidence - expected.item()) > 0.1
 
 
-def test_bounds_are_those_of_the_estimates():
-    redrawn = {"chib", "l2r"}  # of models that languages are not
-    weights = {  # of exact and dpf with their mark: proven, and cut
-        "exact": [-1.0, 0.0],
-        "mixed": [-1.0, -2.0, -2.0],
-        "dpf": [-1.0] * 12 + [-math.inf],
-    }
-    for name in ESTIMATORS.ours.keys() - redrawn:
-        log_w = torch.tensor(weights.get(name, [-1.0, -2.0]), dtype=torch.float64)
-        number = 5 if name == "dpf" else 2
-        found = ESTIMATORS[name](number).estimate(log_w, 2)
-        assert found.bound is ESTIMATORS[name].bound
-
-
 def test_a_model_without_latents_is_exact():
     """Its sequences may be empty; all of them and longer beginnings total one."""
     words = dict(enumerate(tiny_checkpoint.UTTERED, start=2))
@@ -183,7 +134,7 @@ def test_a_model_without_latents_is_exact():
 
 def test_a_sentence_has_words():
     found = latent(num_samples=4).score([[END_ID], SENTENCE], [0, 1])
-    assert found.log_p[0] == -torch.inf
+    assert found.log_p[0] == exact().score([[END_ID]]).log_p[0] == -torch.inf
     assert found.log_p[1].isfinite()
     assert latent().score([], []).log_p.shape == (0,)
 
@@ -229,6 +180,44 @@ def test_models_and_options_that_do_not_apply():
         latent(target_stderr=0.1)
     with pytest.raises(ValueError, match="unk='spelled': a learner knows every word"):
         latent(unk="spelled")
+
+
+# Exact sums
+
+
+def exact(**options):
+    return EveryTree(checkpoint(), WORDS, END_ID, **options)
+
+
+def test_it_sums_over_every_tree():
+    model, some = checkpoint().model, sequences(5)
+    expected = []
+    for ids in some:
+        listed = trees([every_tree(len(ids) - 1)], "eos")
+        batch = TokenBatch.collate([[IDS[token] for token in ids]], first=START)
+        expected.append(model.log_joint(model.encode(batch), listed).logsumexp(-1)[0])
+    found = exact().score(some, range(len(some)))
+    torch.testing.assert_close(found.log_p, torch.stack(expected), rtol=0, atol=1e-10)
+    assert found.stderr.tolist() == [0.0] * len(some)
+    assert exact().bound is Bound.EXACT
+
+
+def test_sequences_that_cannot_be_summed():
+    learner = exact(max_words=3)
+    with pytest.raises(
+        ValueError,
+        match="2 of 3 sequences have more than 3 words: number 8 has 4, and 5 trees",
+    ):
+        learner.score([[2, 1], [2, 2, 2, 2, 1], [2, 3, 2, 3, 1]], [7, 8, 9])
+    with pytest.raises(ValueError, match="1 of 1 sequences have no end"):
+        learner.score([[2, 2]], [7])
+    with pytest.raises(ValueError, match="max_words=0: expected at least 1"):
+        exact(max_words=0)
+    with pytest.raises(ValueError, match="holds a entitynlm model, whose latents"):
+        EveryTree(replace(checkpoint(), name="entitynlm", model=entitynlm()), WORDS, 1)
+
+
+# Files
 
 
 def saved(directory: Path) -> Path:

@@ -10,13 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.learners.architectures import ARCHITECTURES
 from lm_latent_eval.distortion.learners.lstm import (
     LSTMForCausalLM,
     LSTMForCausalLMConfig,
 )
-from tests.distortion.languages.tiny import records
 
 
 def lstm(vocab_size: int = 4, num_layers: int = 2) -> LSTMForCausalLM:
@@ -131,18 +129,6 @@ def test_generates_what_is_most_probable():
             log_p[1] = -torch.inf  # no end before the fifth
             said.append(int(log_p.argmax()))
         assert row[-5:] == said[-5:]
-
-
-def test_is_a_language_whose_probabilities_total_one():
-    language = CausalLanguage(lstm(), 4.0, 0, 1, batch_size=7)
-    every = records(language, 5)
-    total = language.log_p(every).exp().sum().item()
-    assert total == pytest.approx(1, abs=1e-12)
-    drawn = language.sample(3, range(100), 5)
-    assert len({*map(len, drawn.sequences)}) > 2, "premise: some end before others"
-    torch.testing.assert_close(
-        drawn.log_p, language.log_p(drawn.sequences), rtol=1e-12, atol=1e-12
-    )
 
 
 def test_folder_loads_here_and_where_the_package_is_missing(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,5 +24,25 @@ def written(path: Path) -> str:
     return path.with_name(path.name + ".svg").read_text(encoding="utf-8")
 
 
+def says(folder: Path, draw, texts: tuple[str, ...]) -> str:
+    """Expect a figure with texts in some hundred kilobytes; return its SVG."""
+    draw(folder / "figure")
+    svg = written(folder / "figure")
+    assert [text for text in texts if text not in svg] == []
+    assert len(svg) < 300_000
+    return svg
+
+
+def refused(folder: Path, message: str, draw) -> None:
+    """Expect an error, and no file."""
+    with pytest.raises(ValueError, match=message):
+        draw(folder / "figure")
+    assert not list(folder.iterdir())
+
+
 def points(line) -> list[tuple[float, float]]:
     return [tuple(each) for each in line.get_xydata().tolist()]
+
+
+def corners(band) -> set[tuple[float, float]]:
+    return {tuple(each) for each in band.get_paths()[0].vertices.tolist()}

@@ -20,47 +20,47 @@ def comparison(error, true=TRUE, **changes):
     return Comparison.of(columns(true, true + error, **changes))
 
 
+def epochs(*means):
+    return {"m": [columns(TRUE, TRUE + NOISE + mean) for mean in means]}
+
+
 def verdicts(cases):
     return [case.verdict for case in cases]
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (NOISE - 1, ClaimVerdict.HOLDS),
-        (NOISE + 1, ClaimVerdict.FAILS),
-        (NOISE - NOISE.mean(), ClaimVerdict.UNDECIDED),
-        # Most are overestimated a little, and some underestimated a lot.
-        (torch.where(TRUE.median() - 10 > TRUE, -50.0, 0.1), ClaimVerdict.FAILS),
-        # The mean is below 0, and nobody can tell of the majority.
-        (torch.where(torch.arange(1000) % 2 == 0, -0.2, 0.1), ClaimVerdict.UNDECIDED),
-    ],
+HOLDS, FAILS, UNDECIDED = (
+    ClaimVerdict.HOLDS,
+    ClaimVerdict.FAILS,
+    ClaimVerdict.UNDECIDED,
 )
-def test_underestimation(error, expected):
-    assert verdicts(claims.underestimation({"m": comparison(error)})) == [expected]
+UNDERESTIMATION = [
+    (NOISE - 1, HOLDS),
+    (NOISE + 1, FAILS),
+    (NOISE - NOISE.mean(), UNDECIDED),
+    # Most are overestimated a little, and some underestimated a lot.
+    (torch.where(TRUE.median() - 10 > TRUE, -50.0, 0.1), FAILS),
+    # The mean is below 0, and nobody can tell of the majority.
+    (torch.where(torch.arange(1000) % 2 == 0, -0.2, 0.1), UNDECIDED),
+]
+RARITY = [(0.1, HOLDS), (-0.1, FAILS), (0.0, UNDECIDED)]
+AMOUNT = [
+    (-2, -1, HOLDS),
+    (-1, -2, FAILS),  # it remains, and was not lessened
+    (-2, 1, FAILS),  # it was lessened, and does not remain
+    (1, 2, FAILS),
+    (-1, -1, UNDECIDED),
+    (2, 1, FAILS),
+]
+CASES = [
+    *((claims.underestimation, {"m": comparison(e)}, v) for e, v in UNDERESTIMATION),
+    *((claims.rarity, {"m": comparison(s * TRUE + NOISE)}, v) for s, v in RARITY),
+    *((claims.more_data, epochs(a, b), v) for a, b, v in AMOUNT),
+]
 
 
-def test_an_estimators_bias_is_not_the_models():
-    # Errors of -0.02 on average, and a bias that explains them (s^2 / 2 = 0.125).
-    error = torch.full_like(TRUE, -0.02)
-    stderr = torch.full_like(TRUE, 0.5)
-    plain = claims.underestimation({"m": comparison(error)})
-    latent = claims.underestimation({"m": comparison(error, stderr=stderr)})
-    assert verdicts(plain) == [ClaimVerdict.HOLDS]
-    assert verdicts(latent) == [ClaimVerdict.UNDECIDED]
-
-
-@pytest.mark.parametrize(
-    ("slope", "expected"),
-    [
-        (0.1, ClaimVerdict.HOLDS),
-        (-0.1, ClaimVerdict.FAILS),
-        (0.0, ClaimVerdict.UNDECIDED),
-    ],
-)
-def test_rarity(slope, expected):
-    found = {"m": comparison(slope * TRUE + NOISE)}
-    assert verdicts(claims.rarity(found)) == [expected]
+@pytest.mark.parametrize(("claim", "found", "expected"), CASES)
+def test_verdicts(claim, found, expected):
+    assert verdicts(claim(found)) == [expected]
 
 
 def test_overestimation():
@@ -69,27 +69,11 @@ def test_overestimation():
         error_map.add(TRUE, TRUE + NOISE - 1.5 + edits, torch.full((1000,), edits))
     random = {"m": comparison(NOISE - 1)}
     perturbed, drawn = claims.overestimation({"m": error_map}, random)
-    assert perturbed.verdict is ClaimVerdict.HOLDS
+    assert perturbed.verdict is HOLDS
     assert "above 0 from 2 on" in perturbed.numbers
     bins = len({int(x // 5) for x in TRUE.tolist() if (x // 5 == TRUE // 5).sum() > 10})
     assert f"in {3 * bins} of {3 * bins} cells" in perturbed.numbers
-    assert drawn.verdict is ClaimVerdict.FAILS
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "expected"),
-    [
-        (-2, -1, ClaimVerdict.HOLDS),
-        (-1, -2, ClaimVerdict.FAILS),  # it remains, and was not lessened
-        (-2, 1, ClaimVerdict.FAILS),  # it was lessened, and does not remain
-        (1, 2, ClaimVerdict.FAILS),
-        (-1, -1, ClaimVerdict.UNDECIDED),
-        (2, 1, ClaimVerdict.FAILS),
-    ],
-)
-def test_amount(first, last, expected):
-    epochs = [columns(TRUE, TRUE + NOISE + mean) for mean in (first, last)]
-    assert verdicts(claims.more_data({"m": epochs})) == [expected]
+    assert drawn.verdict is FAILS
 
 
 def test_entropy():
@@ -100,15 +84,15 @@ def test_entropy():
         1.0: comparison(0.1 * warmer + NOISE, warmer),
     }
     (case,) = claims.low_entropy(same)
-    assert case.verdict is ClaimVerdict.UNDECIDED
+    assert case.verdict is UNDECIDED
     worse = {**same, 0.7: comparison(0.1 * colder + NOISE - 1, colder)}
     (case,) = claims.low_entropy(worse)
-    assert case.verdict is ClaimVerdict.HOLDS
+    assert case.verdict is HOLDS
     difference = float(case.numbers.split()[0])
     assert difference == pytest.approx(-1, abs=0.2)
     apart = {**same, 1.0: comparison(NOISE, warmer - 1000)}
     (case,) = claims.low_entropy(apart)
-    assert case.verdict is ClaimVerdict.UNDECIDED
+    assert case.verdict is UNDECIDED
     assert "no probability that both have" in case.numbers
 
 
@@ -135,14 +119,14 @@ def test_the_estimator_is_not_blamed_on_the_model():
     # Rare sequences look worse, and a bias of two nats may be all of it.
     error = 0.1 * TRUE + NOISE
     rough = comparison(error, stderr=torch.full_like(TRUE, 2.0))
-    assert verdicts(claims.rarity({"m": rough})) == [ClaimVerdict.UNDECIDED]
-    assert verdicts(claims.underestimation({"m": rough})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.rarity({"m": rough})) == [UNDECIDED]
+    assert verdicts(claims.underestimation({"m": rough})) == [UNDECIDED]
     found = columns(TRUE, TRUE + error)
     beam = Comparison.of(found, Bound.STRICT_LOWER)
-    assert verdicts(claims.rarity({"m": beam})) == [ClaimVerdict.UNDECIDED]
-    assert verdicts(claims.underestimation({"m": beam})) == [ClaimVerdict.UNDECIDED]
+    assert verdicts(claims.rarity({"m": beam})) == [UNDECIDED]
+    assert verdicts(claims.underestimation({"m": beam})) == [UNDECIDED]
     exact = Comparison.of(found, Bound.EXACT)
-    assert verdicts(claims.rarity({"m": exact})) == [ClaimVerdict.HOLDS]
+    assert verdicts(claims.rarity({"m": exact})) == [HOLDS]
 
 
 def test_intervals_by_hand():
@@ -151,8 +135,8 @@ def test_intervals_by_hand():
     true = torch.full((400,), -50.0, dtype=torch.float64)
     stderr = alternating.std().item() / 20
     for multiple, expected in (
-        (1.9, ClaimVerdict.UNDECIDED),
-        (2.05, ClaimVerdict.HOLDS),
+        (1.9, UNDECIDED),
+        (2.05, HOLDS),
     ):
         shift = multiple * stderr
         # (iii): a mean above 0.
@@ -182,4 +166,4 @@ def test_where_most_have_no_error_their_share_decides():
     error_map.add(true, model, torch.zeros(100, dtype=torch.int64))
     (case,) = claims.overestimation({"m": error_map}, {})
     # Twenty are underestimated, and eighty are impossible and not ruled out.
-    assert case.verdict is ClaimVerdict.HOLDS
+    assert case.verdict is HOLDS

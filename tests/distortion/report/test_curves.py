@@ -1,25 +1,63 @@
+"""Curves are the numbers that they are drawn from."""
+
+from __future__ import annotations
+
 import pytest
 import torch
 
 from lm_latent_eval.distortion.report import (
+    draw_amount,
     draw_latent,
-    draw_random,
+    draw_lengths,
+    draw_productivity,
     draw_temperatures,
+    draw_training,
 )
 from lm_latent_eval.distortion.report.curves import (
     SLICES,
+    colour_scale,
+    plot_amount,
     plot_corrected,
     plot_curves,
     plot_densities,
+    plot_lengths,
+    plot_productivity,
+    plot_training,
 )
-from lm_latent_eval.distortion.statistics import ErrorCurve
-from tests.distortion.report.drawn import MODEL, TRUE, axes, points, written
+from lm_latent_eval.distortion.statistics import (
+    ErrorCurve,
+    ErrorTrajectory,
+    LengthErrors,
+    ProductivityCurve,
+)
+from tests.distortion.report.drawn import (
+    MODEL,
+    TRUE,
+    axes,
+    corners,
+    points,
+    refused,
+    says,
+)
 
 
 def curve(model=MODEL, num_bins=4, **about):
     return ErrorCurve.of(
         TRUE, model, bins="count", num_bins=num_bins, resamples=50, **about
     )
+
+
+def lengths():
+    tokens = torch.arange(40).div(10, rounding_mode="floor") + 1
+    return LengthErrors.of(TRUE, MODEL, tokens, fewest=5, resamples=50)
+
+
+def trajectory(epochs=4, num_bins=5):
+    shrinking = torch.arange(epochs, 0, -1, dtype=torch.float64)[:, None]
+    return ErrorTrajectory.of(TRUE, TRUE * (1 + shrinking.square() / 10), num_bins)
+
+
+# By probability
 
 
 def test_curves_are_the_bins():
@@ -33,9 +71,8 @@ def test_curves_are_the_bins():
     assert [line.get_color() for line in (a, b)] == ["r", "g"]
     assert list(zero.get_ydata()) == [0, 0]
     for band, each in zip(ax.collections, curves.values(), strict=True):
-        corners = {tuple(v) for v in band.get_paths()[0].vertices.tolist()}
         x = [one.mean_true_log_p for one in each.bins]
-        assert corners == {
+        assert corners(band) == {
             *zip(x, [one.lower for one in each.bins], strict=True),
             *zip(x, [one.upper for one in each.bins], strict=True),
         }
@@ -51,21 +88,7 @@ def test_corrected_curves_lose_the_estimators_bias():
     raised = [y for _, y in points(corrected)]
     expected = [y + b for (_, y), b in zip(points(line), parts, strict=True)]
     assert raised == pytest.approx(expected, rel=1e-12)
-    assert corrected.get_color() != line.get_color()
     assert corrected.get_linestyle() == "--"
-
-
-def test_every_estimate_has_a_panel_of_its_own(tmp_path):
-    """Beside the exact curve alone, which no other estimate's band lies on."""
-    each = curve(num_bins=4)
-    draw_latent(tmp_path / "a", {f"K = {k}": each for k in range(5)}, each)
-    svg = written(tmp_path / "a")
-    assert all(svg.count(f"<!-- K = {k} -->") == 1 for k in range(5))
-    ax = axes()
-    plot_corrected(ax, each, each)
-    assert [len(ax.collections), len(ax.lines)] == [2, 4]
-    with pytest.raises(ValueError, match="needs an error curve"):
-        draw_latent(tmp_path / "b", {}, each)
 
 
 def test_densities_are_shares_of_the_sequences_per_nat():
@@ -81,33 +104,128 @@ def test_densities_are_shares_of_the_sequences_per_nat():
         assert heights.tolist() == pytest.approx(counts.tolist(), rel=1e-6)
 
 
-def test_an_impossible_sequence_of_the_language_is_refused(tmp_path):
-    impossible = torch.tensor([-1.0, -torch.inf])
-    with pytest.raises(ValueError, match=r"temperature 0\.7"):
-        draw_temperatures(tmp_path / "a", {0.7: impossible}, {0.7: curve()})
-
-
-@pytest.mark.parametrize("num_bins", [1, 4])
-def test_figures(tmp_path, num_bins):
-    each = curve(num_bins=num_bins)
-    draw_random(tmp_path / "11", {"LSTM": each}, title="Random")
-    svg = written(tmp_path / "11")
-    for text in ("true log p (nats)", "mean estimation error (nats)", "LSTM", "Random"):
-        assert text in svg
-    draw_temperatures(tmp_path / "6", {0.7: TRUE, 1.0: TRUE}, {0.7: each, 1.0: each})
-    svg = written(tmp_path / "6")
-    for text in ("density (1/nat)", "T = 0.7", "<!-- T = 1 -->"):
-        assert text in svg
-    for exact in (None, each):
-        draw_latent(tmp_path / "latent", {"1 sample": each, "9 samples": each}, exact)
-        svg = written(tmp_path / "latent")
-        assert "corrected to second order" in svg
-        assert ("<!-- exact -->" in svg) is (exact is not None)
-
-
-def test_equal_log_probabilities_have_a_density(tmp_path):
-    same = torch.full((12,), -3.0)
+def test_equal_log_probabilities_have_a_density():
     ax = axes()
-    plot_densities(ax, {1.0: same}, {1.0: "r"})
+    plot_densities(ax, {1.0: torch.full((12,), -3.0)}, {1.0: "r"})
     heights, edges, _ = ax.patches[0].get_data()
     assert (heights * (edges[1:] - edges[:-1])).sum() == pytest.approx(1)
+
+
+# By length, and as a text grows
+
+
+def test_observed_and_expected_errors_of_lengths():
+    ax, each = axes(), lengths()
+    plot_lengths(ax, each)
+    observed, expected, _ = ax.lines
+    assert points(observed) == [(e.num_tokens, e.mean_error) for e in each.lengths]
+    assert points(expected) == [(e.num_tokens, e.expected) for e in each.lengths]
+    assert expected.get_color() == "black"
+    (band,) = ax.collections
+    ends = {(e.num_tokens, v) for e in each.lengths for v in (e.lower, e.upper)}
+    assert corners(band) == ends
+
+
+def test_productivity_is_the_measurement():
+    ax = axes()
+    curves = {
+        "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
+        "2-grams": ProductivityCurve.of(range(7), [1, 7]),
+    }
+    plot_productivity(ax, curves)
+    one, two = map(points, ax.lines)
+    assert one == [(1, 1), (2, 1), (4, 0.5), (40, 0)]
+    assert two == [(1, 1), (7, 1)]
+    assert ax.get_xscale() == "log"
+
+
+# Over training
+
+
+def bins_of(ax, num_bins):
+    """Return the lines of bins, from the least probable one on."""
+    return ax.lines[:num_bins][::-1]
+
+
+def test_training_has_a_line_a_bin_through_the_epochs():
+    ax, each = axes(), trajectory()
+    plot_training(ax, each, 2, colour_scale([each]))
+    for b, line in enumerate(bins_of(ax, 5)):
+        expected = [(i + 1, row[b]) for i, row in enumerate(each.mean_error)]
+        assert points(line) == expected
+    assert len(ax.lines) == 6, "and one at 0"
+    (band,) = ax.patches
+    assert (band.get_x(), band.get_width()) == (1.5, 1)
+
+
+def test_amounts_are_sequences_and_the_inset_their_change():
+    ax, each = axes(), trajectory()
+    plot_amount(ax, each, 500, colour_scale([each]))
+    (inset,) = ax.child_axes
+    for b, (line, change) in enumerate(
+        zip(bins_of(ax, 5), bins_of(inset, 5), strict=True)
+    ):
+        expected = [(500 * (i + 1), row[b]) for i, row in enumerate(each.mean_error)]
+        assert points(line) == expected
+        expected = [
+            (500 * (i + 2), row[b]) for i, row in enumerate(each.relative_change)
+        ]
+        assert points(change) == expected
+
+
+# Files
+
+
+PERFECT = ErrorTrajectory.of(TRUE, TRUE.expand(3, -1).clone(), 2)
+FIGURES = {
+    "temperatures": (
+        lambda path: draw_temperatures(
+            path, {0.7: TRUE, 1.0: TRUE}, {0.7: curve(), 1.0: curve()}
+        ),
+        ("density (1/nat)", "T = 0.7", "<!-- T = 1 -->"),
+    ),
+    "estimates": (
+        lambda path: draw_latent(path, {"K = 1": curve(), "K = 9": curve()}, None),
+        ("corrected to second order", "<!-- K = 1 -->", "<!-- K = 9 -->"),
+    ),
+    "estimates beside exact sums": (
+        lambda path: draw_latent(path, {"K = 1": curve()}, curve()),
+        ("corrected to second order", "<!-- exact -->"),
+    ),
+    "productivity": (
+        lambda path: draw_productivity(path, {"letters": ProductivityCurve.of("a")}),
+        ("events sampled", "probability that the next is new", "letters"),
+    ),
+    "training": (
+        lambda path: draw_training(path, [("test", trajectory(40))], 1, title="One"),
+        ("epoch", "mean estimation error (nats)", "least validation loss", "One"),
+    ),
+    "amount": (
+        lambda path: draw_amount(path, [("a", trajectory(), 500), ("b", PERFECT, 9)]),
+        ("sequences seen", "relative change"),
+    ),
+    "amount, one epoch": (
+        lambda path: draw_amount(path, [("a", trajectory(1, 1), 500)]),
+        ("sequences seen",),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_figures_say_what_they_show(tmp_path, kind):
+    says(tmp_path, *FIGURES[kind])
+
+
+REFUSED = {
+    "needs an error curve": lambda path: draw_latent(path, {}, curve()),
+    r"temperature 0\.7": lambda path: draw_temperatures(
+        path, {0.7: torch.tensor([-1.0, -torch.inf])}, {0.7: curve()}
+    ),
+    "needs an error trajectory": lambda path: draw_training(path, [], None),
+    "needs the errors of a model": lambda path: draw_lengths(path, []),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_nothing_is_drawn_of_nothing(tmp_path, message):
+    refused(tmp_path, message, REFUSED[message])

@@ -192,9 +192,3 @@ def test_the_command_knows_every_measure(capsys):
     said = capsys.readouterr().err
     choices = said[said.index("(choose from") :]
     assert re.findall(r"\w+", choices)[2:] == list(MEASURES)
-
-
-def test_fewer_sequences_than_bins(scores, tmp_path):
-    folder = save_epochs(tmp_path / "few", [columns(TRUE[:5], MODEL[:5])])
-    with pytest.raises(ValueError, match="5 sequences cannot fill 10 bins"):
-        MEASURES["amount"]({"mine": folder}, tmp_path / "x", 10)

@@ -15,6 +15,7 @@ def perturbed(size=400, seed=0):
     """Return columns with every kind of zero probability among them."""
     generator = torch.Generator().manual_seed(seed)
     true_log_p = -60 * torch.rand(size, generator=generator, dtype=torch.float64)
+    true_log_p[::9] = (true_log_p[::9] / WIDTH).round() * WIDTH  # edges of cells
     noise = 5 * torch.randn(size, generator=generator, dtype=torch.float64)
     model_log_p = (true_log_p + noise).clamp(max=0)
     edits = torch.randint(0, 4, (size,), generator=generator, dtype=torch.int16)
@@ -75,16 +76,6 @@ def test_rows_by_brute_force():
         assert row.share_overestimated == over / len(t)
 
 
-def test_edges_are_multiples_of_the_width():
-    columns = torch.tensor([0.0, -4.0, -4.5, -8.0]), torch.zeros(4), torch.zeros(4)
-    cells = filled((*columns[:2], columns[2].long())).cells()
-    assert [(c.lowest, c.highest, c.count) for c in cells] == [
-        (-8, -4, 2),
-        (-4, 0, 1),
-        (0, 4, 1),
-    ]
-
-
 @given(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 3))
 def test_batches_move_nothing_but_rounding(sizes, seed):
     columns = perturbed(100, seed)
@@ -135,29 +126,21 @@ def test_rows_without_a_finite_error():
     assert (one.mean_error, one.stderr) == (-1, math.inf)
 
 
-def test_no_sequences():
-    errors = ErrorMap(WIDTH)
-    errors.add(torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int16))
-    assert errors.cells() == errors.rows() == ()
-
-
 def test_refusals_count_nothing():
     ok, edits = torch.tensor([-1.0, -2.0]), torch.tensor([0, 1])
     errors = ErrorMap(WIDTH)
-    for columns, error, message in [
-        ((torch.tensor([0.5, -1]), ok, edits), ValueError, r"true_log_p\[0\] is 0.5"),
-        ((ok, torch.tensor([-1, math.nan]), edits), ValueError, r"model_log_p\[1\] is"),
-        ((ok, torch.tensor([-1, math.inf]), edits), ValueError, r"model_log_p\[1\] is"),
-        ((ok, ok[:1], edits), ValueError, "2 sequences and model_log_p 1"),
-        ((ok, ok, edits[:1]), ValueError, r"edits must have shape \(2,\).* \(1,\)"),
-        ((ok[None], ok, edits), ValueError, r"true_log_p must have shape \(N,\)"),
-        ((ok, ok, edits - 1), ValueError, r"edits\[0\] is -1; expected at least 0"),
-        ((ok, ok, edits.double()), TypeError, "edits must be a tensor of integers"),
-        ((ok, ok, edits.bool()), TypeError, "edits must be a tensor of integers"),
-        ((ok, ok, [0, 1]), TypeError, "edits must be a tensor; got list"),
-        ((ok.long(), ok, edits), TypeError, "true_log_p must be a floating-point"),
+    errors.add(ok[:0], ok[:0], edits[:0])
+    for columns, message in [
+        ((torch.tensor([0.5, -1]), ok, edits), r"true_log_p\[0\] is 0.5"),
+        ((ok, torch.tensor([-1, math.nan]), edits), r"model_log_p\[1\] is"),
+        ((ok, ok[:1], edits), "2 sequences and model_log_p 1"),
+        ((ok, ok, edits[:1]), r"edits must have shape \(2,\).* \(1,\)"),
+        ((ok[None], ok, edits), r"true_log_p must have shape \(N,\)"),
+        ((ok, ok, edits - 1), r"edits\[0\] is -1; expected at least 0"),
+        ((ok, ok, edits.bool()), "edits must be a tensor of integers"),
+        ((ok.long(), ok, edits), "true_log_p must be a floating-point"),
     ]:
-        with pytest.raises(error, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             errors.add(*columns)
     assert errors.cells() == errors.rows() == ()
     for width in (0, -1, math.inf, math.nan):

@@ -1,16 +1,18 @@
 import math
+import statistics
 from collections import Counter
-from itertools import count, pairwise, product
+from itertools import count, product
 
 import numpy as np
 import pytest
+import torch
 
 from lm_latent_eval.distortion.statistics import (
     ProductivityCurve,
-    good_turing,
-    potential_productivity,
+    mean_sentence_perplexity,
     productivity_stderr,
 )
+from lm_latent_eval.estimators import perplexity
 
 LOPSIDED = (0.6, 0.3, 0.1)
 
@@ -33,7 +35,8 @@ def expected_unseen(probabilities, num_events):
 def test_expectation_by_enumeration(num_events):
     """It is what one event less leaves unseen; over what N leave by p^2 (1-p)^(N-1)."""
     found = sum(
-        p * potential_productivity(Counter(events)) for events, p in samples(num_events)
+        p * ProductivityCurve.of(events, [num_events]).productivity[0]
+        for events, p in samples(num_events)
     )
     assert found == pytest.approx(expected_unseen(LOPSIDED, num_events - 1), rel=1e-12)
     excess = sum(p**2 * (1 - p) ** (num_events - 1) for p in LOPSIDED)
@@ -51,7 +54,7 @@ def test_estimate_and_error_on_a_known_distribution():
     p, num_events, trials = zipf(), 1000, 2000
     counts = np.random.default_rng(0).multinomial(num_events, p, size=trials)
     unseen = ((counts == 0) * p).sum(-1)
-    found = np.array([potential_productivity(row[row > 0].tolist()) for row in counts])
+    found = (counts == 1).sum(-1) / num_events
 
     stderr = found.std(ddof=1) / math.sqrt(trials)
     assert abs(found.mean() - expected_unseen(p, num_events - 1)) < 4 * stderr
@@ -72,33 +75,6 @@ def test_estimate_and_error_on_a_known_distribution():
     assert covered.mean() == pytest.approx(0.95, abs=5 * math.sqrt(0.0475 / trials))
 
 
-def test_good_turing_by_hand():
-    counts = [1, 1, 1, 2, 2, 4]  # 11 events
-    assert potential_productivity(counts) == pytest.approx(3 / 11)
-    assert good_turing(counts, 1) == pytest.approx(2 / 11 * 2 / 3)
-    assert good_turing(counts, 2) == 0, "no type occurred three times"
-    assert good_turing(counts, 4) == 0
-    mapping = dict(zip("abcdef", counts, strict=True))
-    assert potential_productivity(mapping) == potential_productivity(iter(counts))
-    assert good_turing(mapping, 1) == good_turing(iter(counts), 1)
-
-
-def test_good_turing_shares_out_what_was_seen():
-    """Types of m times have N_m P(m) together; over all m, the rest of 1."""
-    counts = np.random.default_rng(0).multinomial(500, zipf(400))
-    counts = counts[counts > 0].tolist()
-    types = Counter(counts)
-    seen = sum(number * good_turing(counts, m) for m, number in types.items())
-    # what goes to m + 1 where no type has m is given to none
-    lost = sum(
-        (m + 1) * types[m + 1] / 500
-        for m in range(1, max(types))
-        if types[m] == 0 < types[m + 1]
-    )
-    assert lost > 0, "premise"
-    assert seen + lost == pytest.approx(1 - potential_productivity(counts))
-
-
 # The curve
 
 
@@ -113,7 +89,7 @@ def test_curve_by_counting_every_beginning():
         types = Counter(seen.values())
         assert curve.num_types[i] == len(seen)
         assert curve.num_hapax[i] == types[1]
-        assert curve.productivity[i] == potential_productivity(seen)
+        assert curve.productivity[i] == types[1] / size
         expected = productivity_stderr(size, types[1], types[2])
         assert curve.stderr[i] == expected
 
@@ -137,30 +113,9 @@ def test_nothing_is_read_beyond_the_last_size():
     assert ProductivityCurve.of(count(), [3, 7]).num_types == (3, 7)
 
 
-def test_events_are_whatever_can_be_told_apart():
-    curve = ProductivityCurve.of(pairwise("ababc"), [4])
-    assert (curve.num_types, curve.num_hapax) == ((3,), (2,))  # ab twice, ba, bc
-
-
 def test_refusals():
-    for counts, message in [
-        ([], "no counts"),
-        ({}, "no counts"),
-        ([1, 0], "a count must be a whole number, at least 1; got 0"),
-        ([1.5], "a count must be a whole number"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            potential_productivity(counts)
-        with pytest.raises(ValueError, match=message):
-            good_turing(counts, 1)
-    with pytest.raises(ValueError, match="no type occurred 2 times"):
-        good_turing([1, 3], 2)
-    with pytest.raises(ValueError, match="m must be a whole number"):
-        good_turing([1, 3], 0)
     with pytest.raises(ValueError, match="no events"):
         ProductivityCurve.of([])
-    with pytest.raises(ValueError, match="no events"):
-        ProductivityCurve.of([], [1])
     with pytest.raises(ValueError, match="2 events, fewer than the sample size 3"):
         ProductivityCurve.of("ab", [1, 3])
     for sizes in ([], [2, 1], [1, 1]):
@@ -172,3 +127,42 @@ def test_refusals():
         productivity_stderr(3, 2, 1)
     with pytest.raises(ValueError, match="num_events must be a whole number"):
         productivity_stderr(0, 0, 0)
+
+
+# The mean of sentence perplexities
+
+
+def test_sentence_perplexity_by_hand():
+    log_p = [-4.0, -9.0, -2.5, -30.0]
+    num_tokens = [2, 3, 1, 11]
+
+    mean, stderr = mean_sentence_perplexity(
+        torch.tensor(log_p, dtype=torch.float64), torch.tensor(num_tokens)
+    )
+
+    each = [math.exp(-p / t) for p, t in zip(log_p, num_tokens, strict=True)]
+    assert mean == pytest.approx(statistics.fmean(each))
+    assert stderr == pytest.approx(statistics.stdev(each) / 2)
+    assert mean != pytest.approx(perplexity(sum(log_p), sum(num_tokens)), rel=0.05)
+
+
+def test_one_bad_sentence_is_enough():
+    num_tokens = torch.tensor([1, 1, 1])
+    for bad in (-math.inf, -800.0):
+        log_p = torch.tensor([-1.0, bad, -1.0])
+        assert mean_sentence_perplexity(log_p, num_tokens) == (math.inf, math.inf)
+
+
+def test_one_sentence_has_no_standard_error():
+    found = mean_sentence_perplexity(torch.tensor([0.0]), torch.tensor([5]))
+    assert found == (1, math.inf)
+
+
+def test_sentences_without_a_perplexity():
+    ok, tokens = torch.tensor([-1.0, -2.0]), torch.tensor([1, 2])
+    with pytest.raises(ValueError, match="no sentences"):
+        mean_sentence_perplexity(ok[:0], tokens[:0])
+    with pytest.raises(ValueError, match=r"log_p\[0\] is 1.0; expected at most 0"):
+        mean_sentence_perplexity(-ok, tokens)
+    with pytest.raises(ValueError, match=r"num_tokens\[0\] is 0"):
+        mean_sentence_perplexity(ok, tokens - 1)

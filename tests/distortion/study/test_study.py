@@ -15,7 +15,7 @@ from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.distortion.report.study import write_report
 from lm_latent_eval.distortion.study.plan import DistortionPlan, Layout, Learners
 from lm_latent_eval.distortion.study.run import DistortionStudy
-from lm_latent_eval.ledger.files import LOCK_FILE, read
+from lm_latent_eval.ledger.files import read
 from lm_latent_eval.text.corpora import read_texts
 
 pytestmark = pytest.mark.nightly
@@ -154,37 +154,10 @@ def test_a_report_runs_no_model(study, tmp_path):
         assert again == (study / "report" / name).read_bytes()
 
 
-def test_an_interrupted_study_goes_on_wherever_it_is(study, text, tmp_path):
-    plan, copy = DistortionPlan.read(MINI), tmp_path / "copy"
-    shutil.copytree(study, copy)
-    layout, learners = Layout(copy), Learners(plan)
-    learner = learners.fixed[0]
-    lost = (layout.scores(learner, "test"), layout.learner(learner))
-    for path in lost:
-        shutil.rmtree(path)
-    kept = layout.learner(learners.fixed[1]) / "model.safetensors"
-    since = kept.stat().st_mtime_ns
-    DistortionStudy(plan, copy, text, quiet=True).run()
-    assert kept.stat().st_mtime_ns == since
-    for path in lost:
-        files = [each for each in path.rglob("*.arrow") if each.is_file()]
-        assert files
-        for file in files:
-            original = study / file.relative_to(copy)
-            assert file.read_bytes() == original.read_bytes()
-
-
-def test_another_plan_or_writer_is_refused(study, text):
-    from filelock import FileLock
-
+def test_another_plan_is_refused(study, text):
     plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
         DistortionStudy(plan, study, text, quiet=True).run()
-    with (
-        FileLock(study / LOCK_FILE),
-        pytest.raises(ValueError, match="another run is writing into"),
-    ):
-        DistortionStudy(DistortionPlan.read(MINI), study, text, quiet=True).run()
     with pytest.raises(ValueError, match="jobs=0: expected at least 1"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):

@@ -1,4 +1,4 @@
-"""Perturbed sequences against an enumeration of what one perturbation can do."""
+"""Perturbed and random sequences against their exact distributions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chisquare, poisson
 
-from lm_latent_eval.distortion.sources import Perturbation
+from lm_latent_eval.distortion.sources import Perturbation, random_sequence
 
 END = 1
 ALPHABET = [2, 3, 5]
+NUMBER = 5_000
+
+
+# Perturbed
 
 
 def one_step(words: tuple[int, ...], *, room: int, fewest: int) -> dict:
@@ -80,9 +84,8 @@ def test_one_perturbation(words, ended):
     expected = one_step(words, room=4 if ended else 5, fewest=0 if ended else 1)
     assert sum(expected.values()) == pytest.approx(1)
     assert words not in expected, "premise: every perturbation changes something"
-    number = 5_000
     found = Counter()
-    for index in range(number):
+    for index in range(NUMBER):
         same, new = perturbation.steps(ids, 1, seed=1, index=index)
         assert same == ids
         assert (new[-1:] == [END]) == ended
@@ -91,7 +94,7 @@ def test_one_perturbation(words, ended):
     outcomes = list(expected)
     if len(outcomes) > 1:
         counts = [found[outcome] for outcome in outcomes]
-        theory = [number * expected[outcome] for outcome in outcomes]
+        theory = [NUMBER * expected[outcome] for outcome in outcomes]
         assert chisquare(counts, theory).pvalue > 1e-4
 
 
@@ -134,3 +137,55 @@ def test_seeds_and_numbers_are_independent():
 def test_an_alphabet_that_will_not_do(alphabet):
     with pytest.raises(ValueError, match="two distinct tokens in ascending order"):
         Perturbation(alphabet, END, max_length=5)
+
+
+# Random
+
+
+def draw(index, **changes):
+    settings = {"max_length": 100, "seed": 0, "mean_length": 3.0} | changes
+    return random_sequence(ALPHABET, END, index=index, **settings)
+
+
+def test_lengths_are_poisson():
+    lengths = Counter(len(draw(i)) - 1 for i in range(NUMBER))
+    most = 8  # the rest together
+    found = [lengths[k] for k in range(most)]
+    theory = [NUMBER * poisson.pmf(k, 3.0) for k in range(most)]
+    found.append(NUMBER - sum(found))
+    theory.append(NUMBER * poisson.sf(most - 1, 3.0))
+    assert min(theory) > 5, "premise"
+    assert chisquare(found, theory).pvalue > 1e-4
+
+
+def test_tokens_are_uniform():
+    sequences = [draw(i) for i in range(NUMBER)]
+    assert all(ids[-1] == END and END not in ids[:-1] for ids in sequences)
+    firsts = Counter(tuple(ids[:2]) for ids in sequences if len(ids) > 2)
+    assert set(firsts) == {(a, b) for a in ALPHABET for b in ALPHABET}
+    assert chisquare(list(firsts.values())).pvalue > 1e-4
+
+
+def test_a_maximum_leaves_the_rest_as_it_was():
+    lengths = Counter(len(draw(i, max_length=3)) - 1 for i in range(NUMBER))
+    assert set(lengths) == {0, 1, 2}
+    weights = [poisson.pmf(k, 3.0) for k in range(3)]
+    theory = [NUMBER * w / sum(weights) for w in weights]
+    assert chisquare([lengths[k] for k in range(3)], theory).pvalue > 1e-4
+
+
+def test_a_sequence_follows_from_its_number():
+    assert draw(7) == draw(7)
+    assert len({tuple(draw(i, mean_length=30.0)) for i in range(50)}) == 50
+    assert draw(7, mean_length=30.0) != draw(7, mean_length=30.0, seed=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mean_length": 0.0}, {"mean_length": float("inf")}, {"max_length": 0}],
+)
+def test_what_cannot_be(changes):
+    with pytest.raises(ValueError, match="need an alphabet, a mean length above 0"):
+        draw(0, **changes)
+    with pytest.raises(ValueError, match="got 0 tokens"):
+        random_sequence([], END, max_length=5, seed=0, index=0)
