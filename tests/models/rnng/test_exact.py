@@ -226,6 +226,17 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
 LONG = [4, 1, 5, 5, 4, 1, 4]
 
 
+def test_a_beam_of_whole_sentences_is_the_best_trees():
+    """Of any width, among all trees of six words."""
+    rnng = reference.tiny()
+    proposal = rnng.proposal("crf")
+    encoded = proposal.encode(reference.batch([[*TEXT, 4]], "eos"))
+    every = reference.trees([reference.every_tree(6)], "eos")
+    best = proposal.log_prob(encoded, every)[0].sort(descending=True).values
+    for width in (*range(1, 12), 42):
+        same(proposal.beam(encoded, width).score[0], best[:width])
+
+
 def test_ties_go_to_the_shorter_left_part():
     """With equal scores everywhere: every tree once, right-branching ones first."""
     scores = torch.zeros(1, 5, 5, dtype=torch.float64)
