@@ -15,7 +15,6 @@ from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import (
     certified_log_likelihood,
-    checked_weights,
     degrees_of_freedom,
     effective_sample_size,
     log_evidence,
@@ -169,25 +168,9 @@ def test_zero_weights_and_single_draws():
         assert (function(one), function(none)) == (of_one, of_none)
 
 
-@pytest.mark.parametrize("function", [*POINTWISE, sample_size_curve, checked_weights])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_errors_name_the_first_offending_index(function, value):
-    log_w = torch.zeros(2, 3)
-    log_w[1, 1:] = value
-
-    with pytest.raises(ValueError, match=rf"log_w\[1, 1\] is {value}"):
-        function(log_w)
-
-
 def test_sizes_of_a_curve():
     assert log_grid(1) == (1,)
     assert log_grid(1001) == (*log_grid(1000), 1001)
-    with pytest.raises(ValueError, match="at least 1; got 0"):
-        log_grid(0)
-    for size in (0, -1, 4):
-        message = rf"sizes\[1\] is {size}; expected 1 to 3"
-        with pytest.raises(ValueError, match=message):
-            sample_size_curve(torch.zeros(3), [1, size])
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
@@ -226,8 +209,6 @@ def test_the_error_of_a_ratio_is_unknown_where_it_is():
     one, zero = torch.tensor([0.0]), torch.tensor([-math.inf, -math.inf])
     assert log_ratio_stderr(one, one) == math.inf
     assert log_ratio_stderr(zero, torch.zeros(2)) == math.inf
-    with pytest.raises(ValueError, match="the same draws have the same shape"):
-        log_ratio_stderr(torch.zeros(2), torch.zeros(3))
 
 
 # -- pilots: why K is not chosen by looking at the estimate; every log p(x) is 0 ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,6 +34,14 @@ def estimate(make, log_w, num_tokens):
     return make(log_w, num_tokens=num_tokens)
 
 
+def changed(**values):
+    return replace(FOUND, **values)
+
+
+def pilot(target=0.1, minimum=1, maximum=10):
+    return of.required_num_samples(TWO, target, minimum=minimum, maximum=maximum)
+
+
 def certified(log_evidences, confidence=0.9, configurations=1, multiplicity=1):
     return of.certified_log_likelihood(
         log_evidences,
@@ -40,6 +49,15 @@ def certified(log_evidences, confidence=0.9, configurations=1, multiplicity=1):
         num_configurations=configurations,
         multiplicity=multiplicity,
     )
+
+
+WEIGHED = (of.log_evidence, of.log_mass, of.relative_variance, of.stderr)
+WEIGHED += (of.effective_sample_size, of.pareto_k)
+
+
+def table(value):
+    """Weights of which the second row goes wrong at its second."""
+    return torch.tensor([[0.0, 0.0, 0.0], [0.0, value, value]])
 
 
 def curve(*questions):
@@ -57,6 +75,13 @@ REFUSED = [
         )
     ),
     ("a product of no estimates", of.Estimate.product, []),
+    *(
+        (f"log_evidence must be finite; got {x}", partial(changed, log_evidence=x))
+        for x in (-INF, NAN)
+    ),
+    ("error must be at least 0; got nan", partial(changed, stderr=NAN)),
+    ("error must be at least 0; got -0.1", partial(changed, draws_stderr=-0.1)),
+    ("num_samples must be at least 1; got 0", partial(changed, num_samples=0)),
     # Corpora
     (r"log_w\[2\] has 5 samples .* same K", of.corpus_log_evidence, RAGGED),
     ("same K", of.corpus_effective_sample_size, RAGGED),
@@ -78,10 +103,19 @@ REFUSED = [
     ("num_configurations must be at least 1", certified, TWO, 0.9, 0),
     (r"log_evidences\[1\] is -inf", certified, torch.eye(2)[0].log()),
     # Weights
+    *(
+        (rf"log_w\[1, 1\] is {value}", function, table(value))
+        for function in (*WEIGHED, of.sample_size_curve, of.checked_weights)
+        for value in (NAN, INF)
+    ),
     ("at least 1; got 0", of.log_grid, 0),
-    (r"sizes\[1\] is 0; expected 1 to 2", of.sample_size_curve, TWO, [1, 0]),
-    (r"sizes\[1\] is 3; expected 1 to 2", of.sample_size_curve, TWO, [1, 3]),
+    *(
+        (rf"sizes\[1\] is {n}; expected 1 to 2", of.sample_size_curve, TWO, [1, n])
+        for n in (0, -1, 3)
+    ),
     ("same draws have the same shape", of.log_ratio_stderr, TWO, HEAVY),
+    *(("target_stderr must be above 0", pilot, x) for x in (0.0, -0.1, INF, NAN)),
+    *(("1 <= minimum <= maximum", pilot, 0.1, least, 5) for least in (0, 6)),
     *(
         (f"finite; got {draws}, {texts}", of.enough_samples, 100, draws, texts)
         for draws, texts in ((0.0, 0.2), (0.1, INF), (INF, 0.2), (0.1, 0.0))
@@ -130,21 +164,6 @@ def test_it_says_what_is_wrong(message, call):
 
 
 @pytest.mark.parametrize(
-    ("message", "change"),
-    [
-        ("log_evidence must be finite; got -inf", {"log_evidence": -INF}),
-        ("log_evidence must be finite; got nan", {"log_evidence": NAN}),
-        ("error must be at least 0; got nan", {"stderr": NAN}),
-        ("error must be at least 0; got -0.1", {"draws_stderr": -0.1}),
-        ("num_samples must be at least 1; got 0", {"num_samples": 0}),
-    ],
-)
-def test_what_was_not_computed_is_no_estimate(message, change):
-    with pytest.raises(ValueError, match=message):
-        replace(FOUND, **change)
-
-
-@pytest.mark.parametrize(
     ("who", "make"),
     [("proposal", of.Estimate.from_log_weights), ("beam", of.Estimate.from_beam)],
 )
@@ -167,12 +186,3 @@ def test_only_tensors_with_samples_are_weights(value):
         of.log_evidence(value)
     with pytest.raises(TypeError, match="log_evidences must be a floating-point"):
         of.instance_perplexity([-3.0], 5)
-
-
-def test_a_pilot_needs_a_target_and_limits():
-    for target in (0.0, -0.1, INF, NAN):
-        with pytest.raises(ValueError, match="target_stderr must be above 0"):
-            of.required_num_samples(TWO, target, maximum=10)
-    for minimum, maximum in ((0, 5), (6, 5)):
-        with pytest.raises(ValueError, match="1 <= minimum <= maximum"):
-            of.required_num_samples(TWO, 0.1, maximum=maximum, minimum=minimum)

@@ -14,7 +14,7 @@ from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from tests import tiny_checkpoint
-from tests.models.lrlm.test_harness import model as relation_model
+from tests.models.lrlm.tiny import worded as relation_model
 from tests.tiny_models import randomised
 
 WORDS = tiny_checkpoint.vocabulary()

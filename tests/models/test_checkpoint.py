@@ -1,14 +1,14 @@
 """A checkpoint directory loads completely or not at all.
 
-Whatever is changed in one: it is refused in one line, or no number moves. What the
-manifest sees is tested with it, and damage at random in ``tests/fuzz``.
+What is wrong in one is refused in one line. What the manifest sees is tested with it,
+and damage at random in ``tests/fuzz``.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,9 @@ from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import CHECKED
 from lm_latent_eval.models.pretrained import local as checkpoint_local
-from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
 from lm_latent_eval.text.words import WordTokenizer
 from tests import large_graph, tiny_checkpoint, tiny_models
-from tests.fuzz.models import WRITE
 
 MODELS = {"kglm": tiny_checkpoint.kglm, "lstm": tiny_checkpoint.lstm}
 FILES = {
@@ -405,57 +403,6 @@ def test_what_is_damaged_is_refused(spelled, number):
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(spelled)
     assert str(spelled) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def number(directory: Path) -> float:
-    """Return log p of a text with an unknown word, of fixed draws."""
-    model = LatentModel(load_checkpoint(directory))
-    closed = model.checkpoint.orthography is None
-    text = "the fox saw Ada ." + ("" if closed else " zebra")
-    [estimate] = model.log_likelihood([text], num_samples=3)
-    return estimate.log_evidence
-
-
-OTHERS: tuple[Any, ...] = (None, True, False, -1, 0, 1.5, 30.0, 10**30, "x", "", [], {})
-
-
-def of_another_kind(value: Any) -> Iterator[Any]:
-    """Yield values that cannot be meant where this one stands."""
-    for other in OTHERS:
-        valid = other == 0 if type(value) is int else not isinstance(value, str)
-        if type(other) is not type(value) or not valid:
-            yield other
-    if isinstance(value, list):
-        yield from ([None], [True], [-1], [10**9], ["x"], [[0]], [*value, *value[:1]])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("kglm_spelled", "lstm_spelled", "rnn", "rnng", "srnn"),
-        *(pytest.param(m, marks=pytest.mark.nightly) for m in ("entitynlm", "nklm")),
-        pytest.param("lrlm", marks=pytest.mark.nightly),
-    ],
-)
-def test_no_value_of_another_kind_moves_a_number(name, tmp_path):
-    folder = WRITE[name](tmp_path / name)
-    original, path = number(folder), folder / "config.json"
-    config = json.loads(path.read_text())
-    refused = tried = 0
-    for key, value in config.items():
-        for other in (*of_another_kind(value), "a missing value"):
-            changed = config | {key: other}
-            if other == "a missing value":
-                del changed[key]
-            path.write_text(json.dumps(changed))
-            manifest.write(folder)
-            tried += 1
-            try:
-                assert number(folder) == original, (key, other)
-            except CheckpointError as err:
-                assert "\n" not in str(err) and str(folder) in str(err)
-                refused += 1
-    assert refused > 0.85 * tried
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from lm_latent_eval.models.pretrained import value
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.values import Whole
+from tests.test_laws import TINY_MODELS
 
 
 def test_what_is_not_given_has_its_default():
@@ -39,6 +40,25 @@ def test_what_is_not_given_has_its_default():
 def test_what_a_value_may_not_be_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         KGLMConfig(**wrong)
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_no_value_of_another_kind_is_read(name):
+    """Of any field of any model, none of which may be missing."""
+    config = TINY_MODELS[name].build().config
+    kind = type(config)
+    content = {field: getattr(config, field) for field in config.rules}
+    assert kind.from_dict(content).to_dict() == config.to_dict(), "premise"
+    for field, right in content.items():
+        rest = {n: v for n, v in content.items() if n != field}
+        others = (None, True, -1, 1.5, "x", {}, [None], [right])
+        wrong = [
+            rest,
+            *(rest | {field: x} for x in others if type(x) is not type(right)),
+        ]
+        for some in wrong:
+            with pytest.raises(ValueError, match=field):
+                kind.from_dict(some)
 
 
 def test_a_class_of_another_package_may_add_to_either_form():

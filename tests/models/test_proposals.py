@@ -9,23 +9,22 @@ from scipy.stats import chisquare
 from lm_latent_eval.inference import cuts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.entitynlm import steps as chains
 from lm_latent_eval.models.kglm import steps as walks
-from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS
 
-SEARCHED = {"entitynlm": "adapted", "kglm": "adapted", "nklm": "adapted"}
+SEARCHED = {"entitynlm": 2, "kglm": 2, "nklm": 2, "rnng": 5}
+"""Tokens after which there are more latents than are kept."""
 MANY, FEW = 40, 5
 
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_best_of_many_go_on(name):
     """What is best after the next token; of a text that has none, what was best."""
-    case = TINY_MODELS[name].case()
-    proposal, words = case.model.proposal(SEARCHED[name]), case.some_words(3)
-    batch = case.batch([words, words[:2]])
-    before, after = batch.piece(0, 2), batch.piece(2, 3)
+    case, read = TINY_MODELS[name].case(), SEARCHED[name]
+    proposal, words = case.model.proposal("adapted"), case.some_words(read + 1)
+    batch = case.batch([words, words[:read]])
+    before, after = batch.piece(0, read), batch.piece(read, read + 1)
     first = proposal.encode(before)
     begun = proposal.beam(first, MANY)
     worst_first = begun.score.argsort(-1)
@@ -39,54 +38,35 @@ def test_the_best_of_many_go_on(name):
     left = score.gather(1, few.origin)
     assert (left != score[:, :FEW]).any(), "premise: not those that came first"
     torch.testing.assert_close(few.score[1], left[1])
-    nothing = proposal.beam(proposal.encode(batch.piece(3, 3), state), FEW, score)
+    nothing = proposal.beam(proposal.encode(case.batch([[], []]), state), FEW, score)
     best = score.topk(FEW).values
     torch.testing.assert_close(nothing.score.sort(descending=True).values, best)
 
 
-@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
-def test_what_looks_ahead_is_searched_at_any_temperature_alike(name):
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [*((name, "adapted") for name in ("entitynlm", "kglm", "rnng")), ("rnng", "crf")],
+)
+def test_what_looks_ahead_is_searched_at_any_temperature_alike(name, which):
     case = TINY_MODELS[name].case()
-    batch = case.batch([case.some_words(3)])
-    warm, plain = (case.model.proposal("adapted", t) for t in (3.0, 1.0))
+    words = case.some_words(3)
+    batch = case.batch([[*words, END] if which == "crf" else words])
+    warm, plain = (case.proposal(which, t) for t in (3.0, 1.0))
     found, best = (q.beam(q.encode(batch), FEW) for q in (warm, plain))
     assert all(map(torch.equal, found.latents, best.latents))
-    assert torch.equal(found.score, best.score)
+    if which != "crf":  # which ranks by its own log q
+        assert torch.equal(found.score, best.score)
     log_q, cold = (q.log_prob(q.encode(batch), best.latents) for q in (warm, plain))
     assert not torch.allclose(log_q, cold), "premise: another q"
 
 
 NOISE = 1e-6
 """Nats, as much as float32 leaves in another batch."""
-RANKED = {"entitynlm": (cuts,), "kglm": (cuts, walks), "rnng": (cuts,)}
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return score + NOISE * torch.rand(score.shape, generator=generator).to(score)
-
-
-def disturb(monkeypatch, seed: int) -> None:
-    """Let each search add noise to what it ranks by."""
-    listed_steps, choices, log_options = (
-        walks.listed_steps,
-        WordByWord.scored,
-        chains.log_options,
-    )
-
-    def of_walks(*args):
-        found = listed_steps(*args)
-        return found._replace(log_p=noise(found.log_p, seed))
-
-    def of_trees(*args):
-        log_q, rank = choices(*args)
-        return log_q, noise(rank, seed)
-
-    monkeypatch.setattr(walks, "listed_steps", of_walks)
-    monkeypatch.setattr(WordByWord, "scored", of_trees)
-    monkeypatch.setattr(
-        chains, "log_options", lambda *args: noise(log_options(*args), seed)
-    )
 
 
 def found(model, batch, width: int) -> list[int]:
@@ -96,7 +76,7 @@ def found(model, batch, width: int) -> list[int]:
     return sorted(fingerprint(beam.latents)[0, used].tolist())
 
 
-@pytest.mark.parametrize("name", RANKED)
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
 def test_rounding_does_not_decide_between_ties(name, monkeypatch):
     """Of a model without weights, to which many latents are alike."""
     case = TINY_MODELS[name].case()
@@ -110,15 +90,17 @@ def test_rounding_does_not_decide_between_ties(name, monkeypatch):
     def beams():
         return [found(case.model, batch, width) for width in (1, 2, 3, 5, 8)]
 
-    plain, decided = beams(), []
-    for seed in range(4):
+    def disturbed(grid, seed):
+        """Add noise to what is ranked."""
         with monkeypatch.context() as patch:
-            disturb(patch, seed)
-            assert beams() == plain
-            for module in RANKED[name]:
-                patch.setattr(module, "ranks", lambda score: score * 2.0**32)
-            decided.append(beams() != plain)
-    assert any(decided), "premise: there are ties"
+            for module in (cuts, walks):
+                patch.setattr(module, "ranks", lambda score: grid(noise(score, seed)))
+            return beams()
+
+    plain, ranks = beams(), cuts.ranks
+    assert all(disturbed(ranks, seed) == plain for seed in range(4))
+    finer = [disturbed(lambda score: score * 2.0**32, seed) for seed in range(4)]
+    assert any(beam != plain for beam in finer), "premise: there are ties"
 
 
 def test_an_option_is_found_among_millions():

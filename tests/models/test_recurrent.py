@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
-from lm_latent_eval.models import recurrent_lm
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
 from lm_latent_eval.models.recurrent_lm import (
     RNNConfig,
@@ -64,23 +63,6 @@ def test_texts_run_to_their_own_ends(stack, lengths):
                 torch.testing.assert_close(found[b], exact, **EXACTLY)
         (alone,) = torch.autograd.grad(wanted.square().sum(), value)
         torch.testing.assert_close(together[b], alone[b], **EXACTLY)
-
-
-@pytest.mark.parametrize("build", [tiny_models.lstm, tiny_models.rnn])
-def test_scores_of_words_are_held_some_at_a_time(build, monkeypatch):
-    model, texts = build(), tiny_models.batch([[4, 4, 1, 3], [4, 3], [3]])
-    whole, rows = model.log_joint(model.encode(texts), NO_LATENT), []
-    log_prob = type(model).log_prob
-
-    def watching(self, hidden, words):
-        rows.append(len(words))
-        return log_prob(self, hidden, words)
-
-    monkeypatch.setattr(type(model), "log_prob", watching)
-    monkeypatch.setattr(recurrent_lm, "TABLE", 3 * model.config.vocab_size)
-    parts = model.log_joint(model.encode(texts), NO_LATENT)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
-    assert rows == [3, 3, 1]
 
 
 @pytest.mark.parametrize("build", [tiny_models.lstm, tiny_models.rnn])

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,34 +28,23 @@ TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada"]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(spelled_directory):
-    return spelled_directory
+def scored(spelled_directory):
+    """Return what scores texts into a file."""
+    checkpoint = load(spelled_directory, device="cpu").checkpoint
+
+    def score(output, *, texts=TEXTS, **options):
+        chosen = ScoringOptions(**{"num_samples": 20} | options)
+        scorer = Scorer(checkpoint, chosen, batch_size=1, quiet=True)
+        return files.score_file(scorer, texts, output)
+
+    return score
 
 
 @pytest.fixture(scope="module")
-def text_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "texts.txt"
-    path.write_text("\n".join(TEXTS) + "\n")
-    return path
-
-
-@cache
-def opened(checkpoint):
-    return load(checkpoint, device="cpu").checkpoint
-
-
-def scored(checkpoint, output, *, texts=TEXTS, **options):
-    scorer = Scorer(
-        opened(checkpoint), ScoringOptions(**options), batch_size=1, quiet=True
-    )
-    return files.score_file(scorer, texts, output)
-
-
-@pytest.fixture(scope="module")
-def finished(checkpoint, tmp_path_factory):
+def finished(scored, tmp_path_factory):
     """Return what a run finds and writes."""
     output = tmp_path_factory.mktemp("finished") / "deep" / "out.jsonl"
-    items = scored(checkpoint, output, num_samples=20)
+    items = scored(output)
     return items, output.read_text().splitlines()
 
 
@@ -96,15 +84,15 @@ def test_the_file_is_a_record_of_the_run(output, finished):
         ({"texts": TEXTS[:2]}, "texts is .* there"),
     ],
 )
-def test_another_run_is_refused(checkpoint, output, change, message):
+def test_another_run_is_refused(scored, output, change, message):
     before = output.read_text()
     with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
-        scored(checkpoint, output, **({"num_samples": 20} | change))
+        scored(output, **change)
     assert output.read_text() == before
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(
-    checkpoint, finished, tmp_path, monkeypatch
+    scored, finished, tmp_path, monkeypatch
 ):
     whole = finished[0]
     output, read = tmp_path / "out.jsonl", []
@@ -118,38 +106,38 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 
     monkeypatch.setattr(files, "row_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        scored(checkpoint, output, num_samples=20)
+        scored(output)
     assert not output.exists()
     assert files.is_there(output)
     left = files.read_record(output)
     assert [a.index for a in left.answers] == sorted(read) and not left.finished
     again = []
     monkeypatch.setattr(files, "row_of", lambda a: again.append(a.index) or row_of(a))
-    assert agree(scored(checkpoint, output, num_samples=20), whole)
+    assert agree(scored(output), whole)
     assert sorted(read + again) == [0, 1, 2, 3], "nothing twice"
     monkeypatch.setattr(files, "row_of", None)
-    done = scored(checkpoint, output, num_samples=20)
+    done = scored(output)
     assert agree(done, whole), "nothing left to do"
 
 
-def test_what_lacks_estimates_gets_them(checkpoint, output, finished, tmp_path):
+def test_what_lacks_estimates_gets_them(scored, output, finished, tmp_path):
     """A line that somebody removed, or all of them."""
     whole, lines = finished[0], lines_of(output)
     for left in ("", lines[0], "".join(lines[:2] + lines[3:])):
         output.write_text(left)
-        assert scored(checkpoint, output, num_samples=20) == whole
+        assert scored(output) == whole
         assert sorted(lines_of(output)) == sorted(lines), "each of them once"
         assert [*tmp_path.glob("out*")] == [output]
 
 
-def test_what_a_kill_leaves_at_the_end_is_removed(checkpoint, tmp_path, monkeypatch):
+def test_what_a_kill_leaves_at_the_end_is_removed(scored, tmp_path, monkeypatch):
     """Between writing the file and removing the ledger."""
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as patched:
         patched.setattr(files, "remove", lambda _: None)
-        whole = scored(checkpoint, output, num_samples=20)
+        whole = scored(output)
     assert len([*tmp_path.glob("out*")]) == 2, "premise"
-    assert scored(checkpoint, output, num_samples=20) == whole
+    assert scored(output) == whole
     assert [*tmp_path.glob("out*")] == [output]
 
 
@@ -175,7 +163,7 @@ OUT_OF_RANGE = {
 """Values of the right type, or nearly, that cannot be."""
 
 
-def test_an_edited_record_is_refused_by_its_line(checkpoint, output, finished):
+def test_an_edited_record_is_refused_by_its_line(scored, output, finished):
     head, *lines = finished[1]
     first, *rest = sorted(lines, key=lambda line: json.loads(line)["document"])
     record = json.loads(first)
@@ -195,28 +183,28 @@ def test_an_edited_record_is_refused_by_its_line(checkpoint, output, finished):
             output.write_text(content)
             where = r"out\.jsonl, line 5 .* remove"
             with pytest.raises(ValueError, match=where) as caught:
-                scored(checkpoint, output, num_samples=20)
+                scored(output)
             assert "\n" not in str(caught.value)
             assert output.read_text() == content
     output.write_text("\n".join([head, *rest, rest[1]]) + "\n")
     with pytest.raises(ValueError, match=r"line 5 .* is in line 3 too"):
-        scored(checkpoint, output, num_samples=20)
+        scored(output)
 
 
-def test_only_a_regular_file_keeps_estimates(checkpoint, tmp_path):
+def test_only_a_regular_file_keeps_estimates(scored, tmp_path):
     for path in (tmp_path, Path(os.devnull)):
         with pytest.raises(ValueError, match="kept in a regular file"):
-            scored(checkpoint, path)
+            scored(path)
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
-    output = tmp_path / "out.jsonl"
-    command = ["estimate", str(checkpoint), "--data", str(text_file)]
-    command += ["--num-samples", "20", "--output", str(output)]
-    assert main(command) == 0
+def test_the_command_prints_every_rate(spelled_directory, scored, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    command = ["estimate", str(spelled_directory), "--data"]
+    command += [str(tmp_path / "texts.txt"), "--num-samples", "20"]
+    assert main([*command, "--output", str(tmp_path / "out.jsonl")]) == 0
     printed = capsys.readouterr().out
-    items = scored(checkpoint, None, num_samples=20)
+    items = scored(None)
     tokens = sum(i.estimate.num_tokens for i in items)
     total = sum(i.estimate.log_evidence for i in items)
     num_bytes = sum(map(len, TEXTS))
@@ -226,9 +214,16 @@ def test_the_command_prints_every_rate(checkpoint, text_file, tmp_path, capsys):
     assert "num_samples=20 proposal=adapted" in printed
 
 
-def test_texts_without_a_byte_have_no_rate_per_byte(checkpoint, tmp_path, capsys):
+def test_texts_without_a_byte_have_no_rate_per_byte(
+    spelled_directory, tmp_path, capsys
+):
     (tmp_path / "empty.jsonl").write_text('{"text": ""}\n{"tokens": []}\n')
-    command = ["estimate", str(checkpoint), "--data", str(tmp_path / "empty.jsonl")]
+    command = [
+        "estimate",
+        str(spelled_directory),
+        "--data",
+        str(tmp_path / "empty.jsonl"),
+    ]
     assert main([*command, "--num-samples", "5"]) == 0
     printed = capsys.readouterr().out
     assert "2 texts, 2 predicted tokens, 0 bytes" in printed

@@ -21,13 +21,9 @@ from lm_latent_eval.scoring import files, interface, likelihoods
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.files import Opening
 from lm_latent_eval.scoring.interface import scorer_of
-from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.scoring.records import Record, answer_of
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
 from tests.missing_support import miss
-from tests.models.rnng import reference
 from tests.rounding import agree
 
 
@@ -88,32 +84,6 @@ def test_a_warning_comes_once(caplog):
     assert [r.getMessage()[:4] for r in caplog.records] == ["seed"]
 
 
-def test_beams_that_are_told_to_ignore_the_temperature_do():
-    model = lm_latent_eval.load(CHECKPOINT)
-
-    def beam(proposal, temperature):
-        [found] = model.log_likelihood(
-            [DEMO_TEXT],
-            estimator="beam",
-            num_samples=2,
-            proposal=proposal,
-            temperature=temperature,
-        )
-        return found.log_evidence
-
-    assert beam("adapted", 0.3) == beam("adapted", 3.0)
-    assert beam("smoothing", 0.3) != beam("smoothing", 3.0), "premise"
-    rnng = reference.model("A", "eos")
-    batch = TokenBatch.collate([[5, 4, 6, 5, END]], first=START)
-    found = []
-    for temperature in (0.3, 3.0):
-        proposal = rnng.proposal("crf", temperature)
-        trees = proposal.beam(proposal.encode(batch), 3).latents
-        found.append(rnng.log_joint(rnng.encode(batch), trees))
-    assert found[0].allclose(found[1], rtol=1e-12)
-    assert {("kglm", "adapted"), ("rnng", "crf")} == interface._UNTEMPERED
-
-
 # -- what is asked ---------------------------------------------------------------------
 
 
@@ -166,11 +136,6 @@ def test_what_is_impossible_says_so(opened, settings, error, message):
         opened.log_likelihood(texts, **settings)
 
 
-def test_only_repositories_have_revisions(kglm_directory):
-    with pytest.raises(ValueError, match="only repositories of the hub have revisions"):
-        lm_latent_eval.load(kglm_directory, revision="v1")
-
-
 # -- texts without support: the others are kept, and the error comes last --------------
 
 
@@ -179,21 +144,16 @@ OTHERS = [0, 2, 4]
 
 
 @pytest.fixture
-def model(kglm_directory):
-    return load(kglm_directory, device="cpu")
-
-
-@pytest.fixture
 def missing(monkeypatch):
     miss(monkeypatch)
 
 
-def test_the_other_texts_keep_their_estimates(model, monkeypatch):
+def test_the_other_texts_keep_their_estimates(opened, monkeypatch):
     """And the error survives workers."""
-    whole = model.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
+    whole = opened.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
     miss(monkeypatch)
     with pytest.raises(MissedTextsError, match=r"text/1 \('Ada saw.*text/3") as raised:
-        model.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
+        opened.log_likelihood(TEXTS, estimator="is", num_samples=9, batch_size=2)
     found = raised.value.answers
     assert [answer.index for answer in found] == OTHERS
     assert agree([answer.estimate for answer in found], [whole[n] for n in OTHERS])

@@ -164,39 +164,6 @@ def test_strings_have_exactly_the_mass_they_should(name, tmp_path):
     assert 0.3 < total <= 1, "premise: much of it is in these strings"
 
 
-def test_the_spelling_of_unknown_words_totals_one():
-    spelling = writing().spelling
-    by_length = lengths_of_unknown(spelling)
-    # What is missing are longer words: the mass of prefixes that have not ended.
-    prefixes = ["".join(w) for w in product("ab", repeat=LONGEST)]
-    going_on = _mass_of_prefixes(spelling, prefixes)
-    outside = spelling.log_outside.exp().item()
-    assert sum(by_length) + going_on / outside == pytest.approx(1, rel=1e-12)
-    listed = spelling.log_prob(
-        [
-            w
-            for n in range(1, LONGEST + 1)
-            for w in map("".join, product("ab", repeat=n))
-            if w not in KNOWN
-        ]
-    )
-    assert sum(map(math.exp, listed)) == pytest.approx(sum(by_length), rel=1e-12)
-
-
-def _mass_of_prefixes(spelling: Spelling, prefixes: list[str]) -> float:
-    """Mass of the words that begin with any of some prefixes and are longer."""
-    total = 0.0
-    for prefix in prefixes:
-        letters = [spelling.end, *map(spelling.index.get, spelling._bytes(prefix))]
-        hidden, _ = spelling.rnn(spelling.embeddings(torch.tensor([letters])))
-        scores = spelling.output(hidden)[0]
-        scores[0, spelling.end] = -torch.inf
-        log_p = scores.log_softmax(-1)
-        so_far = sum(log_p[n, b] for n, b in enumerate(letters[1:]))
-        total += (so_far.exp() * (1 - log_p[-1, spelling.end].exp())).item()
-    return total
-
-
 # -- units that are no words: bytes, and the tokens of a tokenizer ---------------------
 
 

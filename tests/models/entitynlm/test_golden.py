@@ -81,24 +81,21 @@ def test_hidden_states_and_slots(case):
         assert memory.last[0, :number].tolist() == golden_slots["last_seen"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_every_factor_of_the_peeking_q(case):
-    proposal = reference.model(case["model"]).proposal("peeking")
-    encoded = proposal.encode(reference.batch(case["tokens"]))
-    chains = reference.chains(case["z"])
-    assert_factors(encoded.follow(chains).factors(), case["q"]["factors_forward"])
-    log_q = proposal.log_prob(encoded, chains).item()
-    assert abs(log_q - case["q"]["logq_forward"]) < TOLERANCE
+OF_Q = [
+    ("peeking", c, c["q"]["factors_forward"], c["q"]["logq_forward"]) for c in CASES
+]
+OF_Q += [
+    ("nonpeeking", c, c["factors_shifted"], c["logq_nonpeeking"]) for c in NONPEEKING
+]
 
 
-@pytest.mark.parametrize("case", NONPEEKING, ids=name)
-def test_every_factor_of_the_nonpeeking_q(case):
-    proposal = reference.model(case["model"]).proposal("nonpeeking")
+@pytest.mark.parametrize(("which", "case", "factors", "log_q"), OF_Q)
+def test_every_factor_of_q(which, case, factors, log_q):
+    proposal = reference.model(case["model"]).proposal(which)
     encoded = proposal.encode(reference.batch(case["tokens"]))
     chains = reference.chains(case["z"])
-    assert_factors(encoded.follow(chains).factors(), case["factors_shifted"])
-    log_q = proposal.log_prob(encoded, chains).item()
-    assert abs(log_q - case["logq_nonpeeking"]) < TOLERANCE
+    assert_factors(encoded.follow(chains).factors(), factors)
+    assert abs(proposal.log_prob(encoded, chains).item() - log_q) < TOLERANCE
 
 
 @pytest.mark.parametrize("case", EXACT, ids=name)

@@ -8,18 +8,15 @@ from itertools import product
 import pytest
 import torch
 
-from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.entitynlm import given_chains, network
+from lm_latent_eval.models.entitynlm import network
 from lm_latent_eval.models.entitynlm.latents import Chains
-from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import START
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
 from tests.models.entitynlm.tiny import MAX_LENGTH
 
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
-RAGGED = [[4, 5, 1, 4, 3], [5], [4, 4, 5, 5, 4, 1, 6, 3], [], [5, 3]]
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 
@@ -110,20 +107,6 @@ def test_proposals_read_as_far_as_they_say(model):
         moved = (log_q([4, 1, 4]) - plain).abs()
         assert moved[:, 0].max() < 1e-10, "the next token does not matter"
         assert (moved[:, 1].nan_to_num().max() > 1e-3) == bool(reads)
-
-
-# -- invariance ----------------------------------------------------------------------
-
-
-def test_memory_limits_move_no_number(model, monkeypatch):
-    q, batch = model.proposal("peeking"), tiny.batch(RAGGED)
-    method = ImportanceSampling(7)
-    plain = method.log_weights(model, q, batch, keys(len(RAGGED)))
-    monkeypatch.setattr(network, "NUMBERS", 13)
-    monkeypatch.setattr(given_chains, "NUMBERS", 40)
-    torch.testing.assert_close(
-        method.log_weights(model, q, batch, keys(len(RAGGED))), plain, **EXACTLY
-    )
 
 
 def rows_of_words(monkeypatch) -> list[int]:

@@ -355,14 +355,3 @@ def test_a_malformed_article_is_named(tmp_path):
     ):
         refused(read_linked, tmp_path, ARTICLE, line, " linked article")
         refused(read_annotated, tmp_path, ARTICLE, line, "n annotated text")
-
-
-def test_the_published_articles_are_read(golden_dir):
-    path = golden_dir / "kglm" / "archive" / "train.jsonl"
-    articles, texts = read_linked(path), read_annotated(path)
-    assert [len(a.annotations) for a in articles] == [8, 8, 3]
-    assert [t.id for t in texts] == [a.title for a in articles]
-    assert [len(t.mentions) for t in texts] == [8, 8, 3]
-    assert texts[1].mentions[0] == Span(4, 30, "Q4890550", "name")
-    assert texts[0].triples[0] == ("Q1223", "P150", "Q695782")
-    assert [t.text.count("\n") for t in texts] == [1, 1, 1]

@@ -129,16 +129,3 @@ def test_both_branches_convert(tmp_path):
         assert torch.equal(models["renamed"][name], tensor)
         different += not torch.equal(models["master"][name], tensor)
     assert different == len(models["acl"]), "the branches were trained apart"
-
-
-@pytest.mark.parametrize("branch", ["acl2020", "master"])
-def test_real_archives_convert(tmp_path, golden_dir, branch):
-    convert(output=tmp_path / "out", **real(tmp_path, golden_dir, branch))
-    ours = load_checkpoint(tmp_path / "out")
-    weights = load_file(
-        golden_dir / f"kglm/archive/weights_{branch}_branch.safetensors"
-    )
-    read = ours.model.generative.trunk.token_embeddings.weight
-    assert torch.equal(read, weights["_token_embedder.weight"])
-    assert ours.tokenizer.word(4) == "the"
-    assert ours.model.config.num_unknown_types == 92

@@ -1,4 +1,4 @@
-"""An LRLM small enough to list every reading, over the words of the tiny models."""
+"""Relation models small enough to list every latent, over the words of tiny models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from lm_latent_eval.models.lrlm.latents import WORD, Readings
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
+from lm_latent_eval.models.nklm.configuration import NKLMConfig
+from lm_latent_eval.models.nklm.modeling import NKLM
+from tests import tiny_checkpoint
 from tests.tiny_models import COPIED, KNOWN, randomised
 
 PIECES = 11
@@ -72,3 +75,39 @@ def every_reading(model: LRLM, length: int) -> Readings:
 
     table = torch.tensor(go_on(length, 0))
     return Readings(table[None, ..., 0], table[None, ..., 1])
+
+
+# -- over the words of the tiny checkpoints --------------------------------------------
+
+ALIASES = ("Ada", "the fox", "Bo", "Bo Ada")
+
+
+def worded_topics() -> Topics:
+    return Topics.build(
+        {
+            "Ada": [Fact(0, 0, (0, 1)), Fact(1, 0, (2, 3))],
+            "Bo": [Fact(0, 0, (2,)), Fact(1, 0, (0,))],
+        },
+        [tiny_checkpoint.ids(*alias.split()) for alias in ALIASES],
+        pieces=[pieces(alias, 9) for alias in ALIASES],
+    )
+
+
+def worded(name: str) -> LRLM | NKLM:
+    """An LRLM or an NKLM that a checkpoint can be written of, in float64."""
+    known = worded_topics()
+    fields = {
+        "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
+        "num_words": tiny_checkpoint.tokenizer().num_words,
+        "num_unknown_types": tiny_checkpoint.UNKNOWN_TYPES,
+        "num_relations": 2,
+        "num_pieces": 9,
+        **known.sizes(),
+        **{"embedding_dim": 4, "hidden_size": 5, "num_layers": 1},
+        **{"predictor_dim": 4, "fact_dim": 3, "alias_dim": 3},
+    }
+    if name == "lrlm":
+        built = LRLM(LRLMConfig(**fields), known)
+    else:
+        built = NKLM(NKLMConfig(**fields, num_positions=2), known)
+    return randomised(built.double(), 4, 0.8).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,13 +12,11 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import (
-    BeamMarginalization,
     ImportanceSampling,
     Mixed,
     cuts,
     mixed,
 )
-from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import choices, crf, left_to_right
@@ -25,22 +24,18 @@ from lm_latent_eval.models.rnng.choices import log_marginal
 from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.networks import (
-    GenerativeModel,
-    RNNGConfig,
-    SpanScores,
-    StackCell,
-)
+from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.testing import laws
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
+from tests.models.test_variants import VARIANTS
 from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 5, 5, 4]
 PROPOSALS = ("adapted", "prior")
-every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 
 def piece(tokens, first=START):
@@ -83,25 +78,6 @@ def test_next_token_of_an_original_is_the_ratio_of_prefix_probabilities(context)
         )
 
 
-def test_the_prior_does_not_read_the_next_word():
-    """It is p's own chain of actions, whatever the word is; an end is forced."""
-    rnng = reference.tiny()
-    proposal, prefixes = rnng.proposal("prior"), every_prefix(3)
-    first, *others = (
-        proposal.log_prob(rnng.encode(piece([4, 5, word])), prefixes)
-        for word in (1, 4, 5)
-    )
-    assert all(torch.equal(log_q, first) for log_q in others)
-    forced = every_prefix(4, end=True)
-    end = proposal.log_prob(rnng.encode(piece([4, 5, 4, END])), forced)
-    torch.testing.assert_close(end, first, rtol=0, atol=1e-12)
-
-
-KINDS = {
-    "new": {},
-    "original": {"only_possible": False, "never_uttered": []},
-    "endless": {"sentence_ends": False},
-}
 BOUNDS = {"none is": (16, 1 / 16, 3), "every": (1, 1.0, 1), "some": (2, 0.5, 1)}
 """Choices that are unlikely, by ``AT_ONCE``, ``LEAST`` and ``SPOKEN``."""
 
@@ -133,74 +109,32 @@ def test_adapted_weights_do_not_depend_on_the_last_choice(bound, exact, monkeypa
     assert log_w.std() > 0.01, "premise"
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("end", [False, True])
-@pytest.mark.parametrize("bound", BOUNDS)
-@every_proposal
-def test_unlikely_choices_are_drawn_as_q_says(
-    name, bound, kind, end, temperature, monkeypatch
-):
-    """Listed or not; q totals one, covers p, and is what ``sample`` draws from."""
+KINDS = {
+    "new": TINY_MODELS["rnng"],
+    "original": VARIANTS["rnng-loose"][0],
+    "endless": VARIANTS["rnng-endless"][0],
+}
+OF_CHOICES = ("total_is_one", "importance", "beams_are", "latents_are", "thinned")
+"""How the laws begin that see which choices are listed, drawn and kept."""
+
+
+def longer(kind):
+    """Texts of as many words as there must be for a choice to be unlikely."""
+    return replace(KINDS[kind].case(), length=4, proposals=PROPOSALS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [*(("new", bound) for bound in BOUNDS), ("original", "some"), ("endless", "some")],
+)
+@pytest.mark.parametrize(
+    "which", [str(x) for x in laws(longer("new")) if str(x).startswith(OF_CHOICES)]
+)
+def test_laws_hold_where_choices_are_unlikely(which, kind, bound, monkeypatch):
+    """Listed or not: q is normalised, drawn from and searched, as the laws say."""
     bounded(monkeypatch, bound)
-    rnng = reference.tiny(**KINDS[kind])
-    end = end and kind != "endless"
-    text = piece([*TEXT, END if end else 5])
-    prefixes = every_prefix(6, end=end)
-    proposal = rnng.proposal(name, temperature)
-    encoded = proposal.encode(text)
-    log_q = proposal.log_prob(encoded, prefixes)[0]
-    log_p = rnng.log_joint(rnng.encode(text), prefixes)[0]
-    assert abs(log_q.logsumexp(0)) < 1e-12
-    assert (log_q[log_p > -torch.inf] > -torch.inf).all()
-
-    number = 4000
-    draws = proposal.sample(encoded, Streams([7], number), number)
-    log_w = rnng.log_joint(rnng.encode(text), draws.latents) - draws.log_q
-    ratio = (log_w[0] - log_p.logsumexp(0)).exp()
-    assert abs(ratio.mean() - 1) < 5 * ratio.std() / number**0.5 + 1e-12
-    drawn, first, count = np.unique(
-        draws.latents.before[0].numpy(), axis=0, return_index=True, return_counts=True
-    )
-    listed = prefixes.before[0].tolist()
-    which = [listed.index(tree) for tree in drawn.tolist()]
-    same(draws.log_q[0, first], log_q[which])
-    expected = number * log_q.exp()
-    counts = torch.zeros_like(expected)
-    counts[which] = torch.from_numpy(count).double()
-    often = expected > 5
-    off = ((counts - expected)[often] ** 2 / expected[often]).sum()
-    freedom = int(often.sum())
-    assert freedom > 2 and off < freedom + 5 * (2 * freedom) ** 0.5
-
-
-@pytest.mark.parametrize("bound", BOUNDS)
-@every_proposal
-def test_searches_leave_out_nothing_where_they_have_room(name, bound, monkeypatch):
-    """A beam that is not full holds every tree, and thinned ones are unbiased."""
-    bounded(monkeypatch, bound)
-    rnng = reference.tiny()
-    text = piece([*TEXT, 5])
-    p, proposal = rnng.encode(text), rnng.proposal(name)
-    encoded, exact = proposal.encode(text), log_prefix(rnng, [*TEXT, 5])
-    for width in (3, 41, 42, 50):
-        beam = proposal.beam(encoded, width)
-        found = beam.latents.before[0, beam.score[0] > -torch.inf]
-        assert len(found) == len(found.unique(dim=0)) == min(width, num_trees(6))
-        same(proposal.log_prob(encoded, beam.latents), beam.log_q)
-    for width in (2, 3, 42):
-        groups = 400
-        cut = Thinned(groups, width, Streams([3], groups * width))
-        kept = proposal.search(encoded, cut)
-        log_w = rnng.log_joint(p, kept.beam.latents) + kept.log_f
-        log_w = log_w.masked_fill(kept.beam.score.isneginf(), -torch.inf)
-        ratio = (log_w.view(groups, -1).logsumexp(-1) - exact).exp()
-        if width == 42:
-            same(ratio, torch.ones_like(ratio))
-        else:
-            stderr = ratio.std() / groups**0.5
-            assert 0 < stderr < 0.1, "premise"
-            assert abs(ratio.mean() - 1) < 5 * stderr
+    [law] = [law for law in laws(longer(kind)) if str(law) == which]
+    law()
 
 
 def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
@@ -223,7 +157,7 @@ def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
     assert (over > 1e-3).sum() > 20, "premise"
 
 
-@every_proposal
+@pytest.mark.parametrize("name", PROPOSALS)
 def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     """Histories of a search and of draws are listed together, once a word."""
     rnng, counted = reference.tiny(), []
@@ -241,17 +175,28 @@ def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     beam = proposal.beam(encoded, 10)
     log_p = rnng.log_joint(encoded, beam.latents)
     log_w = log_p - proposal.log_prob(encoded, beam.latents)
+    monkeypatch.setattr(WordByWord, "log_prob", None)
+    weights = Mixed(20).weigh(rnng, proposal, batch, [1, 2, 3], (encoded, encoded))
     found = (beam.score > -torch.inf) & (log_p > -torch.inf)
     assert found.sum() > 10, "premise"
     torch.testing.assert_close(weights[:, -10:][found], log_w[found])
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("kind", KINDS)
-@every_proposal
-def test_log_p_that_the_steps_know_is_that_of_the_model(name, kind, bound, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("new", {}),
+        ("original", {"only_possible": False, "never_uttered": []}),
+        ("endless", {"sentence_ends": False}),
+    ],
+)
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_log_p_that_the_steps_know_is_that_of_the_model(
+    name, kind, settings, bound, monkeypatch
+):
     bounded(monkeypatch, bound)
-    rnng = reference.tiny(**KINDS[kind])
+    rnng = reference.tiny(**settings)
     batch = TokenBatch.collate([TEXT[:2], [*TEXT, 5, END], [END]], first=START)
     proposal = rnng.proposal(name)
     encoded, uniforms = proposal.encode(batch), Streams([1, 2, 3], 50)
@@ -309,49 +254,6 @@ def test_impossible_text_has_probability_zero():
             assert (log_w == -torch.inf).all()
 
 
-@every_proposal
-def test_a_narrow_beam_goes_on_from_the_best(name):
-    """Of more histories than it is wide, wherever they stand."""
-    rnng = reference.tiny()
-    prefixes = every_prefix(4)
-    encoded = rnng.encode(piece(TEXT[:4]))
-    score = rnng.log_joint(encoded, prefixes).flip(1)
-    backwards = torch.arange(score.shape[1]).flip(0)[None]
-    state = rnng.advance(encoded, prefixes).resample(backwards)
-    best = score[0].argsort(descending=True)
-    assert best[:2].tolist() != [0, 1], "premise: the first are not the best"
-    proposal = rnng.proposal(name)
-    kept = proposal.beam(proposal.encode(piece([]), state), 2, score)
-    order = kept.score[0].argsort(descending=True)
-    assert torch.equal(kept.origin[0, order], best[:2])
-    assert torch.equal(kept.score[0, order], score[0, best[:2]])
-
-
-@pytest.mark.parametrize("name", PROPOSALS)
-@pytest.mark.parametrize("method", [ImportanceSampling(300), BeamMarginalization(3)])
-def test_a_word_that_is_written_is_made_once(name, method, monkeypatch):
-    """Every stack before and after it: once by p, which predicts, and once by q."""
-    rnng = reference.tiny()
-    proposal, made = rnng.proposal(name), []
-    begin = Particles.begin(1, "cpu")
-    before = method.extend(rnng, proposal, piece(TEXT[:4]), [5], [0], begin)
-    forward = StackCell.forward
-
-    def counting(self, value, state):
-        made.append(len(value))
-        return forward(self, value, state)
-
-    monkeypatch.setattr(StackCell, "forward", counting)
-    read = before.ahead(rnng, torch.tensor(TEXT[3:4]))
-    read.next_token(rnng, [0], [0])
-    after = method.extend(rnng, proposal, piece(TEXT[4:], TEXT[3]), [5], [4], read)
-    stacks, row = before.model_state.stacks, np.unique(before.model_state.row)
-    assert len(row) > 1, "premise"
-    reduced = (stacks.size[row] - 1).sum()
-    shifted = len(np.unique(after.model_state.row))
-    assert sum(made) == 2 * (reduced + shifted)
-
-
 @torch.no_grad()
 def test_what_was_read_of_some_stacks_is_not_taken_for_others():
     """Encoded again after other histories, which stand on stacks not listed before."""
@@ -389,6 +291,17 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
 LONG = [4, 1, 5, 5, 4, 1, 4]
 
 
+def test_a_beam_of_whole_sentences_is_the_best_trees():
+    """Of any width, among all trees of six words."""
+    rnng = reference.tiny()
+    proposal = rnng.proposal("crf")
+    encoded = proposal.encode(reference.batch([[*TEXT, 4]], "eos"))
+    every = reference.trees([reference.every_tree(6)], "eos")
+    best = proposal.log_prob(encoded, every)[0].sort(descending=True).values
+    for width in (*range(1, 12), 42):
+        same(proposal.beam(encoded, width).score[0], best[:width])
+
+
 def test_ties_go_to_the_shorter_left_part():
     """With equal scores everywhere: every tree once, right-branching ones first."""
     scores = torch.zeros(1, 5, 5, dtype=torch.float64)
@@ -402,41 +315,6 @@ def test_ties_go_to_the_shorter_left_part():
         fewer, _ = crf.trees_of(crf.k_best(scores, width), words)
         assert torch.equal(fewer[0, 0], ends[0, 0])
         assert len(fewer[0].unique(dim=0)) == width
-
-
-def test_cutting_the_work_changes_nothing(monkeypatch):
-    rnng = reference.tiny()
-    largest: dict[str, int] = {}
-
-    def watch(owner, name, size):
-        found = getattr(owner, name)
-
-        def watching(*arguments):
-            result = found(*arguments)
-            largest[name] = max(largest.get(name, 0), size(result))
-            return result
-
-        monkeypatch.setattr(owner, name, watching)
-
-    watch(GenerativeModel, "log_words", lambda scores: scores.numel())
-    watch(SpanScores, "_score", len)
-    batch = reference.batch([LONG], "eos", unknown=-0.7)
-    trees = reference.trees([reference.every_tree(7)], "eos")
-
-    def scored():
-        rnng.proposal("crf").encode(batch)
-        return rnng.log_joint(rnng.encode(batch), trees)
-
-    whole = scored()
-    assert largest["log_words"] > 50, "premise: there is something to cut"
-    assert largest["_score"] > 3, "premise"
-    largest.clear()
-    monkeypatch.setattr("lm_latent_eval.models.rnng.joint.STACKS_AT_ONCE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.TABLE", 50)
-    monkeypatch.setattr("lm_latent_eval.models.rnng.networks.SPANS_AT_ONCE", 3)
-    torch.testing.assert_close(scored(), whole, rtol=0, atol=1e-12)
-    assert largest["log_words"] <= 50
-    assert largest["_score"] <= 3
 
 
 def test_what_is_no_tree_is_impossible():

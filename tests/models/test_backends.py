@@ -1,0 +1,219 @@
+"""Checkpoints of models behind lm-eval, against lists of their latents.
+
+Those of KGLM have ``tests/harness``. Documents of an RNNG are split into sentences; a
+question in the middle of a sentence is answered by prefix probabilities, never by those
+of a context taken for a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from lm_latent_eval import manifest
+from lm_latent_eval.estimators import Bound
+from lm_latent_eval.harness.backends import (
+    LatentEntityNLM,
+    LatentLRLM,
+    LatentNKLM,
+    LatentRNNG,
+)
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
+from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.rnng.networks import RNNGConfig
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests import tiny_checkpoint
+from tests.fuzz import models
+from tests.models.entitynlm.space import every_chain
+from tests.models.lrlm.tiny import every_reading, worded
+from tests.models.nklm.tiny import every_copy
+from tests.models.rnng import reference
+from tests.models.rnng.reference import every_prefix
+from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
+from tests.tiny_models import randomised
+
+LISTED = {
+    "entitynlm": (
+        partial(LatentEntityNLM, estimator="beam", num_samples=5000),
+        models.entitynlm,
+        lambda model, words: every_chain(len(words), model.config.max_mention_length),
+    ),
+    "lrlm": (
+        LatentLRLM,
+        partial(worded, "lrlm"),
+        lambda model, words: every_reading(model, len(words)),
+    ),
+    "nklm": (
+        partial(LatentNKLM, estimator="beam", num_samples=500),
+        partial(worded, "nklm"),
+        every_copy,
+    ),
+    "rnng": (
+        partial(LatentRNNG, estimator="beam", num_samples=100),
+        models.rnng,
+        lambda model, words: every_prefix(len(words), end=words[-1] == END),
+    ),
+}
+"""Name -> a backend that finds every latent, its model, and how to list them."""
+
+
+def log_p(name, model, words, costs=None) -> float:
+    """log p of a text that begins with these words, by listing."""
+    if not words:
+        return 0.0
+    if costs is None:
+        beyond = [w == UNKNOWN or w >= model.config.vocab_size for w in words]
+        costs = [-math.log(UNKNOWN_TYPES) if is_beyond else 0.0 for is_beyond in beyond]
+    batch = TokenBatch.collate([words], [costs], first=START)
+    latents = LISTED[name][2](model, words)
+    return model.log_joint(model.encode(batch), latents).logsumexp(-1).item()
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_whole_texts(name, tmp_path):
+    """An unknown word of a name has two ways if it is spelled, and they add up."""
+    backend, build, _ = LISTED[name]
+    model, writing = build(), tiny_checkpoint.orthography()
+    plain = backend(pretrained=str(tiny_checkpoint.write(tmp_path / "plain", model)))
+    for text, words in (
+        ("the fox saw Ada", ["the", "fox", "saw", "Ada"]),
+        ("zebra Bo Ada.", ["?", "Bo", "Ada", "."]),
+        *([("", [])] if name != "rnng" else []),  # which has no sentence
+    ):
+        [found] = plain.loglikelihood_rolling(rolling(text))
+        exact = log_p(name, model, [*ids(*words), END])
+        assert float(found) == pytest.approx(exact, abs=1e-9)
+
+    folder = tiny_checkpoint.write(tmp_path / "spelled", model, writing)
+    text = "zebra Bo"
+    [found] = backend(pretrained=str(folder)).loglikelihood_rolling(rolling(text))
+    costs = [*writing.spelling.log_prob(["zebra", "Bo"]), 0.0]
+    spacing = sum(writing.spacing(text, tiny_checkpoint.tokenizer()(text)))
+    exact = log_p(name, model, [*ids("?", "Bo"), END], costs) + spacing
+    assert float(found) == pytest.approx(exact, abs=1e-9)
+
+
+# -- topics of relation models --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("lrlm", LatentLRLM), ("nklm", LatentNKLM)]
+)
+def test_topics_of_another_model_are_refused(tmp_path, name, backend):
+    path = tiny_checkpoint.write(tmp_path / "model", worded(name))
+    few = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [ids("Ada")], pieces=[[1]])
+    few.save(path)
+    (path / "manifest.json").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"manifest|belongs to another checkpoint"):
+        backend(pretrained=str(path))
+    file = path / "topics.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match="missing or damaged"):
+        worded(name).load_extras(path)
+
+
+@pytest.mark.parametrize("column", ["fact_relation", "alias_pieces"])
+def test_numbers_below_zero_are_refused(tmp_path, column):
+    folder = tiny_checkpoint.write(tmp_path / "lrlm", worded("lrlm"))
+    path = folder / "topics.safetensors"
+    tensors = load_file(path)
+    assert len(tensors[column]), "premise"
+    tensors[column][-1] = -1
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+    manifest.write(folder)
+    with pytest.raises(ValueError, match=r"topics\.safetensors.*(not one of|dang)"):
+        load_checkpoint(folder)
+
+
+# -- sentences of an RNNG -------------------------------------------------------------
+
+DOCUMENT = "the fox saw Ada. Bo saw the fox."
+FIRST = ids("the", "fox", "saw", "Ada", ".")
+SECOND = ids("Bo", "saw", "the", "fox", ".")
+
+
+@pytest.fixture(scope="module")
+def rnng(tmp_path_factory):
+    """A model, and what opens its backend."""
+    model = models.rnng()
+    folder = tiny_checkpoint.write(tmp_path_factory.mktemp("rnng"), model)
+    return model, partial(LatentRNNG, pretrained=str(folder), estimator="is")
+
+
+def test_a_document_is_its_sentences(rnng):
+    model, backend = rnng
+    exact = sum(log_p("rnng", model, [*words, END]) for words in (FIRST, SECOND))
+    lm = backend(estimator="beam", num_samples=100)
+    [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
+    assert answer == pytest.approx(exact, abs=1e-10)
+    assert answer.estimate.bound is Bound.STRICT_LOWER
+    assert answer.estimate.num_tokens == 12
+    assert answer.answer.sentences == 2
+    said = lm.get_model_info()["latent_eval"]
+    assert (said["requests"], said["sentences"]) == (1, 2)
+    assert said["mass"] == "normalised"
+
+
+@pytest.mark.parametrize(
+    ("context", "continuation", "parts"),
+    [
+        # What is asked for: words given, words that follow, by sentence.
+        ("the fox", " saw the", [(ids("the", "fox"), ids("saw", "the"))]),
+        ("", "the fox saw", [([], ids("the", "fox", "saw"))]),
+        ("the fox saw Ada.", " Bo saw", [(FIRST, [END]), ([], SECOND[:2])]),
+        ("the fox saw Ada. Bo", " saw the", [(SECOND[:1], SECOND[1:3])]),
+        ("the fo", "x saw", [(ids("the"), ids("fox", "saw"))]),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"proposal": "prior"}])
+def test_a_continuation_is_a_ratio_of_prefixes(
+    rnng, context, continuation, parts, settings
+):
+    model, backend = rnng
+    exact = sum(
+        log_p("rnng", model, [*given, *words]) - log_p("rnng", model, given)
+        for given, words in parts
+    )
+    lm = backend(num_samples=4000, **settings)
+    [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
+    assert answer.estimate.draws_stderr < 0.05, "premise"
+    assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9
+    assert answer.estimate.bound is Bound.NONE
+
+
+def test_a_sentence_that_is_too_long_is_named(rnng):
+    _, backend = rnng
+    with pytest.raises(ValueError, match=r"task/1 .*of 41 words: .* read 40"):
+        backend(proposal="crf").loglikelihood_rolling(rolling("the fox", "fox " * 41))
+
+
+def test_a_model_without_ends_scores_none(tmp_path):
+    sizes = {"hidden_size": 4, "proposal_size": 3, "max_words": 40, **models.WORDS}
+    endless = RNNG(RNNGConfig(**sizes, sentence_ends=False)).double()
+    endless = randomised(endless, 3, 0.7).eval()
+    tiny_checkpoint.write(tmp_path, endless)
+    lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
+    [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))
+    words = TokenBatch.collate([ids("the", "fox", "saw")], first=START)
+    trees = reference.trees([reference.every_tree(3)], "no_eos")
+    exact = endless.log_joint(endless.encode(words), trees).logsumexp(-1).item()
+    assert answer == pytest.approx(exact, abs=1e-10)
+    assert answer.estimate.num_tokens == 3
+    said = lm.get_model_info()["latent_eval"]
+    assert said["mass"] == "no distribution over lengths"
+
+
+def test_a_target_is_one_of_the_whole_document(rnng):
+    _, backend = rnng
+    lm = backend(num_samples=50, target_stderr=0.1)
+    [answer] = lm.loglikelihood_rolling(rolling(" ".join(["the fox saw."] * 9)))
+    assert answer.answer.sentences == 9
+    assert 0 < answer.estimate.draws_stderr < 0.15
