@@ -183,6 +183,7 @@ NPY = {
     % (1 << 40),
     "a negative size": b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
     "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (8,)}",
+    "strings": b"{'descr': '|S8', 'fortran_order': False, 'shape': (8,)}",
     "code": b"__import__('os').mkdir('exploded')",
     "nested": b"[" * 5000,
 }
@@ -219,6 +220,7 @@ BAD_ARRAYS = {
     "three axes": {"shape": (1, 1, 2)},
     "a size that is none": {"shape": "2"},
     "objects": {"code": "O8"},
+    "strings": {"code": "S8"},
     "an order that is none": {"order": "x"},
     "numbers in words": {"numbers": "0" * 16},
     "too few": {"numbers": bytes(15)},
