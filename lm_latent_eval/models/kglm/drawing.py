@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent_uniforms
+from lm_latent_eval.devices import fetched, sent, sent_uniforms
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
 from lm_latent_eval.inference.steps import Drawn
 from lm_latent_eval.latent import Uniforms
@@ -97,8 +97,10 @@ class Entities:
         """
         ends = np.minimum(self.length[self.text], t + self.cutoff)
         stale = self.has_edges & (self.end < ends)
-        stale = stale & (np.bincount(number.ravel(), minlength=len(stale)) > 0)
+        stale[stale] = np.isin(stale.nonzero()[0], number)
         (stale,) = stale.nonzero()
+        if not len(stale):
+            return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
         ends = np.minimum(self.length[self.text[stale]], t + 2 * self.cutoff)
         self.end[stale] = ends
         token, which = expand_ranges(
@@ -170,10 +172,14 @@ class DrawnWalks:
         """Return None: histories are looked at with the first token."""
         return None
 
+    @torch.no_grad()
     def draw(
         self, state: Past | None, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn[Past | None]:
-        """Draw the steps of token t: log q is that of the types, without the nodes."""
+        """Draw the steps of token t: log q is that of the types, without the nodes.
+
+        It has no gradient: ``log_prob`` of what was drawn does.
+        """
         if state is None:
             state, origin = self._begun(uniforms, origin)
         (here,) = self._fetched
@@ -204,7 +210,7 @@ class DrawnWalks:
         log_q[text] = log_type[np.arange(len(u)), mention].reshape(-1, size[1])
         unscored = entities.unscored(columns[2], t + 1)
         if len(unscored[0]):
-            (score,) = fetched(entities.scores(*unscored).detach())
+            (score,) = fetched(entities.scores(*unscored))
             entities.keep(*unscored, score, here.edges)
         state = self._moved(state, columns[2], entities)
         return Drawn(
@@ -278,7 +284,6 @@ class DrawnWalks:
 
     # -- what is fetched before the first token ---------------------------------------
 
-    @torch.no_grad()
     def _begun(
         self, uniforms: Uniforms, origin: Tensor | None
     ) -> tuple[Past, Tensor | None]:
@@ -346,7 +351,7 @@ class DrawnWalks:
         (place,) = inside.nonzero(as_tuple=True)
         numbers = torch.stack([part[..., 1] for part in u], 1).flatten()[place]
         drawn = self.walk.new.sample(place // samples, sent_uniforms(numbers, device))
-        begun[place.to(device)] = drawn
+        begun[sent(place, device)] = drawn
         return begun.view(len(self.length), self.num_steps, samples)
 
 
