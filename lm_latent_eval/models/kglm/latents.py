@@ -32,9 +32,7 @@ types. That nothing is mentioned has b_t = 0, or what the node that was mentione
 makes of it, and a continuation is twisted or keeps its mass: both the twist's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for once a token. So there a new entity and a parent are
-drawn whatever a walk may turn out to choose, and edges by scores that the host has
-fetched. Where the scores are on the host, a walk draws what it has chosen alone.
+model's device, which is waited for once a token at most. ``drawing.py`` draws walks.
 """
 
 from __future__ import annotations
