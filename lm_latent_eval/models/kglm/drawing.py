@@ -56,12 +56,14 @@ class Entities:
     ) -> None:
         self.walk, self.length, self.cutoff = walk, length.numpy(), cutoff
         self.numbers: dict[int, int] = {}
-        self.text, self.node, self.entity, self.end = np.zeros((4, 1), np.int64)
-        """Of each number; ``end`` is the token that its scores end before."""
+        self.num_tokens = num_tokens
+        self.text, self.node, self.entity = np.zeros((3, 1), np.int64)
         self.has_edges = np.zeros(1, np.bool_)
-        self.score, self.lift = np.zeros((2, 1, num_tokens))
+        self.first, self.end = np.zeros((2, 1), np.int64)
+        """The tokens that a number is scored for, and one past the last."""
+        self.scored = np.zeros((2, 64, min(num_tokens, 2 * cutoff)))
         """Scores of parents, and the log of what the twist multiplies the mass of their
-        edges by, nats."""
+        edges by, nats, of numbers (some of them not used yet) from ``first`` on."""
 
     def number(self, text: Integers, node: Integers) -> Integers:
         """Return the numbers of nodes, some of them new, elementwise."""
@@ -77,18 +79,20 @@ class Entities:
         graph = self.walk.graph
         entity = graph.entity(torch.from_numpy(node))
         has_edges = (entity != NO_ENTITY) & graph.has_edges[entity]
-        zeros = np.zeros((len(node), self.score.shape[1]))
-        columns = {
-            "text": text,
-            "node": node,
-            "entity": entity.numpy(),
-            "end": np.zeros_like(node),
-            "has_edges": has_edges.numpy(),
-            "score": zeros,
-            "lift": zeros,
-        }
-        for name, more in columns.items():
-            setattr(self, name, np.concatenate([getattr(self, name), more]))
+        none = np.zeros_like(node)
+        self.text, self.node = np.append(self.text, text), np.append(self.node, node)
+        self.entity = np.append(self.entity, entity.numpy())
+        self.has_edges = np.append(self.has_edges, has_edges.numpy())
+        self.first, self.end = np.append(self.first, none), np.append(self.end, none)
+        if len(self.node) > self.scored.shape[1]:
+            room = np.zeros((2, 2 * len(self.node), self.scored.shape[2]))
+            room[:, : self.scored.shape[1]] = self.scored
+            self.scored = room
+
+    def at(self, number: Integers, t: int) -> Floats:
+        """Return scores and lifts of what is recent at token t, (2, N)."""
+        found: Floats = self.scored[:, number, t - self.first[number]]
+        return found
 
     def unscored(self, number: Integers, t: int) -> tuple[Tensor, Tensor]:
         """List the numbers and tokens to score: of what is recent at tokens t and on.
@@ -102,7 +106,7 @@ class Entities:
         if not len(stale):
             return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
         ends = np.minimum(self.length[self.text[stale]], t + 2 * self.cutoff)
-        self.end[stale] = ends
+        self.first[stale], self.end[stale] = t, ends
         token, which = expand_ranges(
             torch.full((len(stale),), t), torch.from_numpy(ends)
         )
@@ -116,15 +120,15 @@ class Entities:
         self, number: Tensor, token: Tensor, score: Tensor, edges: ParentEdges
     ) -> None:
         """Keep fetched scores, and look up the twist of the edges."""
-        index = number.numpy(), token.numpy()
-        self.score[index] = score.numpy()
+        index = number.numpy(), token.numpy() - self.first[number.numpy()]
+        self.scored[0][index] = score.numpy()
         if edges.twist is not None and len(number):
             twisted, plain = edges.log_sums(*self._places(number, token))
-            self.lift[index] = (twisted - plain).numpy()
+            self.scored[1][index] = (twisted - plain).numpy()
 
     def _places(self, number: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         text, entity = torch.from_numpy(self.text), torch.from_numpy(self.entity)
-        return text[number] * self.score.shape[1] + token, entity[number]
+        return text[number] * self.num_tokens + token, entity[number]
 
 
 class Fetched(NamedTuple):
@@ -238,7 +242,7 @@ class DrawnWalks:
         mentioned = past.mentioned.reshape(num_rows, window)
         row, place = past.recent.reshape(num_rows, window).nonzero()
         number, last = mentioned[row, place], mentioned[:, -1]
-        score = entities.score[number, t]
+        score, lift = entities.at(number, t)
         plain = _segment_logsumexp(score, row, num_rows)
         type_score = here.mention[text, t].repeat(samples, 0)
         type_score[np.isneginf(plain), Mention.DERIVED] = -np.inf
@@ -246,7 +250,7 @@ class DrawnWalks:
         log_type = _log_softmax(type_score)
         twisted = plain
         if twist is not None:
-            score = score + entities.lift[number, t]
+            score = score + lift
             twisted = _segment_logsumexp(score, row, num_rows)
             added = np.zeros_like(log_type)
             added[:, Mention.NEW] = here.lift[text, t].repeat(samples)
@@ -311,15 +315,15 @@ class DrawnWalks:
             none = replace(edges.twist.none, value=rest[0], others=rest[1])
             edges = replace(edges, twist=replace(edges.twist, none=none))
         size = len(history), self.num_steps
-        mention = mention.double().view(*size, -1).numpy()
+        types = mention.double().view(*size, -1)
         if not walk.new.possible:
-            mention = mention.copy()
-            mention[..., Mention.NEW] = -np.inf
+            beginning = torch.arange(len(Mention)) == Mention.NEW
+            types = types.masked_fill(beginning, -torch.inf)
         entities.keep(*unscored, score, edges)
         self._fetched.append(
             Fetched(
                 [part.numpy() for part in u],
-                mention,
+                types.numpy(),
                 lift.double().view(size).numpy(),
                 begun,
                 edges,
