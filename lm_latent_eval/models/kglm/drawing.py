@@ -3,8 +3,8 @@
 What a walk may do next depends on where it has been only by the entities that it has
 mentioned of late. So what is the same for all walks (types, new entities) is scored for
 every token at once, and an entity when a walk mentions it, for the tokens after which
-it is recent. What is left to a token is to look up and to add: NumPy does that in a
-third of the time that as many operations of torch take.
+it is recent. What is left to a token is to look up and to add, which NumPy does: of few
+numbers torch's operations cost more.
 """
 
 from __future__ import annotations
