@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol, TypeVar, cast
 
 import numpy as np
@@ -308,10 +309,16 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
     """
     parts = map(_as_integers, parts_of(latents))
     codes = torch.cat([part.flatten(2) for part in parts], -1)
-    random = np.random.Philox(key=1).random_raw(codes.shape[-1] + 1) | 1
-    odd = sent(torch.from_numpy(random.view(np.int64)), codes.device)
+    odd = sent(_odd_numbers(codes.shape[-1] + 1), codes.device)
     code = (codes * odd[1:]).sum(-1)
     return code if before is None else before * odd[0] + sent(code, before.device)
+
+
+@lru_cache(256)
+def _odd_numbers(number: int) -> Tensor:
+    """Return the first so many of one sequence of odd random numbers."""
+    random = np.random.Philox(key=1).random_raw(number) | 1
+    return torch.from_numpy(random.view(np.int64))
 
 
 def _as_integers(part: Tensor) -> Tensor:

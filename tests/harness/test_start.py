@@ -20,8 +20,8 @@ ours = set(sys.modules) - host
 new = {name.partition(".")[0] for name in ours}
 known = {"lm_eval", "transformers", "lm_latent_eval", "lm_latent_eval_bridge"}
 assert not new - known - {*sys.stdlib_module_names}, "besides those of the hosts"
-# Half a second each: Pareto k, bootstraps and plots wait until they are asked.
-assert not {"arviz_stats", "scipy.signal", "scipy.stats"} & ours
+# Half a second each: bootstraps and plots wait until they are asked.
+assert not {"scipy.signal", "scipy.stats"} & ours
 """
 PYTHON = """
 import sys
@@ -32,7 +32,7 @@ host = set(sys.modules)
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 
-lm_latent_eval.load(CHECKPOINT)
+model = lm_latent_eval.load(CHECKPOINT)
 new = set(sys.modules) - host
 hosts = {name.rpartition(".")[2] for name in new if name.startswith("transformers.")}
 assert hosts <= {"auto_factory", "modeling_auto"}, "AutoModel is told of a model"
@@ -45,6 +45,11 @@ assert "inference" in floors, "premise"
 needless = "cli contrastive convert distortion harness networks report study"
 assert not floors & {*needless.split(), "testing", "training", "wrappers"}
 assert "lm_latent_eval.ledger.database" not in new
+[text] = model.log_likelihood(["She is here."], estimator="is", num_samples=100)
+assert text.pareto_k is not None, "premise"
+later = set(sys.modules) - host - new
+assert not {"scipy.signal", "scipy.stats"} & later
+assert not {name for name in later if name.startswith("transformers.")}
 """
 
 

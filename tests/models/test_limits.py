@@ -13,7 +13,10 @@ from tests.test_laws import PAIRS, TINY_MODELS
 ROWS = 2
 """Scores of all words, of spans or of stacks that are held at once."""
 LIMITS = {
-    "entitynlm": {"entitynlm.network.NUMBERS": 12, "entitynlm.given_chains.NUMBERS": 40},
+    "entitynlm": {
+        "entitynlm.network.NUMBERS": 12,
+        "entitynlm.given_chains.NUMBERS": 40,
+    },
     "lrlm": {"lrlm.modeling.TABLE": 10, "lrlm.network.TABLE": 5},
     "lstm": {"recurrent_lm.TABLE": 10},
     "nklm": {"nklm.modeling.TABLE": 10, "nklm.network.TABLE": 10},

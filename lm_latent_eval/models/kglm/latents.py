@@ -32,9 +32,7 @@ types. That nothing is mentioned has b_t = 0, or what the node that was mentione
 makes of it, and a continuation is twisted or keeps its mass: both the twist's to say.
 
 Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for once a token. So there a new entity and a parent are
-drawn whatever a walk may turn out to choose, and edges by scores that the host has
-fetched. Where the scores are on the host, a walk draws what it has chosen alone.
+model's device, which is waited for once a token at most. ``drawing.py`` draws walks.
 """
 
 from __future__ import annotations
@@ -48,14 +46,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
-    invert_cdf,
     segment_logsumexp,
 )
-from lm_latent_eval.inference.streams import invert_cdf as invert_dense_cdf
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import (
@@ -127,36 +123,6 @@ class Parents(NamedTuple):
     """Nats, (N,)."""
     lift: Tensor
     """Log of what the twist multiplies the mass of DERIVED mentions by, (R,)."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One choice a row: where the scores are, until the host has fetched it."""
-
-    mention: Tensor
-    """Mention types, (R,)."""
-    entity: Tensor
-    """The entities of those that are NEW, (R,)."""
-    parent: Tensor
-    """Which of ``parents`` those that are DERIVED derive from, (R,)."""
-    log_type: Tensor
-    """Log-probabilities of the types in nats, not fetched, (R,)."""
-    parents: Tensor
-    """Entities, on the host, (N,)."""
-    edges: ParentEdges
-    """At all positions, or the distinct ones of the rows."""
-    place: Tensor
-    """Which of these each row has, on the host, (R,)."""
-
-    def fetched_with(self, *others: Tensor) -> tuple[Drawn, list[Tensor]]:
-        """Copy the choice to the host, and others in the same wait for a device."""
-        edges, (mention, entity, parent, *others_here) = self.edges.fetched_with(
-            self.mention, self.entity, self.parent, *others
-        )
-        known = replace(
-            self, mention=mention, entity=entity, parent=parent, edges=edges
-        )
-        return known, others_here
 
 
 @dataclass(frozen=True)
@@ -319,87 +285,6 @@ class NextStep:
         row, entity, log_parent, _ = self.parents(rows)
         log_edge = self.edges.log_prob(rows.position[row], entity, node[row])
         return segment_logsumexp(log_parent + log_edge, row, len(node))
-
-    # -- sampling -------------------------------------------------------------------
-
-    def sample(self, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw one choice a row.
-
-        Args:
-            rows: R decisions, grouped by position in increasing order.
-            u: Uniform numbers, on the host, (R, 4).
-
-        Returns:
-            Mention types and nodes on the host, and log-probabilities of the types in
-            nats, each (R,): with ``log_node``, those of the choices.
-        """
-        drawn, _ = self.draw(rows, u).fetched_with()
-        return drawn.mention, self.drawn_node(drawn, rows.previous, u), drawn.log_type
-
-    def draw(self, rows: Rows, u: Tensor, origin: Tensor | None = None) -> Drawn:
-        """Draw one choice a row, which the host does not know until it asks.
-
-        On a device all draw a new entity and a parent, wanted or not, even where there
-        is none.
-
-        Args:
-            rows: As ``sample`` has them.
-            u: The same.
-            origin: The row whose past each has instead of its own, one of the same
-                position, (R,), on the host or not.
-        """
-        past, which = rows.distinct()
-        there, num_pasts = self._sent(which), len(past.position)
-        if origin is not None:
-            there = there[self._sent(origin)]
-        u, parents = sent_uniforms(u, there.device), self.parents(past)
-        log_mention = self.log_mention(past, parents)
-        mention = invert_dense_cdf(log_mention.exp()[there], u[:, 0])
-        # A device is not asked who wants what: there all draw everything.
-        everyone = torch.arange(len(mention))
-        begins = derives = everyone
-        if mention.is_cpu:
-            (begins,) = (mention == Mention.NEW).nonzero(as_tuple=True)
-            (derives,) = (mention == Mention.DERIVED).nonzero(as_tuple=True)
-        entity, parent = torch.zeros_like(mention), torch.zeros_like(mention)
-        if self.new.possible and len(begins):
-            drawn = self.new.sample(rows.position[begins], u[self._sent(begins), 1])
-            entity = entity.index_copy(0, self._sent(begins), drawn)
-        if len(parents.row) and len(derives):
-            prob, index = parents.log_prob.exp(), self._sent(derives)
-            drawn = invert_cdf(prob, parents.row, num_pasts, there[index], u[index, 1])
-            parent = parent.index_copy(0, index, drawn)
-        edges, place = self.edges, rows.position
-        if not mention.is_cpu:  # those that are fetched
-            position, place = rows.position.unique(return_inverse=True)
-            edges = edges.select(position)
-        return Drawn(
-            mention,
-            entity,
-            parent,
-            log_mention[there, mention],
-            parents.entity,
-            edges,
-            place,
-        )
-
-    def drawn_node(self, drawn: Drawn, previous: Tensor, u: Tensor) -> Tensor:
-        """Draw the edges of what has been fetched; return nodes on the host, (R,).
-
-        Args:
-            drawn: Choices, on the host.
-            previous: The nodes of the tokens before, (R,).
-            u: The uniform numbers that they were drawn by.
-        """
-        node = previous.masked_fill(drawn.mention != Mention.CONTINUE, NO_ENTITY)
-        new, derived = drawn.mention == Mention.NEW, drawn.mention == Mention.DERIVED
-        node[new] = self.graph.node_of_entity[drawn.entity[new]]
-        if derived.any():
-            parent = drawn.parents[drawn.parent[derived]]
-            place = drawn.place[derived]
-            edge, tail = drawn.edges.sample(place, parent, u[derived, 2])
-            node[derived] = tail[edge]
-        return node
 
 
 @dataclass(frozen=True)

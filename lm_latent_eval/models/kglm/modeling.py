@@ -33,6 +33,7 @@ from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Rows, Walks
@@ -421,7 +422,7 @@ class KGLM(Pretrained):
 
 
 @dataclass(frozen=True)
-class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
+class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     """q(z | x): walks over the scores of a trunk, over possible choices only.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -471,9 +472,10 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         )
         return replace(encoded, walk=walk, search=search, gains=gains)
 
-    def drawn_steps(self, encoded: Encoded) -> WalkSteps:
+    def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
         """Return the steps that are drawn."""
-        return self._steps(encoded, encoded.walk)
+        targets, length = encoded.batch.on_host
+        return DrawnWalks(encoded.walk, encoded.history, length, targets.shape[1])
 
     def searched_steps(self, encoded: Encoded) -> WalkSteps:
         """Return the steps that searches go by.
@@ -481,20 +483,15 @@ class KGLMProposal(StepProposal[Encoded, Walks, Tensor]):
         One that looks ahead ranks by log p so far and what it expects of the rest,
         whatever its temperature.
         """
-        steps = self._steps(encoded, encoded.search or encoded.walk)
-        return replace(steps, gains=encoded.gains)
-
-    def _steps(self, encoded: Encoded, walk: NextStep) -> WalkSteps:
         targets, length = encoded.batch.on_host
-        return WalkSteps(walk, encoded.history, length, targets.shape[1])
+        walk = encoded.search or encoded.walk
+        return WalkSteps(walk, encoded.history, length, targets.shape[1], encoded.gains)
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""
         return encoded.history.shape[1]
 
-    def latents(
-        self, encoded: Encoded, found: Sampled[Tensor] | Found[Tensor]
-    ) -> Walks:
+    def latents(self, encoded: Encoded, found: Sampled[Any] | Found[Any]) -> Walks:
         return Walks(*found.columns)
 
     def sample_from(

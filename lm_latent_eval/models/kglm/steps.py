@@ -1,4 +1,4 @@
-"""Steps of KGLM's walks for the engine: draws, choices of a search, moves.
+"""Steps of KGLM's walks for the engine: choices of a search, moves, log q.
 
 Walks and what is behind them are on the host, log-probabilities where the scores are.
 """
@@ -23,9 +23,10 @@ from lm_latent_eval.inference.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.inference.step_choices import Choices, Ragged
-from lm_latent_eval.inference.steps import Drawn, Taken
+from lm_latent_eval.inference.steps import Taken
 from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import (
     Mention,
@@ -132,35 +133,6 @@ class WalkSteps:
     def num_histories(self, state: Tensor) -> int:
         """Return K."""
         return state.shape[1]
-
-    def draw(
-        self, state: Tensor, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Tensor]:
-        """Draw the steps of token t: log q is that of the types, without the nodes."""
-        (text,) = (self.length > t).nonzero(as_tuple=True)
-        u = uniforms(t)
-        samples = u.shape[1]
-        if state.shape[1] == 1:  # all continue the one there is
-            state, origin = state.expand(-1, samples, -1), None
-        position = (text * self.num_steps + t).repeat_interleave(samples)
-        rows = Rows(position, state[text].flatten(0, 1))
-        u_rows, before, others = u[text].flatten(0, 1), None, []
-        if origin is not None:
-            first = torch.arange(len(text), device=origin.device)[:, None] * samples
-            before = (first + origin[sent(text, origin.device)]).flatten()
-            others = [origin]
-        drawn, others = self.walk.draw(rows, u_rows, before).fetched_with(*others)
-        if origin is not None:
-            (origin,) = others
-            state = resampled(state, origin)
-        node = self.walk.drawn_node(drawn, state[text, :, -1].flatten(), u_rows)
-        columns = u.new_zeros(2, *u.shape[:2], dtype=torch.long)
-        columns[0, text] = drawn.mention.view(-1, samples)
-        columns[1, text] = node.view(-1, samples)
-        log_q = widened(drawn.log_type.new_zeros(u.shape[:2]))
-        there = sent(text, log_q.device)
-        log_q[there] = widened(drawn.log_type).view(-1, samples)
-        return Drawn(self._moved(state, columns[1]), tuple(columns), log_q, origin)
 
     def choices(self, state: Tensor, t: int, score: Tensor, cut: Cut | None) -> Ragged:
         """List steps of token t that may be among the best, or stand for the rest.
@@ -555,8 +527,12 @@ def moved(
     behind = windows(history, walks.node)
     window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
     rows = Rows((text * num_tokens + t).flatten(), window.flatten(0, 2))
-    mention, node, log_new = walk.sample(rows, uniforms(1).flatten(0, 1))
-    log_new = log_new + walk.log_node(rows, mention, node)
+    ones, numbers = torch.ones_like(rows.position), uniforms(1).flatten(0, 1)[:, None]
+    drawing = DrawnWalks(walk.select(rows.position), rows.window[:, None], ones, 1)
+    drawn = drawing.draw(None, 0, lambda _: numbers, None)
+    mention, node = (column.flatten() for column in drawn.columns)
+    log_node = widened(walk.log_node(rows, mention, node))
+    log_new = sent(drawn.log_q.flatten(), log_node.device) + log_node
     at = t[..., None]
     old = [part.gather(2, at).flatten() for part in walks]
     log_old = walk.log_prob(rows, *old)
