@@ -31,11 +31,11 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
-from tests.models.test_variants import VARIANTS
 from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 5, 5, 4]
 PROPOSALS = ("adapted", "prior")
+every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 
 def piece(tokens, first=START):
@@ -78,6 +78,11 @@ def test_next_token_of_an_original_is_the_ratio_of_prefix_probabilities(context)
         )
 
 
+KINDS = {
+    "new": {},
+    "original": {"only_possible": False, "never_uttered": []},
+    "endless": {"sentence_ends": False},
+}
 BOUNDS = {"none is": (16, 1 / 16, 3), "every": (1, 1.0, 1), "some": (2, 0.5, 1)}
 """Choices that are unlikely, by ``AT_ONCE``, ``LEAST`` and ``SPOKEN``."""
 
@@ -109,18 +114,21 @@ def test_adapted_weights_do_not_depend_on_the_last_choice(bound, exact, monkeypa
     assert log_w.std() > 0.01, "premise"
 
 
-KINDS = {
-    "new": TINY_MODELS["rnng"],
-    "original": VARIANTS["rnng-loose"][0],
-    "endless": VARIANTS["rnng-endless"][0],
-}
 OF_CHOICES = ("total_is_one", "importance", "beams_are", "latents_are", "thinned")
 """How the laws begin that see which choices are listed, drawn and kept."""
 
 
 def longer(kind):
     """Texts of as many words as there must be for a choice to be unlikely."""
-    return replace(KINDS[kind].case(), length=4, proposals=PROPOSALS)
+    ends = kind != "endless"
+    return replace(
+        TINY_MODELS["rnng"].case(),
+        model=reference.tiny(**KINDS[kind]),
+        latents=lambda text: every_prefix(len(text), end=ends and text[-1] == END),
+        proposals=PROPOSALS,
+        goes_on=not ends,
+        length=4,
+    )
 
 
 @pytest.mark.parametrize(
