@@ -222,7 +222,7 @@ def stderr_of_log_normal(variance: Tensor, num_samples: int) -> float:
 
     Example:
         >>> round(stderr_of_log_normal(torch.tensor(1.0), 5), 4)
-        0.5436
+        0.5435
     """
     others = torch.full_like(variance, num_samples - 1).log()
     # log((e^v + K - 1) / K), which is 0 or more but for rounding.
