@@ -82,7 +82,7 @@ BOTH = {"estimator": "dpf", "num_samples": 100, "bounds": "both"}
 ROUNDS = {"estimator": "is", "num_samples": 11}
 EXACT = {"estimator": "exact"}
 MOST_READINGS = 5
-"""Of a token, in one weighing of a text: a filter's beams, pilot and passes of two widths."""
+"""Of a token, in one weighing of a text: a filter's beams, pilot and two passes."""
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
