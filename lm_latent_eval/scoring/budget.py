@@ -156,10 +156,10 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-PAYS = ((0.002, 0.3), (0.2, 1.0))
+PAYS = ((0.004, 0.3), (0.1, 1.0))
 """Nats that a search has to find, or narrower passes to err over, where it is worth
 while to widen: from the first level and from the second."""
-LEVELS = ((4, 2), (16, 16), (16, 64))
+LEVELS = ((4, 2), (16, 8), (16, 64))
 """Widths of beams and of passes, in units of the samples asked for."""
 LEAST_FOUND = (400, 1600, 1600)
 """Widths of beams below which a search that finds no more has not shown that there is

@@ -20,8 +20,9 @@ from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter, We
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
+from tests.inference.test_mixed import example
 from tests.means import weights_are_of
-from tests.test_laws import TINY_MODELS
+from tests.test_laws import TINY_MODELS, opened
 from tests.tiny_steps import NUM_STATES, log_p, tiny
 
 TEXT = [4, 5, 1, 4]
@@ -120,6 +121,19 @@ def test_passes_and_pilot_are_unbiased(beam, width):
     several = [of.of_narrow] if method.narrow_width > 1 else []
     for estimates in (of.passes, of.of_pilot, *several):
         weights_are_of(log_p(model, TEXT), estimates)
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "lda", "lrlm", "nklm", "rnng"])
+def test_passes_of_models_are_unbiased(name):
+    """Where most choices are thinned, those that stand for others included."""
+    case, model, proposal = opened(name, "adapted")
+    text, copies = example(name, case, proposal), 1000
+    method = DiscreteFilter(2, thinned=PASSES * 4)
+    batch = case.batch([text] * copies)
+    of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
+    assert of.mark.isneginf().all(), "premise: something is thinned"
+    for estimates in (of.passes, of.of_pilot):
+        weights_are_of(case.log_p(text), estimates, 0.02)
 
 
 def weights(

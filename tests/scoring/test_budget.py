@@ -41,9 +41,9 @@ def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.T
 @pytest.mark.parametrize(
     ("number", "levels"),
     [
-        (100, [(400, 200), (1600, 1600), (1600, 6400)]),
-        (30, [(400, 60), (1600, 480), (1600, 1920)]),
-        (7, [(400, 20), (1600, 160), (1600, 640)]),
+        (100, [(400, 200), (1600, 800), (1600, 6400)]),
+        (30, [(400, 60), (1600, 240), (1600, 1920)]),
+        (7, [(400, 20), (1600, 80), (1600, 640)]),
     ],
 )
 def test_it_widens_while_that_pays(number, levels):
@@ -111,7 +111,7 @@ def test_company_decides_nothing(checkpoint, monkeypatch):
     widths = [answer.estimate.num_samples for answer in together]
     assert len({*widths}) > 1, f"premise: {widths}"
     spent = {400: 400 + 100 + 2 * 50 + 10}
-    spent[1600] = spent[400] + 1600 + 400 + 2 * 400 + 100
+    spent[1600] = spent[400] + 1600 + 400 + 2 * 200 + 50
     assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
     backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
     for one, other in zip(together, backwards, strict=True):

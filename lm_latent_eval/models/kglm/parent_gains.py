@@ -26,23 +26,45 @@ from lm_latent_eval.models.kglm.graph import NO_ENTITY
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The entities that R walks may still derive from, flat, on the host."""
+class Gains:
+    """What R walks gain as their entities are parents of the text after a token.
 
-    key: Tensor
-    """row * N + node, increasing, (M,)."""
-    gain: Tensor
-    """Nats each, (M,)."""
+    On the host.
+    """
+
     total: Tensor
-    """Of a walk, (R,)."""
+    """By the entities that they remember, nats, (R,)."""
+    most: Tensor
+    """The most that one mention may add, nats, (R,)."""
+    key: Tensor
+    """row * N + node of the remembered entities, increasing, (M,)."""
+    gain: Tensor
+    """Of each, nats, (M,)."""
+    text: Tensor
+    """Of each walk, (R,)."""
+    table: ParentGains | None
+    """Of mentions at ``t``; None: they gain nothing."""
+    t: int
 
-    def of(self, row: Tensor, node: Tensor, num_nodes: int) -> Tensor:
-        """Return the gain of nodes of some walks; 0 of what they do not remember."""
-        if not len(self.key):
+    @classmethod
+    def nothing(cls, rows: int) -> Gains:
+        """Return those of walks of which nothing is known."""
+        zero, none = torch.zeros(rows), torch.zeros(0, dtype=torch.long)
+        return cls(zero, zero, none, zero[:0], none, None, 0)
+
+    def mentioned(self, row: Tensor, node: Tensor) -> Tensor:
+        """Return what mentions of nodes by some walks add, elementwise, (n,) nats.
+
+        An entity that is remembered already stays for longer.
+        """
+        if self.table is None:
             return self.total.new_zeros(len(row))
-        wanted = row * num_nodes + node
+        gain = self.table.mentioned(self.t, self.text[row], node)
+        if not len(self.key):
+            return gain
+        wanted = row * self.table.num_nodes + node
         place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
-        return torch.where(self.key[place] == wanted, self.gain[place], 0.0)
+        return gain - torch.where(self.key[place] == wanted, self.gain[place], 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,8 +116,8 @@ class ParentGains:
             self._tables[t] = F.pad(gain, padding).cumsum(1).mT
         return self._tables[t]
 
-    def remembered(self, t: int, text: Tensor, window: Tensor) -> Remembered:
-        """Return what windows are worth after token t.
+    def after(self, t: int, text: Tensor, window: Tensor) -> Gains:
+        """Return what walks gain after token t.
 
         Args:
             t: A token.
@@ -103,12 +125,16 @@ class ParentGains:
             window: The nodes of the W tokens before t, (R, W).
         """
         row, place = (window != NO_ENTITY).nonzero(as_tuple=True)
-        node = window[row, place]
-        row, node, which = distinct_pairs(row, node, self.num_nodes)
+        row, node, which = distinct_pairs(row, window[row, place], self.num_nodes)
         last = torch.zeros_like(row).scatter_reduce(0, which, place, "amax")
-        gain = self.at(t + 1)[text[row], self._states(text[row], node), last]
-        total = gain.new_zeros(len(text)).index_add(0, row, gain)
-        return Remembered(row * self.num_nodes + node, gain, total)
+        table = self.at(t + 1)
+        gain = table[text[row], self._states(text[row], node), last]
+        nothing = gain.new_zeros(len(text))
+        total = nothing.index_add(0, row, gain)
+        least = nothing.scatter_reduce(0, row, gain, "amin")
+        most = table[..., -1].amax(1).clamp_min(0.0)[text] - least
+        key = row * self.num_nodes + node
+        return Gains(total, most, key, gain, text, self, t)
 
     def mentioned(self, t: int, text: Tensor, node: Tensor) -> Tensor:
         """Return what a mention of nodes at t is worth, elementwise, (n,) nats."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.models.kglm import modeling, network, scores, steps
+from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
 from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
@@ -134,7 +134,7 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     def nothing_known(group, value, number):
         return value.new_full((int(group[-1]) + 1,), -torch.inf)
 
-    monkeypatch.setattr(steps, "least_of_best", nothing_known)
+    monkeypatch.setattr(listing, "least_of_best", nothing_known)
     everything = proposal.beam(encoded, width)
     assert 2 * few < sum(numbers), "premise: most choices are hopeless"
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):

@@ -16,6 +16,7 @@ from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention
 from lm_latent_eval.models.kglm.mention_chain import backward, parents_worth
 from lm_latent_eval.models.kglm.network import AliasMatching
+from lm_latent_eval.models.kglm.parent_gains import Gains
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
 from lm_latent_eval.models.kglm.twisting import Candidates
@@ -419,14 +420,18 @@ def test_what_is_remembered_is_worth_its_parents_until_it_is_forgotten(kglm):
     window = torch.zeros(len(nodes), cutoff, dtype=torch.long)
     window[:, -1] = nodes
     text = torch.zeros_like(nodes)
-    remembered = gains.remembered(0, text, window)
     alone = gains.mentioned(0, text, nodes)
-    row = torch.arange(len(nodes))
-    of_each = remembered.of(row, nodes, gains.num_nodes)
-    torch.testing.assert_close(remembered.total, of_each, **EXACTLY)
+    row, others = torch.arange(len(nodes)), nodes.roll(1)
+    after = gains.after(0, text, window)
     if cutoff > len(TEXT):
-        torch.testing.assert_close(alone, of_each, **EXACTLY)
-    assert not remembered.of(row, nodes.roll(1), gains.num_nodes).any()
-    window[:, 0] = nodes.roll(1)
-    both = gains.remembered(0, text, window)
-    assert not torch.equal(both.of(row, nodes.roll(1), gains.num_nodes), alone)
+        torch.testing.assert_close(after.total, alone, **EXACTLY)
+    again, new = after.mentioned(row, nodes), after.mentioned(row, others)
+    torch.testing.assert_close(again, alone - after.total, **EXACTLY)
+    torch.testing.assert_close(new, alone.roll(1), **EXACTLY)
+    assert bool((torch.maximum(again, new) <= after.most + EXACTLY["atol"]).all())
+    window[:, 0] = others
+    forgotten = gains.after(0, text, window)
+    torch.testing.assert_close(forgotten.total, after.total, **EXACTLY)
+    torch.testing.assert_close(forgotten.mentioned(row, others), new, **EXACTLY)
+    nothing = Gains.nothing(len(nodes))
+    assert not nothing.mentioned(row, nodes).any()
