@@ -465,6 +465,11 @@ class DiscreteFilter(SearchingEstimator):
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         return Weights.of(log_w).passes
 
+    def guess(self, log_w: Tensor) -> float:
+        """Return log p by narrower passes and the pilot, which no estimate uses."""
+        of = Weights.of(log_w)
+        return log_evidence(torch.cat([of.of_narrow, of.of_pilot])).item()
+
     def pays(self, log_w: Tensor, least: float, uneven: float) -> bool:
         """Return whether wider beams and passes are worth their cost.
 
@@ -476,8 +481,7 @@ class DiscreteFilter(SearchingEstimator):
             least: What the wider beam has to have found, nats of p-hat.
             uneven: Nats over which the narrower passes have to err.
         """
-        of = Weights.of(log_w)
-        log_p = log_evidence(torch.cat([of.of_narrow, of.of_pilot])).item()
+        of, log_p = Weights.of(log_w), self.guess(log_w)
         if log_p == -math.inf:
             return False
         held = math.exp(min(of.summed.item() - log_p, 0.0))

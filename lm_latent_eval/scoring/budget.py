@@ -159,6 +159,8 @@ Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 PAYS = ((0.004, 0.3), (0.1, 1.0))
 """Nats that a search has to find, or narrower passes to err over, where it is worth
 while to widen: from the first level and from the second."""
+SLACK = 0.1
+"""How much of what an option is less probable than the best one it may err by."""
 LEVELS = ((4, 2), (16, 8), (16, 64))
 """Widths of beams and of passes, in units of the samples asked for."""
 LEAST_FOUND = (400, 1600, 1600)
@@ -183,6 +185,17 @@ class Budget(ABC):
 
     def replacement(self, method: Estimator, log_w: Tensor) -> Estimator | None:
         """Return the estimator that rescores a text, if its weights ask for one."""
+        return None
+
+    def replacement_of_options(
+        self, method: Estimator, options: Sequence[tuple[Tensor, Tensor]]
+    ) -> Estimator | None:
+        """Return the one that rescores all options of a context, likewise.
+
+        Args:
+            method: The estimator that has weighed them.
+            options: Weights of context and option, and of the context.
+        """
         return None
 
 
@@ -273,12 +286,36 @@ class Auto(Budget):
 
     def replacement(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
         """Return the next wider filter, if width still pays."""
+        return self._wider(method, log_w, 0.0)
+
+    def replacement_of_options(
+        self, method: Estimator, options: Sequence[tuple[Tensor, Tensor]]
+    ) -> DiscreteFilter | None:
+        """Return the next wider filter, if width still pays for any option.
+
+        One that is far less probable than the best is not asked to be precise.
+        """
+        assert isinstance(method, DiscreteFilter)
+        guess = torch.tensor(
+            [method.guess(whole) - method.guess(prefix) for whole, prefix in options]
+        )
+        behind = (guess.max() - guess).nan_to_num(0.0, posinf=math.inf)
+        asked = (
+            self._wider(method, whole, SLACK * nats)
+            for (whole, _), nats in zip(options, behind.tolist(), strict=True)
+        )
+        return next(filter(None, asked), None)
+
+    def _wider(
+        self, method: Estimator, log_w: Tensor, slack: float
+    ) -> DiscreteFilter | None:
+        """Return the next wider filter, if that pays by more than ``slack`` nats."""
         assert isinstance(method, DiscreteFilter)
         level = self.levels.index(method)
-        last = level + 1 == len(self.levels)
-        if last or not method.pays(log_w, *PAYS[level]):
+        if level + 1 == len(self.levels):
             return None
-        return self.levels[level + 1]
+        least, uneven = (max(nats, slack) for nats in PAYS[level])
+        return self.levels[level + 1] if method.pays(log_w, least, uneven) else None
 
 
 def budget_of(

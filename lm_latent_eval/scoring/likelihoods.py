@@ -290,6 +290,7 @@ class Continuations:
         shared: dict[Hashable, list[Text]] = {}
         for text in texts:
             shared.setdefault(text.given, []).append(text)
+        budget = self.evaluation.budget
         groups = {self.evaluation.method: list(shared.values())}
         spent = dict.fromkeys(shared, 0)
         with self.evaluation.bar(0, "words") as bar:
@@ -302,17 +303,15 @@ class Continuations:
                     for rows in self._weighed(method, group, bar):
                         context = rows[0].text.given
                         spent[context] += method.num_samples + method.beside
-                        if replacement := self._replacement(method, rows):
+                        options = [(row.whole, row.prefix) for row in rows]
+                        if replacement := budget.replacement_of_options(
+                            method, options
+                        ):
                             retried.setdefault(replacement, []).append(shared[context])
                             continue
                         pilot = spent[context] - method.num_samples
                         yield from self._answers(method, rows, pilot, missed)
                 groups = retried
-
-    def _replacement(self, method: Estimator, rows: list[Weighed]) -> Estimator | None:
-        """Return the estimator that rescores a context, if a continuation needs one."""
-        asked = (self.evaluation.budget.replacement(method, row.whole) for row in rows)
-        return next(filter(None, asked), None)
 
     @staticmethod
     def _answers(

@@ -69,6 +69,25 @@ def test_it_widens_while_that_pays(number, levels):
     assert auto.replacement(last, row(-7.0, -9.0)) is None
 
 
+def test_options_far_behind_the_best_one_need_not_be_precise():
+    auto, context = Auto.of(100), row(-4.0, -4.0)
+    grown = 10 * PAYS[0][0]
+    near, far = (row(log_p, log_p - grown) for log_p in (-9.0, -27.0))
+    sure, impossible = row(-7.0, -7.0), row(-math.inf, -math.inf)
+    for options, wider in (
+        ([sure, far], False),
+        ([sure, near], False),
+        ([sure, far, impossible], False),
+        ([near, far], True),
+        ([near], True),
+        ([sure, row(-7.1, -7.1 - grown)], True),
+        ([impossible, impossible], False),
+    ):
+        weights = [(option, context) for option in options]
+        asked = auto.replacement_of_options(auto.method, weights)
+        assert asked == (auto.levels[1] if wider else None)
+
+
 def test_what_passes_find_decides_nothing():
     auto = Auto.of(100)
     [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
