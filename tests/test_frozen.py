@@ -4,7 +4,7 @@ What is searched for or summed is equal to rounding; so is what is drawn, until 
 random streams change. Such a change gets a line in ``CHANGED`` with its reason, never a
 new number in the file: what is drawn then lies within error of what was, and of the
 exact value. A search that goes by other ranks gets a line in ``FURTHER``: it finds at
-least as much.
+least as much, of all texts together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from tests.reference import frozen
 _TIES = "searches of topics and states break ties by place, no more by rounding"
 _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
 _FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
+_LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
 CHANGED: dict[tuple[str, str], str] = {
+    **{("kglm", f"{estimator} adapted"): _LINKED for estimator in ("is", "smc")},
+    **{
+        ("demonstration", f"{estimator} adapted"): _LINKED
+        for estimator in ("is", "smc")
+    },
+    **{
+        ("kglm", f"mixed {proposal}"): _LINKED
+        for proposal in ("adapted", "smoothing", "peeking", "nonpeeking", "prior")
+    },
     ("hmm", "mixed posterior"): _TIES,
     ("hmm", "mixed prior"): _TIES,
     ("lda", "mixed document"): _TIES,
@@ -36,6 +46,7 @@ CHANGED: dict[tuple[str, str], str] = {
 """(Model, estimator and proposal) -> why its random streams are no longer the same."""
 FURTHER = {
     ("demonstration", "beam adapted"): "entities count as parents of what follows",
+    ("kglm", "beam adapted"): _LINKED,
 }
 """Likewise -> why a search finds more."""
 RENAMED = {"posterior": "adapted"}
@@ -49,6 +60,8 @@ WITH_UNKNOWN_WORD = 3
 SPELLED = 4 * 20 * 2.0**-24
 """Nats of rounding of a spelling of 20 nats, which a float32 network gives."""
 SIGMAS = 5
+SELDOM = 1e-3
+"""Share of p that draws of neither meet, so that no error of theirs tells of it."""
 
 ABOUT = ("weights", "enumerated")
 """What the file says of a model besides its entries."""
@@ -102,13 +115,19 @@ def test_numbers(opened, name, entry):
         assert_close(log_p, stderr, kept, exact)
         return
     for found, expected in zip(log_p, kept["log_p"], strict=True):
+        if (name, entry) in FURTHER:
+            assert sum(found) >= sum(expected)
+            if exact:
+                assert all(
+                    p <= most + 1e-9 for p, most in zip(found, exact, strict=True)
+                )
+            continue
         for text, (ours, frozen_p) in enumerate(zip(found, expected, strict=True)):
             spelled = (name, text) == ("demonstration", WITH_UNKNOWN_WORD)
             near = pytest.approx(
                 frozen_p, rel=1e-9, abs=SPELLED if spelled else ROUNDING["abs"]
             )
-            more = (name, entry) in FURTHER and ours > frozen_p
-            assert more or ours == near, f"text {text}: not as frozen"
+            assert ours == near, f"text {text}: not as frozen"
 
 
 @pytest.mark.parametrize(("name", "entry"), DRAWN)
@@ -144,7 +163,7 @@ def assert_close(log_p, stderr, kept, exact):
         truth = exact[place] if exact else fmean(before)
         mean, error = _mean(found, errors, truth)
         old_mean, old_error = _mean(before, errors_before, truth)
-        within = SIGMAS * math.hypot(error, old_error) + 1e-9
+        within = SIGMAS * math.hypot(error, old_error) + (1e-9 if exact else SELDOM)
         assert abs(mean - old_mean) <= within, f"text {place}: not as frozen"
         if exact:
             within = SIGMAS * error + 1e-9

@@ -7,6 +7,7 @@ would be if an entity were among the parents, or were not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,11 +89,21 @@ def backward(
     return Ahead(mention, none), Ahead(*ahead)
 
 
-def log_absent(costs: Costs, psi: Ahead, beta: Ahead) -> Tensor:
-    """Return log p that no mention of a state begins before t, (B, T + 1, S).
+class Reading(NamedTuple):
+    """What a chain with parents says of one token, given the whole text."""
 
-    By the chain in which mentions derive from anybody, given the whole text. What
-    begins at several tokens is taken to be independent.
+    begun: Tensor
+    """The probability that a mention of each state begins, (B, S)."""
+    deriving: Tensor
+    """That something is derived after a last mention of each state, over what that is
+    worth, (B, S)."""
+    derived: Derivations
+
+
+def begun_by_anybody(costs: Costs, psi: Ahead, beta: Ahead) -> Tensor:
+    """Return how probable it is that a mention of a state begins at t, (B, T, S).
+
+    By the chain in which mentions derive from anybody, given the whole text.
     """
     begun = torch.empty_like(costs.word)
     log_none = torch.zeros_like(costs.derived[:, :1])
@@ -111,6 +122,51 @@ def log_absent(costs: Costs, psi: Ahead, beta: Ahead) -> Tensor:
         going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
         log_mention = beginning.logaddexp(going_on + psi.mention[:, t])
         log_none = types[:, Mention.NONE, None] + psi.none[:, t, :1]
+    return begun
+
+
+def begun_by_parents(
+    costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
+) -> Tensor:
+    """Return how probable that is by the chain with parents, (B, T, S)."""
+    return torch.stack([r.begun for r in forward(costs, parents, psi, beta)], 1)
+
+
+def forward(
+    costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
+) -> Iterator[Reading]:
+    """Read a text from left to right by the chain with parents, token by token."""
+    log_none = torch.full_like(costs.derived, -torch.inf)
+    log_none[:, 0] = 0.0
+    log_mention = torch.full_like(costs.derived, -torch.inf)
+    candidate = costs.derived.exp()
+    for t in range(costs.word.shape[1]):
+        # Of every state before t: its probability, less what was expected after it.
+        none = _less(log_none, beta.none[:, t])[..., None]
+        mention = _less(log_mention, beta.mention[:, t])[..., None]
+        types = torch.logaddexp(
+            none + costs.first[:, t, None], mention + costs.mention[:, t, None]
+        )
+        ahead = psi.mention[:, t]
+        peak = ahead.amax(-1, True)
+        peak = peak.masked_fill(peak.isneginf(), 0.0)
+        worth = (ahead - peak).exp()
+        derived = parents.derived(t, worth, (candidate * worth).sum(-1, True))
+        deriving = (types[..., Mention.DERIVED] + peak).exp()
+        listed, alike = parents.reached(t, deriving, derived)
+        new = types[..., Mention.NEW].logsumexp(-1, True) + costs.new[:, t] + ahead
+        beginning = new.logaddexp(((listed + alike * candidate) * worth).log())
+        yield Reading(beginning.exp(), deriving, derived)
+        going_on = mention[..., 0] + costs.mention[:, t, Mention.CONTINUE, None]
+        log_none = types[..., Mention.NONE] + psi.none[:, t]
+        log_mention = beginning.logaddexp(going_on + ahead)
+
+
+def log_absent(begun: Tensor) -> Tensor:
+    """Return log p that no mention of a state begins before t, (B, T + 1, S).
+
+    What begins at several tokens is taken to be independent.
+    """
     return F.pad((1 - begun).clamp_min(LEAST).log().cumsum(1), (0, 0, 1, 0))
 
 
@@ -148,32 +204,11 @@ def parents_worth(
     Returns:
         Without and with each state, (B, T, S) each, at least ``LEAST``.
     """
-    log_none = torch.full_like(costs.derived, -torch.inf)
-    log_none[:, 0] = 0.0
-    log_mention = torch.full_like(costs.derived, -torch.inf)
-    candidate = costs.derived.exp()
-    without, present = torch.ones_like(costs.word), torch.ones_like(costs.word)
-    for t in range(costs.word.shape[1]):
-        # Of every state before t: its probability, less what was expected after it.
-        none = _less(log_none, beta.none[:, t])[..., None]
-        mention = _less(log_mention, beta.mention[:, t])[..., None]
-        types = torch.logaddexp(
-            none + costs.first[:, t, None], mention + costs.mention[:, t, None]
-        )
-        ahead = psi.mention[:, t]
-        peak = ahead.amax(-1, True)
-        peak = peak.masked_fill(peak.isneginf(), 0.0)
-        worth = (ahead - peak).exp()
-        derived = parents.derived(t, worth, (candidate * worth).sum(-1, True))
-        deriving = (types[..., Mention.DERIVED] + peak).exp()
-        without[:, t], present[:, t] = _if_parent(deriving, derived)
-        listed, alike = parents.reached(t, deriving, derived)
-        new = types[..., Mention.NEW].logsumexp(-1, True) + costs.new[:, t]
-        going_on = mention[..., 0] + costs.mention[:, t, Mention.CONTINUE, None]
-        log_none = types[..., Mention.NONE] + psi.none[:, t]
-        log_derived = ((listed + alike * candidate) * worth).log()
-        log_mention = torch.stack([new + ahead, going_on + ahead, log_derived])
-        log_mention = log_mention.logsumexp(0)
+    found = [
+        _if_parent(reading.deriving, reading.derived)
+        for reading in forward(costs, parents, psi, beta)
+    ]
+    without, present = (torch.stack(part, 1) for part in zip(*found, strict=True))
     return without.clamp_min(LEAST), present.clamp_min(LEAST)
 
 

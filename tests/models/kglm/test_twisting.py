@@ -167,13 +167,44 @@ def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
     assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
 
 
-def stand_in(kglm, text, after=None, *, derived="by edges"):
+def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
+    triples = [("A", "r", name) for name in "VWX"] + [
+        ("B", "r", name) for name in "WXY"
+    ]
+    graph = KnowledgeGraph.build(
+        [*triples, ("Z", "r", "Y"), ("B", "s", "W")],
+        {"A": [[7]], "B": [[8]], "C": [[9]]},
+        max_aliases=1,
+        max_alias_words=1,
+    )
+    node = {name: graph.node_names.index(name) for name in "ABCVWXYZ"}
+
+    def found(texts):
+        states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
+        every = zip(states.node, states.used, strict=True)
+        return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
+
+    assert found([[7, 8], [9, 8], [5]]) == [[*"ABWXVY"], [*"BCWXY"], []]
+    monkeypatch.setattr(twisting, "LINKED", 1)
+    assert found([[9, 7], [9, 8]]) == [[*"ACV"], [*"BCW"]]
+    monkeypatch.setattr(twisting, "HUB", 4)  # B has five edges, one to itself
+    assert found([[9, 8]]) == [[*"BC"]]
+    assert (
+        node["Z"]
+        not in Candidates.of(
+            TokenBatch.collate([[7, 8]], first=2), graph
+        ).node.flatten()
+    )
+
+
+def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     """Sum over every path of the chain of states, by hand: log psi and log beta.
 
     A state is the node of a mention, or 0, and the last node that was mentioned; Di is
     "any other node", with the words of all. Mentions are derived "by edges" of parents,
     from parents whose edges are "unlisted", or from "anybody", but Di neither derives
-    any nor is derived. DERIVED keeps its share where nobody can be derived from.
+    any nor is derived. DERIVED keeps its share where nobody can be derived from. Who
+    was mentioned lately is known from the chain of the round before.
     """
     encoding = kglm.proposal("prior").encode(batch_of(text), after)
     walk, num_tokens, graph = encoding.walk, len(text), kglm.knowledge
@@ -221,8 +252,10 @@ def stand_in(kglm, text, after=None, *, derived="by edges"):
 
     @cache
     def recent(t):
-        """How probable mentions are by the chain that derives from anybody."""
-        _, _, begun = stand_in(kglm, text, after, derived="anybody")
+        """How probable mentions are, first by the chain that derives from anybody."""
+        before = {"derived": derived, "rounds": rounds - 1}
+        before = before if rounds else {"derived": "anybody"}
+        _, _, begun = stand_in(kglm, text, after, **before)
         window = begun[max(t - kglm.config.cutoff, 0) : t]
         return {n: 1 - math.prod(1 - some[n] for some in window) for n in nodes}
 
@@ -287,12 +320,27 @@ def of_every_node(kglm, twist, positions):
     return twist.at(position, node), twist.of_none(position, node[..., None])
 
 
-@pytest.mark.parametrize("derived", ["by edges", "unlisted"])
-def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
+@pytest.fixture
+def words_alone(monkeypatch):
+    """Let states be those that words suggest, and parents be found ``rounds`` times."""
+
+    def found(rounds=0):
+        monkeypatch.setattr(twisting, "ROUNDS", rounds)
+
+    monkeypatch.setattr(twisting, "LINKED", 0)
+    found()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("derived", "rounds"), [("by edges", 0), ("by edges", 2), ("unlisted", 0)]
+)
+def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, rounds):
+    words_alone(rounds)
     if derived == "unlisted":
         monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
     walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
-    psi, beta, _ = stand_in(kglm, TEXT, derived=derived)
+    psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
     for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
         # Those of the second text of the batch.
         found = of_every_node(kglm, twist, torch.arange(4, 8))
@@ -301,7 +349,7 @@ def test_the_tilt_sums_over_every_path(kglm, monkeypatch, derived):
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
 
 
-def test_parents_from_before_a_piece_lead_to_all_alike(kglm):
+def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     proposal, batch = kglm.proposal("adapted"), batch_of([KNOWN, KNOWN])
     encoding = proposal.encode(batch)
     draws = proposal.sample(encoding, Streams([1], 1), 1)
@@ -315,7 +363,7 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm):
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
-def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm):
+def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm, words_alone):
     encoding, proposal = encoded(kglm, TEXT[:2], TEXT), kglm.proposal("adapted")
     _, (mention, none), _ = stand_in(kglm, TEXT)
     nodes = torch.arange(1, kglm.knowledge.num_nodes)
