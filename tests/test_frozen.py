@@ -60,7 +60,7 @@ WITH_UNKNOWN_WORD = 3
 SPELLED = 4 * 20 * 2.0**-24
 """Nats of rounding of a spelling of 20 nats, which a float32 network gives."""
 SIGMAS = 5
-SELDOM = 1e-3
+SELDOM = 5e-3
 """Share of p that draws of neither meet, so that no error of theirs tells of it."""
 
 ABOUT = ("weights", "enumerated")
