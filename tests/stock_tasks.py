@@ -109,16 +109,23 @@ def assert_the_scorer_says_so_alone(results, scorer, rel):
     """A task's name and a document's number choose the draws; ``rel`` is rounding's."""
     found = log_likelihoods(results)
 
-    def alone(name, text, context=""):
-        (answer,) = scorer.score_continuations([Query(0, name, text, context)])
-        return pytest.approx(answer.estimate.log_evidence, rel=rel), answer.is_greedy
+    def alone(name, *texts, context=""):
+        """Score the options of a document."""
+        queries = [Query(n, name, text, context) for n, text in enumerate(texts)]
+        answers = {a.index: a for a in scorer.score_continuations(queries)}
+        every = [answers[n] for n in range(len(texts))]
+        return [
+            (pytest.approx(a.estimate.log_evidence, rel=rel), a.is_greedy)
+            for a in every
+        ]
 
     for i, passage in enumerate(PASSAGES):
         context, _, last = passage.rpartition(" ")
-        expected = [alone(f"lambada_openai/{i}", f" {last}", context)]
+        expected = alone(f"lambada_openai/{i}", f" {last}", context=context)
         assert found["lambada_openai", i] == expected
     for i, pair in enumerate(PAIRS):
-        expected = [alone(f"blimp_adjunct_island/{i}", f" {one}")[0] for one in pair]
+        options = alone(f"blimp_adjunct_island/{i}", *(f" {one}" for one in pair))
+        expected = [log_p for log_p, _ in options]
         assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
 
 

@@ -265,8 +265,8 @@ class Weighed:
 class Continuations:
     """Estimates texts after their contexts, each of which is read once.
 
-    Where one continuation of a context asks for more than its estimator spends, all of
-    them are scored anew: they have the same draws.
+    Where one option of a question, a context with a name, asks for more than its
+    estimator spends, all of them are scored anew: they have the same draws.
     """
 
     evaluation: Evaluation
@@ -287,31 +287,39 @@ class Continuations:
                 "target_stderr is for whole texts: continuations take num_samples=%d",
                 self.evaluation.options.num_samples,
             )
-        shared: dict[Hashable, list[Text]] = {}
-        for text in texts:
-            shared.setdefault(text.given, []).append(text)
-        budget = self.evaluation.budget
-        groups = {self.evaluation.method: list(shared.values())}
-        spent = dict.fromkeys(shared, 0)
+        budget, spent = self.evaluation.budget, dict[Hashable, int]()
+        groups: dict[Estimator, list[Text]] = {self.evaluation.method: texts}
         with self.evaluation.bar(0, "words") as bar:
             while groups:
                 for group in groups.values():
-                    _expect(bar, sum(map(_num_words, group)))
-                    _expect(bar, sum(len(rows[0].context) for rows in group))
-                retried: dict[Estimator, list[list[Text]]] = {}
+                    _expect(bar, _num_words(group))
+                    contexts = {text.given: text for text in group}
+                    _expect(bar, sum(len(text.context) for text in contexts.values()))
+                retried: dict[Estimator, list[Text]] = {}
                 for method, group in groups.items():
-                    for rows in self._weighed(method, group, bar):
-                        context = rows[0].text.given
-                        spent[context] += method.num_samples + method.beside
+                    for name, rows in self._questions(method, group, bar):
+                        spent.setdefault(name, 0)
+                        spent[name] += method.num_samples + method.beside
                         options = [(row.whole, row.prefix) for row in rows]
-                        if replacement := budget.replacement_of_options(
-                            method, options
-                        ):
-                            retried.setdefault(replacement, []).append(shared[context])
+                        wider = budget.replacement_of_options(method, options)
+                        if wider:
+                            again = [row.text for row in rows]
+                            retried.setdefault(wider, []).extend(again)
                             continue
-                        pilot = spent[context] - method.num_samples
+                        pilot = spent[name] - method.num_samples
                         yield from self._answers(method, rows, pilot, missed)
                 groups = retried
+
+    def _questions(
+        self, method: Estimator, texts: list[Text], bar: tqdm
+    ) -> Iterator[tuple[Hashable, list[Weighed]]]:
+        """Weigh the options of each question, those of one context and name."""
+        for rows in self._weighed(method, texts, bar):
+            questions: dict[str, list[Weighed]] = {}
+            for row in rows:
+                questions.setdefault(row.text.name, []).append(row)
+            for name, options in questions.items():
+                yield (options[0].text.given, name), options
 
     @staticmethod
     def _answers(
@@ -329,13 +337,14 @@ class Continuations:
                 yield text, answer
 
     def _weighed(
-        self, method: Estimator, groups: list[list[Text]], bar: tqdm
+        self, method: Estimator, texts: list[Text], bar: tqdm
     ) -> Iterator[list[Weighed]]:
         """Weigh continuations, those of each context together."""
-        shared = {group[0].given: group for group in groups}
-        texts = [text for group in groups for text in group]
         announce([(method, [text.num_words for text in texts])], stepwise=True)
-        contexts = [group[0] for group in groups]
+        shared: dict[Hashable, list[Text]] = {}
+        for text in texts:
+            shared.setdefault(text.given, []).append(text)
+        contexts = [group[0] for group in shared.values()]
         for batch in self.evaluation.batches(contexts, method.num_samples):
             reading = partial(self._read, method, bar)
             for some, read in self.evaluation.fitting(batch, reading):

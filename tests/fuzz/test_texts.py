@@ -72,7 +72,9 @@ def test_any_bytes_are_texts_or_refused(tmp_path_factory, content, name):
 @given(text=TEXTS, other=TEXTS, context=st.none() | TEXTS)
 def test_a_text_is_scored_alike_in_any_company(opened, name, text, other, context):
     def score(*texts):
-        given = {} if context is None else {"contexts": [context] * len(texts)}
+        # Another context: options of the same one are compared, and widened, together.
+        contexts = [context, f"{context} {other} the"][: len(texts)]
+        given = {} if context is None else {"contexts": contexts}
         scored = opened[name].log_likelihood([*texts], num_samples=3, **given)
         return scored[0].log_evidence, scored[0].draws_stderr
 

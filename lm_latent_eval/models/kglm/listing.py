@@ -125,10 +125,10 @@ class Competing:
     """What may be among the best ranks no less, nats, (R,)."""
     cut: Cut
 
-    @property
-    def every(self) -> Tensor:
-        """The number of each walk, (R,)."""
-        return torch.arange(len(self.past))
+    def surely(self, mention: Mention, node: Tensor, gain: Tensor) -> Listing:
+        """Let every walk take a type, whose node is certain."""
+        every = torch.arange(len(node))
+        return Listing(mention, every, node, torch.zeros_like(gain), gain)
 
     def able(self, mention: Mention, most: Tensor) -> Tensor:
         """Return the walks that may take a type, if no node adds more than ``most``."""
@@ -174,6 +174,62 @@ def listed_steps(
         worth: What entities are worth as parents, and at which token this is.
     """
     past, which = rows.distinct()
+    types, parents = _types(walk, past)
+    of_past = torch.zeros_like(past.position).scatter(0, which, text)
+    gains = Gains.nothing(len(of_past))
+    if worth is not None:
+        gains = worth[0].after(worth[1], of_past, past.window)
+    every = torch.arange(len(of_past))
+    best = walk.graph.node_of_entity[new.entity[of_past, 0]]
+    best_new = new.log_prob[of_past, 0] + gains.mentioned(every, best)
+
+    rank = (score + gains.total[which])[:, None] + types[which]
+    known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
+    known[:, -1] += best_new[which]
+    enough = least_of_best(group, known, cut.width)[group] - GRID  # for rounding
+    walks = Competing(which, text, group, rank, enough, cut)
+
+    going_on = gains.mentioned(every, past.previous)[which]
+    introduced, unlisted_new = _new(walks, walk, new, gains)
+    derived, unlisted = _derived(walks, parents, walk.graph.num_nodes, gains)
+    listings = [
+        walks.surely(Mention.NONE, torch.zeros_like(which), torch.zeros_like(going_on)),
+        walks.surely(Mention.CONTINUE, rows.previous, going_on),
+        introduced,
+        derived,
+    ]
+    if cut.exhaustive:
+        listings += [unlisted_new, _rest_of(walks, unlisted)]
+    columns = list(zip(*listings, strict=True))[1:]
+    row, node, log_prob, gain = (torch.cat(column) for column in columns)
+    mention = torch.cat([torch.full_like(x.row, x.mention) for x in listings])
+    log_p, ahead = types[which[row], mention] + log_prob, gains.total[which[row]] + gain
+    possible = score[row] + log_p + ahead > -torch.inf
+    if not cut.exhaustive:
+        possible &= score[row] + log_p + ahead >= enough[row]
+    possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
+    (keep,) = possible.nonzero(as_tuple=True)
+    # In an order that no score decides, for those that tie.
+    choice = row[keep] * len(Mention) + mention[keep]
+    keep = keep[(choice * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
+    row, mention, node, log_p, ahead = (
+        x[keep] for x in (row, mention, node, log_p, ahead)
+    )
+    return ListedSteps(row, mention, node, log_p, ahead, unlisted)
+
+
+class ScoredParents(NamedTuple):
+    """Parents of D pasts and their edges, on the host."""
+
+    parents: Parents
+    edges: ParentEdges
+    """At the positions of the pasts."""
+    place: Tensor
+    """The position of each past among those of the edges, (D,)."""
+
+
+def _types(walk: NextStep, past: Rows) -> tuple[Tensor, ScoredParents]:
+    """Return what mention types add to the rank of D pasts, (D, 4), and parents."""
     parents = walk.parents(past)
     position, place = past.position.unique(return_inverse=True)
     twisted = walk.log_twisted(past, parents)
@@ -185,61 +241,7 @@ def listed_steps(
     if walk.expected is not None:
         types = types + (twisted.logsumexp(-1) - paid)[:, None]
     types[past.previous == NO_ENTITY, Mention.CONTINUE] = -torch.inf
-
-    of_past = torch.zeros_like(past.position).scatter(0, which, text)
-    gains = Gains.nothing(len(of_past))
-    if worth is not None:
-        gains = worth[0].after(worth[1], of_past, past.window)
-    first = (
-        torch.arange(len(of_past)),
-        walk.graph.node_of_entity[new.entity[of_past, 0]],
-    )
-    best_new = new.log_prob[of_past, 0] + gains.mentioned(*first)
-    rank = (score + gains.total[which])[:, None] + types[which]
-    known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
-    known[:, -1] += best_new[which]
-    enough = least_of_best(group, known, cut.width)[group] - GRID  # for rounding
-    walks = Competing(which, text, group, rank, enough, cut)
-
-    nowhere = torch.zeros_like(walks.every)
-    kept = torch.arange(len(of_past)), past.previous
-    sure = score.new_zeros(len(score))
-    introduced, unlisted_new = _new(walks, walk, new, gains)
-    derived, unlisted = _derived(
-        walks, walk, parents._replace(log_prob=log_parent), edges, place, gains
-    )
-    listings = [
-        Listing(Mention.NONE, walks.every, nowhere, sure, sure),
-        introduced,
-        derived,
-        Listing(
-            Mention.CONTINUE,
-            walks.every,
-            rows.previous,
-            sure,
-            gains.mentioned(*kept)[which],
-        ),
-    ]
-    if cut.exhaustive:
-        listings += [unlisted_new, _rest_of(walks, unlisted)]
-    row, node, log_prob, gain = (
-        torch.cat(part) for part in list(zip(*listings, strict=True))[1:]
-    )
-    mention = torch.cat([torch.full_like(x.row, x.mention) for x in listings])
-    log_p, ahead = types[which[row], mention] + log_prob, gains.total[which[row]] + gain
-    total = score[row] + log_p + ahead
-    possible = total > -torch.inf
-    if not cut.exhaustive:
-        possible &= total >= enough[row]
-    possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
-    (keep,) = possible.nonzero(as_tuple=True)
-    # In an order that no score decides, for those that tie.
-    choice = row[keep] * len(Mention) + mention[keep]
-    keep = keep[(choice * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
-    row, mention, node, log_p, ahead = (
-        x[keep] for x in (row, mention, node, log_p, ahead)
-    )
-    return ListedSteps(row, mention, node, log_p, ahead, unlisted)
+    return types, ScoredParents(parents._replace(log_prob=log_parent), edges, place)
 
 
 def _new(
@@ -272,29 +274,14 @@ def _new(
 
 
 def _derived(
-    walks: Competing,
-    walk: NextStep,
-    parents: Parents,
-    edges: ParentEdges,
-    place: Tensor,
-    gains: Gains,
+    walks: Competing, of_pasts: ScoredParents, num_nodes: int, gains: Gains
 ) -> tuple[Listing, Unlisted]:
-    """List DERIVED nodes of walks: of each past those that any of its walks lists.
-
-    Args:
-        walks: Walks.
-        walk: The distribution of their next step.
-        parents: Of the D pasts, on the host.
-        edges: Of the parents, on the host.
-        place: The position of each past among those of the edges, (D,).
-        gains: Of the pasts.
-    """
+    """List DERIVED nodes of walks: of each past those that any of its walks lists."""
+    parents, edges, place = of_pasts
     able = walks.able(Mention.DERIVED, gains.most[walks.past])
     past, base = walks.past[able], walks.rank[able, Mention.DERIVED]
     some = torch.zeros_like(place, dtype=torch.bool).index_fill(0, past, True)
-    of, node, log_prob = derived_nodes(
-        parents, edges, place, some, walk.graph.num_nodes
-    )
+    of, node, log_prob = derived_nodes(parents, edges, place, some, num_nodes)
     gain = gains.mentioned(of, node)
     least = base.new_full(place.shape, torch.inf).scatter_reduce(
         0, past, walks.enough[able] - base, "amin"

@@ -129,7 +129,10 @@ def begun_by_parents(
     costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
 ) -> Tensor:
     """Return how probable that is by the chain with parents, (B, T, S)."""
-    return torch.stack([r.begun for r in forward(costs, parents, psi, beta)], 1)
+    begun = torch.empty_like(costs.word)
+    for t, reading in enumerate(forward(costs, parents, psi, beta)):
+        begun[:, t] = reading.begun
+    return begun
 
 
 def forward(
@@ -204,11 +207,9 @@ def parents_worth(
     Returns:
         Without and with each state, (B, T, S) each, at least ``LEAST``.
     """
-    found = [
-        _if_parent(reading.deriving, reading.derived)
-        for reading in forward(costs, parents, psi, beta)
-    ]
-    without, present = (torch.stack(part, 1) for part in zip(*found, strict=True))
+    without, present = torch.ones_like(costs.word), torch.ones_like(costs.word)
+    for t, reading in enumerate(forward(costs, parents, psi, beta)):
+        without[:, t], present[:, t] = _if_parent(reading.deriving, reading.derived)
     return without.clamp_min(LEAST), present.clamp_min(LEAST)
 
 
