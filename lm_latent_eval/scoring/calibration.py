@@ -53,8 +53,9 @@ from lm_latent_eval.text.batch import TokenBatch
 
 WIDEST = 1 << 14
 """Choices of a token that are listed at most, to draw one of them."""
-ROUNDING = 1e-3
-"""Nats by which sums over all choices differ from what the model predicts."""
+ROUNDING, FLOAT32 = 1e-3, 1e-6
+"""Nats by which sums over all choices differ from what the model predicts, and the
+rounding of a predicted probability: more nats of a rare word."""
 WORDS, CHOICES = 3, 4
 """Separate the random numbers of words and choices from those of estimators."""
 
@@ -155,8 +156,9 @@ def _gone_on(
         all_p = at.encoded(model, batch, p_state.resample(origin))
     log_p = widened(model.log_joint(all_p, beam.latents))
     log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
-    short = widened(predicted) - log_p.logsumexp(-1)
-    if bool((short.abs() > ROUNDING).any()):
+    total = log_p.logsumexp(-1)
+    short = widened(predicted) - total
+    if bool((short.abs() > ROUNDING + FLOAT32 / total.exp()).any()):
         raise ValueError(
             f"the choices that {type(model).__name__} lists of a token total "
             f"{short.abs().max().item():.2g} nats less or more than it predicts: its "
