@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 import torch
 from scipy import stats
@@ -68,7 +70,13 @@ def test_a_pilot_only_chooses_how_many(backend):
         (chosen,) = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
         numbers.append(chosen.estimate.num_samples)
         assert chosen.estimate.bound == "stochastic lower"
-        assert chosen.estimate.draws_stderr < max(4 * target, 0.02)
+        # A pilot of few draws may misjudge one run: most of some seeds are as asked.
+        errors = [chosen.estimate.draws_stderr]
+        for seed in range(1, 5):
+            other = backend(num_samples=64, target_stderr=target, seed=seed, **how)
+            (answer,) = other.loglikelihood_rolling(rolling("Ada saw the fox"))
+            errors.append(answer.estimate.draws_stderr)
+        assert median(errors) < max(2 * target, 0.02)
         (plain,) = backend(num_samples=numbers[-1], **how).loglikelihood_rolling(
             rolling("Ada saw the fox")
         )
