@@ -26,8 +26,11 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent_uniforms, widened
+from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
+from lm_latent_eval.inference.ragged import segment_logsumexp
 from lm_latent_eval.latent import Uniforms
 
 GRID = 2.0**-10
@@ -74,10 +77,17 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
+ROUNDING = 1e-9
+"""A number of places is no integer by so little."""
+FINER = 1500
+"""A thinned choice may have so many times less of a total than one of W alike."""
 LEAST_SHARE = 1e-3
 """Of p: a twentieth of what one of 50 draws moves an estimate by."""
-CUT_LANE, CHOICE_LANE = 0, 1
-"""Which of a step's random numbers cuts, and which draws within a class of choices."""
+CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
+"""Which of a step's random numbers cuts, which draws within a class of choices, and
+which one of those that go on alike."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it are spread evenly over (0, 1), modulo 1."""
 
 
 class Cut(Protocol):
@@ -98,13 +108,22 @@ class Cut(Protocol):
         """Whether choices must be listed that cannot be among the best."""
         ...
 
-    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    @property
+    def least(self) -> float:
+        """Share of a group's total that is worth a place, however many there are."""
+        ...
+
+    def keep(
+        self, rank: Tensor, t: int, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Choose what goes on; everything, where that is possible.
 
         Args:
             rank: Of the choices of B R groups at step t, nats, (B R, M) float64;
                 ``-inf``: there is none.
             t: The step, counted from the beginning of the piece.
+            key: Integers that are equal where everything goes on alike, (B R, M); None:
+                nothing is known of it.
 
         Returns:
             Columns of ``rank``, (B R, W') with W' = min(W, M), and the logarithm of
@@ -127,9 +146,12 @@ class Best:
 
     groups: ClassVar[int] = 1
     exhaustive: ClassVar[bool] = False
+    least: ClassVar[float] = 0.0
     width: int
 
-    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    def keep(
+        self, rank: Tensor, t: int, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Choose the best; nothing is random, and no weight changes."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         return index, rank.new_zeros(index.shape)
@@ -154,6 +176,7 @@ class Fading:
 
     groups: ClassVar[int] = 1
     exhaustive: ClassVar[bool] = False
+    least: ClassVar[float] = 0.0
     width: int
     log_share: Tensor
     """Of each text so far, nats, (B,): at the beginning 0."""
@@ -163,7 +186,9 @@ class Fading:
         """Of which texts only the best goes on, (B,) bool."""
         return self.log_share < math.log(LEAST_SHARE)
 
-    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    def keep(
+        self, rank: Tensor, t: int, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Choose the best; what is given up has a weight of zero."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         log_share = rank.gather(1, index).logsumexp(1) - rank.logsumexp(1)
@@ -186,36 +211,64 @@ class Fading:
 
 @dataclass(frozen=True)
 class Thinned:
-    """W of each of R groups: the best for sure, the others drawn."""
+    """Up to W of each of R groups: the best for sure, the others drawn.
+
+    Where all fit, all go on. Else as many do as have ``least`` of the total, or have it
+    once they are thinned: few where the text leaves no doubt.
+    """
 
     exhaustive: ClassVar[bool] = True
     groups: int
     width: int
     uniforms: Uniforms
-    """Step -> (B, R W, 4): those of a text and group are its first W of R."""
+    """Step -> (B, R, 4): of each group."""
+    within: Uniforms
+    """Step -> (B, R W, 4): of each survivor."""
     power: float = 1.0
     """Power of the ranks that chances are proportional to. Below 1, what ranks low has
     more of a chance: what look-ahead is wrong about is met more often, and weighs
     less."""
 
-    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Choose by threshold and systematic sampling."""
-        number = min(self.width, rank.shape[1])
-        u = self._numbers(t)[..., 0, CUT_LANE].flatten()
-        return thinned(self.power * rank, number, sent_uniforms(u, rank.device))
+    @property
+    def least(self) -> float:
+        """Share of a group's total that is worth a place, however many there are."""
+        return 1 / (FINER * self.width)
+
+    def keep(
+        self, rank: Tensor, t: int, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Choose by threshold and systematic sampling, of equal keys one."""
+        u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
+        most = min(self.width, rank.shape[1])
+        fits = (rank > -torch.inf).sum(1) <= most
+        log_f = torch.zeros_like(rank)
+        if key is not None:
+            log_f = merged(rank, key, u[:, MERGE_LANE])
+            log_f = log_f.masked_fill(fits[:, None], 0.0)
+            rank = rank + log_f
+        number = self._enough(rank).masked_fill(fits, most).clamp_max(most)
+        if rank.device.type == "cpu":  # a device would be waited for
+            most = int(number.max())
+        column, log_kept = thinned(self.power * rank, number, most, u[:, CUT_LANE])
+        return column, log_kept + log_f.gather(1, column)
+
+    def _enough(self, rank: Tensor) -> Tensor:
+        """Return how many of each row are worth a place, at least one."""
+        share = (rank - rank.logsumexp(1, keepdim=True)).exp().nan_to_num(0.0)
+        places = (share / self.least).clamp_max(1.0).sum(1)
+        # What rounding adds to a whole number is no place.
+        return (places - ROUNDING).ceil().clamp_min(1).long()
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""
-        numbers: Tensor = self._numbers(t)[..., :number, CHOICE_LANE].flatten(1)
-        return numbers
-
-    def _numbers(self, t: int) -> Tensor:
-        """Return (B, R, W, 4) numbers of (0, 1)."""
-        numbers: Tensor = self.uniforms(t).unflatten(1, (self.groups, self.width))
-        return numbers
+        numbers = self.within(t).unflatten(1, (self.groups, self.width))
+        mine: Tensor = numbers[..., :number, CHOICE_LANE].flatten(1)
+        return mine
 
 
-def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
+def thinned(
+    rank: Tensor, number: Tensor, most: int, u: Tensor
+) -> tuple[Tensor, Tensor]:
     r"""Keep some choices of each row, with weights that leave sums unbiased.
 
     .. math:: \mathrm{E}\Bigl[\sum_{i \text{ kept}} f_i \, g_i\Bigr] = \sum_i g_i
@@ -224,16 +277,18 @@ def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         rank: Nats, (R, M) float64; ``-inf``: no choice.
-        number: W, how many to keep, at most M.
+        number: How many to keep of each row, at least one, (R,).
+        most: W, the most that any keeps, at most M.
         u: A number of (0, 1) each, (R,).
 
     Returns:
-        Columns and log f, (R, W) each. Of a row with fewer than W choices all are kept,
-        and the other columns have a rank of ``-inf``.
+        Columns and log f, (R, W) each. Of a row with fewer choices than it may keep all
+        are kept; places that are left over have the best column, and -inf for log f.
 
     Example:
         >>> rank = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).double().log()
-        >>> column, log_f = thinned(rank, 2, torch.tensor([0.7]).double())
+        >>> u = torch.tensor([0.7]).double()
+        >>> column, log_f = thinned(rank, torch.tensor([2]), 2, u)
         >>> column, log_f.exp()
         (tensor([[0, 2]]), tensor([[1.0000, 2.5000]], dtype=torch.float64))
     """
@@ -244,30 +299,75 @@ def thinned(rank: Tensor, number: int, u: Tensor) -> tuple[Tensor, Tensor]:
     mass = (rank - top).clamp_min(least).exp().masked_fill(~possible, 0.0)
     ordered, order = mass.sort(dim=1, descending=True, stable=True)
     # What is left, and how many places for it, after the k best are sure to stay.
-    rest = ordered.flip(1).cumsum(1).flip(1)[:, :number]
-    places = number - torch.arange(number, device=rank.device)
-    settled = ordered[:, :number] * places <= rest
-    settled[:, -1] = True
+    place = _columns(order)[:, :most]
+    number = number[:, None]
+    rest = ordered.flip(1).cumsum(1).flip(1)[:, :most]
+    settled = (ordered[:, :most] * (number - place) <= rest) | (place >= number - 1)
     sure = settled.long().argmax(1, keepdim=True)
     few = possible.sum(1, keepdim=True) <= number
     threshold = rest.gather(1, sure) / (number - sure)
     sure = torch.where(few, number, sure)
-    place = torch.empty_like(order).scatter_(1, order, _columns(order))
-    drawn = (place >= sure) & possible
+    rank_of = torch.empty_like(order).scatter_(1, order, _columns(order))
+    drawn = (rank_of >= sure) & possible
     chance = (mass / threshold).masked_fill(~drawn, 0.0).cumsum(1)
     # Points at distances of one: each chance is below one, so none is met twice.
     left = (number - sure).clamp_min(0)
     total = widened(left)
     chance = chance / chance[:, -1:].clamp_min(torch.finfo(chance.dtype).tiny) * total
-    point = _columns(order)[:, :number] - sure + u[:, None]
+    point = place - sure + u[:, None]
     met = torch.searchsorted(chance, point.contiguous(), right=True)
     met = met.clamp_max(rank.shape[1] - 1)
-    is_sure = _columns(order)[:, :number] < sure
-    column = torch.where(is_sure, order[:, :number], met)
+    is_sure = place < sure
+    column = torch.where(is_sure, order[:, :most], met)
     log_f = threshold.log() - mass.gather(1, column).log()
-    # As they are listed: in the order of ranks rounding would decide between ties.
-    column, place = column.sort(1)
-    return column, log_f.masked_fill(is_sure, 0.0).gather(1, place)
+    left_over = (place >= number) | ~possible.gather(1, column)
+    column = torch.where(left_over, order[:, :1], column)
+    log_f = log_f.masked_fill(is_sure, 0.0).masked_fill(left_over, -torch.inf)
+    # As they are listed: in the order of ranks rounding would decide between ties. What
+    # is left over comes last, since how much that is depends on other rows.
+    order = (column + left_over * rank.shape[1]).sort(1).indices
+    return column.gather(1, order), log_f.gather(1, order)
+
+
+def merged(rank: Tensor, key: Tensor, u: Tensor) -> Tensor:
+    """Keep one choice of each key in a row, drawn in proportion to its rank.
+
+    Args:
+        rank: Nats, (R, M) float64; ``-inf``: no choice.
+        key: Integers, (R, M).
+        u: A number of (0, 1) each, (R,).
+
+    Returns:
+        Log of one over the probability that a choice is kept, (R, M) nats; ``-inf`` of
+        those that are not.
+
+    Example:
+        >>> rank = torch.tensor([[0.2, 0.3, 0.5]]).double().log()
+        >>> key, u = torch.tensor([[7, 4, 7]]), torch.tensor([0.7]).double()
+        >>> merged(rank, key, u).exp()
+        tensor([[0.0000, 1.0000, 1.4000]], dtype=torch.float64)
+    """
+    # What is impossible comes last: how much of it there is must decide nothing.
+    key = key.masked_fill(rank.isneginf(), torch.iinfo(key.dtype).max)
+    key, order = key.sort(dim=1, stable=True)
+    first = F.pad(key.diff(dim=1) != 0, (1, 0), value=True)
+    number = first.long().cumsum(1) - 1
+    group = first.flatten().long().cumsum(0) - 1
+    row = torch.arange(len(rank), device=rank.device)[:, None].expand_as(number)
+    ordered = rank.gather(1, order).flatten()
+    size = int(group[-1]) + 1 if len(group) else 0
+    log_total = segment_logsumexp(ordered, group, size)
+    (some,) = (log_total > -torch.inf).nonzero(as_tuple=True)
+    (begin,) = first.flatten().nonzero(as_tuple=True)
+    begin = begin[some]
+    # A number of each key's own, from the one of its row.
+    point = (u[row.flatten()[begin]] + GOLDEN * number.flatten()[begin]).frac()
+    point = point.clamp_min(torch.finfo(point.dtype).tiny)
+    share = (ordered - log_total[group]).exp().nan_to_num(0.0)
+    drawn = invert_ragged_cdf(share, group, size, some, point)
+    log_f = torch.full_like(ordered, -torch.inf)
+    log_f[drawn] = log_total[some] - ordered[drawn]
+    return torch.empty_like(rank).scatter_(1, order, log_f.view_as(rank))
 
 
 def _columns(like: Tensor) -> Tensor:

@@ -1,28 +1,24 @@
-r"""Discrete particle filters with unbiased thinning, beside what searches have found.
+r"""Discrete particle filters with unbiased thinning.
 
 R independent passes hold up to W histories each, all distinct. At every step each pass
 lists every choice of every history, ranks them by log p so far plus what is expected
 ahead, and cuts them to W without changing what sums over them are on average
-(``cuts.Thinned``). With W large enough nothing is cut, and p(x) is exact. A survivor
-weighs p(x, z) over its probability to survive, f.
-
-B, the latents that a beam of K finds and those that a pilot meets, is summed, and the
-passes weigh what is not in it. The pilot is R passes with random numbers of their own,
-which go by flatter ranks and so keep latents that a beam drops:
+(``cuts.Thinned``). A survivor z weighs p(x, z) over its probability to survive, f:
 
 .. math::
-    \hat p_r = \sum_{z \in B} p(x, z)
-        + \sum_{z \text{ survived } r,\; z \notin B} p(x, z) \, f_r(z), \qquad
+    \hat p_r = \sum_{z \text{ survived } r} p(x, z) \, f_r(z), \qquad
     \hat p(x) = \frac{1}{R} \sum_{r=1}^{R} \hat p_r
 
-Given B, which does not depend on the passes' random numbers, every pass is unbiased for
-p(x), whatever the ranks are. Passes that all miss the same latents agree with each
-other. So the estimate is made once more, by a beam and passes that are narrower: what
-width and another ranking have found is what more of them may find, and part of the
-error.
+Every pass is unbiased for p(x), whatever the ranks are. With W large enough nothing is
+cut, and p(x) is exact.
+
+Passes that all miss the same latents agree with each other. So the estimate is made
+twice more, with other random numbers: by narrower passes, and by a pilot, which goes by
+flatter ranks and so keeps latents that look hopeless until much later. What width and
+another ranking find is what more of them may find, and part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
-particle filters"; the stratum that is summed: Owen (2013), section 8.4.
+particle filters".
 """
 
 from __future__ import annotations
@@ -34,19 +30,17 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, widened
+from lm_latent_eval.devices import fetched, wide_zeros, widened
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
     influences,
     log_evidence,
     log_ratio_stderr,
-    stderr,
     stderr_of_log_normal,
 )
-from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
+from lm_latent_eval.inference.beam import SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.interface import (
     LM,
@@ -62,9 +56,7 @@ from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
     encode_again,
-    fingerprint,
     in_pieces,
-    is_in,
     predicted_by,
 )
 from lm_latent_eval.inference.streams import Streams
@@ -75,11 +67,11 @@ from lm_latent_eval.text.batch import TokenBatch
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
 NARROWER = 4
-"""How many times narrower the second beam and its passes are."""
+"""How many times narrower the passes are that check the estimate."""
 FLAT = 0.25
 """Power of the ranks that the pilot goes by: of 1, 0.7, 0.5, 0.4 and 0.25 the one that
 met most of what passes missed in texts that the demonstration's model fits badly."""
-LIKELY = 0.35
+LIKELY = 0.5
 """How much of what width or the pilot has found is likely to be found beyond: a
 standard error. Measured on texts that fit the demonstration's model well and badly."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
@@ -88,10 +80,6 @@ WIDEST, WIDEST_SHARE = 2.0, 0.01
 """Nats over which passes may range, or share of -log p, where an error is given."""
 PILOT, NARROW = 1, 4
 """What tells their random numbers from those of the passes and of predictions."""
-UNEVEN = 0.3
-"""Nats over which a pilot may err where more width is not worth while."""
-HELD = 0.5
-"""Share of p that the search holds where a pilot by flat ranks can be compared with."""
 
 
 @dataclass(frozen=True)
@@ -106,163 +94,83 @@ class Passes:
     """Whether anything was left out of a text, (B,) bool."""
 
     @property
-    def used(self) -> Tensor:
-        """Which places hold a latent, (B, R W) bool."""
-        return ~self.particles.log_q.isneginf()
-
-    def outside(self, *found: tuple[Tensor, Tensor]) -> Tensor:
-        """Return log p(x, z) of what is in none of some sets, (B, R W) nats.
-
-        Args:
-            found: Fingerprints of latents, and which of them there are.
-        """
-        log_p = self.particles.log_w
-        for path, used in found:
-            inside = is_in(self.particles.path, path, used)
-            log_p = log_p.masked_fill(inside, -torch.inf)
-        return log_p
+    def log_p(self) -> Tensor:
+        """Return what each pass estimates, (B, R) float64 nats."""
+        weights = self.particles.log_w + self.log_f
+        total: Tensor = weights.unflatten(-1, (PASSES, -1)).logsumexp(-1)
+        return total
 
     def select(self, index: Tensor) -> Passes:
         return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """B texts with the latents that beams found, and those that passes kept."""
+class Survivors(NamedTuple):
+    """B texts with the latents that passes kept."""
 
-    found: Particles
-    """By the wider beam."""
-    fewer: Particles
-    """By the narrower."""
-    pilot: Passes
-    """By flatter ranks."""
+    passes: Passes
     narrow: Passes
     """Narrower ones."""
-    passes: Passes
+    pilot: Passes
+    """By flatter ranks."""
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Found`` reads them, (B, 3 R + 4) float64 nats."""
-        beam = self.found.path, ~self.found.log_q.isneginf()
-        fewer = self.fewer.path, ~self.fewer.log_q.isneginf()
-        met = self.pilot.particles.path, self.pilot.used
-        more = self.pilot.outside(beam)
-        once = more.masked_fill(~_first(*met), -torch.inf)
-        found = self.found.log_w.logsumexp(-1, keepdim=True)
+        """Weights as ``Weights`` reads them, (B, 3 R + 1) float64 nats."""
         left_out = self.passes.cut[:, None]
-        parts = [
-            _a_pass(self.passes.outside(beam, met) + self.passes.log_f),
-            torch.logaddexp(found, once.logsumexp(-1, keepdim=True)),
-            found,
-            self.fewer.log_w.logsumexp(-1, keepdim=True),
-            _a_pass(self.narrow.outside(fewer) + self.narrow.log_f),
-            _a_pass(more + self.pilot.log_f),
-            torch.zeros_like(found).masked_fill(left_out, -torch.inf),
-        ]
-        return torch.cat(parts, -1)
+        mark = wide_zeros(left_out.shape, left_out.device)
+        mark = mark.masked_fill(left_out, -torch.inf)
+        return torch.cat([*(part.log_p for part in self), mark], -1)
 
     def select(self, index: Tensor) -> Survivors:
-        return Survivors(
-            self.found.select(index),
-            self.fewer.select(index),
-            self.pilot.select(index),
-            self.narrow.select(index),
-            self.passes.select(index),
-        )
+        return Survivors(*(part.select(index) for part in self))
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
     ) -> Survivors:
         """Read the last token of each text, (B,), as one predicts what follows it."""
         read = self.passes.particles.ahead(model, inputs, given)
-        return replace(
-            self,
-            found=self.found.ahead(model, inputs, given),
-            passes=replace(self.passes, particles=read),
-        )
+        return self._replace(passes=replace(self.passes, particles=read))
 
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Predict the next token of each text, (B, words), see ``predicted_by``.
-
-        By the beam and by what passes kept outside of it: the pilot is not asked.
-        """
-        outside = self.passes.outside((self.found.path, ~self.found.log_q.isneginf()))
-        weights = outside + self.passes.log_f - math.log(PASSES)
-        parts = [(self.passes.particles, weights), (self.found, self.found.log_w)]
-        return predicted_by(model, parts, keys, starts)
-
-
-def _a_pass(log_w: Tensor) -> Tensor:
-    """Sum over the latents of each pass, (B, R W) -> (B, R) nats."""
-    total: Tensor = log_w.unflatten(-1, (PASSES, -1)).logsumexp(-1)
-    return total
-
-
-def _first(path: Tensor, used: Tensor) -> Tensor:
-    """Return one place of every latent among those that are used, (B, N) bool."""
-    place = (~used).long().argsort(dim=-1, stable=True)
-    ordered, order = path.gather(-1, place).sort(dim=-1, stable=True)
-    new = F.pad(ordered.diff(dim=-1) != 0, (1, 0), value=True)
-    return torch.zeros_like(new).scatter(-1, place.gather(-1, order), new)
+        """Predict the next token of each text, (B, words), see ``predicted_by``."""
+        particles = self.passes.particles
+        weights = particles.log_w + self.passes.log_f
+        return predicted_by(model, [(particles, weights)], keys, starts)
 
 
 class Weights(NamedTuple):
-    """What was found of a text, nats: a row of ``Survivors.log_w``, or several."""
+    """What was found of a text: a row of ``Survivors.log_w``, or several."""
 
-    added: Tensor
-    """By each pass to B, (..., R)."""
-    summed: Tensor
-    """Log p of B, (..., 1)."""
-    found: Tensor
-    """Log p of what the wider beam found, (..., 1)."""
-    fewer: Tensor
-    """Log p of what the narrower one found, (..., 1)."""
+    passes: Tensor
+    """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
     narrow: Tensor
-    """What each narrower pass added to the narrower beam, (..., R)."""
+    """Those of narrower passes, (..., R)."""
     pilot: Tensor
-    """What each pass of the pilot added to the wider beam, (..., R)."""
+    """Those of the pilot, (..., R)."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., 3 R + 4)."""
-        return cls(*log_w.split([PASSES, 1, 1, 1, PASSES, PASSES, 1], -1))
-
-    @property
-    def passes(self) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
-        return torch.logaddexp(self.added, self.summed)
-
-    @property
-    def of_pilot(self) -> Tensor:
-        """Return those of the pilot, likewise."""
-        return torch.logaddexp(self.pilot, self.found)
-
-    @property
-    def of_narrow(self) -> Tensor:
-        """Return those of the narrower passes, likewise."""
-        return torch.logaddexp(self.narrow, self.fewer)
+        """Read rows, (..., 3 R + 1)."""
+        return cls(*log_w.split([PASSES, PASSES, PASSES, 1], -1))
 
     @property
     def grown(self) -> float:
         """Return what the estimate is above that of narrower passes."""
-        wide, narrow = log_evidence(self.passes), log_evidence(self.of_narrow)
-        return (wide - narrow).item()
+        return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
 
     @property
-    def off(self) -> float:
-        """Return what the estimate is above the pilot's.
+    def above(self) -> float:
+        """Return what the pilot's estimate is above the estimate, if it is.
 
-        Where the search holds little of p, ranks as flat as the pilot's are far from p
-        and its estimates too uneven to be compared with, unless they are above.
+        Draws by flat ranks are uneven: most of the time they are below, and say
+        nothing. NaN where they found nothing at all.
         """
-        log_p = log_evidence(self.passes).item()
-        off = log_p - log_evidence(self.of_pilot).item()
-        held = math.exp(min(self.summed.item() - log_p, 0.0))
-        return off if off < 0 or held >= HELD else held * off
+        pilot, passes = (log_evidence(x).item() for x in (self.pilot, self.passes))
+        return math.nan if pilot == -math.inf else max(pilot - passes, 0.0)
 
 
 @dataclass(frozen=True)
@@ -271,29 +179,27 @@ class DiscreteFilter(SearchingEstimator):
 
     name: ClassVar[str] = "dpf"
     how: ClassVar[str] = (
-        "latents found by beam search are summed, and passes that thin the others "
-        "without bias add what is left, by the {proposal} proposal, seed {seed} "
-        "(effective samples count passes, which are five)"
+        "latents are searched in independent passes, which thin them without bias, by "
+        "the {proposal} proposal, seed {seed} (effective samples count passes, which "
+        "are five)"
     )
     checks: ClassVar[bool] = True
     own_proposal: ClassVar[bool] = True
     num_samples: int
-    """K, the width of the beam, and of all passes together."""
-    thinned: int | None = None
-    """Histories of all passes together, if they are not K."""
+    """K, histories of all passes together."""
 
     def __post_init__(self) -> None:
         """Refuse a number that cannot be divided."""
-        if self._thinned % PASSES:
+        if self.num_samples % PASSES:
             raise ValueError(
-                f"num_samples={self._thinned}: estimator={self.name} needs a "
+                f"num_samples={self.num_samples}: estimator={self.name} needs a "
                 f"multiple of {PASSES}, the passes that they are divided among"
             )
 
     @property
     def width(self) -> int:
         """W, of each pass."""
-        return self._thinned // PASSES
+        return self.num_samples // PASSES
 
     @property
     def narrow_width(self) -> int:
@@ -301,14 +207,9 @@ class DiscreteFilter(SearchingEstimator):
         return max(1, self.width // NARROWER)
 
     @property
-    def _thinned(self) -> int:
-        return self.num_samples if self.thinned is None else self.thinned
-
-    @property
     def beside(self) -> int:
-        """Evaluations of p(x, z) beside those of the wider beam."""
-        fewer = max(1, self.num_samples // NARROWER)
-        return 2 * self._thinned + PASSES * self.narrow_width + fewer
+        """Evaluations of p(x, z) beside those of the passes."""
+        return 2 * PASSES * self.narrow_width
 
     @property
     def held(self) -> int:
@@ -320,12 +221,6 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    @property
-    def _beams(self) -> Iterator[BeamMarginalization]:
-        """What finds B, and what finds fewer."""
-        yield BeamMarginalization(self.num_samples)
-        yield BeamMarginalization(max(1, self.num_samples // NARROWER))
-
     def weigh(
         self,
         model: LM[P],
@@ -334,30 +229,30 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Weights``, (B, 3 R + 4)."""
-        p, q = encoded
-        found, fewer = (b.search(model, proposal, p, q)[0] for b in self._beams)
-        pilot, narrow, passes = (
-            self._passes(model, proposal, p, q, cut) for cut in self._cuts(keys)
-        )
-        return Survivors(found, fewer, pilot, narrow, passes).log_w
+        """Return the weights of whole texts, see ``Weights``, (B, 3 R + 1)."""
+        cuts = self._cuts(keys)
+        return Survivors(
+            *(self._passes(model, proposal, *encoded, cut) for cut in cuts)
+        ).log_w
 
     def _cuts(
         self, keys: Sequence[int], starts: Sequence[int] | None = None
     ) -> Iterator[Thinned]:
-        """Return the cuts of the pilot, of narrower passes and of the passes.
+        """Return the cuts of passes, narrower ones and the pilot.
 
         Their random numbers are independent.
         """
-        narrow, wide = PASSES * self.narrow_width, PASSES * self.width
-        of_pilot, of_narrow = (
-            [key ^ other for key in keys] for other in (PILOT, NARROW)
+        of_narrow, of_pilot = (
+            [key ^ other for key in keys] for other in (NARROW, PILOT)
         )
-        flat = Streams(of_pilot, wide, starts=starts)
-        yield Thinned(PASSES, self.width, flat, FLAT)
-        some = Streams(of_narrow, narrow, starts=starts)
-        yield Thinned(PASSES, self.narrow_width, some)
-        yield Thinned(PASSES, self.width, Streams(keys, wide, starts=starts))
+        for mine, width, power in (
+            (keys, self.width, 1.0),
+            (of_narrow, self.narrow_width, 1.0),
+            (of_pilot, self.narrow_width, FLAT),
+        ):
+            uniforms = Streams(mine, PASSES, starts=starts)
+            within = Streams(mine, PASSES * width, PASSES, starts)
+            yield Thinned(PASSES, width, uniforms, within, power)
 
     def _passes(
         self,
@@ -371,8 +266,7 @@ class DiscreteFilter(SearchingEstimator):
         kept = self._thinning(proposal, q, cut)
         log_p = widened(model.log_joint(p, kept.beam.latents))
         log_p = log_p.masked_fill(kept.beam.score.isneginf(), -torch.inf)
-        path = fingerprint(kept.beam.latents, torch.zeros_like(kept.beam.origin))
-        particles = Particles(None, None, log_p, kept.beam.score, path)
+        particles = Particles(None, None, log_p, kept.beam.score, kept.beam.origin)
         return Passes(particles, kept.log_f, kept.cut)
 
     def _thinning(
@@ -414,18 +308,15 @@ class DiscreteFilter(SearchingEstimator):
             begin = as_particles(after)
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
             begun = Passes(begin, begin.log_w, nothing)
-            after = Survivors(begin, begin, begun, begun, begun)
+            after = Survivors(begun, begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            pilot, narrow, cut = self._cuts(keys, [start + at for start in starts])
-            wide, few = self._beams
-            return Survivors(
-                wide.read(model, proposal, piece, before.found),
-                few.read(model, proposal, piece, before.fewer),
-                self._thin(model, proposal, piece, pilot, before.pilot),
-                self._thin(model, proposal, piece, narrow, before.narrow),
-                self._thin(model, proposal, piece, cut, before.passes),
-            )
+            cuts = self._cuts(keys, [start + at for start in starts])
+            encoded, found = None, []
+            for cut, part in zip(cuts, before, strict=True):
+                passes, encoded = self._thin(model, proposal, piece, cut, part, encoded)
+                found.append(passes)
+            return Survivors(*found)
 
         return in_pieces(batch, after, read)
 
@@ -436,11 +327,24 @@ class DiscreteFilter(SearchingEstimator):
         piece: TokenBatch,
         cut: Thinned,
         before: Passes,
-    ) -> Passes:
-        """Thin a piece, and weigh what survives."""
+        encoded: tuple[P, Q] | None,
+    ) -> tuple[Passes, tuple[P, Q]]:
+        """Thin a piece and weigh what survives; return that, and the piece encoded.
+
+        Args:
+            model: A left-to-right latent LM.
+            proposal: Of its latents.
+            piece: The tokens that follow.
+            cut: The rule that thins.
+            before: What survived so far.
+            encoded: The piece after other histories, if it was encoded already.
+        """
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
-        q = proposal.encode(piece, q_state)
+        if encoded is None:
+            q = proposal.encode(piece, q_state)
+        else:
+            q = encode_again(proposal, encoded[1], piece, q_state)
         begun = old.log_q.shape[1] > 1
         kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
         beam = kept.beam
@@ -449,48 +353,24 @@ class DiscreteFilter(SearchingEstimator):
             (index,) = fetched(origin)
             p_state, q_state = p_state.resample(index), q_state.resample(index)
             q = encode_again(proposal, q, piece, q_state)
-        p = old.encoded(model, piece, p_state)
+        if encoded is None:
+            p = old.encoded(model, piece, p_state)
+        else:
+            p = encode_again(model, encoded[0], piece, p_state)
         log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
         particles = Particles(
             model.advance(p, beam.latents),
             proposal.advance(q, beam.latents),
             log_p.masked_fill(beam.score.isneginf(), -torch.inf),
             beam.score,
-            fingerprint(beam.latents, old.path.gather(1, origin)),
+            old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut)
+        return Passes(particles, log_f, before.cut | kept.cut), (p, q)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         return Weights.of(log_w).passes
-
-    def guess(self, log_w: Tensor) -> float:
-        """Return log p by narrower passes and the pilot, which no estimate uses."""
-        of = Weights.of(log_w)
-        return log_evidence(torch.cat([of.of_narrow, of.of_pilot])).item()
-
-    def pays(self, log_w: Tensor, least: float, uneven: float) -> bool:
-        """Return whether wider beams and passes are worth their cost.
-
-        It follows from beams, narrower passes and a pilot, from no number that the
-        estimate uses: so what it decides biases nothing.
-
-        Args:
-            log_w: A row of weights.
-            least: What the wider beam has to have found, nats of p-hat.
-            uneven: Nats over which the narrower passes have to err.
-        """
-        of, log_p = Weights.of(log_w), self.guess(log_w)
-        if log_p == -math.inf:
-            return False
-        held = math.exp(min(of.summed.item() - log_p, 0.0))
-        grown = (of.summed - of.fewer).item() if held else 0.0
-        return (
-            held * grown > least
-            or held * stderr(of.of_pilot).item() > UNEVEN
-            or _spread(of.of_narrow) > uneven
-        )
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
@@ -512,7 +392,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _checked(estimate, of.passes, of.grown, of.off)
+        return _checked(estimate, of.passes, of.grown, of.above)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -536,15 +416,17 @@ class DiscreteFilter(SearchingEstimator):
             bound=Bound.NONE,
             log_weights=(),
         )
-        grown, off = of.grown - of_prefix.grown, of.off - of_prefix.off
-        checked = _checked(estimate, whole - prefix, grown, off)
+        grown, above = of.grown - of_prefix.grown, of.above - of_prefix.above
+        checked = _checked(estimate, whole - prefix, grown, above)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
         return replace(checked, replicates=tuple(replicates.tolist()))
 
 
-def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Estimate:
+def _checked(
+    estimate: Estimate, passes: Tensor, grown: float, above: float
+) -> Estimate:
     """Add the error of an estimate where passes, width and pilot agree.
 
     Sums over many words are log-normal: of few passes that differ much the largest
@@ -554,16 +436,16 @@ def _checked(estimate: Estimate, passes: Tensor, grown: float, off: float) -> Es
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
         grown: What the estimate is above that of narrower passes, nats.
-        off: What it is above the pilot's, nats.
+        above: What the pilot's is above it, nats.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
     agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
     most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
-    if not (agree and abs(grown) <= most and abs(off) <= most):
+    if not (agree and abs(grown) <= most and abs(above) <= most):
         return estimate  # NaN, of a pilot or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    error = math.hypot(drawn, LIKELY * grown, LIKELY * off)
+    error = math.hypot(drawn, LIKELY * grown, LIKELY * above)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 
 

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
+AHEAD = 64
+"""Tokens after a piece that look-ahead reads."""
 PREDICTS = 2
 """Separates the random numbers of predictions from those of draws."""
 
@@ -284,7 +286,7 @@ def in_pieces(
     if kept:
         start, state = kept
     for at in range(start, max(size, 1), PIECE):
-        state = read(state, batch.piece(at, at + PIECE), at)
+        state = read(state, batch.piece(at, at + PIECE, AHEAD), at)
         if keeper:
             keeper.keep(part, at + PIECE, state)
         if follower:
@@ -309,13 +311,13 @@ def fingerprint(latents: Latents, before: Tensor | None = None) -> Tensor:
     """
     parts = map(_as_integers, parts_of(latents))
     codes = torch.cat([part.flatten(2) for part in parts], -1)
-    odd = sent(_odd_numbers(codes.shape[-1] + 1), codes.device)
+    odd = sent(odd_numbers(codes.shape[-1] + 1), codes.device)
     code = (codes * odd[1:]).sum(-1)
     return code if before is None else before * odd[0] + sent(code, before.device)
 
 
 @lru_cache(256)
-def _odd_numbers(number: int) -> Tensor:
+def odd_numbers(number: int) -> Tensor:
     """Return the first so many of one sequence of odd random numbers."""
     random = np.random.Philox(key=1).random_raw(number) | 1
     return torch.from_numpy(random.view(np.int64))

@@ -31,6 +31,9 @@ class Dense:
     ahead: Tensor | None = None
     """A guess of the log p of the text after x_t, (B, K, N) nats up to a constant a
     text; None: nothing is known of it."""
+    key: Tensor | None = None
+    """Integers that are equal, within a text, where everything goes on alike after
+    choices, (B, K, N); None: nothing is known of it."""
 
     def lists_all(self) -> Tensor:
         """Return of which texts every choice is listed by itself: all, (B,) bool."""
@@ -48,6 +51,12 @@ class Dense:
         if self.ahead is None:
             return total, total
         return total, total + widened(self.ahead).reshape(rows, -1)
+
+    def keys(self, groups: int) -> Tensor | None:
+        """Return the keys of a table's choices, (B groups, M), if there are any."""
+        if self.key is None:
+            return None
+        return self.key.reshape(len(self.key) * groups, -1)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """Return histories and choices of columns of the table, (B, K') each."""
@@ -119,6 +128,8 @@ class Ragged:
     """As ``Dense`` has it, (N,)."""
     ahead: Tensor | None = None
     """As ``Dense`` has it, (N,)."""
+    key: Tensor | None = None
+    """As ``Dense`` has it, (N,)."""
     many: Tensor | None = None
     """Which stand for many choices, of which one is drawn if they go on, (N,) bool;
     None: none does."""
@@ -137,20 +148,26 @@ class Ragged:
             score: Of the histories so far, (B, K) nats.
             groups: Into how many the K histories fall.
         """
+        total = widened(self.log_p) + score.flatten()[self.history]
+        ranked = total if self.ahead is None else total + widened(self.ahead)
+        return (
+            self._in_groups(total, groups, -torch.inf),
+            self._in_groups(ranked, groups, -torch.inf),
+        )
+
+    def keys(self, groups: int) -> Tensor | None:
+        """Return the keys of a table's choices, (B groups, M), if there are any."""
+        return None if self.key is None else self._in_groups(self.key, groups, 0)
+
+    def _in_groups(self, values: Tensor, groups: int, nothing: float) -> Tensor:
+        """Put the value of every choice into the row of its group, padded."""
         start = self._starts(groups)
         group = self.history // (self.shape[1] // groups)
         place = torch.arange(len(group), device=group.device) - start[group]
         # As many columns as histories, so that a text that has ended keeps all of them.
         most = max(self.shape[1] // groups, int(start.diff().max()))
-        size = len(start) - 1, most
-        total = widened(self.log_p) + score.flatten()[self.history]
-
-        def put(values: Tensor) -> Tensor:
-            nothing = values.new_full(size, -torch.inf)
-            return nothing.index_put((group, place), values)
-
-        ranked = total if self.ahead is None else total + widened(self.ahead)
-        return put(total), put(ranked)
+        table = values.new_full((len(start) - 1, most), nothing)
+        return table.index_put((group, place), values)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """Return histories and choices of columns of the table, (B, K') each."""

@@ -284,7 +284,7 @@ def searching(
         yield state
         choices = steps.choices(state, t, score, cut)
         total, rank = choices.table(score, groups)
-        column, log_kept = cut.keep(rank, t)
+        column, log_kept = cut.keep(rank, t, choices.keys(groups))
         origin, choice = choices.found(column, groups)
         number, size = column.shape[1], (batch, groups)
         added = total.gather(1, column) + log_kept
@@ -298,7 +298,8 @@ def searching(
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
-            too_many = (rank > -torch.inf).sum(1) > cut.width
+            kept_on = (rank.gather(1, column) + log_kept > -torch.inf).sum(1)
+            too_many = (rank > -torch.inf).sum(1) > kept_on
             some_left = too_many.view(batch, -1).any(1) | ~choices.lists_all()
             left_out = left_out | (some_left & (steps.length > t))
         if with_log_q:

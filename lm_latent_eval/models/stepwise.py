@@ -45,6 +45,10 @@ class Step(NamedTuple):
     log_twist: Tensor | None = None
     """Expected log p of the text after x_t (look-ahead), (B, K, N), finite, up to a
     constant a text: no number depends on it but errors. None: nothing is expected."""
+    key: Tensor | None = None
+    """Integers that are equal where everything goes on alike after two choices of a
+    text, (B, K, N) or less: the states of a hidden Markov model. Filters keep one of
+    them for all. None: every history goes on in its own way."""
 
 
 class Histories(NamedTuple):
@@ -255,14 +259,15 @@ class ModelSteps(EncodedText):
     ) -> Dense:
         """List the choices of token t."""
         read = self.encoded.read
-        log_prior, log_word, ahead = self.model.step(read, state.parts, t)
+        log_prior, log_word, ahead, key = self.model.step(read, state.parts, t)
         size = (*score.shape, log_prior.shape[-1])
         log_prior, log_word = (widened(x).expand(size) for x in (log_prior, log_word))
+        key = None if key is None else key.expand(size)
         if self.name == PRIOR:
-            return Dense(log_prior)
+            return Dense(log_prior, key=key)
         ahead = None if ahead is None else widened(ahead).expand(size)
         log_p = log_prior + log_word
-        return Dense(log_p, log_p if ahead is None else log_p + ahead, ahead)
+        return Dense(log_p, log_p if ahead is None else log_p + ahead, ahead, key)
 
     def take(
         self,

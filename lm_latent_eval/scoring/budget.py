@@ -1,8 +1,8 @@
 """Budget of texts: how many samples each gets, by which estimator, and what that costs.
 
-What decides is a pilot with random numbers of its own, or what beams find, in which
-nothing is random: so given the decision an estimate is unbiased, and its bound and
-certificate hold. The decision follows from the text, the settings and the seed alone.
+Where a text decides, it is by a pilot with random numbers of its own: so given the
+decision an estimate is unbiased, and its bound and certificate hold. The decision
+follows from the text, the settings and the seed alone.
 A cost in evaluations and memory is announced if large, and refused if too large.
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import psutil
 import torch
@@ -156,16 +156,8 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-PAYS = ((0.004, 0.3), (0.1, 1.0))
-"""Nats that a search has to find, or narrower passes to err over, where it is worth
-while to widen: from the first level and from the second."""
-SLACK = 0.1
-"""How much of what an option is less probable than the best one it may err by."""
-LEVELS = ((4, 2), (16, 8), (16, 64))
-"""Widths of beams and of passes, in units of the samples asked for."""
-LEAST_FOUND = (400, 1600, 1600)
-"""Widths of beams below which a search that finds no more has not shown that there is
-nothing."""
+HISTORIES = 32
+"""Histories of all passes of ``auto`` together, at most, a sample asked for."""
 
 
 class Budget(ABC):
@@ -182,21 +174,6 @@ class Budget(ABC):
     @abstractmethod
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
         """Yield estimators, each with the texts that it scores."""
-
-    def replacement(self, method: Estimator, log_w: Tensor) -> Estimator | None:
-        """Return the estimator that rescores a text, if its weights ask for one."""
-        return None
-
-    def replacement_of_options(
-        self, method: Estimator, options: Sequence[tuple[Tensor, Tensor]]
-    ) -> Estimator | None:
-        """Return the one that rescores all options of a context, likewise.
-
-        Args:
-            method: The estimator that has weighed them.
-            options: Weights of context and option, and of the context.
-        """
-        return None
 
 
 @dataclass(frozen=True)
@@ -254,70 +231,6 @@ class Target(Budget):
         return min(number * (1 + isinstance(self.method, Mixed)), self.most)
 
 
-@dataclass(frozen=True)
-class Auto(Budget):
-    """Search and thinned passes, as wide as it pays.
-
-    Wider where a beam finds more than one that is ``NARROWER`` times narrower, and a
-    pilot says that this is a share of p(x) that counts. Neither is part of the
-    estimate, which is unbiased, whatever width it ends with. Passes of a width that is
-    given up are thrown away.
-    """
-
-    method: DiscreteFilter
-    """The narrowest, which also reads contexts."""
-    levels: tuple[DiscreteFilter, ...]
-    """All, each wider than the one before."""
-
-    @classmethod
-    def of(cls, num_samples: int) -> Self:
-        """Widen as ``LEVELS`` say, in units of so many samples."""
-        unit = -(-num_samples // PASSES) * PASSES
-        widths = [
-            (max(beam * unit, at_least), cut * unit)
-            for (beam, cut), at_least in zip(LEVELS, LEAST_FOUND, strict=True)
-        ]
-        levels = [DiscreteFilter(*width) for width in dict.fromkeys(widths)]
-        return cls(levels[0], tuple(levels))
-
-    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        _announce([(self.method, texts)])
-        yield self.method, texts
-
-    def replacement(self, method: Estimator, log_w: Tensor) -> DiscreteFilter | None:
-        """Return the next wider filter, if width still pays."""
-        return self._wider(method, log_w, 0.0)
-
-    def replacement_of_options(
-        self, method: Estimator, options: Sequence[tuple[Tensor, Tensor]]
-    ) -> DiscreteFilter | None:
-        """Return the next wider filter, if width still pays for any option.
-
-        One that is far less probable than the best is not asked to be precise.
-        """
-        assert isinstance(method, DiscreteFilter)
-        guess = torch.tensor(
-            [method.guess(whole) - method.guess(prefix) for whole, prefix in options]
-        )
-        behind = (guess.max() - guess).nan_to_num(0.0, posinf=math.inf)
-        asked = (
-            self._wider(method, whole, SLACK * nats)
-            for (whole, _), nats in zip(options, behind.tolist(), strict=True)
-        )
-        return next(filter(None, asked), None)
-
-    def _wider(
-        self, method: Estimator, log_w: Tensor, slack: float
-    ) -> DiscreteFilter | None:
-        """Return the next wider filter, if that pays by more than ``slack`` nats."""
-        assert isinstance(method, DiscreteFilter)
-        level = self.levels.index(method)
-        if level + 1 == len(self.levels):
-            return None
-        least, uneven = (max(nats, slack) for nats in PAYS[level])
-        return self.levels[level + 1] if method.pays(log_w, least, uneven) else None
-
-
 def budget_of(
     options: ScoringOptions,
     offered: Sequence[str],
@@ -343,7 +256,8 @@ def budget_of(
     if name == "auto":
         one_of("estimator", name, offered)
         if steps and target is None:
-            return Auto.of(number)
+            unit = -(-number // PASSES) * PASSES
+            return Fixed(DiscreteFilter(HISTORIES * unit))
         method = Mixed(max(2, number), searcher)
     else:
         method = estimator_named(name, offered)(number)

@@ -87,22 +87,11 @@ class WholeTexts:
         self, groups: list[tuple[Estimator, list[Text]]], missed: Missed, bar: tqdm
     ) -> Iterator[tuple[Text, Answer]]:
         spent: dict[str, int] = {}
-        purpose = ""
-        while groups:
-            retried: dict[Estimator, list[Text]] = {}
-            for method, group in groups:
-                for text, log_w in self.draw(method, group, purpose, bar):
-                    spent.setdefault(text.name, self.evaluation.budget.pilot)
-                    replacement = self.evaluation.budget.replacement(method, log_w)
-                    if replacement is None:
-                        with missed.aside(text.query):
-                            yield self._part(method, text, log_w, spent, bar)
-                    else:
-                        spent[text.name] += method.num_samples + method.beside
-                        retried.setdefault(replacement, []).append(text)
-            groups, purpose = list(retried.items()), "again"
-            _expect(bar, sum(_num_words(group) for _, group in groups))
-            announce([(m, [len(text.words) for text in some]) for m, some in groups])
+        for method, group in groups:
+            for text, log_w in self.draw(method, group, "", bar):
+                spent.setdefault(text.name, self.evaluation.budget.pilot)
+                with missed.aside(text.query):
+                    yield self._part(method, text, log_w, spent, bar)
 
     def _part(
         self,
@@ -263,11 +252,7 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Continuations:
-    """Estimates texts after their contexts, each of which is read once.
-
-    Where one option of a question, a context with a name, asks for more than its
-    estimator spends, all of them are scored anew: they have the same draws.
-    """
+    """Estimates texts after their contexts, each of which is read once."""
 
     evaluation: Evaluation
 
@@ -287,43 +272,17 @@ class Continuations:
                 "target_stderr is for whole texts: continuations take num_samples=%d",
                 self.evaluation.options.num_samples,
             )
-        budget, spent = self.evaluation.budget, dict[Hashable, int]()
-        groups: dict[Estimator, list[Text]] = {self.evaluation.method: texts}
+        method = self.evaluation.method
         with self.evaluation.bar(0, "words") as bar:
-            while groups:
-                for group in groups.values():
-                    _expect(bar, _num_words(group))
-                    contexts = {text.given: text for text in group}
-                    _expect(bar, sum(len(text.context) for text in contexts.values()))
-                retried: dict[Estimator, list[Text]] = {}
-                for method, group in groups.items():
-                    for name, rows in self._questions(method, group, bar):
-                        spent.setdefault(name, 0)
-                        spent[name] += method.num_samples + method.beside
-                        options = [(row.whole, row.prefix) for row in rows]
-                        wider = budget.replacement_of_options(method, options)
-                        if wider:
-                            again = [row.text for row in rows]
-                            retried.setdefault(wider, []).extend(again)
-                            continue
-                        pilot = spent[name] - method.num_samples
-                        yield from self._answers(method, rows, pilot, missed)
-                groups = retried
-
-    def _questions(
-        self, method: Estimator, texts: list[Text], bar: tqdm
-    ) -> Iterator[tuple[Hashable, list[Weighed]]]:
-        """Weigh the options of each question, those of one context and name."""
-        for rows in self._weighed(method, texts, bar):
-            questions: dict[str, list[Weighed]] = {}
-            for row in rows:
-                questions.setdefault(row.text.name, []).append(row)
-            for name, options in questions.items():
-                yield (options[0].text.given, name), options
+            _expect(bar, _num_words(texts))
+            contexts = {text.given: text for text in texts}
+            _expect(bar, sum(len(text.context) for text in contexts.values()))
+            for rows in self._weighed(method, texts, bar):
+                yield from self._answers(method, rows, missed)
 
     @staticmethod
     def _answers(
-        method: Estimator, rows: list[Weighed], pilot: int, missed: Missed
+        method: Estimator, rows: list[Weighed], missed: Missed
     ) -> Iterator[tuple[Text, Answer]]:
         """Estimate the continuations of a context."""
         for row in rows:
@@ -333,8 +292,12 @@ class Continuations:
                     estimate = method.difference(log_w, row.prefix, len(text.words))
                 else:  # what is given has no probability, so this is a bound
                     estimate = method.estimate(log_w, len(text.words))
-                answer = Answer.of(text, estimate, is_greedy=row.is_greedy, pilot=pilot)
-                yield text, answer
+                yield (
+                    text,
+                    Answer.of(
+                        text, estimate, is_greedy=row.is_greedy, pilot=method.beside
+                    ),
+                )
 
     def _weighed(
         self, method: Estimator, texts: list[Text], bar: tqdm

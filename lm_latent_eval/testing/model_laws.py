@@ -357,16 +357,16 @@ def says_steps(case: Case, name: str) -> bool:
 
 
 def thinned_searches_are_unbiased(case: Case, name: str) -> None:
-    """Passes of three latents beside a beam of one; where all fit they are exact."""
+    """Passes of three latents; where all fit they are exact."""
     proposal, text = case.proposal(name), case.some_words(case.length)
-    method = DiscreteFilter(1, thinned=3 * PASSES)
+    method = DiscreteFilter(3 * PASSES)
 
     def ratios(copies: int) -> Tensor:
         log_w = case.log_weights(method, proposal, [text] * copies)
         return (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
 
     mean_is_one(ratios, case.exact(), f"passes of {name}")
-    wide = DiscreteFilter(1, thinned=PASSES * len(case.log_joint(text)))
+    wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
     [row] = case.log_weights(wide, proposal, [text])
     found, exact = wide.estimate(row, len(text)), case.log_p(text).item()
     hold(found.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")

@@ -43,6 +43,9 @@ class TokenBatch:
     targets take their place."""
     given: TokenBatch | None = None
     """The texts that texts are conditional on, whole: x of p(y, z | x); None: none."""
+    further: TokenBatch | None = None
+    """Of pieces: these and some more tokens of each text, for what reads ahead; None:
+    nothing follows, or it is not to be read."""
 
     @classmethod
     def collate(
@@ -87,8 +90,15 @@ class TokenBatch:
             None if given is None else cls.collate(given, first=first, device=device),
         )
 
-    def piece(self, start: int, end: int) -> TokenBatch:
-        """Return tokens ``start`` .. ``end - 1`` of every text that has them."""
+    def piece(self, start: int, end: int, ahead: int = 0) -> TokenBatch:
+        """Return tokens ``start`` .. ``end - 1`` of every text that has them.
+
+        Args:
+            start: The first.
+            end: The one after the last.
+            ahead: How many tokens after those may be looked at.
+        """
+        more = ahead > 0 and end < self.targets.shape[1]
 
         def cut(targets: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
             left = (length - start).clamp(0, max(end - start, 0))
@@ -101,6 +111,7 @@ class TokenBatch:
             self.spelled,
             self.collated and cut(*self.collated),
             self.given,
+            self.piece(start, end + ahead) if more else None,
         )
 
     def select(self, index: Tensor) -> TokenBatch:
@@ -114,6 +125,7 @@ class TokenBatch:
             self.spelled,
             self.collated and (self.collated[0][index], self.collated[1][index]),
             self.given and self.given.select(index),
+            self.further and self.further.select(index),
         )
 
     def uttered(self, vocab_size: int) -> tuple[Tensor, Tensor]:

@@ -13,18 +13,19 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     stderr_of_log_normal,
 )
-from lm_latent_eval.inference import BeamMarginalization, particles
+from lm_latent_eval.inference import particles
 from lm_latent_eval.inference import steps as engine
-from lm_latent_eval.inference.cuts import thinned
+from lm_latent_eval.inference.cuts import Thinned, merged, thinned
 from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter, Weights
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.listing import Unlisted
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from tests.inference.test_mixed import example
 from tests.means import weights_are_of
 from tests.test_laws import TINY_MODELS, opened
-from tests.tiny_steps import NUM_STATES, log_p, tiny
+from tests.tiny_steps import NUM_STATES, TinyHMM, log_p, tiny
 
 TEXT = [4, 5, 1, 4]
 BAD = torch.tensor([[-3.0, 2.0, 0.0], [5.0, -4.0, 1.0], [0.0, 0.0, -6.0], [1.0, -1, 3]])
@@ -44,12 +45,14 @@ def chances(rank: torch.Tensor, number: int) -> dict[tuple[int, ...], float]:
     ordered = sorted(points)
     for low, high in itertools.pairwise(ordered):
         u = torch.tensor([(low + high) / 2], dtype=torch.float64)
-        column, _ = thinned(rank[None], number, u)
-        kept = tuple(sorted(column[0].tolist()))
+        column, log_f = thinned(rank[None], torch.tensor([number]), MOST, u)
+        kept = tuple(column[0, log_f[0] > -math.inf].tolist())
         found[kept] = found.get(kept, 0.0) + high - low
     return found
 
 
+MOST = 4
+"""Places that other rows need."""
 RANKS = [
     [0.0, -1.0, -1.0, -3.0, -0.2],
     [0.0, -30.0, -31.0, -29.0, -60.0],
@@ -65,27 +68,40 @@ def test_a_cut_keeps_sums_on_average(row, number):
     kept = chances(rank, number)
     assert abs(sum(kept.values()) - 1) < 1e-9
     u = torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    column, log_f = thinned(rank.expand(2000, -1), number, u)
+    numbers = torch.full((2000,), number)
+    column, log_f = thinned(rank.expand(2000, -1), numbers, MOST, u)
+    used = log_f > -math.inf
     for choice, value in enumerate(row):
         chance = sum(p for columns, p in kept.items() if choice in columns)
         if value == -math.inf:
             assert chance == 0
             continue
-        factor = log_f[column == choice].unique()
+        factor = log_f[used & (column == choice)].unique()
         if chance > 2 / 4000:  # else it may fall between two points
             assert len(factor) == 1
             assert abs(chance * factor.exp().item() - 1) < 2 / 4000 / chance
     total = rank.logsumexp(-1)
     weighed = (rank[column] + log_f).logsumexp(-1)
     torch.testing.assert_close(weighed, total.expand(2000))
-    for columns in column:
-        assert len({*columns.tolist()}) == number
+    for columns, those in zip(column, used, strict=True):
+        assert len({*columns[those].tolist()}) == number
+
+
+def test_a_text_without_doubt_takes_few_places():
+    rank = torch.tensor([[0.0, -5.0, *[-40.0] * 98], [0.0] * 100]).double()
+    streams = Streams([1], 2), Streams([1], 40, 2)
+    cut = Thinned(2, 20, *streams)
+    column, log_f = cut.keep(rank, 0)
+    used = log_f > -math.inf
+    assert used.sum(1).tolist() == [2, 20]
+    assert 0 in column[0, used[0]]
 
 
 def test_a_cut_of_few_keeps_all():
     rank = torch.tensor([[0.0, -math.inf, -5.0, -math.inf]], dtype=torch.float64)
-    column, log_f = thinned(rank, 3, torch.tensor([0.9], dtype=torch.float64))
-    kept = rank[0, column[0]] > -torch.inf
+    u = torch.tensor([0.9], dtype=torch.float64)
+    column, log_f = thinned(rank, torch.tensor([3]), 3, u)
+    kept = log_f[0] > -torch.inf
     assert {*column[0, kept].tolist()} == {0, 2}
     assert log_f[0, kept].tolist() == [0.0, 0.0]
 
@@ -104,24 +120,77 @@ def test_it_is_exact_where_every_latent_fits(name):
             assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
 
 
-@pytest.mark.parametrize(("beam", "width"), [(1, 2), (3, 3), (40, 3), (4, 8)])
-def test_passes_and_pilot_are_unbiased(beam, width):
-    """By five standard errors, whatever the ranks; what the beam found counts once."""
-    model, copies = tiny(BAD.double()), 3000
+class Merging(TinyHMM):
+    """Says when histories go on alike."""
+
+    futures = torch.arange(NUM_STATES)
+
+    def step(self, read, state, t):
+        return super().step(read, state, t)._replace(key=self.futures)
+
+
+class MergingWrongly(Merging):
+    """Says so where they do not."""
+
+    futures = torch.tensor([0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [(TinyHMM, 2), (TinyHMM, 8), (Merging, 3), (Merging, 8), (MergingWrongly, 8)],
+)
+def test_passes_and_pilot_are_unbiased(kind, width):
+    """By five standard errors, whatever the ranks are, and what is merged."""
+    # Draws among those that are merged wrongly vary enough already.
+    model, copies = tiny(BAD.double() * (1 if kind is TinyHMM else 0.2), kind), 3000
     batch = TokenBatch.collate([TEXT] * copies, first=2)
-    method = DiscreteFilter(beam, thinned=PASSES * width)
+    method = DiscreteFilter(PASSES * width)
     proposal = model.proposal("adapted")
-    log_w = method.log_weights(model, proposal, batch, keys(copies))
-    bound = BeamMarginalization(beam).log_weights(model, proposal, batch, keys(copies))
-    of, bound = Weights.of(log_w), bound.logsumexp(-1, keepdim=True)
-    assert bool((of.found == bound).all())
-    assert bool((of.summed >= bound).all())
-    if beam == 1:
-        assert bool((of.summed > bound).any()), "the pilot has met others"
+    of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
     # A narrower pass of one is too uneven for this.
-    several = [of.of_narrow] if method.narrow_width > 1 else []
-    for estimates in (of.passes, of.of_pilot, *several):
+    several = [of.narrow] if method.narrow_width > 1 else []
+    for estimates in (of.passes, of.pilot, *several):
         weights_are_of(log_p(model, TEXT), estimates)
+
+
+def test_as_many_places_as_there_are_futures_suffice():
+    text = [4, 5, 1, 4] * 10
+    batch = TokenBatch.collate([text], first=2)
+    for kind, exact in ((Merging, True), (TinyHMM, False)):
+        model, method = tiny(kind=kind), DiscreteFilter(PASSES * NUM_STATES)
+        [row] = method.log_weights(model, model.proposal("adapted"), batch, keys(1))
+        found = method.estimate(row, len(text))
+        assert found.bound is Bound.STOCHASTIC_LOWER, "some were left out"
+        passes, truth = Weights.of(row).passes, forward(model, text)
+        assert torch.allclose(passes, torch.tensor(truth).double(), atol=1e-9) == exact
+
+
+def forward(model: TinyHMM, text: list[int]) -> float:
+    """Return log p of a text by the forward algorithm."""
+    transitions = model.transitions.log_softmax(-1)
+    words = model.emissions.log_softmax(-1).T[text]
+    state = transitions[-1] + words[0]
+    for word in words[1:]:
+        state = (state[:, None] + transitions[:-1]).logsumexp(0) + word
+    return state.logsumexp(0).item()
+
+
+def test_one_of_each_future_is_kept_by_its_share():
+    rank = torch.tensor([[0.0, -1.0, -40.0, -2.0, -math.inf, -1.5, -math.inf]]).double()
+    key = torch.tensor([[7, -4, 7, 7, 7, -4, 9]])
+    u = (torch.arange(4000).double() + 0.5) / 4000
+    log_f = merged(rank.expand(4000, -1), key.expand(4000, -1), u)
+    kept = log_f > -math.inf
+    for mine in (key[0] == 7, key[0] == -4):
+        assert bool((kept[:, mine].sum(1) == 1).all())
+        total = rank[0, mine].logsumexp(0)
+        weighed = (rank[0] + log_f.masked_fill(~kept, -math.inf))[:, mine]
+        torch.testing.assert_close(weighed.logsumexp(1), total.expand(4000))
+        share = (rank[0, mine] - total).exp()
+        torch.testing.assert_close(
+            kept[:, mine].double().mean(0), share, rtol=0, atol=1 / 2000
+        )
+    assert not kept[:, rank[0].isneginf()].any(), "there is no such choice"
 
 
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "lda", "lrlm", "nklm", "rnng"])
@@ -136,46 +205,37 @@ def test_passes_of_models_are_unbiased(name, monkeypatch):
     monkeypatch.setattr(Unlisted, "draw", watching)
     case, model, proposal = opened(name, "adapted")
     text, copies = example(name, case, proposal), 1000
-    method = DiscreteFilter(2, thinned=PASSES * 4)
+    method = DiscreteFilter(PASSES * 4)
     batch = case.batch([text] * copies)
     of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
     assert of.mark.isneginf().all(), "premise: something is thinned"
     if name == "kglm":
         assert drawn, "premise: some of what is not listed survives"
-    for estimates in (of.passes, of.of_pilot):
+    for estimates in (of.passes, of.pilot):
         weights_are_of(case.log_p(text), estimates, 0.02)
 
 
 def weights(
-    outside: list[float], wide: float, narrow: float, pilot: list[float] | None = None
+    passes: list[float], narrow: list[float] | None = None, flat: float | None = None
 ) -> torch.Tensor:
-    """Return weights of passes that were cut, narrower ones and a pilot like them."""
-    flat = outside if pilot is None else pilot
-    row = [*outside, wide, wide, narrow, *outside, *flat, -math.inf]
-    return torch.tensor(row, dtype=torch.float64)
+    """Return weights of passes that were cut, narrower ones and a pilot."""
+    narrow = passes if narrow is None else narrow
+    pilot = passes if flat is None else [flat] * PASSES
+    return torch.tensor([*passes, *narrow, *pilot, -math.inf], dtype=torch.float64)
 
 
 def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
-    same = method.estimate(weights(spread, -3.0, -3.0), 4)
+    same = method.estimate(weights(spread), 4)
     assert same.stderr == same.draws_stderr > 0
     assert same.draws_degrees == PASSES - 1
     assert same.bound is Bound.STOCHASTIC_LOWER
-    grown = method.estimate(weights(spread, -3.0, -3.5), 4)
+    grown = method.estimate(weights(spread, [log_w - 0.4 for log_w in spread]), 4)
     assert grown.log_evidence == same.log_evidence
-    outside = math.exp(same.log_evidence) - math.exp(-3.0)
-    more = same.log_evidence - math.log(math.exp(-3.5) + outside)
-    assert grown.missed == pytest.approx(LIKELY * more)
-    off = method.estimate(weights(spread, -3.0, -3.0, [-4.5] * PASSES), 4)
-    more = math.log(math.exp(-3.0) + math.exp(-4.5)) - off.log_evidence
-    assert off.missed == pytest.approx(LIKELY * more)
-    little = method.estimate(weights([-3.0] * PASSES, -30.0, -33.0), 4)
-    assert little.stderr == pytest.approx(0.0, abs=1e-9), "the passes found nearly all"
-    apart = method.estimate(weights([-3.0] * PASSES, -30.0, -30.0, [-4.0] * PASSES), 4)
-    assert apart.stderr == pytest.approx(0.0, abs=1e-9), "a pilot judges the search"
-    above = method.estimate(weights([-3.0] * PASSES, -30.0, -30.0, [-2.5] * PASSES), 4)
-    assert above.missed == pytest.approx(LIKELY * 0.5), "and what it finds counts"
-    uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3], -30.0, -30.0), 4)
+    assert grown.missed == pytest.approx(LIKELY * 0.4)
+    off = method.estimate(weights(spread, flat=same.log_evidence + 0.5), 4)
+    assert off.missed == pytest.approx(LIKELY * 0.5)
+    uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
     spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
     assert uneven.draws_stderr == pytest.approx(
         stderr_of_log_normal(spread_of, PASSES), rel=1e-6
@@ -185,10 +245,11 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
 @pytest.mark.parametrize(
     "row",
     [
-        weights([-math.inf] * PASSES, -3.0, -4.1),
-        weights([-math.inf] * PASSES, -3.0, -math.inf),
-        weights([-1.0, -4.0, -4.0, -4.0, -4.0], -9.0, -9.0),
-        weights([-9.0] * PASSES, -5.0, -5.0, [-3.0] * PASSES),
+        weights([-3.0] * PASSES, [-4.1] * PASSES),
+        weights([-3.0] * PASSES, [-math.inf] * PASSES),
+        weights([-3.0] * PASSES, flat=-math.inf),
+        weights([-5.0] * PASSES, flat=-3.0),
+        weights([-1.0, -4.0, -4.0, -4.0, -4.0]),
     ],
 )
 def test_no_error_where_width_or_passes_disagree(row):
@@ -199,7 +260,7 @@ def test_no_error_where_width_or_passes_disagree(row):
 
 def test_nothing_found_is_refused():
     with pytest.raises(MissedSupportError):
-        DiscreteFilter(20).estimate(weights([-math.inf] * 5, -math.inf, -math.inf), 4)
+        DiscreteFilter(20).estimate(weights([-math.inf] * PASSES), 4)
 
 
 def test_company_and_pieces_move_nothing(monkeypatch):

@@ -6,7 +6,6 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +14,9 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.scoring import budget
-from lm_latent_eval.scoring.budget import PAYS, Auto
+from lm_latent_eval.scoring.budget import Fixed, budget_of
 from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -25,79 +24,11 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from tests.tiny_checkpoint import rolling
 
-NOTHING = [-math.inf] * PASSES
-
-
-def text(words: int, index: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(words=[4] * words, query=SimpleNamespace(index=index))
-
-
-def row(wide: float, narrow: float, pilot: Sequence[float] = NOTHING) -> torch.Tensor:
-    """Return weights of passes that found nothing, of beams, a pilot, a mark."""
-    parts = [*NOTHING, wide, wide, narrow, *NOTHING, *pilot, -math.inf]
-    return torch.tensor(parts, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    ("number", "levels"),
-    [
-        (100, [(400, 200), (1600, 800), (1600, 6400)]),
-        (30, [(400, 60), (1600, 240), (1600, 1920)]),
-        (7, [(400, 20), (1600, 80), (1600, 640)]),
-    ],
-)
-def test_it_widens_while_that_pays(number, levels):
-    auto, texts = Auto.of(number), [text(9), text(500)]
-    [(method, group)] = auto.spend(texts, lambda *_: pytest.fail("a pilot"))
-    assert group == texts
-    assert method == auto.method
-    for (beam, passes), (grown, uneven) in zip(levels, [*PAYS, PAYS[-1]], strict=True):
-        assert method == DiscreteFilter(beam, passes)
-        assert auto.replacement(method, row(-7.0, -7.0 - grown / 2)) is None
-        assert auto.replacement(method, row(-math.inf, -math.inf)) is None
-        much = [-7.0 - math.log(grown / 2)] * PASSES
-        assert auto.replacement(method, row(-7.0, -8.0, much)) is None, (
-            "half of what counts"
-        )
-        assert auto.pilot == 0
-        apart = row(-30.0, -30.0)
-        apart[PASSES + 3 : 2 * PASSES + 3] = 3 * uneven * torch.arange(PASSES)
-        wider = auto.replacement(method, apart)
-        last, method = method, auto.replacement(method, row(-7.0, -7.0 - 2 * grown))
-        assert wider == method, "narrower passes that differ ask for as much"
-    assert method is None, "the widest"
-    assert auto.replacement(last, row(-7.0, -9.0)) is None
-
-
-def test_options_far_behind_the_best_one_need_not_be_precise():
-    auto, context = Auto.of(100), row(-4.0, -4.0)
-    grown = 10 * PAYS[0][0]
-    near, far = (row(log_p, log_p - grown) for log_p in (-9.0, -27.0))
-    sure, impossible = row(-7.0, -7.0), row(-math.inf, -math.inf)
-    for options, wider in (
-        ([sure, far], False),
-        ([sure, near], False),
-        ([sure, far, impossible], False),
-        ([near, far], True),
-        ([near], True),
-        ([sure, row(-7.1, -7.1 - grown)], True),
-        ([impossible, impossible], False),
-    ):
-        weights = [(option, context) for option in options]
-        asked = auto.replacement_of_options(auto.method, weights)
-        assert asked == (auto.levels[1] if wider else None)
-
-
-def test_what_passes_find_decides_nothing():
-    auto = Auto.of(100)
-    [(method, _)] = auto.spend([text(9)], lambda *_: pytest.fail("a pilot"))
-    for beams in ((-7.0, -7.0), (-7.0, -7.5)):
-        decided = set()
-        for found in (-math.inf, -7.0, 3.0):
-            weights = row(*beams)
-            weights[:PASSES] = found
-            decided.add(auto.replacement(method, weights))
-        assert len(decided) == 1
+@pytest.mark.parametrize(("number", "passes"), [(100, 3200), (7, 320)])
+def test_the_default_is_a_multiple_of_the_samples_asked_for(number, passes):
+    options = ScoringOptions.parse(num_samples=number)
+    chosen = budget_of(options, ("auto", "is"), steps=True)
+    assert chosen == Fixed(DiscreteFilter(passes))
 
 
 @pytest.fixture(scope="module")
@@ -118,49 +49,19 @@ def scored(checkpoint, texts, batch_size=None, **options):
     return [answers[n] for n in range(len(queries))]
 
 
-def test_company_decides_nothing(checkpoint, monkeypatch):
-    monkeypatch.setattr(budget, "PAYS", ((0.0, 0.3), (9.9, 99.0)))
+def test_company_decides_nothing(checkpoint):
     texts = [
         ("a", "Ada saw the fox . " * 20),
         ("b", "the"),
         ("c", "the fox saw Ada and zebra . " * 15),
         ("d", "Ada . " * 40),
     ]
-    together = scored(checkpoint, texts, num_samples=25)
-    widths = [answer.estimate.num_samples for answer in together]
-    assert len({*widths}) > 1, f"premise: {widths}"
-    spent = {400: 400 + 100 + 2 * 50 + 10}
-    spent[1600] = spent[400] + 1600 + 400 + 2 * 200 + 50
-    assert [answer.evaluations for answer in together] == [spent[w] for w in widths]
-    backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=25)[::-1]
+    together = scored(checkpoint, texts, num_samples=5)
+    assert {answer.evaluations for answer in together} == {160 + 2 * 40}
+    backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=5)[::-1]
     for one, other in zip(together, backwards, strict=True):
         a, b = one.estimate, other.estimate
-        assert a.num_samples == b.num_samples
         assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
-
-
-def test_the_options_of_a_context_are_widened_together(checkpoint, monkeypatch):
-    scorer = Scorer(checkpoint, ScoringOptions.parse(num_samples=25), quiet=True)
-    long = "Ada saw the fox . " * 20
-    asked = [(long, " Ada"), (long, " the fox saw Ada"), ("the", " fox"), ("Bo", "")]
-    queries = [
-        Query(n, f"task/{context[:4]}", string, context)
-        for n, (context, string) in enumerate(asked)
-    ]
-
-    def widths() -> list[int]:
-        answers = {a.index: a for a in scorer.score_continuations(queries)}
-        return [answers[n].estimate.num_samples for n in range(len(queries))]
-
-    rows = []
-
-    def pays(method, log_w, *least):
-        """Ask for more where the first option of the long context is weighed."""
-        rows.append(log_w)
-        return len(rows) == 1
-
-    monkeypatch.setattr(DiscreteFilter, "pays", pays)
-    assert widths() == [1600, 1600, 400, 400]
 
 
 def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
@@ -283,8 +184,8 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    monkeypatch.setattr(budget, "PAYS", ((math.inf, math.inf),) * 2)  # once is enough
-    need = 950 * 88 + 950 * 16 * 6 + 5 * 8 * 2
+    # 3,200 histories in passes, 800 in narrower ones and in a pilot.
+    need = 4800 * 88 + 4800 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):

@@ -43,10 +43,7 @@ class KilledError(Exception):
 def short_pieces(monkeypatch):
     for module in (particles, importance, evaluation):
         monkeypatch.setattr(module, "PIECE", PIECE)
-    # Two narrow levels of ``auto``, both of which it reads.
-    monkeypatch.setattr(budget, "LEAST_FOUND", (10, 10))
-    monkeypatch.setattr(budget, "LEVELS", ((2, 1), (3, 1)))
-    monkeypatch.setattr(budget.DiscreteFilter, "pays", lambda *_: True)
+    monkeypatch.setattr(budget, "HISTORIES", 1)
 
 
 class Reads:

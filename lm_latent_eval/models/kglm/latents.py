@@ -294,14 +294,23 @@ class KGLMState:
     carry: Carry
     history: Tensor
     """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
+    expected: Tensor
+    """What the ranks of searched walks expect of what follows, on the host, nats,
+    (B, K); 0 where they did not look further."""
+
+    @classmethod
+    def begin(cls, carry: Carry, history: Tensor) -> KGLMState:
+        """Return walks of which nothing is expected."""
+        return cls(carry, history, widened(torch.zeros(history.shape[:2])))
 
     def select(self, index: Tensor) -> KGLMState:
-        return KGLMState(self.carry.select(index), self.history[index])
+        carry = self.carry.select(index)
+        return KGLMState(carry, self.history[index], self.expected[index])
 
     def resample(self, index: Tensor) -> KGLMState:
         """Pick walks of each text, (B, K')."""
-        texts = torch.arange(len(index))[:, None]
-        return KGLMState(self.carry, self.history[texts, index])
+        at = torch.arange(len(index))[:, None], index
+        return KGLMState(self.carry, self.history[at], self.expected[at])
 
 
 @dataclass(frozen=True)
@@ -320,6 +329,26 @@ class Encoded:
     """Steps of beams, where these are not ``walk``."""
     gains: ParentGains | None = None
     """What entities that a walk has mentioned add to their ranks."""
+    expected: Tensor | None = None
+    """What the ranks of the walks before the piece expect of it, (B, 1 or K) nats, on
+    the host; None: they are not searched."""
+    then: NextStep | None = None
+    """Steps at the token after the piece, of beams; None: nothing is expected."""
+
+    def begin(self, num_tokens: int) -> Encoded:
+        """Return a piece that ends earlier, but for where the text stands."""
+        place = torch.arange(num_tokens)
+        batch, length = self.text.shape[:2]
+        position = (torch.arange(batch)[:, None] * length + place).flatten()
+        search = self.search and self.search.select(position)
+        then = self.search and self.search.select(self._positions(num_tokens))
+        return replace(
+            self,
+            text=self.text[:, :num_tokens],
+            walk=self.walk.select(position),
+            search=search,
+            then=then,
+        )
 
     def token(self, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after given walks; where the text stands is of its end."""
@@ -330,6 +359,7 @@ class Encoded:
             walk=self.walk.select(self._positions(t)),
             search=None,
             gains=None,
+            then=None,
             history=after.history if after else self.history,
         )
 
@@ -355,7 +385,13 @@ class Encoded:
         _, length = self.batch.on_host
         last = torch.arange(history.shape[-1]) + length[:, None]
         path = torch.cat([history, node], -1)
-        return KGLMState(self.carry, path.gather(2, last[:, None].expand_as(history)))
+        window = path.gather(2, last[:, None].expand_as(history))
+        state = KGLMState.begin(self.carry, window)
+        if self.then is None:
+            return state
+        text = torch.arange(len(window))[:, None].expand(window.shape[:2])
+        (expected,) = fetched(self.then.expected_after(text, window))
+        return replace(state, expected=widened(expected))
 
     def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
         """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.

@@ -7,6 +7,7 @@ walk, one for all NEW entities that are not listed and one for all DERIVED ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.cuts import GRID, Cut, ranks
+from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
@@ -107,6 +109,8 @@ class ListedSteps(NamedTuple):
     ahead: Tensor
     """What the entities of the walk are then worth as parents to come, nats."""
     derived: Unlisted
+    key: Tensor
+    """Equal where walks of a text go on alike."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def listed_steps(
     cut: Cut,
     new: Ordered,
     worth: tuple[ParentGains, int] | None,
+    paid: Tensor | None,
 ) -> ListedSteps:
     r"""List the choices that may be among the best of a group of walks.
 
@@ -160,8 +165,9 @@ def listed_steps(
         \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{<i})
 
     Listed is what ranks no lower than the last of the ``width`` best of those that are
-    known at once: of every walk NONE, CONTINUE and the best NEW entity. An
-    ``exhaustive`` cut gets everything else as choices of ``REST``.
+    known at once (of every walk NONE, CONTINUE and the best NEW entity) and has a share
+    of ``least`` of their total. An ``exhaustive`` cut gets everything else as choices
+    of ``REST``.
 
     Args:
         walk: The distribution of the next steps.
@@ -172,9 +178,12 @@ def listed_steps(
         cut: What chooses among them.
         new: NEW entities at the position of every text.
         worth: What entities are worth as parents, and at which token this is.
+        paid: What was expected of the text from here on, if not by ``walk``, (R,) nats.
     """
     past, which = rows.distinct()
-    types, parents = _types(walk, past)
+    if paid is not None:
+        paid = paid.new_zeros(len(past.position)).scatter(0, which, paid)
+    types, parents = _types(walk, past, paid)
     of_past = torch.zeros_like(past.position).scatter(0, which, text)
     gains = Gains.nothing(len(of_past))
     if worth is not None:
@@ -186,7 +195,11 @@ def listed_steps(
     rank = (score + gains.total[which])[:, None] + types[which]
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
     known[:, -1] += best_new[which]
-    enough = least_of_best(group, known, cut.width)[group] - GRID  # for rounding
+    enough = least_of_best(group, known, cut.width)
+    if cut.least:
+        total = segment_logsumexp(known.logsumexp(1), group, len(enough))
+        enough = torch.maximum(enough, total + math.log(cut.least))
+    enough = enough[group] - GRID  # for rounding
     walks = Competing(which, text, group, rank, enough, cut)
 
     going_on = gains.mentioned(every, past.previous)[which]
@@ -215,7 +228,35 @@ def listed_steps(
     row, mention, node, log_p, ahead = (
         x[keep] for x in (row, mention, node, log_p, ahead)
     )
-    return ListedSteps(row, mention, node, log_p, ahead, unlisted)
+    key = keys_after(past.window, which[row], node)
+    return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
+
+
+def keys_after(window: Tensor, past: Tensor, node: Tensor) -> Tensor:
+    """Return keys of what follows mentions, which tell walks apart that go on apart.
+
+    What follows depends on the node mentioned last, if that was just now, and on which
+    others were mentioned in the window, each where it was mentioned last. A key is the
+    sum of all that, times an odd random number of its place, modulo 2^64.
+
+    Args:
+        window: Of D pasts, (D, W).
+        past: Of each mention, (n,).
+        node: Mentioned by it, 0 if nothing is; negative, if one of many, (n,).
+    """
+    *odd, now, previous = odd_numbers(window.shape[1] + 1)
+    ordered, order = window.sort(dim=1, stable=True)
+    again = F.pad(ordered.diff(dim=1) == 0, (0, 1))
+    last = torch.zeros_like(again).scatter(1, order, ~again)
+    # The first place of a window is behind the next one.
+    place = torch.stack([torch.zeros_like(now), *odd])
+    code = window * last * place
+    key = torch.where(node < 0, ~torch.arange(len(node)), code.sum(1)[past])
+    (some,) = (node > 0).nonzero(as_tuple=True)
+    past, node = past[some], node[some]
+    mentioned_again = (code[past] * (window[past] == node[:, None])).sum(1)
+    key[some] += node * (now + previous) - mentioned_again
+    return key
 
 
 class ScoredParents(NamedTuple):
@@ -228,12 +269,15 @@ class ScoredParents(NamedTuple):
     """The position of each past among those of the edges, (D,)."""
 
 
-def _types(walk: NextStep, past: Rows) -> tuple[Tensor, ScoredParents]:
+def _types(
+    walk: NextStep, past: Rows, paid: Tensor | None
+) -> tuple[Tensor, ScoredParents]:
     """Return what mention types add to the rank of D pasts, (D, 4), and parents."""
     parents = walk.parents(past)
     position, place = past.position.unique(return_inverse=True)
     twisted = walk.log_twisted(past, parents)
-    paid = walk.expected_after(past.position, past.window)
+    if paid is None:
+        paid = walk.expected_after(past.position, past.window)
     edges, (twisted, paid, log_parent) = walk.edges.select(position).fetched_with(
         twisted, paid, parents.log_prob
     )
@@ -336,10 +380,11 @@ def drawn_of_the_rest(
         host.
     """
     node, log_q = torch.zeros_like(position), widened(torch.zeros(len(position)))
+    there, which = position.unique(return_inverse=True)
+    (log_p,) = fetched(walk.new.log_probs(there))
     for few in walk.scores.new.few(torch.arange(len(position))):
-        (log_p,) = fetched(walk.new.log_probs(position[few]))
         left_out = torch.arange(new.entity.shape[1]) < listed[few, None]
-        left = log_p.double().exp()
+        left = log_p[which[few]].double().exp()
         left = left.scatter_reduce(1, new.entity[few], (~left_out).double(), "prod")
         drawn = invert_cdf(left, u[few])
         mass = left.gather(1, drawn[:, None])[:, 0] / left.sum(-1)

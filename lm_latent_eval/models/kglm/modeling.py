@@ -19,7 +19,7 @@ the first two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -165,8 +165,10 @@ class KGLM(Pretrained):
         self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
     ) -> Encoded:
         """Reuse an encoding after targets or walks change."""
-        history = after.history if after else encoded.history
-        return replace(encoded, batch=batch, history=history)
+        if after is None:
+            return replace(encoded, batch=batch)
+        history, expected = after.history, after.expected
+        return replace(encoded, batch=batch, history=history, expected=expected)
 
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
@@ -333,19 +335,21 @@ class KGLM(Pretrained):
         *,
         only_possible: bool,
     ) -> Encoded:
-        text, head, relation, carry = trunk.read(
+        *hidden, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
-        walk = NextStep(
-            trunk.scores(text, head, relation),
-            self.knowledge,
-            self._introducible
-            if only_possible
-            else torch.ones_like(self._introducible),
-            only_possible,
-        )
+        walk = self._walk(trunk, hidden, only_possible=only_possible)
         none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
-        return Encoded(batch, text, walk, after.history if after else none, carry)
+        return Encoded(batch, hidden[0], walk, after.history if after else none, carry)
+
+    def _walk(
+        self, trunk: Trunk, hidden: Sequence[Tensor], *, only_possible: bool
+    ) -> NextStep:
+        """Score the steps of walks over h^t, h^h and h^r, each (B, T, .)."""
+        every = torch.ones_like(self._introducible)
+        introducible = self._introducible if only_possible else every
+        scores = trunk.scores(*hidden)
+        return NextStep(scores, self.knowledge, introducible, only_possible)
 
     @cached_property
     def _introducible(self) -> Tensor:
@@ -454,23 +458,34 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         return self.model.encode_again(encoded, batch, after)
 
     def _read(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
-        encoded = self.model._encode(
-            self.trunk,
-            batch.targets if self.reads_target else batch.inputs,
-            batch,
-            after,
-            only_possible=True,
-        )
+        tokens = batch.targets if self.reads_target else batch.inputs
         if not self.looks_ahead:
-            return encoded
+            return self.model._encode(
+                self.trunk, tokens, batch, after, only_possible=True
+            )
+        *hidden, carry = self.trunk.read(
+            tokens, batch.length, after.carry if after else None
+        )
+        whole, size = batch.further or batch, tokens.shape[1]
+        if batch.further:
+            rest = whole.piece(size, whole.targets.shape[1])
+            *more, _ = self.trunk.read(rest.inputs, rest.length, carry)
+            hidden = [torch.cat(parts, 1) for parts in zip(hidden, more, strict=True)]
         walk, search, gains = twisted_walks(
-            encoded.walk,
-            batch,
-            partial(self.model._log_words, encoded.text, batch),
+            self.model._walk(self.trunk, hidden, only_possible=True),
+            whole,
+            partial(self.model._log_words, hidden[0], whole),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
         )
-        return replace(encoded, walk=walk, search=search, gains=gains)
+        cutoff = self.model.config.cutoff
+        none = torch.zeros(len(tokens), 1, cutoff, dtype=torch.long)
+        history = after.history if after else none
+        expected = after.expected if after else None
+        encoded = Encoded(
+            batch, hidden[0], walk, history, carry, search, gains, expected
+        )
+        return encoded.begin(size) if batch.further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
         """Return the steps that are drawn."""
@@ -485,7 +500,14 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         """
         targets, length = encoded.batch.on_host
         walk = encoded.search or encoded.walk
-        return WalkSteps(walk, encoded.history, length, targets.shape[1], encoded.gains)
+        return WalkSteps(
+            walk,
+            encoded.history,
+            length,
+            targets.shape[1],
+            encoded.gains,
+            encoded.expected,
+        )
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""

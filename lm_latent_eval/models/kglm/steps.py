@@ -112,6 +112,9 @@ class WalkSteps:
     """T."""
     gains: ParentGains | None = None
     """What a walk's entities are worth to a search; None: nothing is known."""
+    expected: Tensor | None = None
+    """What the ranks of the walks before the piece expect of it, nats, (B, 1 or K);
+    None: nothing."""
     _best: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The most probable NEW entities from a step on, for some steps."""
     _ordered: dict[int, Ordered] = field(default_factory=dict)
@@ -140,6 +143,12 @@ class WalkSteps:
             raise ValueError("the steps of a walk are too many to list all of them")
         going_on = (score > -torch.inf) & (self.length > t)[:, None]
         text, place = going_on.nonzero(as_tuple=True)
+        paid = None
+        if t == 0:
+            expected = self.expected
+            if expected is None:
+                expected = score.new_zeros(score.shape)
+            paid = expected.expand(score.shape)[text, place]
         listed = listed_steps(
             self.walk,
             Rows(text * self.num_steps + t, state[text, place]),
@@ -149,6 +158,7 @@ class WalkSteps:
             cut,
             self._new(t, cut.width),
             None if self.gains is None else (self.gains, t),
+            paid,
         )
         return WalkChoices(
             (score.shape[0], score.shape[1]),
@@ -158,6 +168,7 @@ class WalkSteps:
             ahead=None if self.gains is None else listed.ahead,
             many=listed.node <= REST if cut.exhaustive else None,
             derived=listed.derived,
+            key=listed.key,
         )
 
     def take(

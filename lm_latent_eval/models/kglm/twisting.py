@@ -68,6 +68,9 @@ ROUNDS = 3
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
 
+ROUNDING = 1e-12
+"""A sum of probabilities is no further from one than this."""
+
 FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
 """Nats. A choice that will cost more than this over the best one is twisted as if it
 cost just this, so q is never far below p's own conditional. What is searched is told
@@ -227,7 +230,9 @@ def _costs(
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
     new = widened(walk.new.log_prob(places.flatten(), entity.flatten()).view(shape))
     new = new.masked_fill(sent(~own, device), -torch.inf)
-    other_new = (1 - new.exp().sum(-1)).clamp_min(0.0).log()
+    other_new = 1 - new.exp().sum(-1)
+    # What rounding leaves of one is nobody's.
+    other_new = other_new.masked_fill(other_new < ROUNDING, 0.0).log()
 
     candidate = widened(sent(F.pad(states.used[:, 1:], (1, 1)), device))
     derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)

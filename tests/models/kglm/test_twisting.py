@@ -370,7 +370,7 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm, words_alone
     history = nodes.new_zeros(2, 2 * len(nodes) + 1, kglm.config.cutoff)
     history[..., : len(nodes), -1] = nodes
     history[..., len(nodes) : -1, 0] = nodes
-    state = KGLMState(encoding.carry, history)
+    state = KGLMState.begin(encoding.carry, history)
     for t in range(len(TEXT)):
         found = proposal.log_twist(encoding, t, state)
         wanted = torch.cat([mention[t], none[t], torch.zeros(1)])
