@@ -77,6 +77,10 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
+ROOM = 8
+"""Where choices fill no more of W than one part of so many, all go on."""
+FEWEST = 40
+"""Places that are never too many."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 FINER = 1500
@@ -213,8 +217,9 @@ class Fading:
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
-    Where all fit, all go on. Else as many do as have ``least`` of the total, or have it
-    once they are thinned: few where the text leaves no doubt.
+    Where all fit into a small part of W, all go on. Else as many do as have ``least``
+    of the total, or have it once they are thinned: ``FEWEST`` where the text leaves no
+    doubt, and no fewer, since ranks may be wrong of what looks hopeless.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -240,7 +245,7 @@ class Thinned:
         """Choose by threshold and systematic sampling, of equal keys one."""
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         most = min(self.width, rank.shape[1])
-        fits = (rank > -torch.inf).sum(1) <= most
+        fits = ROOM * (rank > -torch.inf).sum(1) <= self.width
         log_f = torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
@@ -257,7 +262,7 @@ class Thinned:
         share = (rank - rank.logsumexp(1, keepdim=True)).exp().nan_to_num(0.0)
         places = (share / self.least).clamp_max(1.0).sum(1)
         # What rounding adds to a whole number is no place.
-        return (places - ROUNDING).ceil().clamp_min(1).long()
+        return (places - ROUNDING).ceil().clamp_min(FEWEST).long()
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""

@@ -71,7 +71,7 @@ NARROWER = 4
 FLAT = 0.25
 """Power of the ranks that the pilot goes by: of 1, 0.7, 0.5, 0.4 and 0.25 the one that
 met most of what passes missed in texts that the demonstration's model fits badly."""
-LIKELY = 0.5
+LIKELY = 0.35
 """How much of what width or the pilot has found is likely to be found beyond: a
 standard error. Measured on texts that fit the demonstration's model well and badly."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025

@@ -285,6 +285,10 @@ def searching(
         choices = steps.choices(state, t, score, cut)
         total, rank = choices.table(score, groups)
         column, log_kept = cut.keep(rank, t, choices.keys(groups))
+        if column.shape[1] < stay.shape[1] // groups and (steps.length <= t).any():
+            more = stay.shape[1] // groups - column.shape[1]  # of texts that have ended
+            column = torch.cat([column, column[:, :1].expand(-1, more)], 1)
+            log_kept = F.pad(log_kept, (0, more), value=-torch.inf)
         origin, choice = choices.found(column, groups)
         number, size = column.shape[1], (batch, groups)
         added = total.gather(1, column) + log_kept

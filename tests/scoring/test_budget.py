@@ -24,6 +24,7 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from tests.tiny_checkpoint import rolling
 
+
 @pytest.mark.parametrize(("number", "passes"), [(100, 3200), (7, 320)])
 def test_the_default_is_a_multiple_of_the_samples_asked_for(number, passes):
     options = ScoringOptions.parse(num_samples=number)

@@ -85,7 +85,9 @@ class HMM(StepLM):
     def step(self, read: Read, state: tuple[Tensor, ...], t: int) -> Step:
         """Score the states of token t, given the one before."""
         (last,) = state
-        return Step(read.log_z[last], read.log_x[:, None, t], read.log_rest[:, None, t])
+        states = torch.arange(self.config.num_states, device=last.device)
+        log_x, log_rest = read.log_x[:, None, t], read.log_rest[:, None, t]
+        return Step(read.log_z[last], log_x, log_rest, key=states)
 
     def take(
         self, read: Read, state: tuple[Tensor, ...], choice: Tensor, t: int

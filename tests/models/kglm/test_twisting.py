@@ -10,10 +10,12 @@ from functools import cache
 import pytest
 import torch
 
+from lm_latent_eval.inference import BeamMarginalization, particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import expected_parents, twisting
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import KGLMState, Mention
+from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
+from lm_latent_eval.models.kglm.listing import keys_after
 from lm_latent_eval.models.kglm.mention_chain import backward, parents_worth
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.parent_gains import Gains
@@ -395,6 +397,50 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
         shared = beam.score[0, found] - log_p
         torch.testing.assert_close(shared, shared[:1].expand_as(shared), **EXACTLY)
     assert len(log_p) == width, "every walk was found"
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_pieces_are_ranked_as_the_whole_is(monkeypatch, ahead):
+    """By log p at the end, whatever was expected where a piece ended."""
+    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
+    monkeypatch.setattr(particles, "PIECE", 2)
+    monkeypatch.setattr(particles, "AHEAD", ahead)
+    kglm, batch = of_graph(), batch_of(TEXT)
+    every = every_walk(kglm.knowledge, len(TEXT), kglm.config.cutoff, 1)
+    method = BeamMarginalization(every.node.shape[1])
+    begin = particles.Particles.begin(1, "cpu")
+    found = method.extend(kglm, kglm.proposal("adapted"), batch, [0], [0], begin)
+    used = ~found.log_q.isneginf()
+    assert used.sum() == every.node.shape[1], "every walk was found"
+    shared = (found.log_q - found.log_w)[used]
+    torch.testing.assert_close(shared, shared[:1].expand_as(shared), **EXACTLY)
+
+
+def test_keys_tell_apart_what_goes_on_apart(kglm):
+    """Walks go on alike if they remember the same entities, each as long."""
+    dice = torch.Generator().manual_seed(0)
+    size = 300, kglm.config.cutoff
+    window = torch.randint(3, size, generator=dice)
+    past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
+    key = keys_after(window, past, node)
+    after = torch.cat([window[:, 1:], node[:, None]], 1)
+    remembered = [
+        (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))
+        for row in after.tolist()
+    ]
+    alike = dict(zip(remembered, key.tolist(), strict=True))
+    assert [alike[what] for what in remembered] == key.tolist()
+    assert len({*alike.values()}) == len(alike) < 300
+    walk, position = encoded(kglm, TEXT).walk, torch.ones_like(past)
+    pairs = zip(*[x.flatten() for x in torch.meshgrid(past, past, indexing="ij")])
+    one, other = zip(*[(a, b) for a, b in pairs if key[a] == key[b]], strict=True)
+    rows = Rows(position, after)
+    steps = walk.log_mention(rows), walk.expected_after(position, after)
+    for step in steps:
+        torch.testing.assert_close(step[[*one]], step[[*other]], **EXACTLY)
+    for mentioned in range(1, kglm.knowledge.num_nodes):
+        derived = walk.log_derived(rows, torch.full_like(past, mentioned))
+        torch.testing.assert_close(derived[[*one]], derived[[*other]], **EXACTLY)
 
 
 def without_the_copied():
