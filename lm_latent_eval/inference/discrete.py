@@ -13,9 +13,9 @@ Every pass is unbiased for p(x), whatever the ranks are. With W large enough not
 cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
-twice more, with other random numbers: by narrower passes, and by a pilot, which goes by
-flatter ranks and so keeps latents that look hopeless until much later. What width and
-another ranking find is what more of them may find, and part of the error.
+once more, with other random numbers, by passes that are narrower and go by flatter
+ranks, and so keep latents that look hopeless until much later. What width and another
+ranking find is what more of them may find, and part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -66,19 +66,17 @@ from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
-NARROWER = 4
-"""How many times narrower the passes are that check the estimate."""
-FLAT = 0.25
-"""Power of the ranks that the pilot goes by: of 1, 0.7, 0.5, 0.4 and 0.25 the one that
-met most of what passes missed in texts that the demonstration's model fits badly."""
-LIKELY = 0.35
-"""How much of what width or the pilot has found is likely to be found beyond: a
+NARROWER, FLATTER = 4, 0.5
+"""How many times narrower the passes are that check the estimate, and the power of the
+ranks that they go by. Of 0.5, 0.7 and 1 the one whose intervals held most."""
+LIKELY = 0.5
+"""How much of what these have not found, or found more, is likely to be found beyond: a
 standard error. Measured on texts that fit the demonstration's model well and badly."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
 """Nats that they may have found, or share of -log p, where an error is given."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """Nats over which passes may range, or share of -log p, where an error is given."""
-PILOT, NARROW = 1, 4
+CHECKING = 1
 """What tells their random numbers from those of the passes and of predictions."""
 
 
@@ -108,14 +106,12 @@ class Survivors(NamedTuple):
     """B texts with the latents that passes kept."""
 
     passes: Passes
-    narrow: Passes
-    """Narrower ones."""
-    pilot: Passes
-    """By flatter ranks."""
+    check: Passes
+    """Narrower ones, by flatter ranks."""
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, 3 R + 1) float64 nats."""
+        """Weights as ``Weights`` reads them, (B, 2 R + 1) float64 nats."""
         left_out = self.passes.cut[:, None]
         mark = wide_zeros(left_out.shape, left_out.device)
         mark = mark.masked_fill(left_out, -torch.inf)
@@ -145,32 +141,20 @@ class Weights(NamedTuple):
 
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
-    narrow: Tensor
-    """Those of narrower passes, (..., R)."""
-    pilot: Tensor
-    """Those of the pilot, (..., R)."""
+    check: Tensor
+    """Those of narrower passes by flatter ranks, (..., R)."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., 3 R + 1)."""
-        return cls(*log_w.split([PASSES, PASSES, PASSES, 1], -1))
+        """Read rows, (..., 2 R + 1)."""
+        return cls(*log_w.split([PASSES, PASSES, 1], -1))
 
     @property
     def grown(self) -> float:
-        """Return what the estimate is above that of narrower passes."""
-        return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
-
-    @property
-    def above(self) -> float:
-        """Return what the pilot's estimate is above the estimate, if it is.
-
-        Draws by flat ranks are uneven: most of the time they are below, and say
-        nothing. NaN where they found nothing at all.
-        """
-        pilot, passes = (log_evidence(x).item() for x in (self.pilot, self.passes))
-        return math.nan if pilot == -math.inf else max(pilot - passes, 0.0)
+        """Return what the estimate is above the check."""
+        return (log_evidence(self.passes) - log_evidence(self.check)).item()
 
 
 @dataclass(frozen=True)
@@ -203,13 +187,13 @@ class DiscreteFilter(SearchingEstimator):
 
     @property
     def narrow_width(self) -> int:
-        """The width of each narrower pass."""
+        """The width of each pass that checks."""
         return max(1, self.width // NARROWER)
 
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the passes."""
-        return 2 * PASSES * self.narrow_width
+        return PASSES * self.narrow_width
 
     @property
     def held(self) -> int:
@@ -229,7 +213,7 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Weights``, (B, 3 R + 1)."""
+        """Return the weights of whole texts, see ``Weights``, (B, 2 R + 1)."""
         cuts = self._cuts(keys)
         return Survivors(
             *(self._passes(model, proposal, *encoded, cut) for cut in cuts)
@@ -238,17 +222,13 @@ class DiscreteFilter(SearchingEstimator):
     def _cuts(
         self, keys: Sequence[int], starts: Sequence[int] | None = None
     ) -> Iterator[Thinned]:
-        """Return the cuts of passes, narrower ones and the pilot.
+        """Return the cuts of passes and of those that check them.
 
         Their random numbers are independent.
         """
-        of_narrow, of_pilot = (
-            [key ^ other for key in keys] for other in (NARROW, PILOT)
-        )
         for mine, width, power in (
             (keys, self.width, 1.0),
-            (of_narrow, self.narrow_width, 1.0),
-            (of_pilot, self.narrow_width, FLAT),
+            ([key ^ CHECKING for key in keys], self.narrow_width, FLATTER),
         ):
             uniforms = Streams(mine, PASSES, starts=starts)
             within = Streams(mine, PASSES * width, PASSES, starts)
@@ -308,7 +288,7 @@ class DiscreteFilter(SearchingEstimator):
             begin = as_particles(after)
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
             begun = Passes(begin, begin.log_w, nothing)
-            after = Survivors(begun, begun, begun)
+            after = Survivors(begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
             cuts = self._cuts(keys, [start + at for start in starts])
@@ -392,15 +372,15 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _checked(estimate, of.passes, of.grown, of.above)
+        return _checked(estimate, of.passes, of.grown)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
         """Estimate log p(continuation | prefix), both from the same passes.
 
-        Its error is of the difference as well: what the passes, more width and a pilot
-        change in both alike does not count.
+        Its error is of the difference as well: what the passes and their check change
+        in both alike does not count.
         """
         of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
         whole, prefix = of.passes, of_prefix.passes
@@ -416,18 +396,15 @@ class DiscreteFilter(SearchingEstimator):
             bound=Bound.NONE,
             log_weights=(),
         )
-        grown, above = of.grown - of_prefix.grown, of.above - of_prefix.above
-        checked = _checked(estimate, whole - prefix, grown, above)
+        checked = _checked(estimate, whole - prefix, of.grown - of_prefix.grown)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
         return replace(checked, replicates=tuple(replicates.tolist()))
 
 
-def _checked(
-    estimate: Estimate, passes: Tensor, grown: float, above: float
-) -> Estimate:
-    """Add the error of an estimate where passes, width and pilot agree.
+def _checked(estimate: Estimate, passes: Tensor, grown: float) -> Estimate:
+    """Add the error of an estimate where passes and their check agree.
 
     Sums over many words are log-normal: of few passes that differ much the largest
     hardly tells how far they err, and how far apart their logarithms are does.
@@ -435,17 +412,15 @@ def _checked(
     Args:
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
-        grown: What the estimate is above that of narrower passes, nats.
-        above: What the pilot's is above it, nats.
+        grown: What the estimate is above the check, nats.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
     agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
-    most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
-    if not (agree and abs(grown) <= most and abs(above) <= most):
-        return estimate  # NaN, of a pilot or a pass that found nothing, included
+    if not (agree and abs(grown) <= max(MOST_FOUND, MOST_FOUND_SHARE * far)):
+        return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    error = math.hypot(drawn, LIKELY * grown, LIKELY * above)
+    error = math.hypot(drawn, LIKELY * grown)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 
 

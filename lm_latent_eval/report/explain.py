@@ -32,8 +32,9 @@ MEANING = {
     "token_perplexity_draws_error": "the same as the draws tell it. They do not know "
     "what their proposal never visits, so it can be far too small.",
     "texts_without_monte_carlo_error": "texts of which no such error can be estimated: "
-    "nothing has checked their draws, or what a search found contradicts them. One is "
-    "enough for the corpus to have none.",
+    "nothing has checked their draws, or what a search found contradicts them. Of "
+    "those only a bound is known, on one side, and so of the corpus; what the others "
+    "add to its error is said.",
     "corpus_token_perplexity": "the same, with the weights of all texts multiplied "
     "before averaging (corpus level, as some papers report). Looser: compare its "
     "effective sample size below.",

@@ -140,12 +140,21 @@ def token_perplexity(answers: Sequence[Answer]) -> float:
 
 
 def monte_carlo_error(answers: Sequence[Answer]) -> float | str:
-    """Error of ``token_perplexity`` from draws and what they may have missed."""
-    error = token_rate(answers).monte_carlo_stderr
-    unknown = texts_without_error(answers)
-    if error is None:
-        return f"{UNKNOWN}: {unknown} of {len(answers)} texts"
-    return error
+    """Error of ``token_perplexity`` from draws and what they may have missed.
+
+    Where that cannot be estimated of some texts, what the others add is said.
+    """
+    rate = token_rate(answers)
+    if rate.monte_carlo_stderr is not None:
+        return rate.monte_carlo_stderr
+    others = [a for a in answers if a.estimate.stderr is not None]
+    unknown = f"{UNKNOWN}: {len(answers) - len(others)} of {len(answers)} texts"
+    if not _tokens(others):
+        return unknown
+    error = token_rate(others)
+    assert error.monte_carlo_stderr is not None
+    share = rate.value / error.value * _tokens(others) / _tokens(answers)
+    return f"{unknown}; {share * error.monte_carlo_stderr:.2g} by the others"
 
 
 def draws_error(answers: Sequence[Answer]) -> float:

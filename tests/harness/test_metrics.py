@@ -183,6 +183,16 @@ def test_rates_are_refused_where_strings_were_not_scored(lost, rates, said, capl
             assert METRICS[name](items) == METRICS[name](sampled())
 
 
+def test_texts_without_an_error_leave_that_of_the_others():
+    """DRAWN nats of the first text, spread over the seven tokens of both."""
+    first, second = sampled()
+    checked = dataclasses.replace(first.estimate, stderr=first.estimate.draws_stderr)
+    items = [dataclasses.replace(first, estimate=checked), second]
+    error = DRAWN / 7 * P ** (-1 / 7)
+    found = METRICS["token_perplexity_monte_carlo_error"](items)
+    assert found == f"N/A: 1 of 2 texts; {error:.2g} by the others"
+
+
 def test_odd_numbers_of_words_and_draws():
     empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
     for name in ("word_perplexity", "token_perplexity"):

@@ -140,7 +140,7 @@ class MergingWrongly(Merging):
     ("kind", "width"),
     [(TinyHMM, 2), (TinyHMM, 8), (Merging, 3), (Merging, 8), (MergingWrongly, 8)],
 )
-def test_passes_and_pilot_are_unbiased(kind, width):
+def test_passes_and_their_check_are_unbiased(kind, width):
     """By five standard errors, whatever the ranks are, and what is merged."""
     # Draws among those that are merged wrongly vary enough already.
     model, copies = tiny(BAD.double() * (1 if kind is TinyHMM else 0.2), kind), 3000
@@ -149,8 +149,8 @@ def test_passes_and_pilot_are_unbiased(kind, width):
     proposal = model.proposal("adapted")
     of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
     # A narrower pass of one is too uneven for this.
-    several = [of.narrow] if method.narrow_width > 1 else []
-    for estimates in (of.passes, of.pilot, *several):
+    several = [of.check] if method.narrow_width > 1 else []
+    for estimates in (of.passes, *several):
         weights_are_of(log_p(model, TEXT), estimates)
 
 
@@ -212,30 +212,25 @@ def test_passes_of_models_are_unbiased(name, monkeypatch):
     assert of.mark.isneginf().all(), "premise: something is thinned"
     if name == "kglm":
         assert drawn, "premise: some of what is not listed survives"
-    for estimates in (of.passes, of.pilot):
-        weights_are_of(case.log_p(text), estimates, 0.02)
+    weights_are_of(case.log_p(text), of.passes, 0.02)
 
 
-def weights(
-    passes: list[float], narrow: list[float] | None = None, flat: float | None = None
-) -> torch.Tensor:
-    """Return weights of passes that were cut, narrower ones and a pilot."""
-    narrow = passes if narrow is None else narrow
-    pilot = passes if flat is None else [flat] * PASSES
-    return torch.tensor([*passes, *narrow, *pilot, -math.inf], dtype=torch.float64)
+def weights(passes: list[float], check: list[float] | None = None) -> torch.Tensor:
+    """Return weights of passes that were cut, and of narrower ones."""
+    check = passes if check is None else check
+    return torch.tensor([*passes, *check, -math.inf], dtype=torch.float64)
 
 
-def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
+def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
     same = method.estimate(weights(spread), 4)
     assert same.stderr == same.draws_stderr > 0
     assert same.draws_degrees == PASSES - 1
     assert same.bound is Bound.STOCHASTIC_LOWER
-    grown = method.estimate(weights(spread, [log_w - 0.4 for log_w in spread]), 4)
-    assert grown.log_evidence == same.log_evidence
-    assert grown.missed == pytest.approx(LIKELY * 0.4)
-    off = method.estimate(weights(spread, flat=same.log_evidence + 0.5), 4)
-    assert off.missed == pytest.approx(LIKELY * 0.5)
+    for nats in (-0.4, 0.4):
+        off = method.estimate(weights(spread, [log_w + nats for log_w in spread]), 4)
+        assert off.log_evidence == same.log_evidence
+        assert off.missed == pytest.approx(LIKELY * 0.4)
     uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
     spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
     assert uneven.draws_stderr == pytest.approx(
@@ -248,12 +243,11 @@ def test_the_error_is_of_the_passes_and_of_what_width_still_finds():
     [
         weights([-3.0] * PASSES, [-4.1] * PASSES),
         weights([-3.0] * PASSES, [-math.inf] * PASSES),
-        weights([-3.0] * PASSES, flat=-math.inf),
-        weights([-5.0] * PASSES, flat=-3.0),
+        weights([-5.0] * PASSES, [-3.0] * PASSES),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0]),
     ],
 )
-def test_no_error_where_width_or_passes_disagree(row):
+def test_no_error_where_the_check_or_passes_disagree(row):
     estimate = DiscreteFilter(20).estimate(row, 4)
     assert estimate.stderr is None
     assert math.isfinite(estimate.log_evidence)

@@ -166,8 +166,8 @@ def listed_steps(
 
     Listed is what ranks no lower than the last of the ``width`` best of those that are
     known at once (of every walk NONE, CONTINUE and the best NEW entity) and, unless
-    these are few, has a share of ``least`` of their total. An ``exhaustive`` cut gets everything else as choices
-    of ``REST``.
+    these are few, has a share of ``least`` of their total. An ``exhaustive`` cut gets
+    everything else as choices of ``REST``.
 
     Args:
         walk: The distribution of the next steps.

@@ -432,15 +432,14 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
     assert [alike[what] for what in remembered] == key.tolist()
     assert len({*alike.values()}) == len(alike) < 300
     walk, position = encoded(kglm, TEXT).walk, torch.ones_like(past)
-    pairs = zip(*[x.flatten() for x in torch.meshgrid(past, past, indexing="ij")])
-    one, other = zip(*[(a, b) for a, b in pairs if key[a] == key[b]], strict=True)
+    one, other = (key[:, None] == key).nonzero(as_tuple=True)
     rows = Rows(position, after)
     steps = walk.log_mention(rows), walk.expected_after(position, after)
     for step in steps:
-        torch.testing.assert_close(step[[*one]], step[[*other]], **EXACTLY)
+        torch.testing.assert_close(step[one], step[other], **EXACTLY)
     for mentioned in range(1, kglm.knowledge.num_nodes):
         derived = walk.log_derived(rows, torch.full_like(past, mentioned))
-        torch.testing.assert_close(derived[[*one]], derived[[*other]], **EXACTLY)
+        torch.testing.assert_close(derived[one], derived[other], **EXACTLY)
 
 
 def without_the_copied():
