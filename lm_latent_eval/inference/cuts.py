@@ -12,6 +12,11 @@ probability r_i / c and then as if its rank were c: the total of the ranks is ke
 others are drawn systematically, by one random number, in the order in which they are
 listed.
 
+Choices after which everything goes on alike, such as walks that mentioned other
+entities long ago, need no places of their own: one of them is kept, drawn in proportion
+to its rank, as if its rank were the total of theirs. Where ranks are proportional to p
+that changes no sum at all.
+
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters", section 3.2: optimal resampling.
 
@@ -77,10 +82,9 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
-ROOM = 8
-"""Where choices fill no more of W than one part of so many, all go on."""
-FEWEST = 40
-"""Places that are never too many."""
+ROOM, FEWEST = 8, 40
+"""Part of W, and number, of places that are not too many for anything: where choices
+fill no more, all go on."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 FINER = 1500
@@ -217,9 +221,9 @@ class Fading:
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
-    Where all fit into a small part of W, all go on. Else as many do as have ``least``
-    of the total, or have it once they are thinned: ``FEWEST`` where the text leaves no
-    doubt, and no fewer, since ranks may be wrong of what looks hopeless.
+    Where all fit into a small part of W, or are no more than ``FEWEST``, all go on.
+    Else as many do as have ``least`` of the total, or have it once they are thinned,
+    and no fewer than ``FEWEST``: ranks may be wrong of what looks hopeless.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -245,7 +249,8 @@ class Thinned:
         """Choose by threshold and systematic sampling, of equal keys one."""
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         most = min(self.width, rank.shape[1])
-        fits = ROOM * (rank > -torch.inf).sum(1) <= self.width
+        room = max(self.width // ROOM, min(self.width, FEWEST))
+        fits = (rank > -torch.inf).sum(1) <= room
         log_f = torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
