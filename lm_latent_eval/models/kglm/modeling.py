@@ -19,7 +19,7 @@ the first two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -334,22 +334,27 @@ class KGLM(Pretrained):
         after: KGLMState | None,
         *,
         only_possible: bool,
+        further: TokenBatch | None = None,
     ) -> Encoded:
+        """Read a piece, and score the steps of it and of what is ``further`` there."""
         *hidden, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
-        walk = self._walk(trunk, hidden, only_possible=only_possible)
+        if further is not None:
+            rest = further.piece(tokens.shape[1], further.targets.shape[1])
+            *more, _ = trunk.read(rest.inputs, rest.length, carry)
+            hidden = [torch.cat(parts, 1) for parts in zip(hidden, more, strict=True)]
+        walk = NextStep(
+            trunk.scores(*hidden),
+            self.knowledge,
+            self._introducible
+            if only_possible
+            else torch.ones_like(self._introducible),
+            only_possible,
+        )
         none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
-        return Encoded(batch, hidden[0], walk, after.history if after else none, carry)
-
-    def _walk(
-        self, trunk: Trunk, hidden: Sequence[Tensor], *, only_possible: bool
-    ) -> NextStep:
-        """Score the steps of walks over h^t, h^h and h^r, each (B, T, .)."""
-        every = torch.ones_like(self._introducible)
-        introducible = self._introducible if only_possible else every
-        scores = trunk.scores(*hidden)
-        return NextStep(scores, self.knowledge, introducible, only_possible)
+        history, expected = (after.history, after.expected) if after else (none, None)
+        return Encoded(batch, hidden[0], walk, history, carry, expected=expected)
 
     @cached_property
     def _introducible(self) -> Tensor:
@@ -459,33 +464,22 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
 
     def _read(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
         tokens = batch.targets if self.reads_target else batch.inputs
-        if not self.looks_ahead:
-            return self.model._encode(
-                self.trunk, tokens, batch, after, only_possible=True
-            )
-        *hidden, carry = self.trunk.read(
-            tokens, batch.length, after.carry if after else None
+        further = batch.further if self.looks_ahead else None
+        encoded = self.model._encode(
+            self.trunk, tokens, batch, after, only_possible=True, further=further
         )
-        whole, size = batch.further or batch, tokens.shape[1]
-        if batch.further:
-            rest = whole.piece(size, whole.targets.shape[1])
-            *more, _ = self.trunk.read(rest.inputs, rest.length, carry)
-            hidden = [torch.cat(parts, 1) for parts in zip(hidden, more, strict=True)]
+        if not self.looks_ahead:
+            return encoded
+        whole = further or batch
         walk, search, gains = twisted_walks(
-            self.model._walk(self.trunk, hidden, only_possible=True),
+            encoded.walk,
             whole,
-            partial(self.model._log_words, hidden[0], whole),
+            partial(self.model._log_words, encoded.text, whole),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
         )
-        cutoff = self.model.config.cutoff
-        none = torch.zeros(len(tokens), 1, cutoff, dtype=torch.long)
-        history = after.history if after else none
-        expected = after.expected if after else None
-        encoded = Encoded(
-            batch, hidden[0], walk, history, carry, search, gains, expected
-        )
-        return encoded.begin(size) if batch.further else encoded
+        encoded = replace(encoded, walk=walk, search=search, gains=gains)
+        return encoded.begin(tokens.shape[1]) if further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
         """Return the steps that are drawn."""
