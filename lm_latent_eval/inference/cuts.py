@@ -357,27 +357,29 @@ def merged(rank: Tensor, key: Tensor, u: Tensor) -> Tensor:
         >>> merged(rank, key, u).exp()
         tensor([[0.0000, 1.0000, 1.4000]], dtype=torch.float64)
     """
-    # What is impossible comes last: how much of it there is must decide nothing.
-    key = key.masked_fill(rank.isneginf(), torch.iinfo(key.dtype).max)
+    # What is impossible comes last, and alone: how much there is must decide nothing.
+    possible = rank > -torch.inf
+    key = key.masked_fill(~possible, torch.iinfo(key.dtype).max)
     key, order = key.sort(dim=1, stable=True)
-    first = F.pad(key.diff(dim=1) != 0, (1, 0), value=True)
-    number = first.long().cumsum(1) - 1
-    group = first.flatten().long().cumsum(0) - 1
-    row = torch.arange(len(rank), device=rank.device)[:, None].expand_as(number)
-    ordered = rank.gather(1, order).flatten()
-    size = int(group[-1]) + 1 if len(group) else 0
-    log_total = segment_logsumexp(ordered, group, size)
-    (some,) = (log_total > -torch.inf).nonzero(as_tuple=True)
-    (begin,) = first.flatten().nonzero(as_tuple=True)
-    begin = begin[some]
-    # A number of each key's own, from the one of its row.
-    point = (u[row.flatten()[begin]] + GOLDEN * number.flatten()[begin]).frac()
-    point = point.clamp_min(torch.finfo(point.dtype).tiny)
-    share = (ordered - log_total[group]).exp().nan_to_num(0.0)
-    drawn = invert_ragged_cdf(share, group, size, some, point)
-    log_f = torch.full_like(ordered, -torch.inf)
-    log_f[drawn] = log_total[some] - ordered[drawn]
-    return torch.empty_like(rank).scatter_(1, order, log_f.view_as(rank))
+    again = (key.diff(dim=1) == 0) & possible.gather(1, order)[:, 1:]
+    first = F.pad(again, (0, 1)) & ~F.pad(again, (1, 0))
+    (place,) = (first | F.pad(again, (1, 0))).flatten().nonzero(as_tuple=True)
+    log_f = torch.zeros(rank.numel(), dtype=rank.dtype, device=rank.device)
+    if len(place):
+        begins = first.flatten()[place]
+        group, value = begins.cumsum(0) - 1, rank.gather(1, order).flatten()[place]
+        every = torch.arange(int(group[-1]) + 1, device=rank.device)
+        log_total = segment_logsumexp(value, group, len(every))
+        # A number of each key's own, from the one of its row.
+        begin = place[begins]
+        point = GOLDEN * first.cumsum(1).flatten()[begin] + u[begin // rank.shape[1]]
+        point = point.frac().clamp_min(torch.finfo(point.dtype).tiny)
+        share = (value - log_total[group]).exp()
+        drawn = invert_ragged_cdf(share, group, len(every), every, point)
+        log_f[place] = -torch.inf
+        log_f[place[drawn]] = log_total - value[drawn]
+    log_f = torch.empty_like(rank).scatter_(1, order, log_f.view_as(rank))
+    return log_f.masked_fill(~possible, -torch.inf)
 
 
 def _columns(like: Tensor) -> Tensor:
