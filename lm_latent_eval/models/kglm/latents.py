@@ -335,7 +335,7 @@ class Encoded:
     then: NextStep | None = None
     """Steps at the token after the piece, of beams; None: nothing is expected."""
 
-    def begin(self, num_tokens: int) -> Encoded:
+    def up_to(self, num_tokens: int) -> Encoded:
         """Return a piece that ends earlier, but for where the text stands."""
         place = torch.arange(num_tokens)
         batch, length = self.text.shape[:2]

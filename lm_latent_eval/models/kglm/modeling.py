@@ -479,7 +479,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
             follows=after is not None,
         )
         encoded = replace(encoded, walk=walk, search=search, gains=gains)
-        return encoded.begin(tokens.shape[1]) if further else encoded
+        return encoded.up_to(tokens.shape[1]) if further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
         """Return the steps that are drawn."""
