@@ -52,6 +52,9 @@ class Taken(NamedTuple, Generic[StateT]):
     log_f: Tensor | None = None
     """Of choices that stood for a class, of which one member was drawn: minus the log
     of its probability there, nats, (B, K). None: there is no such choice."""
+    log_more: Tensor | None = None
+    """What ``log_p`` of the choices leaves out of log p(z_t, x_t), nats, (B, K): scores
+    count it from here on. None: nothing."""
 
 
 class Unfolds(Protocol[BegunT]):
@@ -313,7 +316,10 @@ def searching(
             log_step = choices.at(picked, choice).masked_fill(~going_on, 0.0)
             log_q = log_q.gather(1, origin) + log_step
         before = score.gather(1, kept).masked_fill(~used, -torch.inf)
-        score = torch.where(going_on, added.unflatten(0, size).flatten(1), before)
+        added = added.unflatten(0, size).flatten(1)
+        if taken.log_more is not None:
+            added = added + taken.log_more
+        score = torch.where(going_on, added, before)
         state = taken.state
         links.append(origin)
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))

@@ -325,13 +325,16 @@ class Encoded:
     history: Tensor
     """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
     carry: Carry
+    expected: Tensor
+    """What the ranks of the walks before the piece expect of it, (B, 1 or K) nats, on
+    the host."""
     search: NextStep | None = None
     """Steps of beams, where these are not ``walk``."""
     gains: ParentGains | None = None
     """What entities that a walk has mentioned add to their ranks."""
-    expected: Tensor | None = None
-    """What the ranks of the walks before the piece expect of it, (B, 1 or K) nats, on
-    the host; None: they are not searched."""
+    other_word: Tensor | None = None
+    """What ranks take the word to cost of a node that the twist does not list, (B, T)
+    nats, on the host; None: there is no twist."""
     then: NextStep | None = None
     """Steps at the token after the piece, of beams; None: nothing is expected."""
 
@@ -359,6 +362,7 @@ class Encoded:
             walk=self.walk.select(self._positions(t)),
             search=None,
             gains=None,
+            other_word=None,
             then=None,
             history=after.history if after else self.history,
         )

@@ -7,7 +7,6 @@ walk, one for all NEW entities that are not listed and one for all DERIVED ones.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.inference.cuts import GRID, ROOM, Cut, ranks
+from lm_latent_eval.inference.cuts import GRID, Cut, ranks
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
@@ -165,9 +164,9 @@ def listed_steps(
         \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{<i})
 
     Listed is what ranks no lower than the last of the ``width`` best of those that are
-    known at once (of every walk NONE, CONTINUE and the best NEW entity) and, unless
-    these are few, has a share of ``least`` of their total. An ``exhaustive`` cut gets
-    everything else as choices of ``REST``.
+    known at once (of every walk NONE, CONTINUE and the best NEW entity) and has a share
+    of ``least`` of their total. An ``exhaustive`` cut gets everything else as choices
+    of ``REST``.
 
     Args:
         walk: The distribution of the next steps.
@@ -196,12 +195,9 @@ def listed_steps(
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
     known[:, -1] += best_new[which]
     enough = least_of_best(group, known, cut.width)
-    if cut.least:
+    if cut.least is not None:
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
-        number = torch.bincount(group, (known > -torch.inf).sum(1).double())
-        few = ROOM * number <= cut.width
-        worth_it = (total + math.log(cut.least)).masked_fill(few, -torch.inf)
-        enough = torch.maximum(enough, worth_it)
+        enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
     enough = enough[group] - GRID  # for rounding
     walks = Competing(which, text, group, rank, enough, cut)
 

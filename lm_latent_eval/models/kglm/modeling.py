@@ -353,8 +353,8 @@ class KGLM(Pretrained):
             only_possible,
         )
         none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
-        history, expected = (after.history, after.expected) if after else (none, None)
-        return Encoded(batch, hidden[0], walk, history, carry, expected=expected)
+        before = after or KGLMState.begin(carry, none)
+        return Encoded(batch, hidden[0], walk, before.history, carry, before.expected)
 
     @cached_property
     def _introducible(self) -> Tensor:
@@ -471,14 +471,16 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         if not self.looks_ahead:
             return encoded
         whole = further or batch
-        walk, search, gains = twisted_walks(
+        walk, search, gains, other_word = twisted_walks(
             encoded.walk,
             whole,
             partial(self.model._log_words, encoded.text, whole),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
         )
-        encoded = replace(encoded, walk=walk, search=search, gains=gains)
+        encoded = replace(
+            encoded, walk=walk, search=search, gains=gains, other_word=other_word
+        )
         return encoded.up_to(tokens.shape[1]) if further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
@@ -499,9 +501,24 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
             encoded.history,
             length,
             targets.shape[1],
-            encoded.gains,
             encoded.expected,
+            encoded.gains,
+            partial(self._owed, encoded) if self.looks_ahead else None,
         )
+
+    def _owed(self, encoded: Encoded, t: int, text: Tensor, node: Tensor) -> Tensor:
+        """Return log p of words t under nodes, less what ranks took it for, (n,) nats.
+
+        Args:
+            encoded: A piece.
+            t: A token.
+            text: Non-decreasing, (n,).
+            node: Which the twist does not list, (n,).
+        """
+        assert encoded.other_word is not None
+        here = encoded.batch.piece(t, t + 1)
+        words = self.model._log_words(encoded.text[:, t : t + 1], here, text, node)
+        return widened(fetched(words)[0]) - encoded.other_word[text, t]
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""

@@ -205,6 +205,11 @@ class Twist:
         index = torch.where(listed, place, len(self.key) + position)
         return self._both[sent(index, self.value.device)]
 
+    def lists(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return of which positions nodes are listed, elementwise, bool."""
+        key = position * self.num_nodes + node
+        return self.key[torch.searchsorted(self.key, key)] == key
+
     @cached_property
     def _both(self) -> Tensor:
         return torch.cat([self.value, self.others])

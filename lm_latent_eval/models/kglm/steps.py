@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.cuts import Cut, ranks
-from lm_latent_eval.inference.ragged import segment_logsumexp
+from lm_latent_eval.inference.ragged import distinct_pairs, segment_logsumexp
 from lm_latent_eval.inference.step_choices import Choices
 from lm_latent_eval.inference.steps import Taken
 from lm_latent_eval.latent import Uniforms
@@ -110,11 +110,13 @@ class WalkSteps:
     """Tokens of each text, (B,)."""
     num_steps: int
     """T."""
+    expected: Tensor
+    """What the ranks of the walks before the piece expect of it, nats, (B, 1 or K)."""
     gains: ParentGains | None = None
     """What a walk's entities are worth to a search; None: nothing is known."""
-    expected: Tensor | None = None
-    """What the ranks of the walks before the piece expect of it, nats, (B, 1 or K);
-    None: nothing."""
+    owed: Callable[[int, Tensor, Tensor], Tensor] | None = None
+    """Token, texts and nodes that the twist does not list -> log p of the word, less
+    what the twist took it for, nats; None: there is no twist."""
     _best: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The most probable NEW entities from a step on, for some steps."""
     _ordered: dict[int, Ordered] = field(default_factory=dict)
@@ -143,12 +145,7 @@ class WalkSteps:
             raise ValueError("the steps of a walk are too many to list all of them")
         going_on = (score > -torch.inf) & (self.length > t)[:, None]
         text, place = going_on.nonzero(as_tuple=True)
-        paid = None
-        if t == 0:
-            expected = self.expected
-            if expected is None:
-                expected = score.new_zeros(score.shape)
-            paid = expected.expand(score.shape)[text, place]
+        paid = None if t else self.expected.expand(score.shape)[text, place]
         listed = listed_steps(
             self.walk,
             Rows(text * self.num_steps + t, state[text, place]),
@@ -196,9 +193,33 @@ class WalkSteps:
                 else:
                     drawn = choices.derived.draw(which, u)
                 node[text, place], log_f[text, place] = drawn[0], -drawn[1]
-        return Taken(
-            self._moved(resampled(state, origin), node), (mention, node), log_f
+        after = self._moved(resampled(state, origin), node)
+        return Taken(after, (mention, node), log_f, self._log_more(t, node))
+
+    def _log_more(self, t: int, node: Tensor) -> Tensor | None:
+        """Return by how much ranks mistake the word of nodes that they take for alike.
+
+        Args:
+            t: The token.
+            node: Of the chosen steps, (B, K).
+
+        Returns:
+            Nats to add, (B, K); None: no such node is chosen.
+        """
+        if self.owed is None or self.walk.twist is None:
+            return None
+        text = torch.arange(len(node))[:, None].expand_as(node)
+        listed = self.walk.twist.lists(text * self.num_steps + t, node)
+        inside = (self.length > t)[:, None]
+        text, place = (~listed & (node != NO_ENTITY) & inside).nonzero(as_tuple=True)
+        if not len(text):
+            return None
+        row, other, pair = distinct_pairs(
+            text, node[text, place], self.walk.graph.num_nodes
         )
+        more = widened(torch.zeros(node.shape))
+        more[text, place] = self.owed(t, row, other)[pair]
+        return more
 
     def _new(self, t: int, width: int) -> Ordered:
         """Return the most probable NEW entities of token t, in order.

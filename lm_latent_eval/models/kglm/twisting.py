@@ -163,7 +163,7 @@ def _matches(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
 @torch.no_grad()
 def twisted_walks(
     walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
-) -> tuple[NextStep, NextStep, ParentGains]:
+) -> tuple[NextStep, NextStep, ParentGains, Tensor]:
     """Twist p's walk by the expected log-probability of the words ahead.
 
     Args:
@@ -176,7 +176,8 @@ def twisted_walks(
     Returns:
         The walk with its twist, and what is ``expected`` of the rest of the text: to
         draw from, and to search. What a search expects more of walks that have
-        mentioned entities as parents to come.
+        mentioned entities as parents to come. What both take the word to cost of a node
+        that is no candidate, nats, on the host, (B, T).
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states)
@@ -198,13 +199,15 @@ def twisted_walks(
     worth = parents_worth(costs, parents, psi, beta)
     inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
     outside = sent(~inside, absent.device)[..., None]
-    absent, without, present = fetched(
-        absent, *(value.masked_fill(outside, 1.0) for value in worth)
+    absent, without, present, other_word = fetched(
+        absent,
+        *(value.masked_fill(outside, 1.0) for value in worth),
+        costs.word[..., -1],
     )
     gains = ParentGains.of(
         absent, without, present, nodes, cutoff, walk.graph.num_nodes
     )
-    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED), gains
+    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED), gains, other_word
 
 
 def _costs(

@@ -383,9 +383,16 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm, words_alone
     assert not prior.log_twist(prior.encode(batch_of(TEXT)), 1, state).any()
 
 
-def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch):
-    """At the end of a text nothing is expected: by log p, up to one number."""
+@pytest.mark.parametrize("states", [None, 1])
+def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch, states):
+    """At the end of a text nothing is expected: by log p, up to one number.
+
+    Of nodes that are no state of the look-ahead as well.
+    """
     monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
+    if states is not None:
+        monkeypatch.setattr(twisting, "MOST_PAIRS", states * len(TEXT))
+        monkeypatch.setattr(twisting, "LINKED", 0)
     kglm = of_graph()
     batch, proposal = batch_of(TEXT), kglm.proposal("adapted")
     walks = every_walk(kglm.knowledge, len(TEXT), kglm.config.cutoff, 1)
