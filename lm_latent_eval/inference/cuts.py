@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent_uniforms, widened
+from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
 from lm_latent_eval.inference.ragged import segment_logsumexp
 from lm_latent_eval.latent import Uniforms
@@ -82,9 +82,8 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
-ROOM, FEWEST = 8, 40
-"""Part of W, and number, of places that are not too many for anything: where choices
-fill no more, all go on."""
+FEWEST = 40
+"""Places that are never too many: ranks may be wrong of what looks hopeless."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 FINER = 1500
@@ -117,8 +116,8 @@ class Cut(Protocol):
         ...
 
     @property
-    def least(self) -> float:
-        """Share of a group's total that is worth a place, however many there are."""
+    def least(self) -> Tensor | None:
+        """Share of a group's total that is worth a place, (B R,); None: any is."""
         ...
 
     def keep(
@@ -134,9 +133,9 @@ class Cut(Protocol):
                 nothing is known of it.
 
         Returns:
-            Columns of ``rank``, (B R, W') with W' = min(W, M), and the logarithm of
-            what a survivor's weight is multiplied by, the same shape. Where fewer are
-            possible, the columns that are left over have a rank of ``-inf``.
+            Columns of ``rank``, (B R, W') with W' <= W, and the logarithm of what a
+            survivor's weight is multiplied by, the same shape. Of places that are left
+            over that or the rank is ``-inf``.
         """
         ...
 
@@ -154,7 +153,7 @@ class Best:
 
     groups: ClassVar[int] = 1
     exhaustive: ClassVar[bool] = False
-    least: ClassVar[float] = 0.0
+    least: ClassVar[None] = None
     width: int
 
     def keep(
@@ -184,7 +183,7 @@ class Fading:
 
     groups: ClassVar[int] = 1
     exhaustive: ClassVar[bool] = False
-    least: ClassVar[float] = 0.0
+    least: ClassVar[None] = None
     width: int
     log_share: Tensor
     """Of each text so far, nats, (B,): at the beginning 0."""
@@ -217,13 +216,12 @@ class Fading:
         return Best(self.width).uniforms_of(t, number)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
-    Where all fit into a small part of W, or are no more than ``FEWEST``, all go on.
-    Else as many do as have ``least`` of the total, or have it once they are thinned,
-    and no fewer than ``FEWEST``: ranks may be wrong of what looks hopeless.
+    As long as all of a text's choices fit, all go on. Then as many do as have ``least``
+    of the total, or have it once they are thinned, and no fewer than ``FEWEST``.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -233,15 +231,18 @@ class Thinned:
     """Step -> (B, R, 4): of each group."""
     within: Uniforms
     """Step -> (B, R W, 4): of each survivor."""
+    whole: Tensor
+    """Of which texts nothing was left out so far, (B,) bool."""
     power: float = 1.0
     """Power of the ranks that chances are proportional to. Below 1, what ranks low has
     more of a chance: what look-ahead is wrong about is met more often, and weighs
     less."""
 
     @property
-    def least(self) -> float:
-        """Share of a group's total that is worth a place, however many there are."""
-        return 1 / (FINER * self.width)
+    def least(self) -> Tensor:
+        """Share of a group's total that is worth a place, (B R,); 0 of whole texts."""
+        thin = ~self.whole.repeat_interleave(self.groups)
+        return widened(thin) / (FINER * self.width)
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
@@ -249,23 +250,24 @@ class Thinned:
         """Choose by threshold and systematic sampling, of equal keys one."""
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         most = min(self.width, rank.shape[1])
-        room = max(self.width // ROOM, min(self.width, FEWEST))
-        fits = (rank > -torch.inf).sum(1) <= room
+        fits = ((rank > -torch.inf).sum(1) <= most).view(-1, self.groups).all(1)
+        self.whole = sent(self.whole, rank.device) & fits
+        whole = self.whole.repeat_interleave(self.groups)
         log_f = torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
-            log_f = log_f.masked_fill(fits[:, None], 0.0)
+            log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
-        number = self._enough(rank).masked_fill(fits, most).clamp_max(most)
+        number = self._enough(rank).masked_fill(whole, most).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
             most = int(number.max())
         column, log_kept = thinned(self.power * rank, number, most, u[:, CUT_LANE])
         return column, log_kept + log_f.gather(1, column)
 
     def _enough(self, rank: Tensor) -> Tensor:
-        """Return how many of each row are worth a place, at least one."""
+        """Return how many of each row are worth a place, ``FEWEST`` at least."""
         share = (rank - rank.logsumexp(1, keepdim=True)).exp().nan_to_num(0.0)
-        places = (share / self.least).clamp_max(1.0).sum(1)
+        places = (share * (FINER * self.width)).clamp_max(1.0).sum(1)
         # What rounding adds to a whole number is no place.
         return (places - ROUNDING).ceil().clamp_min(FEWEST).long()
 

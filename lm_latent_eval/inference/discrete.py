@@ -232,7 +232,8 @@ class DiscreteFilter(SearchingEstimator):
         ):
             uniforms = Streams(mine, PASSES, starts=starts)
             within = Streams(mine, PASSES * width, PASSES, starts)
-            yield Thinned(PASSES, width, uniforms, within, power)
+            whole = torch.ones(len(keys), dtype=torch.bool)
+            yield Thinned(PASSES, width, uniforms, within, whole, power)
 
     def _passes(
         self,
@@ -327,6 +328,7 @@ class DiscreteFilter(SearchingEstimator):
         else:
             q = encode_again(proposal, encoded[1], piece, q_state)
         begun = old.log_q.shape[1] > 1
+        (cut.whole,) = fetched(~before.cut)
         kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
         beam = kept.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)

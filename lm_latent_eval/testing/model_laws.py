@@ -31,7 +31,6 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
-from lm_latent_eval.inference.cuts import ROOM
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
 from lm_latent_eval.inference.streams import Streams
@@ -367,7 +366,7 @@ def thinned_searches_are_unbiased(case: Case, name: str) -> None:
         return (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
 
     mean_is_one(ratios, case.exact(), f"passes of {name}")
-    wide = DiscreteFilter(PASSES * 2 * ROOM * len(case.log_joint(text)))
+    wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
     [row] = case.log_weights(wide, proposal, [text])
     found, exact = wide.estimate(row, len(text)), case.log_p(text).item()
     hold(found.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")

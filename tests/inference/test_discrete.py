@@ -15,7 +15,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference import particles
 from lm_latent_eval.inference import steps as engine
-from lm_latent_eval.inference.cuts import FEWEST, ROOM, Thinned, merged, thinned
+from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, thinned
 from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter, Weights
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
@@ -90,7 +90,7 @@ def test_a_cut_keeps_sums_on_average(row, number):
 def test_a_text_without_doubt_takes_few_places():
     rank = torch.tensor([[0.0, -5.0, *[-40.0] * 98], [0.0] * 100]).double()
     streams = Streams([1], 2), Streams([1], 160, 2)
-    cut = Thinned(2, 80, *streams)
+    cut = Thinned(2, 80, *streams, whole=torch.tensor([True]))
     column, log_f = cut.keep(rank, 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [FEWEST, 80]
@@ -108,10 +108,9 @@ def test_a_cut_of_few_keeps_all():
 
 @pytest.mark.parametrize("name", ["adapted", "prior"])
 def test_it_is_exact_where_every_latent_fits(name):
-    model, every = tiny(BAD.double()), NUM_STATES ** len(TEXT)
+    model, width = tiny(BAD.double()), NUM_STATES ** len(TEXT)
     batch = TokenBatch.collate([TEXT], first=2)
-    fit = (ROOM * every, Bound.EXACT), (every - 1, Bound.STOCHASTIC_LOWER)
-    for number, bound in fit:
+    for number, bound in ((width, Bound.EXACT), (width - 1, Bound.STOCHASTIC_LOWER)):
         method = DiscreteFilter(PASSES * number)
         [row] = method.log_weights(model, model.proposal(name), batch, keys(1))
         found = method.estimate(row, len(TEXT))
@@ -279,7 +278,7 @@ def test_company_and_pieces_move_nothing(monkeypatch):
 
 
 def test_a_continuation_is_a_ratio_of_the_same_passes():
-    model, method = tiny(), DiscreteFilter(PASSES * ROOM * NUM_STATES**4)
+    model, method = tiny(), DiscreteFilter(PASSES * NUM_STATES**4)
     proposal = model.proposal("adapted")
     whole = TokenBatch.collate([TEXT], first=2)
     begin = Particles.begin(1, "cpu")
