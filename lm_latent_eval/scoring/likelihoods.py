@@ -292,11 +292,10 @@ class Continuations:
                     estimate = method.difference(log_w, row.prefix, len(text.words))
                 else:  # what is given has no probability, so this is a bound
                     estimate = method.estimate(log_w, len(text.words))
+                beside = method.beside
                 yield (
                     text,
-                    Answer.of(
-                        text, estimate, is_greedy=row.is_greedy, pilot=method.beside
-                    ),
+                    Answer.of(text, estimate, is_greedy=row.is_greedy, pilot=beside),
                 )
 
     def _weighed(

@@ -22,23 +22,23 @@ from tests.memory_limit import alone, at_most
 
 TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]
 LITTLE = 1 << 28
+TOPICS = "pip install 'lm-latent-eval[topics]'"
 
 
 @pytest.fixture(scope="module")
 def pipeline():
-    decomposition = pytest.importorskip("sklearn.decomposition")
-    text = pytest.importorskip("sklearn.feature_extraction.text")
-    steps = [
-        ("words", text.CountVectorizer()),
-        ("lda", decomposition.LatentDirichletAllocation(3, random_state=0)),
-    ]
-    return pytest.importorskip("sklearn.pipeline").Pipeline(steps).fit(TEXTS)
+    from sklearn.decomposition import LatentDirichletAllocation
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.pipeline import Pipeline
+
+    words, lda = CountVectorizer(), LatentDirichletAllocation(3, random_state=0)
+    return Pipeline([("words", words), ("lda", lda)]).fit(TEXTS)
 
 
 @pytest.fixture
 def gensim_model():
-    corpora = pytest.importorskip("gensim.corpora")
-    models = pytest.importorskip("gensim.models")
+    from gensim import corpora, models
+
     words = [text.split() for text in TEXTS]
     dictionary = corpora.Dictionary(words)
     bags = [dictionary.doc2bow(text) for text in words]
@@ -47,7 +47,7 @@ def gensim_model():
 
 @pytest.fixture(scope="module")
 def tomotopy_file(tmp_path_factory):
-    tomotopy = pytest.importorskip("tomotopy")
+    tomotopy = pytest.importorskip("tomotopy", reason=TOPICS)
     model = tomotopy.LDAModel(k=2, seed=1)
     for text in TEXTS:
         model.add_doc(text.split())
@@ -252,7 +252,7 @@ def test_the_pickle_in_a_file_of_tomotopy_is_not_run(
     tmp_path, monkeypatch, tomotopy_file
 ):
     """Its topics are read all the same."""
-    tomotopy = pytest.importorskip("tomotopy")
+    tomotopy = pytest.importorskip("tomotopy", reason=TOPICS)
     good = tomotopy_file.read_bytes()
     start = good.index(b"\x80\x04\x95")
     size = int.from_bytes(good[start - 4 : start], "little")
