@@ -159,7 +159,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class DiscreteFilter(SearchingEstimator):
-    """A beam of K, and K histories in five unbiased passes for the rest of p(x)."""
+    """Five unbiased passes over K histories, and narrower ones that check them."""
 
     name: ClassVar[str] = "dpf"
     how: ClassVar[str] = (

@@ -47,12 +47,11 @@ class LatentModel:
         >>> from lm_latent_eval.demo import CHECKPOINT
         >>> model = lm_latent_eval.load(CHECKPOINT)
         >>> [estimate] = model.log_likelihood(
-        ...     ["It is known for its plums and its gardeners."],
-        ...     estimator="mixed", num_samples=50,
+        ...     ["It is known for its plums and its gardeners."], num_samples=50
         ... )
-        >>> estimate.num_samples, estimate.num_tokens, str(estimate.bound)
-        (50, 11, 'stochastic lower')
-        >>> 0 < estimate.stderr < 0.5 and 1 <= estimate.effective_sample_size <= 50
+        >>> estimate.estimator, estimate.num_tokens, str(estimate.bound)
+        ('dpf', 11, 'stochastic lower')
+        >>> 0 < estimate.stderr < 0.5
         True
     """
 
