@@ -19,6 +19,7 @@ of edges are built from triples by sorting and indexing columns, 8 bytes an id.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.graph_file import (
@@ -62,9 +64,10 @@ class Lookups:
     has_edges: Tensor
     """Whether edges leave that node, (E,)."""
     alias_order: Rows
-    """Every alias (node * A + number), sorted by its first word, (M,)."""
-    alias_first: Rows
-    """Those first words, (M,)."""
+    """Every word of every alias, (node * A + number) * L + place, sorted by word and
+    place, (M,)."""
+    alias_key: Rows
+    """Those words and places, word * L + place, (M,)."""
     num_words: int
     """No alias has a word with this id or a larger one."""
 
@@ -80,14 +83,15 @@ class Lookups:
         node_of[shared] = NO_ENTITY
         start, end = graph.edge_range(node_of)
         aliases = everything(graph.aliases)
-        first = aliases[..., 0].flatten()
-        (some,) = first.nonzero(as_tuple=True)
-        order = some[first[some].argsort(stable=True)]
+        longest, words = aliases.shape[2], aliases.flatten()
+        (some,) = words.nonzero(as_tuple=True)
+        key = words[some].long() * longest + some % longest
+        key, order = key.sort(stable=True)
         return cls(
             node_of_entity=node_of,
             has_edges=(end > start) & (node_of != NO_ENTITY),
-            alias_order=order,
-            alias_first=first[order],
+            alias_order=some[order],
+            alias_key=key,
             num_words=int(aliases.max()) + 1 if aliases.numel() else 0,
         )
 
@@ -185,20 +189,45 @@ class KnowledgeGraph:
             The aliases' words (M, L), their nodes (M,), and which of the W words each
             begins with (M,).
         """
-        first = self.lookups.alias_first
-        word = word.to(first.dtype)
-        place, which = expand_ranges(
-            search(first, word), search(first, word, right=True)
-        )
-        alias = self._inside("alias_order", self.lookups.alias_order[place])
+        return self._with_word(word, 0, 1)
+
+    def aliases_that_hold(
+        self, word: Tensor, most: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the aliases that have one of these words after their first.
+
+        Args:
+            word: Extended word ids, (W,).
+            most: Words that more aliases have there are not looked up.
+
+        Returns:
+            The aliases' words from that one on (M, L), their nodes (M,), and which of
+            the W words that is (M,).
+        """
+        return self._with_word(word, 1, self.aliases.shape[2], most)
+
+    def _with_word(
+        self, word: Tensor, start: int, end: int, most: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the aliases with a word at one of the places from start to end."""
+        _, number, longest = self.aliases.shape
+        key = word.long() * longest
+        low, high = search(self.lookups.alias_key, torch.stack([key + start, key + end]))
+        if most is not None:
+            high = torch.where(high - low <= most, high, low)
+        entry, which = expand_ranges(low, high)
+        entry = self._inside("alias_order", self.lookups.alias_order[entry])
+        alias, place = entry // longest, entry % longest
         words = self._inside("aliases", alias_words(self.aliases, alias))
-        return words, alias // self.aliases.shape[1], which
+        rest = place[:, None] + torch.arange(longest)
+        words = F.pad(words, (0, longest)).gather(1, rest)
+        return words, alias // number, which
 
     def _inside(self, column: str, ids: Tensor) -> Tensor:
         """Check ids that a file may have got wrong; at loading, some were looked at."""
         what, limit = {
             "aliases": ("an alias's word", self.lookups.num_words),
-            "alias_order": ("an alias", self.num_nodes * self.aliases.shape[1]),
+            "alias_order": ("a word of an alias", math.prod(self.aliases.shape)),
             "edge_relation": ("an edge's relation", len(self.relation_names)),
             "entity_of": ("a node's entity", self.num_entities),
         }[column]

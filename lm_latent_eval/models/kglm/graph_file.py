@@ -230,10 +230,11 @@ def search(column: Rows, key: Tensor, *, right: bool = False) -> Tensor:
 
 FILE_NAME = "graph.safetensors"
 
-FORMATS = ("kglm-graph-1", "kglm-graph-2")
+FORMATS = ("kglm-graph-1", "kglm-graph-2", "kglm-graph-3")
 
-CHECKED = "kglm-graph-2"
-"""The format of files that were checked in whole when they were written."""
+CHECKED = "kglm-graph-3"
+"""The format of files that were checked in whole when they were written. Those of others
+are read and checked in whole, and their lookups derived anew."""
 
 COLUMNS = {
     "edge_key": torch.int64,
@@ -246,7 +247,7 @@ LOOKUPS = {
     "node_of_entity": torch.int64,
     "has_edges": torch.bool,
     "alias_order": torch.int64,
-    "alias_first": torch.int32,
+    "alias_key": torch.int64,
 }
 
 NAMES = ("node_names", "relation_names")
@@ -436,26 +437,30 @@ def check(columns: Mapping[str, Any], look: Look) -> None:
 
 def _check_lookups(columns: Mapping[str, Any], look: Look) -> None:
     node_of, order = columns["node_of_entity"], columns["alias_order"]
-    first, aliases = look(columns["alias_first"]), columns["aliases"]
-    n, entities = len(aliases), columns["num_entities"]
+    key, aliases = look(columns["alias_key"]), columns["aliases"]
+    (n, number, longest), entities = aliases.shape, columns["num_entities"]
     good = (
         len(node_of) == len(columns["has_edges"]) == entities
-        and len(order) == len(columns["alias_first"])
+        and len(order) == len(columns["alias_key"])
         and not outside(look(node_of), n)
-        and not outside(look(order), n * aliases.shape[1])
-        and not _falls(first)
+        and not outside(look(order), n * number * longest)
+        and not _falls(key)
     )
     if good:
         heads, entity = look(node_of), look(torch.arange(entities))
         own = heads != 0
         low = heads * n
         # Of many aliases few: they lie anywhere in their table.
-        some = slice(None, None, 16 if len(first) < len(order) else 1)
+        some = slice(None, None, 16 if len(key) < len(order) else 1)
+        entry = look(order)[some]
+        words = alias_words(aliases, entry // longest)
+        place = (entry % longest)[:, None]
+        found = words.gather(1, place).long() * longest + place
         ends = search(columns["edge_key"], torch.stack([low, low + n]))
         good = (
             bool((columns["entity_of"][heads] == entity)[own].all())
             and torch.equal(look(columns["has_edges"]), (ends[1] > ends[0]) & own)
-            and torch.equal(alias_words(aliases, look(order)[some])[:, 0], first[some])
+            and torch.equal(found[:, 0], key[some])
         )
     if not good:
         raise GraphError(

@@ -1,7 +1,7 @@
 r"""Look-ahead: expected cost of the text ahead, by a hidden Markov model of mentions.
 
 A hidden Markov model stands in for p. Its states s are a mention of one of the
-candidates n of the text (nodes with an alias that begins with a word of it), a mention
+candidates n of the text (nodes with an alias that has a word of it), a mention
 of any other node, and "no mention" after a last one c of any of these, or after none:
 
 .. math::
@@ -59,7 +59,8 @@ MOST_PAIRS = 1 << 18
 alias that stands in it in whole come first, and long ones before short ones."""
 
 LINKED, HUB = 64, 256
-"""Nodes of a text that no word suggests, and edges of a node that leads to none."""
+"""Nodes of a text that no word suggests, and edges of a node that leads to none, or
+aliases with a word in the midst that suggests none."""
 
 ROUNDS = 3
 """How often the expected parents are found again, from the chain that they make. Of 1,
@@ -101,18 +102,20 @@ class Candidates:
 
     @classmethod
     def of(cls, batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
-        """Find the nodes with an alias that begins with a word of the text."""
+        """Find the nodes with an alias that has a word of the text."""
         targets, length = batch.on_host
         num_tokens = targets.shape[1]
         inside = torch.arange(num_tokens) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        words, node, position = graph.aliases_that_begin(text.flatten())
+        words, begun, position = graph.aliases_that_begin(text.flatten())
+        rest, held, midst = graph.aliases_that_hold(text.flatten(), HUB)
+        matches = _matches(words, text, position), _standing(rest, text, midst)
+        text_of = torch.cat([position, midst]) // num_tokens
         key, which = torch.unique(
-            position // num_tokens * graph.num_nodes + node, return_inverse=True
+            text_of * graph.num_nodes + torch.cat([begun, held]), return_inverse=True
         )
-        best = torch.zeros_like(key).scatter_reduce(
-            0, which, _matches(words, text, position), "amax"
-        )
+        best = torch.zeros_like(key)
+        best.scatter_reduce_(0, which, torch.cat(matches), "amax")
         order, place = ranked_within(key // graph.num_nodes, best)
         kept = place < MOST_PAIRS // max(1, num_tokens)
         key, place = _with_linked(key[order][kept], place[kept], graph)
@@ -152,12 +155,17 @@ def _with_linked(
 
 def _matches(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
     """Count the words of each alias that stand there, and more if all of them do."""
+    standing = _standing(words, text, position)
+    return standing + words.shape[1] * (standing == (words != 0).sum(-1))
+
+
+def _standing(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
+    """Count the first of some words (M, L) that stand at positions (M,) of texts."""
     longest = words.shape[1]
     beyond = text.new_full((len(text), longest), -1)
     ahead = torch.cat([text, beyond], 1).unfold(1, longest, 1)
     ahead = ahead[:, : text.shape[1]].flatten(0, 1)[position]
-    standing = ((words == ahead) & (words != 0)).long().cumprod(-1).sum(-1)
-    return standing + longest * (standing == (words != 0).sum(-1))
+    return ((words == ahead) & (words != 0)).long().cumprod(-1).sum(-1)
 
 
 @torch.no_grad()

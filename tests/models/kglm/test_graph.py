@@ -128,6 +128,22 @@ def test_aliases_lead_to_their_nodes():
     assert (which.bincount(minlength=5) > 0).tolist() == [1, 0, 1, 1, 0]
 
 
+def test_words_in_the_midst_lead_to_nodes():
+    names = {"A": [[7, 8, 9], [9]], "B": [[5, 8, 8]], "C": [[8], [6, 7]], "D": [[6, 7]]}
+    graph = KnowledgeGraph.build([], names, max_aliases=2, max_alias_words=3)
+    word = torch.tensor([8, 7, 0, -1, 9])
+
+    def found(most):
+        words, node, which = graph.aliases_that_hold(word, most)
+        rows = zip(words.tolist(), node.tolist(), which.tolist(), strict=True)
+        return sorted((w, graph.node_names[n], rest) for rest, n, w in rows)
+
+    of_eight = [(0, "A", [8, 9, 0]), (0, "B", [8, 0, 0]), (0, "B", [8, 8, 0])]
+    others = [(1, "C", [7, 0, 0]), (1, "D", [7, 0, 0]), (4, "A", [9, 0, 0])]
+    assert found(3) == of_eight + others
+    assert found(2) == others, "of words that many aliases have none"
+
+
 # -- columns of a file ----------------------------------------------------------------
 
 
@@ -263,7 +279,7 @@ CONTRADICTIONS = [
     ("relation_names.text", lambda x: None, "not a readable graph"),
 ]
 OF_ANOTHER_GRAPH = [
-    *((name, last(1)) for name in ("node_of_entity", "alias_order", "alias_first")),
+    *((name, last(1)) for name in ("node_of_entity", "alias_order", "alias_key")),
     ("has_edges", last(False)),
     *(
         (name, lambda x: x[:-1])
@@ -299,7 +315,7 @@ def test_lookups_of_another_graph_are_refused(tmp_path, column, change):
 def test_a_graph_without_lookups_is_read(tmp_path):
     """Files of the first format, the demonstration's among them, have none."""
     build().save(tmp_path)
-    lookups = ("node_of_entity", "has_edges", "alias_order", "alias_first", "num_words")
+    lookups = ("node_of_entity", "has_edges", "alias_order", "alias_key", "num_words")
     rewrite(tmp_path, FORMATS[0], **dict.fromkeys(lookups))
     assert same(KnowledgeGraph.load(tmp_path), build())
     KnowledgeGraph.load(CHECKPOINT).save(tmp_path)
@@ -412,6 +428,6 @@ def test_a_missing_or_newer_graph_says_what_to_do(tmp_path):
     with pytest.raises(GraphError, match=r"graph\.safetensors is missing"):
         KnowledgeGraph.load(tmp_path)
     build().save(tmp_path)
-    rewrite(tmp_path, "kglm-graph-3")
-    with pytest.raises(GraphError, match=r"format 'kglm-graph-3'.*update the package"):
+    rewrite(tmp_path, "kglm-graph-4")
+    with pytest.raises(GraphError, match=r"format 'kglm-graph-4'.*update the package"):
         KnowledgeGraph.load(tmp_path)

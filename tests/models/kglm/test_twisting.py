@@ -150,7 +150,7 @@ def encoded(kglm, *texts):
     return kglm.proposal("adapted").encode(batch_of(*texts))
 
 
-def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
+def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
     graph = KnowledgeGraph.build(
         [],
         {"A": [[7, 8, 9]], "B": [[7, 9]], "C": [[9]], "D": [[8, 7]], "E": [[6]]},
@@ -164,7 +164,7 @@ def test_candidates_begin_with_a_word_and_whole_names_come_first(monkeypatch):
         nodes[used].tolist()
         for nodes, used in zip(states.node, states.used, strict=True)
     ]
-    assert found == [[0, *sorted([b, d]), c, a], [0, c, d]]
+    assert found == [[0, *sorted([b, d]), c, a], [0, c, *sorted([a, b, d])]]
     monkeypatch.setattr(twisting, "MOST_PAIRS", 5)  # one a text of five words
     assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
 
