@@ -69,7 +69,7 @@ PASSES = 5
 NARROWER, FLATTER = 4, 0.5
 """How many times narrower the passes are that check the estimate, and the power of the
 ranks that they go by. Of 0.5, 0.7 and 1 the one whose intervals held most."""
-LIKELY = 0.5
+LIKELY = 1 / 3
 """How much of what these have not found, or found more, is likely to be found beyond: a
 standard error. Measured on texts that fit the demonstration's model well and badly."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
