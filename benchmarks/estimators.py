@@ -1,279 +1,504 @@
-"""How far estimates are from log p(x), and what they cost: one model's table.
+"""Errors, printed intervals (95 %) and cost of estimators, by kind of text.
 
-    python -m lm_latent_eval.demo --out results/world
-    python benchmarks/estimators.py --data results/world/test.jsonl --every 5
+    python -m benchmarks.estimators --texts 200 --output results/estimators/altered
+    python -m benchmarks.estimators --report results/estimators/* \
+        --counts coverage.csv --coverage coverage.png
+    python -m benchmarks.estimators --output results/estimators/costs \
+        --kinds "as they are" --methods auto,20 auto,100 is,smoothing,100 \
+        --costs costs.png
 
-Every text has a reference (``references.py``). Texts that have not converged are
-counted, and never dropped. The error of a setting is its estimate less the reference,
-in nats a text, over all texts and seeds. Intervals are 1.96 printed errors to either
-side, by Student's t where few passes told them; the reference's own error is added.
-Cost is what p was asked for, in latents scored a text, and CPU seconds of one thread
-with searches and encoding; compare them within a run.
+scores texts by methods, ``estimator,K`` or ``estimator,proposal,K``, and by a reference
+with other random numbers, which is exact where the model allows it. Texts are the
+demonstration's, altered (words shuffled, names replaced, lower case, several joined) or
+drawn from the model itself; with ``--model DIR --data FILE`` those of a file, and with
+``--model hmm`` random words under the tests' hidden Markov model. The table says, kind
+by kind, nats a text below the reference, how many intervals the reference refutes and
+the upper limit of their share (Clopper and Pearson), texts without an error, the median
+error and half-width of those that are off by more than 1e-4 nats, the largest error,
+and CPU seconds a text. Every score is kept in a file of its method in the output
+folder: a run that was stopped goes on, and more texts add to it. Figures show shares of
+intervals that hold (of what ``--counts`` keeps of former runs as well), or the largest
+error against seconds, an estimator a line.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
 import json
 import math
+import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from references import Reference, of_texts, texts_of
+from matplotlib import pyplot as plt
+from scipy.stats import beta
+from scipy.stats import t as student
 
 import lm_latent_eval
+from benchmarks.scale import peak
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.estimators.standard_errors import widened
+from lm_latent_eval.demo.__main__ import main as write_demo
+from lm_latent_eval.ledger.database import Ledger
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.report.figures import COLOURS, MARKS
 from lm_latent_eval.scoring.answer import Missed
+from lm_latent_eval.scoring.calibration import written
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.texts import Text
+from lm_latent_eval.scoring.texts import Query, Text
+from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.text.files import digest
 
-ESTIMATORS = ("auto", "mixed", "is", "smc", "beam")
-REACH = 1.96
-ROUNDING = 1e-4
-"""Nats by which float32 scores of a text differ in other batches."""
+METHODS = ("auto,20", "auto,100", "mixed,100", "mixed,400", "beam,1600", "is,1000")
+KINDS = ("as they are", "shuffled", "names replaced", "lower case")
+REFERENCE = "dpf,16000"
+EXACT = "exact,1"
+LITTLE = 1e-4
+"""Nats that nobody asks an error of."""
+NORMAL = 1.96
+DRAWN = "model-drawn"
+HMM, HMM_WORDS = "hmm", (8, 40)
+
+Alter = Callable[[str, random.Random], str]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
-    """What came out of a setting."""
+class Scores:
+    """What one method says of the texts of a kind."""
 
-    setting: str
-    perplexities: list[float]
-    """Of all texts, one a seed."""
-    median: float
-    """Of the errors' absolute values, nats a text."""
-    beyond: int
-    """Texts whose root mean square error over seeds is above one nat."""
-    worst: float
-    """The largest root mean square error of a text."""
-    held: int
-    """Texts, of all seeds, whose interval has the reference."""
-    printed: int
-    """Texts, of all seeds, with an interval."""
-    asked: int
-    """Texts, of all seeds."""
-    evaluations: float
-    """Latents scored by p a text, a seed."""
-    seconds: float
-    """CPU seconds a seed."""
+    kind: str
+    method: str
+    rows: dict[int, Row]
+    best: dict[int, Row]
+    """The reference's."""
 
-    def __str__(self) -> str:
-        """Return a row of Markdown."""
-        perplexities = ", ".join(f"{p:.5g}" for p in self.perplexities)
-        held = f"{self.held / self.printed:.0%}" if self.printed else ""
-        return (
-            f"| {self.setting} | {perplexities} | {self.median:.3f} | {self.beyond} | "
-            f"{self.worst:.1f} | {held} | {1 - self.printed / self.asked:.0%} | "
-            f"{self.evaluations:,.0f} | {self.seconds:.1f} |"
+    @property
+    def below(self) -> dict[int, float]:
+        """Nats that a text is below the reference."""
+        return {n: self.best[n]["log_p"] - row["log_p"] for n, row in self.rows.items()}
+
+    @property
+    def worst(self) -> float:
+        """The largest error of a text, nats."""
+        return max(map(abs, self.below.values()))
+
+    @property
+    def told(self) -> list[int]:
+        """Texts of which an error is printed."""
+        return [n for n, row in self.rows.items() if row["half"] is not None]
+
+    @property
+    def refuted(self) -> list[int]:
+        """Those whose interval the reference refutes, its own error granted.
+
+        The reference may be too low itself: from above it refutes by what it says of
+        all its error, from below by what its draws say.
+        """
+        return [n for n in self.told if self._off(n) > LITTLE]
+
+    def _off(self, n: int) -> float:
+        best, below = self.best[n], self.below[n]
+        own = 2 * best["draws_stderr"] if below > 0 else best["half"]
+        return abs(below) - math.hypot(
+            self.rows[n]["half"], math.inf if own is None else own
         )
 
 
-class Meter:
-    """Counts what p is asked for."""
+@dataclass(frozen=True)
+class Counts:
+    """How many texts of a kind have an interval, and how many intervals do not hold."""
 
-    def __init__(self, model: Any) -> None:
-        """Listen to a model."""
-        self.scored, self.log_joint = 0, model.log_joint
-        model.log_joint = self
+    kind: str
+    method: str
+    texts: int
+    told: int
+    refuted: int
 
-    def __call__(self, encoded: Any, latents: Any) -> torch.Tensor:
-        """Score latents, and count their words."""
-        log_p: torch.Tensor = self.log_joint(encoded, latents)
-        self.scored += log_p.shape[1] * int(encoded.batch.length.sum())
-        return log_p
-
-
-def estimates(
-    checkpoint: Checkpoint, texts: Sequence[Text], setting: str, seed: int
-) -> list[Estimate]:
-    """Estimate texts by ``estimator,proposal,samples``."""
-    names = ("estimator", "proposal", "num_samples")
-    options = dict(zip(names, setting.split(","), strict=True))
-    parsed = ScoringOptions.parse(seed=seed, **options)
-    scorer = Scorer(checkpoint, parsed, quiet=True)
-    missed = Missed([text.query for text in texts])
-    parts = scorer.whole_texts.estimate([*texts], missed)
-    found = {text.name: answer.estimate for text, answer in parts}
-    missed.tell()
-    return [found[text.name] for text in texts]
+    @classmethod
+    def of(cls, scores: Scores) -> Counts:
+        told, refuted = len(scores.told), len(scores.refuted)
+        return cls(scores.kind, scores.method, len(scores.rows), told, refuted)
 
 
-def holds(estimate: Estimate, truth: Reference) -> bool:
-    """Whether the interval at 95 % has the reference, whose own error is added."""
-    drawn = widened(estimate.draws_stderr, estimate.draws_degrees)
-    error = math.hypot(drawn, estimate.missed or 0.0, truth.stderr, ROUNDING)
-    return abs(estimate.log_evidence - truth.log_p) <= REACH * error
+def demonstration() -> list[str]:
+    """Return the demonstration's texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.redirect_stdout(sys.stderr):
+            write_demo(["--out", folder])
+        lines = (Path(folder) / "test.jsonl").read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines]
 
 
-def measure(
-    checkpoint: Checkpoint,
-    texts: Sequence[Text],
-    truth: Sequence[Reference],
-    setting: str,
-    seeds: int,
-    meter: Meter,
-) -> Row:
-    """Score texts by one setting, from several seeds if it draws."""
-    seeds = 1 if setting.startswith("beam") else seeds
-    squares = [0.0] * len(texts)
-    errors, perplexities, held, printed = [], [], 0, 0
-    meter.scored, start = 0, time.process_time()
-    runs = [estimates(checkpoint, texts, setting, seed) for seed in range(seeds)]
-    seconds = time.process_time() - start
-    tokens = sum(len(text.words) for text in texts)
-    for found in runs:
-        total = math.fsum(e.log_evidence for e in found)
-        perplexities.append(math.exp(-total / tokens))
-        for n, (estimate, reference) in enumerate(zip(found, truth, strict=True)):
-            error = estimate.log_evidence - reference.log_p
-            errors.append(abs(error))
-            squares[n] += error**2 / seeds
-            if estimate.stderr is not None:
-                printed += 1
-                held += holds(estimate, reference)
-    rms = [math.sqrt(square) for square in squares]
-    return Row(
-        setting,
-        perplexities,
-        statistics.median(errors),
-        sum(error > 1 for error in rms),
-        max(rms),
-        held,
-        printed,
-        seeds * len(texts),
-        meter.scored / tokens / seeds,
-        seconds / seeds,
+def alterations(texts: list[str]) -> dict[str, Alter]:
+    """Return what is done to a text, by name."""
+    words = {word.strip(".,") for text in texts for word in text.split()[1:]}
+    names = sorted(word for word in words if word[:1].isupper())
+
+    def shuffled(text: str, dice: random.Random) -> str:
+        return " ".join(dice.sample(text.split(), len(text.split())))
+
+    def renamed(text: str, dice: random.Random) -> str:
+        return " ".join(
+            dice.choice(names) if word[:1].isupper() and dice.random() < 0.7 else word
+            for word in text.split()
+        )
+
+    def joined(number: int) -> Alter:
+        return lambda text, dice: " ".join([text, *dice.choices(texts, k=number - 1)])
+
+    def long(words: int) -> Alter:
+        def alter(text: str, dice: random.Random) -> str:
+            while len(text.split()) < words:
+                text = f"{text} {dice.choice(texts)}"
+            return " ".join(text.split()[:words])
+
+        return alter
+
+    return {
+        "as they are": lambda text, dice: text,
+        "shuffled": shuffled,
+        "names replaced": renamed,
+        "lower case": lambda text, dice: text.lower(),
+        "five joined": joined(5),
+        "twelve joined": joined(12),
+        **{f"{words} words": long(words) for words in (200, 300, 400, 1000, 3000)},
+    }
+
+
+def altered(kinds: Sequence[str], number: int, seed: int) -> dict[str, list[str]]:
+    """Return that many texts of each kind; the first are the same for any number."""
+    texts = demonstration()
+    known = alterations(texts)
+    if unknown := set(kinds) - known.keys():
+        names = ", ".join([*known, DRAWN])
+        raise SystemExit(f"--kinds {', '.join(unknown)}: expected {names}")
+    found = {}
+    for kind in kinds:
+        dice = [random.Random(f"{seed} {kind} {n}") for n in range(number)]
+        found[kind] = [known[kind](each.choice(texts), each) for each in dice]
+    return found
+
+
+def drawn(checkpoint: Checkpoint, number: int, seed: int) -> list[Text]:
+    """Draw texts from a model; the first are the same for any number."""
+    scorer = Scorer(checkpoint, ScoringOptions.parse(seed=seed), quiet=True)
+    # Texts that are too long are left out.
+    return [text for text, _ in written(scorer, 2 * number)][:number]
+
+
+def some_of(file: Path, number: int, seed: int, words: int | None) -> list[str]:
+    """Return texts of a file in random order, cut after so many words."""
+    texts = [" ".join(text.split()[:words]) for text in read_texts(file)]
+    random.Random(seed).shuffle(texts)
+    return texts[:number]
+
+
+def hidden_markov() -> Checkpoint:
+    """Return the tests' hidden Markov model of 12 states, which looks nowhere ahead."""
+    from lm_latent_eval.text.words import WordTokenizer
+    from tests.inference.test_questions import Peaked
+    from tests.tiny_steps import tiny
+
+    words = WordTokenizer.of_words(["a", "b"], already_cut=True)
+    return Checkpoint(HMM, tiny(kind=Peaked), words, Path(HMM), digest=HMM)
+
+
+def random_words(number: int, seed: int) -> list[Text]:
+    """Return texts of the hidden Markov model's words."""
+    from tests.tiny_steps import VOCABULARY
+
+    texts = []
+    for n in range(number):
+        dice = random.Random(f"{seed} {HMM} {n}")
+        words = dice.choices(range(VOCABULARY), k=dice.randint(*HMM_WORDS))
+        query = Query(n, f"{HMM}/{n}", "")
+        texts.append(Text(query, 0, [], [], words, [0.0] * len(words), 0.0, 0, 0))
+    return texts
+
+
+def scored(checkpoint: Checkpoint, text: str | Text, method: str, seed: int) -> Row:
+    """Score a text."""
+    begin = time.process_time()
+    if method == EXACT and checkpoint.name == HMM:
+        from tests.tiny_steps import log_p
+
+        assert isinstance(text, Text)
+        found = lm_latent_eval.Estimate.exact(
+            log_p(checkpoint.model, text.words),
+            num_tokens=len(text.words),
+            estimator="exact",
+        )
+    else:
+        found = _estimated(checkpoint, text, method, seed)
+    return {
+        "log_p": found.log_evidence,
+        "half": None if found.stderr is None else half_width(found),
+        "draws_stderr": found.draws_stderr,
+        "tokens": found.num_tokens,
+        "seconds": time.process_time() - begin,
+        "peak": peak(),  # MB, of the process so far
+    }
+
+
+def _estimated(
+    checkpoint: Checkpoint, text: str | Text, method: str, seed: int
+) -> lm_latent_eval.Estimate:
+    estimator, *proposal, number = method.split(",")
+    options = ScoringOptions.parse(
+        estimator=estimator,
+        proposal=proposal[0] if proposal else None,
+        num_samples=int(number),
+        seed=seed,
+    )
+    scorer = Scorer(checkpoint, options, quiet=True)
+    if isinstance(text, Text):
+        missed = Missed([text.query])
+        [answer] = [each for _, each in scorer.whole_texts.parts([text], missed)]
+        missed.tell()
+    else:
+        [answer] = scorer.score_texts([Query(0, "text/0", text)])
+    return answer.estimate
+
+
+def half_width(estimate: lm_latent_eval.Estimate) -> float:
+    """Return that of the interval that holds 95 %, nats."""
+    drawn = student.ppf(0.975, estimate.draws_degrees) * estimate.draws_stderr
+    return math.hypot(drawn, NORMAL * (estimate.missed or 0.0))
+
+
+def ledger_of(folder: Path, name: str) -> Ledger:
+    """Return the file of a method's scores."""
+    return Ledger(folder / f"{name.replace(',', '-')}.sqlite", "file of scores", 1)
+
+
+def score(
+    asked: argparse.Namespace, texts: dict[str, list[Any]], model: Checkpoint
+) -> None:
+    """Score what is not there yet."""
+    start = 100_000 * asked.seed  # each text has random numbers of its own
+    for method in (asked.reference, *asked.methods):
+        is_reference = method == asked.reference
+        settings = {
+            "model": model.digest,
+            "texts": asked.data and digest(asked.data.read_text()),
+            "words": asked.words,
+            "seed": asked.seed,
+            "method": method,
+            "lm_latent_eval": lm_latent_eval.__version__,
+        }
+        ledger = ledger_of(asked.output, "reference" if is_reference else method)
+        with ledger.going_on(settings, "the scores so far") as rows:
+            for kind, some in texts.items():
+                known = {key[0] for key in rows.keys(kind)}
+                for number in sorted({*range(len(some))} - known):
+                    seed = 2 * (start + number) + is_reference
+                    row = scored(model, some[number], method, seed)
+                    rows.add(kind, (number,), row)
+                    _progress(kind, method, number, row)
+
+
+def _progress(kind: str, method: str, number: int, row: Row) -> None:
+    half = "N/A" if row["half"] is None else f"{row['half']:.4f}"
+    print(
+        f"{kind}, {number}: {method} {row['log_p']:.4f} ± {half}, "
+        f"{row['tokens']} tokens, {row['seconds']:.1f} s, peak {row['peak']:.0f} MB",
+        file=sys.stderr,
+        flush=True,
     )
 
 
-def every_setting(checkpoint: Checkpoint, number: int) -> list[str]:
-    """List every estimator with every proposal that it can take."""
-    proposals = checkpoint.model.proposal_names
-    return [
-        f"{estimator},{proposal},{number}"
-        for estimator in ESTIMATORS
-        for proposal in proposals
-        if not (estimator == "smc" and proposal == "crf")
+def read(folder: Path) -> Iterator[Scores]:
+    """Read the scores of all methods on the texts that the reference has, too."""
+    best = _rows(folder / "reference.sqlite")
+    methods = list(folder.glob("*-*.sqlite"))
+    every = {path.stem.replace("-", ","): _rows(path) for path in sorted(methods)}
+    for kind, reference in best.items():
+        for method, rows in every.items():
+            both = {n: row for n, row in rows.get(kind, {}).items() if n in reference}
+            if both:
+                yield Scores(kind, method, both, reference)
+
+
+def _rows(path: Path) -> dict[str, dict[int, Row]]:
+    """Return the scores in a file: kind -> text -> its score."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in Ledger(path, "file of scores", 1).read()[1]:
+        found.setdefault(row.part, {})[int(row.key[0])] = row.row
+    return found
+
+
+def line(scores: Scores) -> str:
+    """Compare scores with the reference, text by text."""
+    told, below = scores.told, scores.below
+    false, seconds = len(scores.refuted), [r["seconds"] for r in scores.rows.values()]
+    far = [n for n in told or below if abs(below[n]) > LITTLE]
+    middle = [
+        statistics.median(numbers) if numbers else None
+        for numbers in (
+            [abs(below[n]) for n in far],
+            [scores.rows[n]["half"] for n in far if told],
+        )
     ]
+    most = beta.ppf(0.95, false + 1, len(told) - false) if false < len(told) else 1.0
+    held = [f"{false} of {len(told)}", f"{100 * most:.0f} %"] if told else ["", ""]
+    cells = [
+        scores.kind,
+        scores.method.replace(",", ", "),
+        f"{statistics.fmean(below.values()):.3f}",
+        *held,
+        f"{len(below) - len(told)}" if told else "",
+        *("" if nats is None else f"{nats:.4f}" for nats in middle),
+        f"{scores.worst:.2f}",
+        f"{statistics.fmean(seconds):.2f}",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
-def draw(rows: Sequence[Row], num_texts: int, path: Path) -> None:
-    """Draw errors against cost: a line an estimator and proposal, a number a K."""
-    import matplotlib
+def counted(every: Sequence[Scores], file: Path | None) -> list[Counts]:
+    """Count intervals; a file keeps the counts of kinds that were not scored now."""
+    found = {}
+    if file and file.exists():
+        with file.open(newline="") as lines:
+            for kind, method, *numbers in list(csv.reader(lines))[1:]:
+                found[kind, method] = Counts(kind, method, *map(int, numbers))
+    for scores in every:
+        if scores.told:
+            found[scores.kind, scores.method] = Counts.of(scores)
+    if file:
+        with file.open("w", newline="") as lines:
+            names = [field.name for field in fields(Counts)]
+            rows = csv.DictWriter(lines, names, lineterminator="\n")
+            rows.writeheader()
+            rows.writerows(map(asdict, found.values()))
+    return list(found.values())
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
 
-    from lm_latent_eval.report.figures import COLOURS, MARKS, RESOLUTION
+def draw_coverage(every: Sequence[Counts], file: Path) -> None:
+    """Draw the share of intervals that hold, with the limits of 95 %."""
+    figure, ax = plt.subplots(figsize=(7, 0.8 + 0.28 * len(every)))
+    for place, counts in enumerate(every[::-1]):
+        number, held = counts.told, counts.told - counts.refuted
+        low = 100 * beta.ppf(0.025, held, number - held + 1) if held else 0.0
+        high = 100 * beta.ppf(0.975, held + 1, number - held) if held < number else 100
+        ax.plot([low, high], [place, place], color="#0072b2", linewidth=2)
+        ax.plot(100 * held / number, place, "o", color="#0072b2")
+    ax.axvline(95, color="#d55e00", linestyle="--", linewidth=1)
+    names = [f"{c.kind}: {c.method}, {c.told} of {c.texts}" for c in every[::-1]]
+    ax.set_yticks(range(len(every)), names, fontsize=8)
+    ax.set_xlabel("% of intervals (95 %) not refuted")
+    ax.set_xlim(right=100.5)
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
 
-    figure, axes = plt.subplots(figsize=(7, 4))
-    lines: dict[str, list[Row]] = {}
-    for row in rows:
-        lines.setdefault(row.setting.rpartition(",")[0], []).append(row)
-    for (name, found), colour, mark in zip(lines.items(), COLOURS, MARKS, strict=False):
-        cost = [row.seconds / num_texts for row in found]
-        error = [row.worst for row in found]
-        label = name.replace(",", ", ")
-        axes.plot(cost, error, color=colour, marker=mark, markersize=5, label=label)
-        for row, *place in zip(found, cost, error, strict=True):
-            samples = row.setting.rpartition(",")[2]
-            axes.annotate(
-                samples,
-                place,
+
+def draw_costs(every: Sequence[Scores], file: Path) -> None:
+    """Draw the largest error of a text against seconds: a number is a K."""
+    figure, ax = plt.subplots(figsize=(7, 4))
+    lines: dict[str, list[tuple[float, float, str]]] = {}
+    for scores in every:
+        name, _, number = scores.method.rpartition(",")
+        seconds = statistics.fmean(row["seconds"] for row in scores.rows.values())
+        point = seconds, max(scores.worst, LITTLE), number
+        lines.setdefault(name.replace(",", ", "), []).append(point)
+    for (name, points), colour, mark in zip(
+        sorted(lines.items()), COLOURS, MARKS, strict=False
+    ):
+        cost, error, numbers = zip(*sorted(points), strict=True)
+        ax.plot(cost, error, color=colour, marker=mark, markersize=5, label=name)
+        for x, y, number in zip(cost, error, numbers, strict=True):
+            ax.annotate(
+                number,
+                (x, y),
                 (0, 5),
                 textcoords="offset points",
                 ha="center",
                 color=colour,
                 fontsize=7,
             )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("CPU seconds a text")
-    axes.set_ylabel("largest error of a text, nats")
-    axes.grid(color="0.92")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("CPU seconds a text")
+    ax.set_ylabel("largest error of a text, nats")
+    ax.grid(color="0.92")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(
         title="numbers are K",
         fontsize=8,
         frameon=False,
         loc="center left",
         bbox_to_anchor=(1, 0.5),
     )
-    figure.savefig(path, bbox_inches="tight", dpi=RESOLUTION)
+    figure.savefig(file, bbox_inches="tight", dpi=150)
 
 
 def main() -> None:
-    """Print the table, keep its rows and draw them."""
-    parser = argparse.ArgumentParser(description="Errors and costs of estimators.")
-    parser.add_argument("--pretrained", type=Path, default=CHECKPOINT)
-    parser.add_argument("--data", type=Path, required=True, help="texts")
-    parser.add_argument("--every", type=int, default=1, help="score one text of these")
-    parser.add_argument("--most", type=int, default=40, help="texts")
-    parser.add_argument("--words", type=int, default=64, help="of a text, at most")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--settings", nargs="+", help="estimator,proposal,samples")
-    parser.add_argument("--width", type=int, default=200, help="of references' beams")
-    parser.add_argument("--draws", type=int, default=20_000, help="of references")
-    parser.add_argument("--converged", type=float, default=0.01, help="nats")
-    parser.add_argument("--references", type=Path, help="where they are kept")
-    parser.add_argument("--output", type=Path, help="JSON of the rows")
-    parser.add_argument("--figure", type=Path, help="PNG of errors against cost")
-    args = parser.parse_args()
+    """Score what is not there yet, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--texts", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", default=KINDS)
+    parser.add_argument(
+        "--methods", nargs="*", default=METHODS, help="as auto,100 is,adapted,100"
+    )
+    parser.add_argument("--reference", help=f"default: {EXACT}, or else {REFERENCE}")
+    parser.add_argument("--model", default=CHECKPOINT)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--name", help="of the kind of texts in --data")
+    parser.add_argument("--words", type=int, help="to cut the texts of --data after")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--report", type=Path, nargs="+", default=[], help="outputs")
+    parser.add_argument("--counts", type=Path, help="CSV of what --coverage shows")
+    parser.add_argument("--coverage", type=Path, help="figure of intervals that hold")
+    parser.add_argument("--costs", type=Path, help="figure of errors against seconds")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.output:
+        asked.output.mkdir(parents=True, exist_ok=True)
+        score_all(asked)
+    every = [s for folder in asked.report or [asked.output] for s in read(folder)]
+    print(
+        "| texts | estimator | below | not held | at most | N/A | error | half-width "
+        "| worst | CPU s |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for scores in every:
+        print(line(scores))
+    counts = counted(every, asked.counts)
+    if asked.coverage:
+        draw_coverage(counts, asked.coverage)
+    if asked.costs:
+        draw_costs(every, asked.costs)
 
-    checkpoint = lm_latent_eval.load(args.pretrained).checkpoint
-    texts = texts_of(
-        checkpoint, args.data, every=args.every, most=args.most, words=args.words
-    )
-    truth = of_texts(
-        checkpoint,
-        texts,
-        width=args.width,
-        most=args.draws,
-        within=args.converged,
-        kept=args.references,
-    )
-    tokens = sum(len(text.words) for text in texts)
-    perplexity = math.exp(-math.fsum(t.log_p for t in truth) / tokens)
-    loose = [t for t in truth if not t.has_converged(args.converged)]
-    apart = max((t.apart for t in loose), default=0.0)
-    print(
-        f"checkpoint {checkpoint.digest}, {len(texts)} texts, {tokens:,} tokens; "
-        f"reference perplexity {perplexity:.5g}, from beams of {args.width} and at "
-        f"most {args.draws:,} draws; {len(loose)} texts have not converged to "
-        f"{args.converged:g} nats (at most {apart:.2f} apart); torch "
-        f"{torch.__version__}, Python {sys.version.split()[0]}, one thread\n"
-    )
-    print(
-        "| setting | perplexity by seed | median error, nats | texts > 1 nat off "
-        "| worst | intervals that hold | no error printed | evaluations of p a text "
-        "| CPU s |\n|---|---|---|---|---|---|---|---|---|"
-    )
-    meter, rows = Meter(checkpoint.model), []
-    with torch.no_grad():
-        for setting in args.settings or every_setting(checkpoint, 100):
-            row = measure(checkpoint, texts, truth, setting, args.seeds, meter)
-            rows.append(row)
-            print(row, flush=True)
-    if args.output:
-        content = {
-            "digest": checkpoint.digest,
-            "references": [vars(t) for t in truth],
-            "rows": [vars(row) for row in rows],
-        }
-        args.output.write_text(json.dumps(content, indent=1) + "\n")
-    if args.figure:
-        draw(rows, len(texts), args.figure)
+
+def score_all(asked: argparse.Namespace) -> None:
+    """Open the model, make the texts and score them."""
+    number, seed, texts = asked.texts, asked.seed, dict[str, list[Any]]()
+    if asked.model == HMM:
+        model = hidden_markov()
+        texts["hidden Markov model"] = random_words(number, seed)
+    else:
+        model = lm_latent_eval.load(asked.model, device="cpu").checkpoint
+        if asked.data:
+            name = asked.name or asked.data.name
+            texts[name] = some_of(asked.data, number, seed, asked.words)
+        else:
+            texts |= altered([k for k in asked.kinds if k != DRAWN], number, seed)
+            if DRAWN in asked.kinds:
+                texts[DRAWN] = drawn(model, number, seed)
+    exact = model.name == HMM or "exact" in model.model.estimators
+    asked.reference = asked.reference or (EXACT if exact else REFERENCE)
+    score(asked, texts, model)
 
 
 if __name__ == "__main__":
