@@ -1,6 +1,6 @@
 """Training of every model learns from what it is shown, and writes what it has learnt.
 
-How runs stop and resume is tested with the trainer, ``tests/training``; options of the
+How runs stop and resume is tested in ``tests/test_training.py``; options of the
 command, with it; RNNGs, with trees, in a file of their own.
 """
 
