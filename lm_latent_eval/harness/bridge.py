@@ -11,9 +11,8 @@ at every start::
                                     registered, the finder leaves
 
 Every start of Python in the environment pays for that import, so the module imports
-nothing but ``sys``. ``benchmarks/startup.py`` measures the price. The line is as short
-as it can be because Python reads such files as text before anything can be caught: one
-whose bytes are damaged stops every start.
+nothing but ``sys``. The line is as short as it can be because Python reads such files
+as text before anything can be caught: one whose bytes are damaged stops every start.
 
 Nothing that goes wrong here keeps lm-eval, let alone Python, from working, and nothing
 of the package itself is needed: where it is broken or gone, whoever asks lm-eval for

@@ -225,10 +225,16 @@ class Target(Budget):
         yield from chosen
 
     def _required(self, log_w: Tensor, stderr: float) -> int:
-        """Return K: what is drawn, and as much again where half of K is searched."""
+        """Return K: what is drawn, and as much again where half of K is searched.
+
+        The draws are those outside of the pilot's search, so that no search of
+        ``mixed`` may be narrower.
+        """
         drawn = self.method.unbiased(log_w)
         number = int(required_num_samples(drawn, stderr, maximum=self.most))
-        return min(number * (1 + isinstance(self.method, Mixed)), self.most)
+        if isinstance(self.method, Mixed):
+            number = max(2 * number, self.method.num_samples)
+        return min(number, self.most)
 
 
 def budget_of(

@@ -141,6 +141,15 @@ def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
     assert f"up to {max(drawn)} latents of 2 texts: {sum(drawn)} evalu" in chosen
 
 
+def test_no_search_is_narrower_than_the_pilot_that_judged_its_draws(model):
+    """A search that finds nearly all leaves little to draw: to one of its own width."""
+    how = {"estimator": "mixed", "num_samples": 3000}
+    [plain] = model.log_likelihood(TEXTS[:1], **how)
+    assert plain.draws_stderr < 0.1, "premise: two draws would do"
+    [chosen] = model.log_likelihood(TEXTS[:1], target_stderr=1.0, **how)
+    assert chosen.num_samples >= 3000
+
+
 def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
     texts = [" ".join(TEXTS[: 1 + n // 20]) for n in range(40)]
     how = {"estimator": "is", "num_samples": 300}
