@@ -245,9 +245,9 @@ class Estimate:
         estimated = log_evidence(log_w).item()
         if estimated == -math.inf:
             raise MissedSupportError(
-                "the proposal misses the model's support: p(x, z) is 0 for all "
-                f"{num_samples} latents drawn, so log p(x) cannot be estimated. "
-                "Draw more samples, or use a proposal that covers the model's latents"
+                "the proposal misses the model's support: p(x, z) is 0 for all latents "
+                "that were drawn, so log p(x) cannot be estimated. Draw more samples, "
+                "or use a proposal that covers the model's latents"
             )
         return cls(
             log_evidence=estimated,

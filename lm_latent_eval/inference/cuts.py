@@ -83,11 +83,11 @@ def best_of(score: Tensor, number: int) -> Tensor:
 
 
 FEWEST = 40
-"""Places that are never too many: ranks may be wrong of what looks hopeless."""
+"""No fewer places are given: what looks hopeless may be ranked wrongly."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 FINER = 1500
-"""A thinned choice may have so many times less of a total than one of W alike."""
+"""A choice takes a whole place if its share of a total is at least 1 / (FINER W)."""
 LEAST_SHARE = 1e-3
 """Of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
@@ -221,7 +221,7 @@ class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
     As long as all of a text's choices fit, all go on. Then as many do as have ``least``
-    of the total, or have it once they are thinned, and no fewer than ``FEWEST``.
+    of the total, smaller ones counted in part, and no fewer than ``FEWEST``.
     """
 
     exhaustive: ClassVar[bool] = True

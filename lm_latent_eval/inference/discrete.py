@@ -70,12 +70,14 @@ NARROWER, FLATTER = 4, 0.5
 """How many times narrower the passes are that check the estimate, and the power of the
 ranks that they go by. Of 0.5, 0.7 and 1 the one whose intervals held most."""
 LIKELY = 1 / 3
-"""How much of what these have not found, or found more, is likely to be found beyond: a
-standard error. Measured on texts that fit the demonstration's model well and badly."""
+"""How far the wide passes are likely to miss, a standard error, over how far they are
+from the narrow ones. Measured on texts that fit the demonstration's model well and
+badly."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
-"""Nats that they may have found, or share of -log p, where an error is given."""
+"""No error is given where passes and check are further apart, in nats and as a share of
+-log p."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
-"""Nats over which passes may range, or share of -log p, where an error is given."""
+"""No error is given where passes range over more, likewise."""
 CHECKING = 1
 """What tells their random numbers from those of the passes and of predictions."""
 

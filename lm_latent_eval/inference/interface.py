@@ -191,11 +191,11 @@ class Estimator(ABC):
 FEWEST = 5
 """Fewer chains, filters or passes do not tell how much they vary: there is no error."""
 CHAINS = 10
-"""The most chains: their spread is the error."""
+"""The most chains or filters, of ten samples at least: their spread is the error."""
 
 
-def chains_of(num_samples: int, name: str) -> int:
-    """Return the number of chains that share K evaluations of p(x, z).
+def chains_of(num_samples: int, name: str, what: str = "chains") -> int:
+    """Return the number of chains (or filters) that share K evaluations of p(x, z).
 
     Raises:
         ValueError: If they cannot be divided.
@@ -204,7 +204,7 @@ def chains_of(num_samples: int, name: str) -> int:
     if num_samples % chains:
         raise ValueError(
             f"num_samples={num_samples}: estimator={name} needs a multiple of {chains},"
-            " the chains that they are divided among"
+            f" the {what} that they are divided among"
         )
     return chains
 
@@ -261,7 +261,7 @@ class WholeTextEstimator(Estimator):
         """
         raise ValueError(
             f"estimator={self.name} takes whole texts, and this one goes on: use "
-            "mixed, is or smc"
+            "auto, mixed, is or smc"
         )
 
     def difference(

@@ -43,6 +43,7 @@ from lm_latent_eval.inference.interface import (
     Q,
     Sampler,
     Weighted,
+    chains_of,
     estimate_of_few,
     stderr_of_few,
 )
@@ -56,8 +57,6 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
 from lm_latent_eval.text.batch import TokenBatch
 
-FILTERS = 10
-"""The most filters."""
 RESAMPLING_LANE = 3
 """The random number of a decision that models leave to inference."""
 
@@ -76,16 +75,12 @@ class ParticleFilter(Estimator):
 
     def __post_init__(self) -> None:
         """Refuse a number that cannot be divided."""
-        if self.num_samples % self.filters:
-            raise ValueError(
-                f"num_samples={self.num_samples}: particle filters need a multiple of "
-                f"{self.filters}, the filters they are divided among"
-            )
+        chains_of(self.num_samples, self.name, "filters")
 
     @property
     def filters(self) -> int:
         """R: as many as leave ten particles each, and no more than ten."""
-        return min(FILTERS, max(1, self.num_samples // 10))
+        return chains_of(self.num_samples, self.name, "filters")
 
     def log_weights(
         self,
@@ -228,7 +223,7 @@ class ParticleFilter(Estimator):
         """Return the estimate of one text's log p(x), from log-weights (K,).
 
         Its log-weights and effective sample size are those of the filters. Its error is
-        infinite, which is to say unknown, of fewer than ``few.FEWEST`` filters.
+        infinite, which is to say unknown, of fewer than ``FEWEST`` filters.
         """
         return estimate_of_few(
             self.unbiased(log_w),

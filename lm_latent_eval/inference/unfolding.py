@@ -35,7 +35,7 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True)
 class Thinning(Generic[LatentsT]):
-    """Latents that a thinned search has kept, K of each of B texts, all distinct."""
+    """Latents that a search has kept, K of each of B texts, distinct in each pass."""
 
     beam: Beam[LatentsT]
     log_f: Tensor

@@ -11,20 +11,24 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
+    ranked_within,
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import NextStep
 
 MOST_EDGES = 1 << 20
-"""Words times edges of a text's candidates. Where there would be more, those of the
-nodes with the fewest come first, and others lead to all candidates alike."""
+"""Words (of a short text ``FEWEST_WORDS``) times edges of its candidates. Where there
+would be more, those of the nodes with the fewest come first, and others lead to all
+candidates alike."""
+
+FEWEST_WORDS = 64
+"""Shorter texts look at no more nodes and edges: others may be longer in a batch."""
 
 LIGHTEST = 1e-30
 """Parents that weigh less together, by e^s of the best one, are taken to be none."""
@@ -47,8 +51,9 @@ class ExpectedParents:
     with p's own scores s of parents and probabilities of edges. n and c' are
     candidates: of edges to other nodes the mass is left out, so the d_t(n | c) may
     total less than 1, and edges from other nodes are not looked at. r_t(c') comes from
-    a chain in which mentions are derived from anybody, given the whole text. This is a
-    mean field: mentions of two parents are taken to be independent.
+    a chain in which mentions are derived from anybody, then from the chain with these
+    parents, given the whole text. This is a mean field: mentions of two parents are
+    taken to be independent.
     """
 
     weight: Tensor
@@ -67,6 +72,22 @@ class ExpectedParents:
     """Which row of ``log_edge`` each has, (M,)."""
     log_edge: Tensor
     """log p(edge | head) of heads and relations, (pairs, T)."""
+
+    @classmethod
+    def anybody(cls, like: Tensor) -> ExpectedParents:
+        """Return parents that derive all candidates alike, for a chain (B, T, S)."""
+        batch, num_tokens, num_states = like.shape
+        nobody, nothing = torch.zeros_like(like), sent(torch.arange(0), like.device)
+        return cls(
+            weight=nobody,
+            recent=nobody,
+            unknown=like.new_ones(num_tokens),
+            known=like.new_zeros(batch, num_states, dtype=torch.bool),
+            head=nothing,
+            tail=nothing,
+            kind=nothing,
+            log_edge=like.new_zeros(0, num_tokens),
+        )
 
     def derived(self, t: int, psi: Tensor, alike: Tensor) -> Derivations:
         """Return what DERIVED mentions at t are worth, by parent.
@@ -170,7 +191,13 @@ class Derivations(NamedTuple):
 
 
 def parents_of(
-    walk: NextStep, nodes: Tensor, recent: Tensor, *, cutoff: int, follows: bool
+    walk: NextStep,
+    nodes: Tensor,
+    recent: Tensor,
+    length: Tensor,
+    *,
+    cutoff: int,
+    follows: bool,
 ) -> ExpectedParents:
     """Look up p's scores of parents and edges among the states of each text.
 
@@ -178,6 +205,7 @@ def parents_of(
         walk: The distribution of p's next step.
         nodes: Of the states, on the host, (B, S); 0 of those that are no node.
         recent: r, (B, T, S).
+        length: Words of each text, on the host, (B,).
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the piece follows another, whose mentions are not known here.
     """
@@ -200,7 +228,8 @@ def parents_of(
     weight = (score - peak.masked_fill(peak.isneginf(), 0.0)).exp()
 
     start, end = graph.edge_range(nodes[owner, state])
-    few = _fewest(end - start, owner, MOST_EDGES // max(1, num_tokens))
+    most = MOST_EDGES // length.clamp_min(FEWEST_WORDS)
+    few = _fewest(end - start, owner, most[owner])
     known = torch.zeros_like(nodes, dtype=torch.bool)
     known[owner[few], state[few]] = True
     edge, which = expand_ranges(start[few], end[few])
@@ -253,13 +282,13 @@ def _log_edges(
     return kind, score - log_z.view(position.shape)[there]
 
 
-def _fewest(number: Tensor, owner: Tensor, most: int) -> Tensor:
+def _fewest(number: Tensor, owner: Tensor, most: Tensor) -> Tensor:
     """Return the rows of each owner, from the smallest numbers up, that fit, sorted."""
-    order = number.argsort(stable=True)
-    order = order[owner[order].argsort(stable=True)]
-    total = F.pad(number[order].cumsum(0), (1, 0))
-    first = torch.searchsorted(owner[order], owner[order])
-    return order[total[1:] - total[first] <= most].sort().values
+    order, place = ranked_within(owner, -number)
+    total = number[order].cumsum(0)
+    first = torch.arange(len(order)) - place
+    before = total[first] - number[order][first]
+    return order[total - before <= most[order]].sort().values
 
 
 def _states(

@@ -55,6 +55,16 @@ from lm_latent_eval.models.kglm.graph_file import (
 NO_ENTITY = 0
 
 
+def words_ahead(text: Tensor, longest: int, position: Tensor) -> Tensor:
+    """Return the words from positions (M,) of texts (B, T) on, (M, longest); -1: none.
+
+    Positions are numbered through all texts.
+    """
+    beyond = text.new_full((len(text), longest), -1)
+    ahead = torch.cat([text, beyond], 1).unfold(1, longest, 1)
+    return ahead[:, : text.shape[1]].flatten(0, 1)[position]
+
+
 @dataclass(frozen=True)
 class Lookups:
     """Indices derived from a graph's columns; deriving them reads every column."""
@@ -75,8 +85,8 @@ class Lookups:
     def of(cls, graph: KnowledgeGraph) -> Lookups:
         """Derive the indices of a graph, reading it in whole."""
         entity_of, num_entities = everything(graph.entity_of), graph.num_entities
-        # The first node of a row that several share has no row "of its own":
-        # such rows (literals, unknown) are never introduced and have no edges.
+        # A row that several nodes share is no node's own: such rows (literals,
+        # unknown) are never introduced and have no edges.
         shared = torch.bincount(entity_of, minlength=num_entities) > 1
         node_of = entity_of.new_zeros(num_entities)
         node_of[entity_of] = torch.arange(graph.num_nodes, device=entity_of.device)
@@ -179,17 +189,20 @@ class KnowledgeGraph:
         edges, _ = expand_ranges(start, end)
         return [int(node) for node in self.tail(edges).unique()]
 
-    def aliases_that_begin(self, word: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def aliases_that_begin(
+        self, word: Tensor, most: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Find the aliases whose first word is one of these.
 
         Args:
             word: Extended word ids, (W,).
+            most: Words that more aliases begin with are not looked up.
 
         Returns:
             The aliases' words (M, L), their nodes (M,), and which of the W words each
             begins with (M,).
         """
-        return self._with_word(word, 0, 1)
+        return self._with_word(word, 0, 1, most)
 
     def aliases_that_hold(
         self, word: Tensor, most: int
@@ -207,12 +220,14 @@ class KnowledgeGraph:
         return self._with_word(word, 1, self.aliases.shape[2], most)
 
     def _with_word(
-        self, word: Tensor, start: int, end: int, most: int | None = None
+        self, word: Tensor, start: int, end: int, most: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Find the aliases with a word at one of the places from start to end."""
         _, number, longest = self.aliases.shape
         key = word.long() * longest
-        low, high = search(self.lookups.alias_key, torch.stack([key + start, key + end]))
+        low, high = search(
+            self.lookups.alias_key, torch.stack([key + start, key + end])
+        )
         if most is not None:
             high = torch.where(high - low <= most, high, low)
         entry, which = expand_ranges(low, high)

@@ -233,8 +233,8 @@ FILE_NAME = "graph.safetensors"
 FORMATS = ("kglm-graph-1", "kglm-graph-2", "kglm-graph-3")
 
 CHECKED = "kglm-graph-3"
-"""The format of files that were checked in whole when they were written. Those of others
-are read and checked in whole, and their lookups derived anew."""
+"""The format of files that were checked in whole when they were written. Files of other
+formats are read and checked in whole, and their lookups derived anew."""
 
 COLUMNS = {
     "edge_key": torch.int64,

@@ -137,8 +137,8 @@ class NextStep:
     twist: Twist | None = None
     """b_t(node); None is no twist. Only where ``only_possible``."""
     expected: Twist | None = None
-    """What is still to be paid for the text from t on after a mention of a node, less
-    what after none: a search compares unfinished walks by it. None is nothing."""
+    """Expected log p of the text from t on after a mention of a node, less that after
+    none: searches compare unfinished walks by it. None is nothing."""
 
     def _sent(self, index: Tensor) -> Tensor:
         return sent(index, self.scores.mention.device)
@@ -329,14 +329,14 @@ class Encoded:
     """What the ranks of the walks before the piece expect of it, (B, 1 or K) nats, on
     the host."""
     search: NextStep | None = None
-    """Steps of beams, where these are not ``walk``."""
+    """Steps of searches, where these are not ``walk``."""
     gains: ParentGains | None = None
     """What entities that a walk has mentioned add to their ranks."""
     other_word: Tensor | None = None
     """What ranks take the word to cost of a node that the twist does not list, (B, T)
     nats, on the host; None: there is no twist."""
     then: NextStep | None = None
-    """Steps at the token after the piece, of beams; None: nothing is expected."""
+    """Steps of searches at the token after the piece; None: nothing is expected."""
 
     def up_to(self, num_tokens: int) -> Encoded:
         """Return a piece that ends earlier, but for where the text stands."""

@@ -61,9 +61,9 @@ class Ahead(NamedTuple):
 
 
 def backward(
-    costs: Costs, length: Tensor, parents: ExpectedParents | None = None
+    costs: Costs, length: Tensor, parents: ExpectedParents
 ) -> tuple[Ahead, Ahead]:
-    """Return log psi and log beta; without ``parents`` mentions derive from anybody."""
+    """Return log psi and log beta."""
     nobody = torch.zeros_like(costs.derived[:1], dtype=torch.bool)
     nobody[:, 0] = True
     ahead = [torch.zeros_like(costs.derived) for _ in range(2)]
@@ -72,9 +72,8 @@ def backward(
         mention = (costs.word[:, t] + ahead[0]).masked_fill(nobody, -torch.inf)
         none = costs.word[:, t, :1] + ahead[1]
         new = (costs.new[:, t] + mention).logsumexp(-1, True)
-        derived = (costs.derived + mention).logsumexp(-1, True)
-        if parents is not None:
-            derived = parents.log_derived(t, mention, derived)
+        alike = (costs.derived + mention).logsumexp(-1, True)
+        derived = parents.log_derived(t, mention, alike)
         begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
         going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
         for n, types in enumerate([costs.mention, costs.first]):
@@ -100,35 +99,10 @@ class Reading(NamedTuple):
     derived: Derivations
 
 
-def begun_by_anybody(costs: Costs, psi: Ahead, beta: Ahead) -> Tensor:
-    """Return how probable it is that a mention of a state begins at t, (B, T, S).
-
-    By the chain in which mentions derive from anybody, given the whole text.
-    """
-    begun = torch.empty_like(costs.word)
-    log_none = torch.zeros_like(costs.derived[:, :1])
-    log_mention = torch.full_like(costs.derived, -torch.inf)
-    for t in range(begun.shape[1]):
-        # Of every state before t: its probability, less what was expected after it.
-        none = _less(log_none, beta.none[:, t, :1])
-        mention = _less(log_mention, beta.mention[:, t])
-        before = torch.cat([none, mention.logsumexp(-1, True)], -1)[..., None]
-        types = torch.stack([costs.first[:, t], costs.mention[:, t]], 1) + before
-        types = types.logsumexp(1)
-        new = types[:, Mention.NEW, None] + costs.new[:, t]
-        derived = types[:, Mention.DERIVED, None] + costs.derived
-        beginning = new.logaddexp(derived) + psi.mention[:, t]
-        begun[:, t] = beginning.exp()
-        going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
-        log_mention = beginning.logaddexp(going_on + psi.mention[:, t])
-        log_none = types[:, Mention.NONE, None] + psi.none[:, t, :1]
-    return begun
-
-
-def begun_by_parents(
+def beginnings(
     costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
 ) -> Tensor:
-    """Return how probable that is by the chain with parents, (B, T, S)."""
+    """Return how probable it is that a mention of a state begins at t, (B, T, S)."""
     begun = torch.empty_like(costs.word)
     for t, reading in enumerate(forward(costs, parents, psi, beta)):
         begun[:, t] = reading.begun

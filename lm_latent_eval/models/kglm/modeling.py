@@ -382,7 +382,7 @@ class KGLM(Pretrained):
         return super().train(mode)  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Drop cached values before weights move."""
+        """Move weights; drop values that were computed from them."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._forget()
         return self

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph, words_ahead
 from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.models.kglm.scores import EntityScores, StepScores, Twist
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
@@ -40,7 +40,7 @@ NUMBERS = 1 << 22
 """Numbers (pairs x dim x slots, pairs x words) gathered at a time."""
 
 SPARSE = 16
-"""Of so many products of a matrix one takes as long alone."""
+"""One scalar product alone takes as long as so many in a product of matrices."""
 
 TABLE = 1 << 24
 """Scores (tokens x words, nodes x words) held at a time."""
@@ -398,13 +398,10 @@ class AliasMatching(nn.Module):
         Returns:
             b at the B * T positions, at least 0.
         """
-        batch, num_tokens = targets.shape
-        inside = torch.arange(num_tokens) < length[:, None]
+        inside = torch.arange(targets.shape[1]) < length[:, None]
         text = targets.masked_fill(~inside, -1)
         words, node, position = graph.aliases_that_begin(text.flatten())
-        beyond = text.new_full((batch, words.shape[1]), -1)
-        ahead = torch.cat([text, beyond], 1).unfold(1, words.shape[1], 1)
-        ahead = ahead[:, :num_tokens].flatten(0, 1)[position]
+        ahead = words_ahead(text, words.shape[1], position)
         used = words != 0
         there = self.weight.device
         stands = sent(((words == ahead) | ~used).all(-1), there).to(self.weight.dtype)

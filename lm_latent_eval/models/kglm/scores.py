@@ -109,7 +109,7 @@ class StepScores:
             self.relation[there],
         )
 
-    def scaled(self, factor: Tensor | float) -> StepScores:
+    def scaled(self, factor: float) -> StepScores:
         """Multiply every score by a number."""
         return StepScores(
             self.mention * factor,
@@ -170,7 +170,7 @@ class Twist:
             none=None if self.none is None else self.none.select(position),
         )
 
-    def scaled(self, factor: Tensor | float) -> Twist:
+    def scaled(self, factor: float) -> Twist:
         return replace(
             self,
             value=self.value * factor,

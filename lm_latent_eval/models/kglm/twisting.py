@@ -1,8 +1,9 @@
 r"""Look-ahead: expected cost of the text ahead, by a hidden Markov model of mentions.
 
 A hidden Markov model stands in for p. Its states s are a mention of one of the
-candidates n of the text (nodes with an alias that has a word of it), a mention
-of any other node, and "no mention" after a last one c of any of these, or after none:
+candidates n of the text (nodes with an alias that has a word of it, and nodes that an
+edge leads to from these), a mention of any other node, and "no mention" after a last
+one c of any of these, or after none:
 
 .. math::
     \psi_t(s) &= p(x_t \mid s, x_{<t}) \, \beta_{t+1}(s), \qquad \beta_{T+1} = 1 \\
@@ -37,15 +38,18 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import expand_ranges, ranked_within
-from lm_latent_eval.models.kglm.expected_parents import parents_of
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.expected_parents import (
+    FEWEST_WORDS,
+    ExpectedParents,
+    parents_of,
+)
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph, words_ahead
 from lm_latent_eval.models.kglm.latents import Mention, NextStep
 from lm_latent_eval.models.kglm.mention_chain import (
     Ahead,
     Costs,
     backward,
-    begun_by_anybody,
-    begun_by_parents,
+    beginnings,
     log_absent,
     parents_worth,
     recent_mentions,
@@ -55,12 +59,17 @@ from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.text.batch import TokenBatch
 
 MOST_PAIRS = 1 << 18
-"""Words times candidates of a text. Where there would be more, the candidates with an
-alias that stands in it in whole come first, and long ones before short ones."""
+"""Words (of a short text ``FEWEST_WORDS``) times candidates. Where there would be more,
+the candidates with an alias that stands in the text in whole come first, and long ones
+before short ones."""
+
+BEGUN, HELD = 1 << 12, 256
+"""A word suggests the aliases that begin with it, or have it further on, where these
+are no more than so many."""
 
 LINKED, HUB = 64, 256
-"""Nodes of a text that no word suggests, and edges of a node that leads to none, or
-aliases with a word in the midst that suggests none."""
+"""The most nodes of a text that only an edge suggests, and the most edges of a node
+that suggests them."""
 
 ROUNDS = 3
 """How often the expected parents are found again, from the chain that they make. Of 1,
@@ -69,8 +78,8 @@ ROUNDS = 3
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
 
-ROUNDING = 1e-12
-"""A sum of probabilities is no further from one than this."""
+ROUNDING = 1e-6
+"""A sum of probabilities of float32 scores is no further from one than this."""
 
 FURTHEST, FURTHEST_SEARCHED = 20.0, 60.0
 """Nats. A choice that will cost more than this over the best one is twisted as if it
@@ -107,8 +116,8 @@ class Candidates:
         num_tokens = targets.shape[1]
         inside = torch.arange(num_tokens) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        words, begun, position = graph.aliases_that_begin(text.flatten())
-        rest, held, midst = graph.aliases_that_hold(text.flatten(), HUB)
+        words, begun, position = graph.aliases_that_begin(text.flatten(), BEGUN)
+        rest, held, midst = graph.aliases_that_hold(text.flatten(), HELD)
         matches = _matches(words, text, position), _standing(rest, text, midst)
         text_of = torch.cat([position, midst]) // num_tokens
         key, which = torch.unique(
@@ -117,7 +126,8 @@ class Candidates:
         best = torch.zeros_like(key)
         best.scatter_reduce_(0, which, torch.cat(matches), "amax")
         order, place = ranked_within(key // graph.num_nodes, best)
-        kept = place < MOST_PAIRS // max(1, num_tokens)
+        owner = key[order] // graph.num_nodes
+        kept = place < MOST_PAIRS // length.clamp_min(FEWEST_WORDS)[owner]
         key, place = _with_linked(key[order][kept], place[kept], graph)
         owner, column = key // graph.num_nodes, place + 1
         size = int(column.max()) + 1 if len(column) else 1
@@ -161,10 +171,7 @@ def _matches(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
 
 def _standing(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
     """Count the first of some words (M, L) that stand at positions (M,) of texts."""
-    longest = words.shape[1]
-    beyond = text.new_full((len(text), longest), -1)
-    ahead = torch.cat([text, beyond], 1).unfold(1, longest, 1)
-    ahead = ahead[:, : text.shape[1]].flatten(0, 1)[position]
+    ahead = words_ahead(text, words.shape[1], position)
     return ((words == ahead) & (words != 0)).long().cumprod(-1).sum(-1)
 
 
@@ -189,16 +196,19 @@ def twisted_walks(
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states)
-    begun = begun_by_anybody(costs, *backward(costs, batch.length))
+    anybody = ExpectedParents.anybody(costs.word)
+    begun = beginnings(costs, anybody, *backward(costs, batch.length, anybody))
     recent = recent_mentions(log_absent(begun), cutoff)
     nodes = F.pad(states.node, (0, 1))
-    parents = parents_of(walk, nodes, recent, cutoff=cutoff, follows=follows)
+    parents = parents_of(
+        walk, nodes, recent, batch.on_host[1], cutoff=cutoff, follows=follows
+    )
     for _ in range(ROUNDS):
         ahead = backward(costs, batch.length, parents)
-        absent = log_absent(begun_by_parents(costs, parents, *ahead))
+        absent = log_absent(beginnings(costs, parents, *ahead))
         parents = replace(parents, recent=recent_mentions(absent, cutoff))
     psi, beta = backward(costs, batch.length, parents)
-    absent = log_absent(begun_by_parents(costs, parents, psi, beta))
+    absent = log_absent(beginnings(costs, parents, psi, beta))
 
     def twisted(furthest: float) -> NextStep:
         twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
@@ -236,12 +246,14 @@ def _costs(
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
     paid = widened(paid.view_as(typical)) + widened(log_new).log_softmax(-1)
     other_word = paid.logsumexp(-1).view(shape[:2])
+    if not walk.new.possible:  # nobody may be introduced, and so nobody is typical
+        other_word = torch.full_like(other_word, -torch.inf)
 
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)
     new = widened(walk.new.log_prob(places.flatten(), entity.flatten()).view(shape))
     new = new.masked_fill(sent(~own, device), -torch.inf)
-    other_new = 1 - new.exp().sum(-1)
+    other_new = float(walk.new.possible) - new.exp().sum(-1)
     # What rounding leaves of one is nobody's.
     other_new = other_new.masked_fill(other_new < ROUNDING, 0.0).log()
 

@@ -10,9 +10,10 @@ from functools import cache
 import pytest
 import torch
 
-from lm_latent_eval.inference import BeamMarginalization, particles
+from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import expected_parents, twisting
+from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
 from lm_latent_eval.models.kglm.listing import keys_after
@@ -165,7 +166,7 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
         for nodes, used in zip(states.node, states.used, strict=True)
     ]
     assert found == [[0, *sorted([b, d]), c, a], [0, c, *sorted([a, b, d])]]
-    monkeypatch.setattr(twisting, "MOST_PAIRS", 5)  # one a text of five words
+    monkeypatch.setattr(twisting, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
     assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
 
 
@@ -391,7 +392,7 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch, states):
     """
     monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
     if states is not None:
-        monkeypatch.setattr(twisting, "MOST_PAIRS", states * len(TEXT))
+        monkeypatch.setattr(twisting, "MOST_PAIRS", states * FEWEST_WORDS)
         monkeypatch.setattr(twisting, "LINKED", 0)
     kglm = of_graph()
     batch, proposal = batch_of(TEXT), kglm.proposal("adapted")
@@ -404,6 +405,34 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch, states):
         shared = beam.score[0, found] - log_p
         torch.testing.assert_close(shared, shared[:1].expand_as(shared), **EXACTLY)
     assert len(log_p) == width, "every walk was found"
+
+
+@pytest.mark.parametrize("most", [0, 2, 100])
+def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
+    monkeypatch.setattr(twisting, "MOST_PAIRS", most * FEWEST_WORDS)
+    monkeypatch.setattr(expected_parents, "MOST_EDGES", most * FEWEST_WORDS)
+    kglm = of_graph()
+    alone = encoded(kglm, TEXT).walk.twist
+    beside = encoded(kglm, TEXT, TEXT * 30).walk.twist
+    positions = torch.arange(len(TEXT))
+    found = [of_every_node(kglm, twist, positions) for twist in (alone, beside)]
+    torch.testing.assert_close(*found, **EXACTLY)
+
+
+@pytest.mark.parametrize("special", [0, 1])
+def test_nobody_may_be_introduced(special):
+    """A graph without entities, or with special ones alone: no walk mentions any."""
+    names = {"A": [[KNOWN]]} if special else {}
+    graph = KnowledgeGraph.build([], names, max_aliases=1, max_alias_words=1)
+    kglm = tiny_models.kglm(graph, special_entities=graph.num_entities).double()
+    batch, text = batch_of([KNOWN, KNOWN]), [KNOWN, KNOWN]
+    nothing = every_walk(graph, len(text), kglm.config.cutoff, 1)
+    log_p = kglm.log_joint(kglm.encode(batch), nothing).logsumexp(-1)[0]
+    method = DiscreteFilter(100)
+    [row] = method.log_weights(kglm, kglm.proposal("adapted"), batch, [1])
+    found = method.estimate(row, len(text))
+    assert found.bound == "exact"
+    assert found.log_evidence == pytest.approx(log_p.item())
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
