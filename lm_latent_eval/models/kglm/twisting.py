@@ -128,7 +128,8 @@ class Candidates:
         order, place = ranked_within(key // graph.num_nodes, best)
         owner = key[order] // graph.num_nodes
         kept = place < MOST_PAIRS // length.clamp_min(FEWEST_WORDS)[owner]
-        key, place = _with_linked(key[order][kept], place[kept], graph)
+        order = order[kept]
+        key, place = _with_linked(key[order], place[kept], best[order], graph)
         owner, column = key // graph.num_nodes, place + 1
         size = int(column.max()) + 1 if len(column) else 1
         nodes = key.new_zeros(len(text), size)
@@ -139,13 +140,14 @@ class Candidates:
 
 
 def _with_linked(
-    key: Tensor, place: Tensor, graph: KnowledgeGraph
+    key: Tensor, place: Tensor, matches: Tensor, graph: KnowledgeGraph
 ) -> tuple[Tensor, Tensor]:
-    """Add the nodes that share edges with most of a text's nodes, after these.
+    """Add the nodes that share edges with most of what a text names, after that.
 
     Args:
         key: text * N + node, non-decreasing by text, (n,).
         place: Of each among those of its text, (n,).
+        matches: How much of a name stands in the text, (n,).
         graph: The graph.
     """
     owner, node = key // graph.num_nodes, key % graph.num_nodes
@@ -153,10 +155,11 @@ def _with_linked(
     (few,) = (end - start <= HUB).nonzero(as_tuple=True)
     edge, which = expand_ranges(start[few], end[few])
     tail, text = graph.tail(edge), owner[few[which]]
-    linked, number = torch.unique(text * graph.num_nodes + tail, return_counts=True)
+    linked, edge_to = torch.unique(text * graph.num_nodes + tail, return_inverse=True)
+    shared = torch.zeros_like(linked).index_add(0, edge_to, matches[few[which]])
     new = (linked % graph.num_nodes != NO_ENTITY) & ~torch.isin(linked, key)
-    linked, number = linked[new], number[new]
-    order, rank = ranked_within(linked // graph.num_nodes, number)
+    linked, shared = linked[new], shared[new]
+    order, rank = ranked_within(linked // graph.num_nodes, shared)
     linked, rank = linked[order][rank < LINKED], rank[rank < LINKED]
     before = torch.bincount(owner, minlength=int(owner.max()) + 1 if len(owner) else 0)
     rank = rank + before[linked // graph.num_nodes]
