@@ -69,7 +69,7 @@ PASSES = 5
 NARROWER, FLATTER = 4, 0.5
 """How many times narrower the passes are that check the estimate, and the power of the
 ranks that they go by. Of 0.5, 0.7 and 1 the one whose intervals held most."""
-LIKELY = 1 / 3
+LIKELY = 0.5
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
 badly."""
