@@ -168,7 +168,7 @@ def test_it_says_what_is_wrong(message, call):
     [("proposal", of.Estimate.from_log_weights), ("beam", of.Estimate.from_beam)],
 )
 def test_missed_support_is_an_error(who, make):
-    with pytest.raises(of.MissedSupportError, match=rf"{who} misses .* all 7 latents"):
+    with pytest.raises(of.MissedSupportError, match=rf"{who} misses .* all .*latents"):
         make(NONE, num_tokens=12)
     assert issubclass(of.MissedSupportError, ValueError)
 

@@ -214,7 +214,7 @@ def test_a_window_is_filled_by_what_fits(directory):
 def test_bad_texts(model):
     with pytest.raises(ValueError, match="the text is empty: only end=eos"):
         model.log_likelihood([""])
-    with pytest.raises(ValueError, match="need a multiple of 2"):
+    with pytest.raises(ValueError, match="needs a multiple of 2"):
         model.log_likelihood(["Ada"], estimator="smc", num_samples=21)
     assert model.log_likelihood([""], contexts=["Ada"])[0].log_evidence == 0
     with pytest.raises(ValueError, match=r"estimator=exact would read .* max_segment"):
