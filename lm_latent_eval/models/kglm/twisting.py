@@ -249,8 +249,11 @@ def _costs(
     paid = words(position[:, None].expand_as(typical).flatten(), typical.flatten())
     paid = widened(paid.view_as(typical)) + widened(log_new).log_softmax(-1)
     other_word = paid.logsumexp(-1).view(shape[:2])
-    if not walk.new.possible:  # nobody may be introduced, and so nobody is typical
-        other_word = torch.full_like(other_word, -torch.inf)
+    # Another node may have a word that none of these has; or they are none at all.
+    least = word.amax(-1) - FURTHEST_SEARCHED
+    least = least.masked_fill(least.isneginf(), -FURTHEST_SEARCHED)
+    unlikely = other_word.isneginf() | (not walk.new.possible)
+    other_word = torch.where(unlikely, least, other_word)
 
     entity = walk.graph.entity(node)
     own = (walk.graph.node_of_entity[entity] == node) & (node != NO_ENTITY)

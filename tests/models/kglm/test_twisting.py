@@ -407,6 +407,34 @@ def test_a_search_ranks_by_p_so_far_and_what_is_expected(monkeypatch, states):
     assert len(log_p) == width, "every walk was found"
 
 
+@pytest.mark.parametrize("num_samples", [5, 20, 20_000])
+def test_a_word_that_only_one_name_has_is_found_where_none_is_listed(
+    monkeypatch, num_samples
+):
+    """Neither candidates nor the typical node have it: it is no less possible."""
+    kglm = of_graph()
+    ada = kglm.knowledge.node_names.index("Ada")
+    kglm.generative.trunk.new_bias.data[kglm.knowledge.entity_of[ada]] = -5.0
+    for name, value in (("MOST_PAIRS", 0), ("LINKED", 0), ("OTHERS", 1)):
+        monkeypatch.setattr(twisting, name, value)
+    text = [KNOWN, COPIED, KNOWN]
+    costs = [-torch.inf if word == COPIED else 0.0 for word in text]
+    batch = TokenBatch.collate([text], [costs], first=START)
+    walks = every_walk(kglm.knowledge, len(text), kglm.config.cutoff, 1)
+    log_p = kglm.log_joint(kglm.encode(batch), walks).logsumexp(-1).item()
+    assert log_p > -torch.inf, "premise"
+    method, proposal = DiscreteFilter(num_samples), kglm.proposal("adapted")
+    rows = method.log_weights(
+        kglm,
+        proposal,
+        TokenBatch.collate([text] * 200, [costs] * 200, first=START),
+        list(range(200)),
+    )
+    found = torch.stack([method.unbiased(row) for row in rows]).sub(log_p).exp()
+    error = found.mean(1).std() / math.sqrt(len(rows))
+    assert abs(found.mean() - 1) <= 4 * error + 1e-9
+
+
 @pytest.mark.parametrize("most", [0, 2, 100])
 def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
     monkeypatch.setattr(twisting, "MOST_PAIRS", most * FEWEST_WORDS)
