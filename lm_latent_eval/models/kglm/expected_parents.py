@@ -118,7 +118,7 @@ class ExpectedParents:
         peak = ahead.amax(-1, True)
         peak = peak.masked_fill(peak.isneginf(), 0.0)
         derived = self.derived(t, (ahead - peak).exp(), (uniform - peak).exp())
-        return (derived.total / derived.number).log() + peak
+        return derived.value.log() + peak
 
     def reached(
         self, t: int, mass: Tensor, derived: Derivations
@@ -181,6 +181,11 @@ class Derivations(NamedTuple):
         """Return the weighted sum over parents, by the last mention."""
         everybody = (self.others * self.paid).sum(-1, True) + self.unknown * self.alike
         return everybody + self.alone * self.paid
+
+    @property
+    def value(self) -> Tensor:
+        """Return what is expected of a DERIVED mention, by the last mention."""
+        return self.total / self.number
 
     @property
     def number(self) -> Tensor:

@@ -325,10 +325,12 @@ def _derived(
     past, base = walks.past[able], walks.rank[able, Mention.DERIVED]
     some = torch.zeros_like(place, dtype=torch.bool).index_fill(0, past, True)
     of, node, log_prob = derived_nodes(parents, edges, place, some, num_nodes)
-    gain = gains.mentioned(of, node)
     least = base.new_full(place.shape, torch.inf).scatter_reduce(
         0, past, walks.enough[able] - base, "amin"
     )
+    (few,) = (log_prob + gains.most[of] >= least[of]).nonzero(as_tuple=True)
+    gain = gains.total.new_full(node.shape, -torch.inf)
+    gain[few] = gains.mentioned(of[few], node[few])
     good = log_prob + gain >= least[of]
     unlisted = Unlisted.of(of[~good], node[~good], log_prob[~good], len(place))
     of, node, log_prob, gain = (x[good] for x in (of, node, log_prob, gain))

@@ -2,7 +2,7 @@
 
 Backward sums are what the rest of a text is expected to cost after each state; forward
 sums are how probable states are given the whole text, and how much more probable it
-would be if an entity were among the parents, or were not.
+would be with other parents.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.models.kglm.expected_parents import (
-    LIGHTEST,
-    Derivations,
-    ExpectedParents,
-)
+from lm_latent_eval.models.kglm.expected_parents import Derivations, ExpectedParents
 from lm_latent_eval.models.kglm.latents import Mention
 
 BEGUN = slice(Mention.NONE, Mention.CONTINUE)
@@ -28,8 +24,11 @@ BEGUN = slice(Mention.NONE, Mention.CONTINUE)
 LEAST = 1e-12
 """Probability that something was not mentioned is taken to be no less."""
 
-LIKELIEST = 16
-"""Last mentions that are looked at when an entity is added to the parents."""
+LIKELIEST = 2
+"""Last mentions that are looked at when there are other parents."""
+
+LITTLE = 0.05
+"""Nats. Tokens that no parents can change by more are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,18 @@ class Costs:
     """log 1/C of candidates, (B, S); ``-inf`` of other states."""
     mention: Tensor
     """Mention types after a mention, (B, T, 4)."""
+    after_none: Tensor
+    """Mention types after no mention, where nothing can be continued, (B, T, 4)."""
     first: Tensor
-    """Mention types after none, where nothing can be continued, (B, T, 4)."""
+    """And where nothing was mentioned yet to derive from, (B, T, 4)."""
+
+    def types(self, t: int) -> tuple[Tensor, Tensor]:
+        """Return mention types after a mention of each state and none, (B, S, 4)."""
+        mention, none = (
+            types[:, t, None].expand(-1, self.word.shape[2], -1)
+            for types in (self.mention, self.after_none)
+        )
+        return mention, torch.cat([self.first[:, t, None], none[:, 1:]], 1)
 
 
 class Ahead(NamedTuple):
@@ -76,8 +85,8 @@ def backward(
         derived = parents.log_derived(t, mention, alike)
         begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
         going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
-        for n, types in enumerate([costs.mention, costs.first]):
-            value = (types[:, t, BEGUN][:, None] + begun).logsumexp(-1)
+        for n, types in enumerate(costs.types(t)):
+            value = (types[..., BEGUN] + begun).logsumexp(-1)
             if n == 0:
                 value = torch.logaddexp(going_on, value)
             ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
@@ -121,9 +130,8 @@ def forward(
         # Of every state before t: its probability, less what was expected after it.
         none = _less(log_none, beta.none[:, t])[..., None]
         mention = _less(log_mention, beta.mention[:, t])[..., None]
-        types = torch.logaddexp(
-            none + costs.first[:, t, None], mention + costs.mention[:, t, None]
-        )
+        after_mention, after_none = costs.types(t)
+        types = torch.logaddexp(none + after_none, mention + after_mention)
         ahead = psi.mention[:, t]
         peak = ahead.amax(-1, True)
         peak = peak.masked_fill(peak.isneginf(), 0.0)
@@ -158,50 +166,94 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
     return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
-def parents_worth(
-    costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
-) -> tuple[Tensor, Tensor]:
-    r"""Compare texts in which a state is a parent at t for sure with those where not.
+class Derivable(NamedTuple):
+    r"""What a DERIVED mention is worth at tokens of a text, by who its parents are.
+
+    With o, m, w and v from here, and the states e being parents with probability rho,
+    the probability of the text over what it is by the chain is
 
     .. math::
-        1 + \sum_{c \neq e} m_t(c) \, (v_t(c, \pm e) - v_t(c)), \qquad
-        v_t(c) = \sum_n d_t(n \mid c) \, \psi_t(n)
+        o_t + \sum_c m_t(c)
+            \frac{\sum_e \rho_t(e) \, w_t(e) \, v_t(e)}{\sum_e \rho_t(e) \, w_t(e)}
+    """
 
-    with m the probability, given the whole text, that c was mentioned last and
-    something is derived at t, over what that is worth, and v with r_t(e) set to 1 or 0.
-    It is the probability of the text, over what it is by the chain. What e is worth as
-    the last mention is in psi and beta already.
+    otherwise: Tensor
+    """o, if nothing is derived, or after a less likely last mention, (B, T)."""
+    mass: Tensor
+    """m, the probability that something is derived after each of L last mentions, over
+    what that is worth, (B, T, L)."""
+    last: Tensor
+    """c, the states that these are, (B, T, L)."""
+    weight: Tensor
+    """w, (B, T, S)."""
+    paid: Tensor
+    """v, (B, T, S)."""
+    unknown: Tensor
+    """What parents from before the piece pay and weigh, (B, T, 2)."""
+
+    @property
+    def at_most(self) -> Tensor:
+        """Return the probability with the best of parents, at least ``LEAST``."""
+        best = self.paid.masked_fill(self.weight <= 0, 0.0).amax(-1)
+        return (self.otherwise + self.mass.sum(-1) * best).clamp_min(LEAST)
+
+    def ahead(self, t: int, most: int) -> tuple[Tensor, Derivable]:
+        """Return those of the next ``most`` tokens from t on that parents may change.
+
+        Returns:
+            How far from t they are, (B, J), and their values. Texts with fewer than J
+            have others, of which nothing is derived.
+        """
+        near = Derivable(*(part[:, t : t + most] for part in self))
+        change = near.at_most.log() - near.otherwise.clamp_min(LEAST).log()
+        some = change > LITTLE
+        number = int(some.sum(1).max()) if some.shape[1] else 0
+        distance = some.byte().argsort(dim=1, descending=True, stable=True)[:, :number]
+        chosen = Derivable(*(tokens_of(part, distance) for part in near))
+        return distance, chosen.only(some.gather(1, distance))
+
+    def only(self, some: Tensor) -> Derivable:
+        """Return these, but that nothing is derived at other than some tokens."""
+        otherwise = self.otherwise.masked_fill(~some, 1.0)
+        mass = self.mass.masked_fill(~some[..., None], 0.0)
+        return self._replace(otherwise=otherwise, mass=mass)
+
+
+def tokens_of(value: Tensor, token: Tensor) -> Tensor:
+    """Return the values at some tokens of each text, (B, T, ...), (B, J)."""
+    text = torch.arange(len(token))[:, None]
+    return value[text, token]
+
+
+def derivable(
+    costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
+) -> Derivable:
+    """Read a text by the chain with parents, for what other parents would change.
 
     Args:
         costs: Of the chain.
         parents: Of the chain.
         psi: What ``backward`` returned for both.
         beta: Likewise.
-
-    Returns:
-        Without and with each state, (B, T, S) each, at least ``LEAST``.
     """
-    without, present = torch.ones_like(costs.word), torch.ones_like(costs.word)
+    batch, num_tokens, num_states = costs.word.shape
+    number = min(LIKELIEST, num_states)
+    sizes = (), (number,), (number,), (num_states,), (num_states,), (2,)
+    found = [costs.word.new_empty(batch, num_tokens, *size) for size in sizes]
+    found[2] = found[2].long()
     for t, reading in enumerate(forward(costs, parents, psi, beta)):
-        without[:, t], present[:, t] = _if_parent(reading.deriving, reading.derived)
-    return without.clamp_min(LEAST), present.clamp_min(LEAST)
-
-
-def _if_parent(deriving: Tensor, derived: Derivations) -> tuple[Tensor, Tensor]:
-    """Return the texts' probability without and with each state as a parent, (B, S)."""
-    number = min(LIKELIEST, deriving.shape[1])
-    mass, last = deriving.topk(number, sorted=False)
-    mass = mass[..., None].masked_fill(
-        last[..., None] == torch.arange(deriving.shape[1], device=last.device), 0.0
-    )
-    total, weight = (
-        x.gather(1, last)[..., None] for x in (derived.total, derived.number)
-    )
-    before = total / weight.clamp_min(LIGHTEST)
-    mine, paid = derived.others[:, None], derived.paid[:, None]
-    results = []
-    for share in (torch.zeros_like(mine), derived.weight[:, None]):
-        value = (total + (share - mine) * paid).clamp_min(0.0)
-        value = value / (weight + share - mine).clamp_min(LIGHTEST)
-        results.append(1 + (mass * (value - before)).sum(1))
-    return results[0], results[1]
+        derived = reading.derived
+        mass, last = reading.deriving.topk(number, sorted=False)
+        by_chain = (mass * derived.value.gather(1, last)).sum(-1)
+        unknown = derived.unknown.expand_as(derived.alike)
+        values = (
+            (1 - by_chain).clamp_min(0.0),
+            mass,
+            last,
+            derived.weight,
+            derived.paid,
+            torch.cat([unknown * derived.alike, unknown], -1),
+        )
+        for part, value in zip(found, values, strict=True):
+            part[:, t] = value
+    return Derivable(*found)

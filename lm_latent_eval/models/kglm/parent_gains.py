@@ -3,26 +3,80 @@ r"""Look-ahead to what entities that a walk has mentioned are worth as parents.
 What the chain of ``mention_chain`` expects of the text ahead depends on the last
 mention of a walk alone. An entity stays a candidate parent for some tokens after its
 mention, and a walk that introduces it early pays for what it saves much later. So a
-search adds to what is expected, for every entity e of a walk that stays until u,
+search adds, to what is expected of a walk that has mentioned the entities E, the
+probability of the text with these parents, over what it is by the chain,
 
 .. math::
-    \sum_{t'=t}^{u} \log p_{t'}(x \mid e) - \log p_{t'}(x \mid e \text{ perhaps})
+    \sum_u \log \Bigl( o_u + \sum_c m_u(c)
+        \frac{\sum_e \rho_u(e) \, w_u(e) \, v_u(e)}{\sum_e \rho_u(e) \, w_u(e)} \Bigr)
 
-with the probabilities of ``parents_worth``, given that e is a parent at t', and that it
-is one only if it has been mentioned since t. Parents, and tokens at which they are
-used, are taken to be independent; that is a guess, and weights correct it.
+with o, m, w and v as ``Derivable`` has them, and rho = 1 of the entities in E that are
+still remembered at u and of the last mention c, of others how probable their mention
+between now and u is. Entities that stand for each other are so counted once. Tokens at
+which parents are used are taken to be independent; that is a guess, and weights
+correct it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lm_latent_eval.inference.ragged import distinct_pairs
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
+from lm_latent_eval.models.kglm.mention_chain import (
+    LEAST,
+    Derivable,
+    tokens_of,
+)
+
+MOST_ROWS = 1 << 14
+"""Mentions that are weighed at once."""
+
+
+class Parents(NamedTuple):
+    """What parents pay, times what they weigh, and what they weigh: (..., 2) each."""
+
+    every: Tensor
+    """All but last mentions, (R, J, 2)."""
+    last: Tensor
+    """What each last mention adds, (R, J, L, 2); 0 of those that are in ``every``."""
+
+
+class Ahead(NamedTuple):
+    """J tokens of each of B texts at which it matters who the parents are."""
+
+    distance: Tensor
+    """From the next token, (B, J)."""
+    tokens: Derivable
+    share: Tensor
+    """What states pay and weigh, beyond what is expected, as parents, (B, S, J, 2)."""
+    expected: Parents
+    """By mentions that may be, without those of a walk, (B, ...)."""
+
+    @classmethod
+    def of(cls, distance: Tensor, tokens: Derivable, absent: Tensor) -> Ahead:
+        """Expect what is mentioned if not ``absent``, a probability, (B, J, S)."""
+        share = torch.stack([tokens.weight * tokens.paid, tokens.weight], -1)
+        more = absent[..., None] * share
+        place = tokens.last[..., None].expand(-1, -1, -1, 2)
+        every = (share - more).sum(2) + tokens.unknown
+        expected = Parents(every, more.gather(2, place))
+        return cls(distance, tokens, more.transpose(1, 2).contiguous(), expected)
+
+    def log_prob(self, text: Tensor, parents: Parents) -> Tensor:
+        """Return log p of tokens with some parents, relative, (R, J) nats."""
+        paid, weight = (parents.every[..., None, :] + parents.last).unbind(-1)
+        value = paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
+        derived = (self.tokens.mass[text] * value).sum(-1)
+        return (self.tokens.otherwise[text] + derived).clamp_min(LEAST).log()
+
+    def is_last(self, text: Tensor, state: Tensor) -> Tensor:
+        """Tell which of the last mentions are of some states, (n, J, L)."""
+        return self.tokens.last[text] == state[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -36,35 +90,51 @@ class Gains:
     """By the entities that they remember, nats, (R,)."""
     most: Tensor
     """The most that one mention may add, nats, (R,)."""
-    key: Tensor
-    """row * N + node of the remembered entities, increasing, (M,)."""
-    gain: Tensor
-    """Of each, nats, (M,)."""
     text: Tensor
     """Of each walk, (R,)."""
-    table: ParentGains | None
-    """Of mentions at ``t``; None: they gain nothing."""
-    t: int
+    parents: Parents
+    log_prob: Tensor
+    """Of the tokens ahead, relative, nats, (R, J)."""
+    key: Tensor
+    """row * N + node of the remembered entities, increasing, (M,)."""
+    share: Tensor
+    """What each pays and weighs more than expected, (M, J, 2)."""
+    worth: ParentGains | None
+    """None: nothing is known of walks, and they gain nothing."""
+    ahead: Ahead | None
 
     @classmethod
     def nothing(cls, rows: int) -> Gains:
         """Return those of walks of which nothing is known."""
-        zero, none = torch.zeros(rows), torch.zeros(0, dtype=torch.long)
-        return cls(zero, zero, none, zero[:0], none, None, 0)
+        zero, none = torch.zeros(rows), torch.zeros(0)
+        parents = Parents(none, none)
+        return cls(zero, zero, none, parents, none, none, none, None, None)
 
     def mentioned(self, row: Tensor, node: Tensor) -> Tensor:
         """Return what mentions of nodes by some walks add, elementwise, (n,) nats.
 
         An entity that is remembered already stays for longer.
         """
-        if self.table is None:
+        if self.worth is None:
             return self.total.new_zeros(len(row))
-        gain = self.table.mentioned(self.t, self.text[row], node)
-        if not len(self.key):
-            return gain
-        wanted = row * self.table.num_nodes + node
-        place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
-        return gain - torch.where(self.key[place] == wanted, self.gain[place], 0.0)
+        parts = zip(row.split(MOST_ROWS), node.split(MOST_ROWS), strict=True)
+        return torch.cat([self._mentioned(*part) for part in parts])
+
+    def _mentioned(self, row: Tensor, node: Tensor) -> Tensor:
+        assert self.worth is not None
+        assert self.ahead is not None
+        text = self.text[row]
+        state = self.worth.states(text, node)
+        more = self.ahead.share[text, state]
+        if len(self.key):
+            wanted = row * self.worth.num_nodes + node
+            place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
+            known = self.key[place] == wanted
+            more = more - self.share[place] * known[:, None, None]
+        mine = self.ahead.is_last(text, state)[..., None]
+        every, last = (part[row] for part in self.parents)
+        parents = Parents(every + more, last.masked_fill(mine, 0.0))
+        return (self.ahead.log_prob(text, parents) - self.log_prob[row]).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -73,10 +143,7 @@ class ParentGains:
 
     log_absent: Tensor
     """Log p that no mention of a state begins before a token, (B, T + 1, S)."""
-    without: Tensor
-    """The text's probability if a state is no parent at t, relative, (B, T, S)."""
-    present: Tensor
-    """And if it is one, (B, T, S)."""
+    tokens: Derivable
     key: Tensor
     """b N + node of the states, increasing, (B S,)."""
     state: Tensor
@@ -85,14 +152,13 @@ class ParentGains:
     """W, how many tokens an entity stays a candidate."""
     num_nodes: int
     """N."""
-    _tables: dict[int, Tensor] = field(default_factory=dict)
+    _ahead: dict[int, tuple[Ahead, Ahead]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         log_absent: Tensor,
-        without: Tensor,
-        present: Tensor,
+        tokens: Derivable,
         nodes: Tensor,
         cutoff: int,
         num_nodes: int,
@@ -101,20 +167,7 @@ class ParentGains:
         text = torch.arange(len(nodes))[:, None]
         key, order = (text * num_nodes + nodes).flatten().sort(stable=True)
         state = order % nodes.shape[1]
-        return cls(log_absent, without, present, key, state, cutoff, num_nodes)
-
-    def at(self, t: int) -> Tensor:
-        """Return what a state is worth from t on that stays n tokens, (B, S, W + 1)."""
-        if t not in self._tables:
-            end = min(t + self.cutoff, self.without.shape[1])
-            since = self.log_absent[:, t:end] - self.log_absent[:, t, None]
-            without, present = self.without[:, t:end], self.present[:, t:end]
-            perhaps = without + (present - without) * -torch.expm1(since)
-            gain = present.log() - perhaps.log()
-            padding = 0, 0, 1, self.cutoff - gain.shape[1]
-            self._tables.clear()
-            self._tables[t] = F.pad(gain, padding).cumsum(1).mT
-        return self._tables[t]
+        return cls(log_absent, tokens, key, state, cutoff, num_nodes)
 
     def after(self, t: int, text: Tensor, window: Tensor) -> Gains:
         """Return what walks gain after token t.
@@ -126,21 +179,58 @@ class ParentGains:
         """
         row, place = (window != NO_ENTITY).nonzero(as_tuple=True)
         row, node, which = distinct_pairs(row, window[row, place], self.num_nodes)
-        last = torch.zeros_like(row).scatter_reduce(0, which, place, "amax")
-        table = self.at(t + 1)
-        gain = table[text[row], self._states(text[row], node), last]
-        nothing = gain.new_zeros(len(text))
-        total = nothing.index_add(0, row, gain)
-        least = nothing.scatter_reduce(0, row, gain, "amin")
-        most = table[..., -1].amax(1).clamp_min(0.0)[text] - least
+        stays = torch.zeros_like(row).scatter_reduce(0, which, place, "amax")
+        ahead, owner = self.ahead(t + 1)[0], text[row]
+        state = self.states(owner, node)
+        remembered = ahead.distance[owner] < stays[:, None]
+        share = ahead.share[owner, state] * remembered[..., None]
+        every, last = (part[text] for part in ahead.expected)
+        every = every.index_add(0, row, share)
+        mine = ahead.is_last(owner, state) & remembered[..., None]
+        pair, token, place = mine.nonzero(as_tuple=True)
+        last[row[pair], token, place] = 0.0
         key = row * self.num_nodes + node
-        return Gains(total, most, key, gain, text, self, t)
+        return self._gains(text, Parents(every, last), key, share, ahead)
 
-    def mentioned(self, t: int, text: Tensor, node: Tensor) -> Tensor:
-        """Return what a mention of nodes at t is worth, elementwise, (n,) nats."""
-        return self.at(t + 1)[text, self._states(text, node), self.cutoff]
+    def expected_after(self, t: int) -> Gains:
+        """Return what one walk of each text gains after token t.
 
-    def _states(self, text: Tensor, node: Tensor) -> Tensor:
+        What it has mentioned is as probable as the chain takes it to be.
+        """
+        text, nothing = torch.arange(len(self.log_absent)), torch.arange(0)
+        _walks, ahead = self.ahead(t + 1)
+        share = ahead.share[nothing, nothing]
+        return self._gains(text, ahead.expected, nothing, share, ahead)
+
+    def _gains(
+        self, text: Tensor, parents: Parents, key: Tensor, share: Tensor, ahead: Ahead
+    ) -> Gains:
+        log_prob = ahead.log_prob(text, parents)
+        total = log_prob.sum(-1)
+        most = ahead.tokens.at_most.log().sum(-1)[text] - total
+        return Gains(total, most, text, parents, log_prob, key, share, self, ahead)
+
+    def ahead(self, t: int) -> tuple[Ahead, Ahead]:
+        """Return the tokens from t on that parents of now may change.
+
+        Returns:
+            As walks see them, of which it is known what they have mentioned before t,
+            and as it is expected of all walks.
+        """
+        if t not in self._ahead:
+            self._ahead.clear()
+            distance, tokens = self.tokens.ahead(t, self.cutoff)
+            token = distance + t
+            until = tokens_of(self.log_absent, token)
+            before = tokens_of(self.log_absent, (token - self.cutoff).clamp_min(0))
+            since = self.log_absent[:, t, None]
+            self._ahead[t] = (
+                Ahead.of(distance, tokens, (until - since).exp()),
+                Ahead.of(distance, tokens, (until - before).exp()),
+            )
+        return self._ahead[t]
+
+    def states(self, text: Tensor, node: Tensor) -> Tensor:
         """Return the states of nodes; the first, which gains nothing, of others."""
         wanted = text * self.num_nodes + node
         place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)

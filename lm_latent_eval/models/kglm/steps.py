@@ -247,7 +247,9 @@ class WalkSteps:
             return Ordered(log_prob, entity, log_prob)
         text = torch.arange(len(entity))[:, None].expand_as(entity)
         node = self.walk.graph.node_of_entity[entity]
-        worth = log_prob + self.gains.mentioned(t, text, node)
+        worth = log_prob + self.gains.expected_after(t).mentioned(
+            text.flatten(), node.flatten()
+        ).view_as(log_prob)
         order = ranks(worth).sort(dim=1, descending=True, stable=True).indices
         return Ordered(*(x.gather(1, order) for x in (log_prob, entity, worth)))
 

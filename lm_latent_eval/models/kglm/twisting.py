@@ -14,12 +14,12 @@ one c of any of these, or after none:
 
 In the last sum n runs over the candidates alone: an edge to any other node leads
 nowhere. The words' probabilities are p's own, and so are the mention types', but that
-DERIVED keeps its share where p has nobody to derive from, as before any mention. The
-entity that a DERIVED mention names, which depends on the walk so far, follows from the
-last node alone and from what the text says of others (``ExpectedParents``): first, to
-find out who they are, from a chain in which it is any of the C candidates alike, then,
-some rounds, from the chain with the parents so far: a mean field. So the sums are exact
-for these chains, and for p a guess: it is a proposal's to be corrected by weights.
+DERIVED keeps its share where all that was mentioned is too long ago. The entity that a
+DERIVED mention names, which depends on the walk so far, follows from the last node
+alone and from what the text says of others (``ExpectedParents``): first, to find out
+who they are, from a chain in which it is any of the C candidates alike, then, some
+rounds, from the chain with the parents so far: a mean field. So the sums are exact for
+these chains, and for p a guess: it is a proposal's to be corrected by weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
 words to come. Nothing is learned, and no gradient goes through the twist. Source: the
@@ -48,10 +48,11 @@ from lm_latent_eval.models.kglm.latents import Mention, NextStep
 from lm_latent_eval.models.kglm.mention_chain import (
     Ahead,
     Costs,
+    Derivable,
     backward,
     beginnings,
+    derivable,
     log_absent,
-    parents_worth,
     recent_mentions,
 )
 from lm_latent_eval.models.kglm.parent_gains import ParentGains
@@ -71,9 +72,9 @@ LINKED, HUB = 64, 256
 """The most nodes of a text that only an edge suggests, and the most edges of a node
 that suggests them."""
 
-ROUNDS = 3
-"""How often the expected parents are found again, from the chain that they make. Of 1,
-2, 3 and 5, beams of 400 found most with 3, in texts that fit the model badly."""
+ROUNDS = 1
+"""How often the expected parents are found again, from the chain that they make. Beams
+find as much with 1, 3 and 5, in texts that fit the model badly, and less with none."""
 
 OTHERS = 8
 """Nodes that stand for all others at a position: the most probable NEW entities."""
@@ -198,7 +199,7 @@ def twisted_walks(
         that is no candidate, nats, on the host, (B, T).
     """
     states = Candidates.of(batch, walk.graph)
-    costs = _costs(walk, batch, words, states)
+    costs = _costs(walk, batch, words, states, cutoff if follows else 0)
     anybody = ExpectedParents.anybody(costs.word)
     begun = beginnings(costs, anybody, *backward(costs, batch.length, anybody))
     recent = recent_mentions(log_absent(begun), cutoff)
@@ -217,23 +218,24 @@ def twisted_walks(
         twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
         return replace(walk, twist=twist, expected=expected)
 
-    worth = parents_worth(costs, parents, psi, beta)
-    inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
-    outside = sent(~inside, absent.device)[..., None]
-    absent, without, present, other_word = fetched(
-        absent,
-        *(value.masked_fill(outside, 1.0) for value in worth),
-        costs.word[..., -1],
+    absent, other_word, *tokens = fetched(
+        absent, costs.word[..., -1], *derivable(costs, parents, psi, beta)
     )
+    inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
     gains = ParentGains.of(
-        absent, without, present, nodes, cutoff, walk.graph.num_nodes
+        absent, Derivable(*tokens).only(inside), nodes, cutoff, walk.graph.num_nodes
     )
     return twisted(FURTHEST), twisted(FURTHEST_SEARCHED), gains, other_word
 
 
 def _costs(
-    walk: NextStep, batch: TokenBatch, words: WordScorer, states: Candidates
+    walk: NextStep,
+    batch: TokenBatch,
+    words: WordScorer,
+    states: Candidates,
+    known: int,
 ) -> Costs:
+    """Score every state; for ``known`` tokens, something from before may be derived."""
     shape = (*batch.targets.shape, states.node.shape[1])
     position, device = torch.arange(batch.targets.numel()), batch.targets.device
     places = position.view(*shape[:2], 1).expand(shape)
@@ -266,14 +268,17 @@ def _costs(
     candidate = widened(sent(F.pad(states.used[:, 1:], (1, 1)), device))
     derived = candidate / candidate.sum(-1, keepdim=True).clamp_min(1)
     scores = widened(walk.scores.mention).view(*shape[:2], len(Mention))
-    none_to_continue = scores.clone()
-    none_to_continue[..., Mention.CONTINUE] = -torch.inf
+    after_none = scores.clone()
+    after_none[..., Mention.CONTINUE] = -torch.inf
+    first = after_none.clone()
+    first[:, known:, Mention.DERIVED] = -torch.inf
     return Costs(
         torch.cat([word, other_word[..., None]], -1),
         torch.cat([new, other_new[..., None]], -1),
         derived.log(),
         scores.log_softmax(-1),
-        none_to_continue.log_softmax(-1),
+        after_none.log_softmax(-1),
+        first.log_softmax(-1),
     )
 
 
