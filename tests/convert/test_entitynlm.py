@@ -63,22 +63,22 @@ def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys)
     number = checkpoint.tokenizer.tokenizer.token_to_id
     assert [number(mark) for mark in MARKS] == [0, 1, 2, 3]
 
-    for case in [c for c in CASES if c["model"] == name]:
+    def log_prob(of, case):
         document = [number(WORDS[i]) for i in case["tokens"]]
         batch = TokenBatch.collate([document[1:]], first=document[0])
-        chains = reference.chains(case["z"])
-        log_p = model.log_joint(model.encode(batch), chains).item()
-        assert abs(log_p - case["p"]["logp"]) < TOLERANCE
-        q = model.proposal("peeking")
-        log_q = q.log_prob(q.encode(batch), chains).item()
-        assert abs(log_q - case["q"]["logq_forward"]) < TOLERANCE
+        score = of.log_joint if of is model else of.log_prob
+        return score(of.encode(batch), reference.chains(case["z"])).item()
+
+    peeking, nonpeeking = map(model.proposal, ("peeking", "nonpeeking"))
+    for case in CASES:
+        if case["model"] == name:
+            assert abs(log_prob(model, case) - case["p"]["logp"]) < TOLERANCE
+            off = log_prob(peeking, case) - case["q"]["logq_forward"]
+            assert abs(off) < TOLERANCE
     for case in reference.numbers()["nonpeeking"]["cases"]:
         if case["model"] == name:
-            document = [number(WORDS[i]) for i in case["tokens"]]
-            batch = TokenBatch.collate([document[1:]], first=document[0])
-            q = model.proposal("nonpeeking")
-            log_q = q.log_prob(q.encode(batch), reference.chains(case["z"])).item()
-            assert abs(log_q - case["logq_nonpeeking"]) < TOLERANCE
+            off = log_prob(nonpeeking, case) - case["logq_nonpeeking"]
+            assert abs(off) < TOLERANCE
 
 
 def test_sentences_are_lines(tmp_path):
@@ -98,43 +98,30 @@ def test_without_trained_proposals_p_proposes(tmp_path):
     assert q.log_prob(q.encode(batch), chains).isfinite().all()
 
 
-def damaged(contents, old: bytes, new: bytes):
-    return {name: data.replace(old, new) for name, data in contents.items()}
+def damaged(old: bytes, new: bytes):
+    return {name: data.replace(old, new) for name, data in archive("A").items()}
 
 
-@pytest.mark.parametrize(
-    ("p", "qs", "message"),
-    [
-        (archive("A", proposal=True), [], "it is no generative EntityNLM"),
-        (
-            archive("A"),
-            [archive("B", proposal=True)],
-            "asks for .* as our proposals.peek",
-        ),
-        (
-            archive("A"),
-            [archive("A", proposal=True, words=SHUFFLED)],
-            "the proposal belongs to another model",
-        ),
-        (
-            damaged(archive("A"), b"_rnn._rnns.0", b"_rnn._runs.0"),
-            [],
-            "it is no EntityNLM of the ACL 2020 code",
-        ),
-        (
-            damaged(archive("A"), b"_entity_type", b"_entity_kind"),
-            [],
-            "code before it are other models",
-        ),
-    ],
-)
-def test_a_wrong_archive_is_refused(tmp_path, capsys, p, qs, message):
-    path = write_directory(tmp_path / "p", p)
-    command = ["convert", "entitynlm", "--archive", str(path)]
-    for i, q in enumerate(qs):
-        command += ["--proposal", str(write_directory(tmp_path / f"q{i}", q))]
+OTHER = archive("A", proposal=True, words=SHUFFLED)
+WRONG = {
+    "no generative EntityNLM": [archive("A", proposal=True)],
+    "our proposals.peek": [archive("A"), archive("B", proposal=True)],
+    "proposal belongs to another model": [archive("A"), OTHER],
+    "no EntityNLM of the ACL 2020": [damaged(b"_rnn._rnns.0", b"_rnn._runs.0")],
+    "before it are other models": [damaged(b"_entity_type", b"_entity_kind")],
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_archive_is_refused(tmp_path, capsys, message):
+    path, *proposals = (
+        write_directory(tmp_path / f"a{n}", contents)
+        for n, contents in enumerate(WRONG[message])
+    )
     with pytest.raises(ValueError, match=message):
-        convert(path, tmp_path / "out", proposals=command[5::2])
+        convert(path, tmp_path / "out", proposals=proposals)
+    command = ["convert", "entitynlm", "--archive", str(path)]
+    command += [part for q in proposals for part in ("--proposal", str(q))]
     assert main([*command, "--output", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -156,7 +156,7 @@ BAD_TENSORS = {
     "numbers that are none": (tensor([1], [1], numbers=b"N"), "no numbers"),
     "numbers of no known kind": (
         tensor([1], [1], numbers=storage(b"ComplexFloatStorage")),
-        "asks for torch.ComplexFloatStorage",
+        "asks for torch.Complex",
     ),
 }
 
