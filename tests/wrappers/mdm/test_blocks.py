@@ -21,6 +21,7 @@ from lm_latent_eval.wrappers.mdm.orders import PLAIN
 from lm_latent_eval.wrappers.mdm.targets import Blocks, TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import NAMES, RULES, Unmasking
 from tests.means import mean_is, weights_are_of
+from tests.wrappers import asking
 from tests.wrappers.mdm import tiny
 from tests.wrappers.mdm.listed import MASK, WORDS, Listed
 
@@ -95,16 +96,11 @@ def test_what_options_share_is_read_once():
     assert total == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Unmasking("any_order", 2),
-        Unmasking("low_confidence"),
-        Unmasking("low_confidence", 2),
-        Unmasking("low_confidence", 1, 0.4),
-    ],
-    ids=str,
-)
+DRAWN = [Unmasking("any_order", 2), Unmasking("low_confidence", 1, 0.4)]
+DRAWN += [Unmasking("low_confidence", k) for k in (1, 2)]
+
+
+@pytest.mark.parametrize("rule", DRAWN, ids=str)
 def test_paths_are_drawn_without_bias(rule):
     """All weights of four tokens, to five standard errors of each text's mean."""
     network, number = Listed(4, seed=3), 6000
@@ -136,8 +132,7 @@ def model():
 
 
 def scored(model, text=TEXT, **options):
-    [answer] = model.scorer(options, quiet=True).score_texts([Query(0, "q", text)])
-    return answer.estimate
+    return asking.estimate(model.scorer(options, quiet=True), text)
 
 
 def test_the_process_of_blocks_is_bounded_from_both_sides(model):
@@ -148,8 +143,7 @@ def test_the_process_of_blocks_is_bounded_from_both_sides(model):
     number = 60
     how = {"estimator": "is", "num_samples": 4, "bounds": "both", "block_length": 4}
     scorer = model.scorer(how, quiet=True)
-    copies = [Query(n, f"q/{n}", TEXT) for n in range(number)]
-    each = [answer.estimate for answer in scorer.score_texts(copies)]
+    each = [a.estimate for a in asking.answers(scorer, *[TEXT] * number)]
     low, high = (
         torch.tensor(values, dtype=torch.float64)
         for values in zip(*((e.log_evidence, e.upper) for e in each), strict=True)
@@ -258,7 +252,7 @@ GREEDY = GenerationOptions((), 6, 0.0)
 
 def written(model, how=GREEDY, contexts=("the fox",), **options):
     scorer = model.scorer(options, quiet=True)
-    asked = [(Query(n, f"q/{n}", "", c), how) for n, c in enumerate(contexts)]
+    asked = [(Query(n, f"text/{n}", "", c), how) for n, c in enumerate(contexts)]
     found = dict(scorer.generate(asked))
     return [found[n] for n in range(len(contexts))]
 
@@ -274,14 +268,13 @@ def written(model, how=GREEDY, contexts=("the fox",), **options):
     ids=str,
 )
 def test_what_is_written_surely_is_greedy(model, how):
-    (text,) = written(model, **{"block_length": 6, **how})
-    scorer = model.scorer({"block_length": 6, **how}, quiet=True)
-    (answer,) = scorer.score_continuations([Query(0, "q", text, "the fox")])
-    assert answer.is_greedy
+    how = {"block_length": 6, **how}
+    (text,) = written(model, **how)
     other = "Bo" if text.split()[0] != "Bo" else "Ada"
-    changed = " ".join([other, *text.split()[1:]])
-    (answer,) = scorer.score_continuations([Query(0, "q", f" {changed}", "the fox")])
-    assert not answer.is_greedy
+    changed = " ".join(["", other, *text.split()[1:]])
+    scorer = model.scorer(how, quiet=True)
+    both = asking.answers(scorer, text, changed, context="the fox")
+    assert [answer.is_greedy for answer in both] == [True, False]
 
 
 def test_chance_follows_the_query_and_its_temperature(model):

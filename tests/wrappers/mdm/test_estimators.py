@@ -12,11 +12,11 @@ import torch
 
 from lm_latent_eval.estimators import MissedSupportError, certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm import estimators, orders
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from tests.means import mean_is, weights_are_of
+from tests.wrappers import asking
 from tests.wrappers.mdm import tiny
 
 SIX = TargetTokens((tiny.BEGIN, 5), (6, 7, 8, 5, 9, 10), (tiny.END,))
@@ -201,24 +201,21 @@ def model(network):
 def test_a_text_that_is_never_written_is_named(rules_out, options, text):
     scorer = model(rules_out).scorer({**options, "logit_shift": 0}, quiet=True)
     reason = r"text/1 \(.*Bo.*probability of zero"
-    queries = [Query(1, "text/1", text), Query(0, "text/0", "saw Ada")]
-    after = [Query(1, "text/1", f" {text}", "saw"), Query(0, "text/0", " Ada", "saw")]
     for score, asked in (
-        (scorer.score_texts, queries),
-        (scorer.score_continuations, after),
+        (scorer.score_texts, asking.queries("saw Ada", text)),
+        (scorer.score_continuations, asking.queries(" Ada", f" {text}", context="saw")),
     ):
         found = []
         with pytest.raises(MissedSupportError, match=reason):
-            for answer in score(asked):
-                found.append(answer.index)
+            found.extend(answer.index for answer in score(asked[::-1]))
         assert found == [0], "the other one is scored"
 
 
 def test_a_bound_that_is_no_number_says_what_is_one(rules_out):
-    queries = [Query(0, "text/0", "the fox saw")]
-    bounded = model(rules_out).scorer({"estimator": "elbo"}, quiet=True)
+    bounded, drawn = (
+        model(rules_out).scorer({"estimator": estimator}, quiet=True)
+        for estimator in ("elbo", "is")
+    )
     with pytest.raises(MissedSupportError, match=r"text/0.*some of the masks.*=is"):
-        list(bounded.score_texts(queries))
-    drawn = model(rules_out).scorer({"estimator": "is"}, quiet=True)
-    [answer] = drawn.score_texts(queries)
-    assert math.isfinite(answer.estimate.log_evidence)
+        asking.estimate(bounded, "the fox saw")
+    assert math.isfinite(asking.estimate(drawn, "the fox saw").log_evidence)

@@ -23,10 +23,10 @@ from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.networks.masked import BlockCausal, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from tests import tiny_causal
 from tests.tiny_checkpoint import rolling
+from tests.wrappers import asking
 from tests.wrappers.mdm import own_code, tiny
 
 # peft asks networks what transformers will not say for ever.
@@ -65,9 +65,8 @@ def test_masked_lms_of_transformers(kind, framed):
     network = tiny.network(kind, framed=framed)
     marks = ((tiny.BEGIN,), (tiny.END,)) if framed else ()
     scorer = MaskedDiffusion(network).scorer({"estimator": "exact"}, quiet=True)
-    (answer,) = scorer.score_texts([Query(0, "text", TEXT)])
-    wanted = exact(network.model, *marks)
-    assert answer.estimate.log_evidence == pytest.approx(wanted, abs=1e-9)
+    found = asking.estimate(scorer, TEXT).log_evidence
+    assert found == pytest.approx(exact(network.model, *marks), abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["llada", "mdlm", "Dream"])
@@ -219,7 +218,8 @@ SEVEN, SEVEN_TOKENS = "the fox saw Ada . a Bo", (5, 6, 7, 8, 10, 11, 9)
 BLOCK = 3
 
 
-def qwen():
+@pytest.fixture(scope="module")
+def decoder():
     config = Qwen3Config(
         vocab_size=len(tiny.VOCABULARY),
         hidden_size=8,
@@ -231,11 +231,6 @@ def qwen():
         max_position_embeddings=20,
     )
     return tiny.lopsided(Qwen3ForCausalLM(config), spread=0.5)
-
-
-@pytest.fixture(scope="module")
-def decoder():
-    return qwen()
 
 
 def scores(model, tokens):
@@ -281,10 +276,8 @@ def scorer_of(model, **options):
 @pytest.mark.parametrize("context", ["", "the fox saw Ada"])
 def test_a_decoder_is_read_block_by_block(decoder, context, shift):
     """Of a context's last block what is left is predicted, given the rest of it."""
-    query = Query(0, "q", SEVEN.removeprefix(context), context)
-    scorer = scorer_of(decoder, logit_shift=shift)
-    score = scorer.score_continuations if context else scorer.score_texts
-    [answer] = score([query])
+    scorer, text = scorer_of(decoder, logit_shift=shift), SEVEN.removeprefix(context)
+    [answer] = asking.answers(scorer, text, context=context)
     # Shifted scores of a text's first token are those of the one that begins it.
     tokens, given = (tiny.BEGIN,) * shift + SEVEN_TOKENS, shift + len(context.split())
     wanted = log_p(decoder, tokens, given, shift)
@@ -296,39 +289,23 @@ def test_a_decoder_is_read_block_by_block(decoder, context, shift):
 
 def test_what_options_share_is_read_once(decoder):
     """Tokens that the network reads: a context of six, and four options of three."""
-    read = []
-    model = qwen()
-    forward = model.forward
-
-    def counting(input_ids, **more):
-        read.append(input_ids.numel())
-        return forward(input_ids=input_ids, **more)
-
-    model.forward = counting
-    scorer = scorer_of(model)
-    read.clear()
-    context = "the fox saw Ada . a"
+    scorer, context = scorer_of(decoder), "the fox saw Ada . a"
     options = [" Bo saw the", " Bo saw a", " Ada saw the", " the Bo ."]
-    asked = [Query(n, f"q/{n}", text, context) for n, text in enumerate(options)]
-    found = list(scorer.score_continuations(asked))
-    assert len(found) == 4
-    rows = (sum(read) - 6) / 3
+    with asking.watched(decoder) as shapes:
+        answers = asking.answers(scorer, *options, context=context)
+    rows = (sum(rows * tokens for rows, tokens in shapes) - 6) / 3
     # Seven sets each; all masked is one of all, and some pairs share more of them.
     assert rows <= 4 * 6 + 1
-    alone = [
-        next(scorer_of(decoder).score_continuations([each])).estimate.log_evidence
-        for each in asked
-    ]
-    together = {answer.index: answer.estimate.log_evidence for answer in found}
-    assert [together[n] for n in range(4)] == pytest.approx(alone, abs=1e-10)
+    alone = [asking.estimate(scorer, each, context).log_evidence for each in options]
+    together = [answer.estimate.log_evidence for answer in answers]
+    assert together == pytest.approx(alone, abs=1e-10)
 
 
 def test_what_is_written_is_greedy(decoder):
-    how = {"unmasking": "confidence"}
-    scorer = scorer_of(decoder, **how)
-    greedy = GenerationOptions((), 5, 0.0)
-    [(_, text)] = scorer.generate([(Query(0, "q", "", "the fox"), greedy)])
-    [answer] = scorer.score_continuations([Query(0, "q", text, "the fox")])
+    scorer, context = scorer_of(decoder, unmasking="confidence"), "the fox"
+    [empty], greedy = asking.queries("", context=context), GenerationOptions((), 5, 0.0)
+    [(_, text)] = scorer.generate([(empty, greedy)])
+    [answer] = asking.answers(scorer, text, context=context)
     assert answer.is_greedy
 
 
@@ -410,11 +387,10 @@ def test_what_is_rounded_is_not_called_exact(estimator):
     """A text of one token has one order, and short ones have few sets of masks."""
     network = in_float32()
     texts = ["Ada", "the fox"][: 2 if estimator == "elbo" else 1]
-    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
 
     def bounds(network):
         scorer = MaskedDiffusion(network).scorer({"estimator": estimator}, quiet=True)
-        estimates = [answer.estimate for answer in scorer.score_texts(queries)]
+        estimates = [answer.estimate for answer in asking.answers(scorer, *texts)]
         return [(e.bound, e.stderr) for e in estimates]
 
     sure = {Bound.EXACT, Bound.STRICT_LOWER}
@@ -429,10 +405,13 @@ def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
     mixed = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
     lm = LatentMDM(pretrained=tmp_path, num_samples=8, **mixed)
     assert lm.fingerprint["dtype"] == "torch.bfloat16"
-    query = [Query(0, "text/0", "the fox saw Ada")]
-    [answer] = lm._scorer.score_texts(query)
     mixed = replace(network, mixed_precision=torch.bfloat16)
-    [expected] = MaskedDiffusion(mixed).scorer({"num_samples": 8}).score_texts(query)
-    [exact] = MaskedDiffusion(network).scorer({"num_samples": 8}).score_texts(query)
-    found = answer.estimate.log_evidence
-    assert found == expected.estimate.log_evidence != exact.estimate.log_evidence
+    scorers = (
+        lm._scorer,
+        *(
+            MaskedDiffusion(each).scorer({"num_samples": 8})
+            for each in (mixed, network)
+        ),
+    )
+    found, expected, exact = (asking.estimate(s, TEXT).log_evidence for s in scorers)
+    assert found == expected != exact

@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from tests.conftest import PROJECT
+from tests.wrappers import asking
 from tests.wrappers.mdm import tiny
 
 EXAMPLE = PROJECT / "examples" / "diffusion"
@@ -43,9 +43,8 @@ def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
         there, here = (
             opened(f) for f in (remote, lambda x: network(input_ids=x).logits.float())
         )
-        asked = [Query(0, "a", "the fox saw Ada"), Query(1, "b", "Bo saw")]
         found, wanted = (
-            {a.index: a.estimate.log_evidence for a in s.score_texts(asked)}
+            [a.estimate.log_evidence for a in asking.answers(s, "the fox saw", "Bo")]
             for s in (there, here)
         )
     finally:

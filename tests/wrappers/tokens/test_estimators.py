@@ -16,10 +16,10 @@ from tokenizers import processors
 
 from lm_latent_eval.estimators import Bound, MissedSupportError
 from lm_latent_eval.scoring.answer import MissedTextsError
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.means import weights_are_of
+from tests.wrappers import asking
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
 
@@ -42,15 +42,9 @@ def end(request):
     return request.param
 
 
-def answers(model, texts=TEXTS, contexts=None, batch_size=None, **options):
+def answers(model, texts=TEXTS, batch_size=None, **options):
     scorer = model.scorer(options, batch_size=batch_size, quiet=True)
-    contexts = contexts or [""] * len(texts)
-    queries = [
-        Query(n, f"text/{n}", text, context)
-        for n, (text, context) in enumerate(zip(texts, contexts, strict=True))
-    ]
-    ask = scorer.score_continuations if any(contexts) else scorer.score_texts
-    return sorted(ask(queries), key=lambda answer: answer.index)
+    return asking.answers(scorer, *texts)
 
 
 @pytest.fixture
@@ -98,15 +92,8 @@ def exact(model, end="none", texts=TEXTS, banned=()):
 def test_a_proposal_is_a_distribution_over_all_of_them(
     model, end, proposal, temperature
 ):
-    scorer = model.scorer(
-        {
-            "estimator": "exact",
-            "proposal": proposal,
-            "temperature": temperature,
-            "end": end,
-        },
-        quiet=True,
-    )
+    options = {"estimator": "exact", "proposal": proposal, "end": end}
+    scorer = model.scorer({**options, "temperature": temperature}, quiet=True)
     pieces = [scorer._whole_texts.cut(text)[0] for text in TEXTS]
     for one in scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces)):
         assert len(one.found) == one.stretch.lattice.num_segmentations > 5
@@ -122,24 +109,13 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
 def test_estimates_are_unbiased(never, estimator, proposal, temperature, banned):
     """Of filters and of draws beside a small beam, many runs of few."""
     model = never(*banned)
-    few = {"is": 10_000, "smc": 10, "mixed": 4}[estimator]
+    few, times = {"is": (10_000, 1), "smc": (10, 300), "mixed": (4, 300)}[estimator]
     end = "none" if banned else "prefix"
-    runs = answers(
-        model,
-        [TEXT] * (1 if estimator == "is" else 300),
-        end=end,
-        estimator=estimator,
-        proposal=proposal,
-        temperature=temperature,
-        num_samples=few,
-        batch_size=2000,
-    )
+    how = {"estimator": estimator, "num_samples": few, "end": end}
+    how |= {"proposal": proposal, "temperature": temperature}
+    runs = [a.estimate for a in answers(model, [TEXT] * times, batch_size=2000, **how)]
     [truth] = exact(model, end, [TEXT], banned)
-    log_p = (
-        runs[0].estimate.log_weights
-        if estimator == "is"
-        else [run.estimate.log_evidence for run in runs]
-    )
+    log_p = [run.log_evidence for run in runs] if times > 1 else runs[0].log_weights
     weights_are_of(truth, log_p, 0.06)
 
 
@@ -164,43 +140,28 @@ def test_mixed_is_never_below_the_canonical_segmentation(model, end):
             assert answer.canonical <= answer.estimate.log_evidence
 
 
-def test_what_begins_alike_is_read_once(model, monkeypatch):
+def test_what_begins_alike_is_read_once(model):
     """Draws and beam of one text, and options of one question, share their rows."""
-    read = []
-    forward = model.network.model.forward
-
-    def counted(input_ids, **more):
-        read.append(len(input_ids))
-        return forward(input_ids, **more)
-
-    scorer = model.scorer(
-        {"estimator": "is", "num_samples": 500}, batch_size=1000, quiet=True
-    )
+    many = {"estimator": "is", "num_samples": 500}
+    scorer = model.scorer(many, batch_size=1000, quiet=True)
     [piece] = scorer._whole_texts.cut("ababab")
-    scores = scorer._walker.scores([piece])
-    monkeypatch.setattr(model.network.model, "forward", counted)
-    scorer._walks([piece], ["one"], scores)
-    assert sum(read) <= piece.lattice.num_prefixes
-    once = sum(read)
-    scorer._walks([piece, piece], ["one", "one"], scores)
-    assert sum(read) == 2 * once
+    scores, rows = scorer._walker.scores([piece]), []
+    for number in (1, 2):
+        with asking.watched(model.network.model) as shapes:
+            scorer._walks([piece] * number, ["one"] * number, scores)
+        rows.append(sum(row for row, _ in shapes))
+    assert rows[0] == rows[1] <= piece.lattice.num_prefixes
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_what_texts_ask_of_the_network(model, monkeypatch, number):
+def test_what_texts_ask_of_the_network(model, number):
     """A pass of their canonical tokens; then a call a token, of all of them together.
 
     Counted, never timed. When it gets cheaper, lower ``TOKENS_READ``.
     """
-    shapes, forward = [], model.network.model.forward
-
-    def watched(input_ids, **more):
-        shapes.append(tuple(input_ids.shape))
-        return forward(input_ids, **more)
-
-    monkeypatch.setattr(model.network.model, "forward", watched)
     texts = ["b" * n + "abbaabab" * 3 for n in range(number)]
-    answers(model, texts, num_samples=8, batch_size=64)
+    with asking.watched(model.network.model) as shapes:
+        answers(model, texts, num_samples=8, batch_size=64)
     once, *walk = shapes
     encode = model.network.tokenizer.encode
     assert once == (number, max(len(encode(text)) for text in texts))
@@ -266,9 +227,7 @@ def test_a_string_that_is_never_written_is_named(never, estimator):
     options = {"estimator": estimator, "num_samples": 10}
     scorer = never("a", "ab", "ba", "aab").scorer(options, quiet=True)  # b is left
     for context in ("", "bb"):
-        queries = [
-            Query(n, f"text/{n}", t, context) for n, t in enumerate(["bab", "bb"])
-        ]
+        queries = asking.queries("bab", "bb", context=context)
         score = scorer.score_continuations if context else scorer.score_texts
         found = []
         told = r"text/0.*probability of zero.*1 of 2 texts are scored"
@@ -291,7 +250,7 @@ def test_an_impossible_segmentation_leaves_no_room_in_a_beam(never):
     options = {"estimator": "mixed", "num_samples": 4}
     scorer = never().scorer(options, quiet=True)
     inside = 0
-    for _, [walk] in scorer.explore([Query(n, f"text/{n}", TEXT) for n in range(20)]):
+    for _, [walk] in scorer.explore(asking.queries(*[TEXT] * 20)):
         assert walk.pruned and any(spot.canonical for spot in walk.found)
         size = len(walk.stretch.scores)
         impossible = replace(walk.stretch, scores=(-math.inf,) * size)
