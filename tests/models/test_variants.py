@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,63 +20,45 @@ from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.reference import every_prefix
-from tests.test_laws import TINY_MODELS
+from tests.test_laws import TINY_MODELS, Tiny
+
+
+def variant(name: str, build: Callable[..., Any], **changes: Any) -> Tiny:
+    return replace(TINY_MODELS[name], build=build, **changes)
+
+
+FEW = partial(tiny_models.kglm, tiny_models.plain_graph(), spread=0.5)
 
 
 def loose_kglm() -> KGLM:
     """A KGLM that leaves mass on what cannot be, as the original does."""
-    kglm = tiny_models.kglm(tiny_models.plain_graph(), spread=0.5)
+    kglm = FEW()
     kglm.config.only_possible = False
     return kglm
 
 
-def endless(model, text):
-    return every_prefix(len(text))
-
-
-LOOSE = Normalization.BELOW_ONE
+ORIGINAL_RNNG = partial(tiny_rnng.tiny, only_possible=False, never_uttered=[])
+WITHOUT_ENDS = {
+    "latents": lambda model, text: every_prefix(len(text)),
+    "proposals": ("adapted", "prior"),
+    "reads_on": (),
+    "goes_on": True,
+}
+EXACT, LOOSE = Normalization.ONE, Normalization.BELOW_ONE
 VARIANTS = {
     "entitynlm-untied": (
-        replace(
-            TINY_MODELS["entitynlm"],
-            build=partial(tiny_entitynlm.entitynlm, tied=False),
-        ),
-        Normalization.ONE,
+        variant("entitynlm", partial(tiny_entitynlm.entitynlm, tied=False)),
+        EXACT,
     ),
-    "kglm-few-edges": (
-        replace(
-            TINY_MODELS["kglm"],
-            build=lambda: tiny_models.kglm(tiny_models.plain_graph(), spread=0.5),
-            proposals=("adapted", "prior"),
-        ),
-        Normalization.ONE,
-    ),
-    "kglm-loose": (
-        replace(TINY_MODELS["kglm"], build=loose_kglm),
-        LOOSE,
-    ),
+    "kglm-few-edges": (variant("kglm", FEW, proposals=("adapted", "prior")), EXACT),
+    "kglm-loose": (variant("kglm", loose_kglm), LOOSE),
     "nklm-loose": (
-        replace(
-            TINY_MODELS["nklm"], build=partial(tiny_nklm.nklm, only_possible=False)
-        ),
+        variant("nklm", partial(tiny_nklm.nklm, only_possible=False)),
         LOOSE,
     ),
-    "rnng-loose": (
-        replace(
-            TINY_MODELS["rnng"],
-            build=partial(tiny_rnng.tiny, only_possible=False, never_uttered=[]),
-        ),
-        LOOSE,
-    ),
+    "rnng-loose": (variant("rnng", ORIGINAL_RNNG), LOOSE),
     "rnng-endless": (
-        replace(
-            TINY_MODELS["rnng"],
-            build=partial(tiny_rnng.tiny, sentence_ends=False),
-            latents=endless,
-            proposals=("adapted", "prior"),
-            reads_on=(),
-            goes_on=True,
-        ),
+        variant("rnng", partial(tiny_rnng.tiny, sentence_ends=False), **WITHOUT_ENDS),
         None,
     ),
 }

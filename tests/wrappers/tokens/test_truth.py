@@ -11,6 +11,7 @@ from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.wrappers.tokens.encoding import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
+from tests.wrappers import asking
 
 LONGEST = 4
 
@@ -29,14 +30,13 @@ def kind(request):
     return SegmentedLM(network), tiny_causal.Listed(network, LONGEST + 1), letters
 
 
-def log_p(model, *texts, contexts=None, **options):
-    scorer = model.scorer({"estimator": "exact", **options}, quiet=True)
-    if contexts is None:
-        queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
-        return [a.estimate.log_evidence for a in scorer.score_texts(queries)]
-    pairs = enumerate(zip(texts, contexts, strict=True))
-    queries = [Query(n, "text", text, context) for n, (text, context) in pairs]
-    return [a.estimate.log_evidence for a in scorer.score_continuations(queries)]
+def exactly(model, **options):
+    return model.scorer({"estimator": "exact", **options}, quiet=True)
+
+
+def log_p(model, *texts, context="", **options):
+    found = asking.answers(exactly(model, **options), *texts, context=context)
+    return [answer.estimate.log_evidence for answer in found]
 
 
 def strings(kind, longest):
@@ -79,17 +79,14 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
         for n in range(1, len(text))
         if text[:n] in texts
     ]
+    queries = [Query(n, "text", *pair[::-1]) for n, pair in enumerate(pairs)]
     inside = 0
     for end, truth in truths(listed).items():
-        found = log_p(
-            model,
-            *[text for _, text in pairs],
-            contexts=[context for context, _ in pairs],
-            end=end,
-            context_tokens="all",
-        )
-        for (context, text), value in zip(pairs, found, strict=True):
+        scorer = exactly(model, end=end, context_tokens="all")
+        for answer in scorer.score_continuations(queries):
+            context, text = pairs[answer.index]
             expected = truth(context + text) / listed.prefix(context)
+            value = answer.estimate.log_evidence
             assert value == pytest.approx(math.log(expected), rel=1e-10)
             canonical = model.network.tokenizer.encode(context + text)
             borders = {listed.strings[tuple(canonical[:n])] for n in range(9)}
@@ -137,7 +134,7 @@ def test_continuations_of_a_context_have_one_condition(letters, end, context_tok
 def conditional(model, text, context, options):
     """Return p of a text after a context; 0 if nothing that is given goes on so."""
     try:
-        [found] = log_p(model, text, contexts=[context], **options)
+        [found] = log_p(model, text, context=context, **options)
     except ValueError as err:
         assert "context_tokens" in str(err)
         return 0.0
@@ -164,9 +161,7 @@ def test_what_is_given_is_what_listing_says(context, context_tokens, given, tail
     texts = ["".join(some) for some in itertools.product("ab", repeat=2)]
     joint = [tokenizer.encode(context + text)[: len(tokens)] for text in texts]
     assert tail or joint != [tokens] * 4, "premise"
-    found = log_p(
-        SegmentedLM(network), *texts, contexts=[context] * len(texts), **options
-    )
+    found = log_p(SegmentedLM(network), *texts, context=context, **options)
     for text, value in zip(texts, found, strict=True):
         expected = listed.border(tail + text) / listed.prefix(tail)
         assert value == pytest.approx(math.log(expected), rel=1e-10), text
@@ -181,7 +176,7 @@ def test_the_length_of_a_text_moves_no_window():
     assert len({one.context for one in found}) == 1
     assert [one.whole.given for one in found] == [(2,) * 11] * 3
     assert len(read(Query(0, "text", "b", "ab" * 11)).whole.given) == 9, "all of it"
-    with pytest.raises(ValueError, match=r"window of 16, .* leaves a quarter"):
+    with pytest.raises(ValueError, match="window of 16"):
         read(Query(0, "text", "b" * 5, context))
 
 
@@ -192,29 +187,23 @@ def test_a_special_token_across_the_end_of_a_context_is_refused():
     model = SegmentedLM(tiny_causal.network(tokenizer))
     assert tokenizer.encode("bab#aba") == [1, 7, 0], "premise"
     for context_tokens in (0, 8, "all"):
-        with pytest.raises(
-            ValueError, match=r"special tokens \(ab#ab\) across the end"
-        ):
-            log_p(model, "#aba", contexts=["bab"], context_tokens=context_tokens)
         options = {"context_tokens": context_tokens}
-        [inside] = log_p(model, "ab#aba", contexts=["b"], **options)
-        assert inside < 0
+        with pytest.raises(ValueError, match=r"tokens \(ab#ab\) across the end"):
+            log_p(model, "#aba", context="bab", **options)
+        assert log_p(model, "ab#aba", context="b", **options)[0] < 0
 
 
 def test_a_context_that_the_tokenizer_shortens_is_refused():
     model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
-    scorer = model.scorer({"estimator": "exact"}, quiet=True)
-    [answer] = scorer.score_continuations([Query(0, "one space", " a", "a")])
-    assert str(answer.estimate.bound) == "exact"
+    assert log_p(model, " a", context="a")[0] < 0
     with pytest.raises(ValueError, match=r"normalizer changes this context"):
-        [*scorer.score_continuations([Query(0, "two spaces", "  a", "a")])]
+        log_p(model, "  a", context="a")
 
 
 def test_canonical_tokens_that_write_another_string_bound_nothing():
     model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     scorer = model.scorer({"estimator": "canonical"}, quiet=True)
     bounds = {"": "exact", "a a": "strict lower", "a  a": "none", "\ud800": "none"}
-    queries = [Query(n, text, text) for n, text in enumerate(bounds)]
-    found = {a.index: a.estimate for a in scorer.score_texts(queries)}
-    assert [str(found[n].bound) for n in range(4)] == [*bounds.values()]
+    found = [answer.estimate for answer in asking.answers(scorer, *bounds)]
+    assert [str(each.bound) for each in found] == [*bounds.values()]
     assert (found[0].log_evidence, found[0].num_tokens) == (0.0, 0)
