@@ -44,10 +44,7 @@ from lm_latent_eval.text.words import WordTokenizer
 from tests import large_graph, tiny_checkpoint, tiny_models
 
 MODELS = {"kglm": tiny_checkpoint.kglm, "lstm": tiny_checkpoint.lstm}
-FILES = {
-    "kglm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER, GRAPH},
-    "lstm": {"config.json", "manifest.json", "model.safetensors", TOKENIZER},
-}
+FILES = {"config.json", "manifest.json", "model.safetensors", TOKENIZER}
 
 
 def write(name: str, directory: Path, seed: int = 0):
@@ -95,7 +92,9 @@ def edit_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -
 def test_a_saved_model_is_the_same(saved):
     name, directory = saved
     wanted, words = MODELS[name](0), tiny_checkpoint.tokenizer()
-    assert {path.name for path in directory.iterdir()} == FILES[name]
+    assert {path.name for path in directory.iterdir()} == (
+        FILES | {GRAPH} if name == "kglm" else FILES
+    )
     loaded = load_checkpoint(directory, expected=name)
     assert loaded.name == name and isinstance(loaded.model, model_class(name))
     assert not loaded.model.training
@@ -219,10 +218,9 @@ def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):
     [
         ({"expected": "lstm"}, "holds a kglm model, not a lstm one: use --model laten"),
         ({"revision": "v1"}, "revision=v1: "),
-        *(
-            ({"dtype": dtype}, rf"dtype={dtype}: expected one of float16")
-            for dtype in (torch.int64, torch.float8_e5m2, torch.complex128)
-        ),
+        ({"dtype": torch.int64}, "dtype=torch.int64: expected one of float16"),
+        ({"dtype": torch.float8_e5m2}, "dtype=torch.float8_e5m2"),
+        ({"dtype": torch.complex128}, "dtype=torch.complex128"),
     ],
 )
 def test_what_cannot_be_asked_for(kglm_directory, given, message):
@@ -263,6 +261,11 @@ def as_type(dtype: torch.dtype, file: str):
     return tensors(lambda w, n: w.update({n[0]: w[n[0]].to(dtype)}), file)
 
 
+def spelled_outside(log_p: float):
+    outside = torch.tensor(log_p).double()
+    return tensors(lambda w, _: w.update(log_outside=outside), "spelling")
+
+
 def spelled_as(**changes):
     """Change what a spelling model says of its own shape."""
 
@@ -295,10 +298,13 @@ def word_ids(**ids):
     return change
 
 
-def with_tokenizer(folder, change):
-    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    change(tokenizer)
-    tokenizer.save(str(folder / TOKENIZER))
+def tokenizer(change):
+    def changed(folder):
+        words = Tokenizer.from_file(str(folder / TOKENIZER))
+        change(words)
+        words.save(str(folder / TOKENIZER))
+
+    return changed
 
 
 NOT_JSON = r"config\.json is not JSON .* written to the end"
@@ -308,6 +314,7 @@ NOT_FINITE = r"tensor '\S+' holds NaN or infinity: .* diverged"
 NO_SPELLING = "not a readable spelling model"
 NO_SPACING = r"spacing\.json is not a readable"
 NO_WORDS = r"tokenizer\.json"
+OTHER_WORDS = WordLevel({"a": 0}, "a")
 SPACING = (
     *(["a", "a", " ", n] for n in (True, 0, 1.0, None, "1")),
     *(["a", "a", " "], ["ab", "a", " ", 1], [7, "a", " ", 1], ["a", "a", "x", 1]),
@@ -371,27 +378,13 @@ DAMAGES = [
             ("more", 1),
         )
     ),
-    *(
-        (
-            tensors(
-                lambda w, _, x=x: w.update(log_outside=torch.tensor(x).double()),
-                "spelling",
-            ),
-            NO_SPELLING,
-        )
-        for x in (0.5, float("nan"))
-    ),
+    *((spelled_outside(x), NO_SPELLING) for x in (0.5, float("nan"))),
     (lambda folder: tiny_models.damage(folder / TOKENIZER), "not a readable tokenizer"),
     *((word_ids(fox=n), NO_WORDS) for n in (4, 99, -1, True, 5.5)),
-    *(
-        (lambda folder, change=change: with_tokenizer(folder, change), NO_WORDS)
-        for change in (
-            lambda tokenizer: setattr(tokenizer, "model", WordLevel({"a": 0}, "a")),
-            lambda tokenizer: tokenizer.enable_padding(length=9),
-            lambda tokenizer: tokenizer.enable_truncation(2),
-            lambda tokenizer: tokenizer.add_tokens(["zebra"]),
-        )
-    ),
+    (tokenizer(lambda words: setattr(words, "model", OTHER_WORDS)), NO_WORDS),
+    (tokenizer(lambda words: words.enable_padding(length=9)), NO_WORDS),
+    (tokenizer(lambda words: words.enable_truncation(2)), NO_WORDS),
+    (tokenizer(lambda words: words.add_tokens(["zebra"])), NO_WORDS),
 ]
 
 
