@@ -11,7 +11,6 @@ import math
 from functools import cache
 from pathlib import Path
 
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
@@ -179,7 +178,3 @@ def _walks(model: KGLM, num_tokens: int):
     return every_walk(
         model.knowledge, num_tokens, config.cutoff, config.special_entities
     )
-
-
-def log_mean_exp(log_w: torch.Tensor) -> torch.Tensor:
-    return log_w.logsumexp(-1) - math.log(log_w.shape[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, ClassVar
 
 import torch
@@ -80,11 +79,6 @@ class TinyHMM(StepLM):
 def tiny(ahead: Tensor | None = None, kind: type[TinyHMM] = TinyHMM) -> TinyHMM:
     """Return one in float64."""
     return kind(TinyConfig(), ahead).double().eval().requires_grad_(False)
-
-
-def every_walk(text: list[int]) -> Tensor:
-    """Return every latent of a text, (1, K, T)."""
-    return torch.tensor([[*itertools.product(range(NUM_STATES), repeat=len(text))]])
 
 
 def log_p(model: TinyHMM, text: list[int]) -> float:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import lm_eval
 import pytest
-from lm_eval.tasks import TaskManager
 
-from tests.conftest import PROJECT
 from tests.published.folders import (
     ENGLISH,
     KENLM,
@@ -51,41 +48,6 @@ def test_the_words_of_the_file_leave_mass_to_the_ends_that_it_lacks(model):
         10 ** model.model.BaseScore(after, word, scratch) for word in words
     )
     assert 0.9 < total < 0.95
-
-
-def test_contrastive_entropy_is_that_of_the_library(model, tmp_path, monkeypatch):
-    """By hand from the scored copies: bits a word between texts and distorted ones."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
-    substitutes = " ".join(model._vocabulary[:2000])
-    (tmp_path / "words.txt").write_text(substitutes, encoding="utf-8")
-    found = lm_eval.simple_evaluate(
-        model=model,
-        tasks=["contrastive_entropy_text"],
-        task_manager=TaskManager(
-            include_path=str(PROJECT / "tasks"),
-            include_defaults=False,
-            metadata={"text_file": "texts.txt", "vocabulary_file": "words.txt"},
-        ),
-        bootstrap_iters=0,
-        log_samples=True,
-    )
-    values = found["results"]["contrastive_entropy_text"]
-    levels = ("10%", "30%", "50%")
-    lost = dict.fromkeys(levels, 0.0)
-    for sample in found["samples"]["contrastive_entropy_text"]:
-        log_2 = [
-            model.model.score(asked[-1], bos=False, eos=False) * math.log2(10)
-            for asked in sample["arguments"]
-        ]
-        for level, copy in zip(levels, log_2[1:], strict=True):
-            lost[level] += log_2[0] - copy
-    assert values["words,none"] == sum(len(text.split()) for text in SENTENCES)
-    for level in levels:
-        wanted = lost[level] / values["words,none"]
-        found_here = values[f"contrastive_entropy@{level},none"]
-        assert found_here == pytest.approx(wanted, abs=1e-4) and wanted > 0
 
 
 def test_english_words_have_the_probabilities_of_their_own_package(
