@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -104,6 +105,24 @@ def batch(name: str, texts: list[list[int]], variant: str = "none") -> TokenBatc
 def whole(name: str, which: str) -> list[int]:
     """The words of a document and its end."""
     return [*document(name, which)["words"], END]
+
+
+def every(kind: str) -> pytest.MarkDecorator:
+    """Parametrise a test by the golden numbers of every document."""
+    return pytest.mark.parametrize(
+        ("name", "case"),
+        [
+            pytest.param(name, case, id=f"{name}-{case['id']}")
+            for name in NAMES
+            for case in numbers(name)[kind]
+        ],
+    )
+
+
+def told(model: Any, name: str, case: dict[str, Any], variant: str) -> Any:
+    """Encode a document whose topic a model is told."""
+    texts = batch(name, [whole(name, case["id"])], variant)
+    return model.encode(texts, model.about([case["id"]]))
 
 
 def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:

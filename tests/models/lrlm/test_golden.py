@@ -15,30 +15,34 @@ from lm_latent_eval.models.lrlm.modeling import Planned
 from lm_latent_eval.models.lrlm.steps import Route
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.lrlm import reference
-from tests.models.lrlm.reference import NAMES, batch, close, lrlm, numbers, whole
+from tests.models.lrlm.reference import (
+    NAMES,
+    batch,
+    close,
+    every,
+    lrlm,
+    numbers,
+    told,
+    whole,
+)
 
-CASES = [(name, case["id"]) for name in NAMES for case in numbers(name)["lrlm"]]
 VARIANTS = ("none", "char", "upp", "oracle")
-every_case = pytest.mark.parametrize(("name", "which"), CASES)
 
 
-def opened(name: str, which: str, variant: str = "none"):
-    """Return a model, golden numbers and a document whose topic it is told."""
-    (case,) = (c for c in numbers(name)["lrlm"] if c["id"] == which)
+def opened(name: str, case, variant: str = "none"):
+    """Return a model and a document whose topic it is told."""
     model = lrlm(name, oracle=variant == "oracle")
-    texts = batch(name, [whole(name, which)], variant)
-    return model, case, model.encode(texts, model.about([which]))
+    return model, told(model, name, case, variant)
 
 
-@every_case
-def test_every_factor(name, which):
-    model, case, encoded = opened(name, which)
+@every("lrlm")
+def test_every_factor(name, case):
+    model, encoded = opened(name, case)
     value = encoded.value[0]
     close(model.selector(value).log_softmax(-1), case["selector"])
-    texts = batch(name, [whole(name, which)])
-    close(model.words.log_prob(value, texts.targets[0]), case["word"])
+    close(model.words.log_prob(value, encoded.batch.targets[0]), case["word"])
     topics = model.knowledge
-    start, end = topics.facts_of(torch.tensor(topics.number(which)))
+    start, end = topics.facts_of(torch.tensor(topics.number(case["id"])))
     facts = torch.arange(int(start), int(end))
     vectors = model.facts.vectors(topics, facts)
     close((model.to_fact(value) @ vectors.t()).log_softmax(-1), case["relation"])
@@ -48,11 +52,11 @@ def test_every_factor(name, which):
         close((model.to_alias(value) @ aliases.t()).log_softmax(-1), golden)
 
 
-@every_case
-def test_the_spans_are_all_that_match(name, which):
-    model, case, encoded = opened(name, which)
+@every("lrlm")
+def test_the_spans_are_all_that_match(name, case):
+    model, encoded = opened(name, case)
     arcs, topics = encoded.lattice.arcs, model.knowledge
-    fact, _ = topics.facts_of(torch.tensor(topics.number(which)))
+    fact, _ = topics.facts_of(torch.tensor(topics.number(case["id"])))
     ours = []
     for start, end, naming in zip(arcs.start, arcs.end, arcs.naming, strict=True):
         of = topics.naming_fact[naming]
@@ -66,13 +70,13 @@ def test_the_spans_are_all_that_match(name, which):
     close(encoded.lattice.score[order], [span["rel_path"] for span in case["spans"]])
 
 
-@every_case
+@every("lrlm")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_exact_sum(name, which, variant):
-    model, case, encoded = opened(name, which, variant)
+def test_the_exact_sum(name, case, variant):
+    model, encoded = opened(name, case, variant)
     close(model.log_joint(encoded, Everything())[0, 0], case[f"logp_{variant}"])
-    words = batch(name, [whole(name, which)[:-1]], variant)
-    state = model.about([which])
+    words = batch(name, [whole(name, case["id"])[:-1]], variant)
+    state = model.about([case["id"]])
     texts = model.encode(words, state)
     # Without the end: the names that would go on beyond it are left out.
     alpha, _ = forward(texts)
@@ -88,18 +92,18 @@ def forward(encoded):
     return lattice.forward(begin, (nothing, nothing, nothing.double()))
 
 
-@every_case
+@every("lrlm")
 @pytest.mark.parametrize("variant", ["none", "oracle"])
-def test_every_alpha(name, which, variant):
-    _, case, encoded = opened(name, which, variant)
+def test_every_alpha(name, case, variant):
+    _, encoded = opened(name, case, variant)
     alpha, _ = forward(encoded)
     assert alpha.shape[1] == 2, "premise: no topic, and the one"
     close(alpha[1:, 1], case[f"alpha_{variant}"])
 
 
-@every_case
-def test_every_posterior(name, which):
-    _, case, encoded = opened(name, which)
+@every("lrlm")
+def test_every_posterior(name, case):
+    _, encoded = opened(name, case)
     plan, lattice = Route.exact(encoded.lattice), encoded.lattice
     alpha, _ = forward(encoded)
     through = alpha[:-1, 1] + lattice.word[0] + plan.after[1:, 1] - alpha[-1, 1]
@@ -111,25 +115,24 @@ def test_every_posterior(name, which):
     close(through.exp().sort().values, sorted(golden))
 
 
-@every_case
-def test_the_best_reading(name, which):
-    model, case, encoded = opened(name, which)
+@every("lrlm")
+def test_the_best_reading(name, case):
+    model, encoded = opened(name, case)
     planned = Planned(encoded, Route.exact, 1.0)
     beam = model.proposal("adapted").beam(planned, 50)
     log_p = model.log_joint(encoded, beam.latents)[0]
     best = log_p.argmax()
     close(log_p[best], case["viterbi_none"]["logp"])
-    z = reference.readings(model, which, [case["viterbi_none"]["segments"]])
+    z = reference.readings(model, case["id"], [case["viterbi_none"]["segments"]])
     assert torch.equal(beam.latents.source[0, best], z.source[0, 0])
 
 
-@every_case
+@every("lrlm")
 @pytest.mark.parametrize("variant", ["none", "char"])
-def test_every_prefix(name, which, variant):
+def test_every_prefix(name, case, variant):
     """Read a word at a time, so that names are open at every border."""
-    (case,) = (c for c in numbers(name)["lrlm"] if c["id"] == which)
-    model, words = lrlm(name), whole(name, which)[:-1]
-    texts, state = batch(name, [words], variant), model.about([which])
+    model, words = lrlm(name), whole(name, case["id"])[:-1]
+    texts, state = batch(name, [words], variant), model.about([case["id"]])
     total, found = torch.zeros(()), [torch.zeros(())]
     for t in range(len(words)):
         encoded = model.encode(texts.piece(t, t + 1), state)
@@ -161,47 +164,41 @@ def test_every_next_word(name):
         state = model.advance(encoded, Everything())
 
 
-@pytest.mark.parametrize(
-    ("name", "which"),
-    [(name, c["id"]) for name in NAMES for c in numbers(name)["lrlm_exact"]],
-)
-def test_every_reading(name, which):
-    (case,) = (c for c in numbers(name)["lrlm_exact"] if c["id"] == which)
+@every("lrlm_exact")
+def test_every_reading(name, case):
     model = lrlm(name)
     for variant in ("none", "char"):
-        texts = batch(name, [whole(name, which)], variant)
-        encoded = model.encode(texts, model.about([which]))
-        z = reference.readings(model, which, case["z"])
+        encoded = told(model, name, case, variant)
+        z = reference.readings(model, case["id"], case["z"])
         close(model.log_joint(encoded, z)[0], case[f"log_pxz_{variant}"])
 
 
-TXL = [(name, case["id"]) for name in NAMES for case in numbers(name)["lrlm_txl"]]
-
-
-@pytest.mark.parametrize(("name", "which"), TXL)
-def test_a_transformer_reads_a_document(name, which):
-    (case,) = (c for c in numbers(name)["lrlm_txl"] if c["id"] == which)
+@every("lrlm_txl")
+def test_a_transformer_reads_a_document(name, case):
     model = lrlm(name, "lrlm_txl", chunk_size=1000)
     for variant in ("none", "char"):
-        texts = batch(name, [whole(name, which)], variant)
-        encoded = model.encode(texts, model.about([which]))
+        encoded = told(model, name, case, variant)
         alpha, _ = forward(encoded)
         close(alpha[1:, -1], case[f"alpha_{variant}"])
     close(encoded.value[0], case["states"])
     close(model.selector(encoded.value[0]).log_softmax(-1), case["selector"])
-    close(model.words.log_prob(encoded.value[0], texts.targets[0]), case["word"])
+    close(
+        model.words.log_prob(encoded.value[0], encoded.batch.targets[0]), case["word"]
+    )
 
 
-@pytest.mark.parametrize(("name", "which"), TXL)
+@every("lrlm_txl")
 @pytest.mark.parametrize(
     ("rule", "golden"),
     [("published", "chunks_bptt6"), ("clean", "chunks_bptt6_clean_memory")],
 )
-def test_a_transformer_remembers(name, which, rule, golden):
+def test_a_transformer_remembers(name, case, rule, golden):
     """Chunk by chunk, with names that a chunk's end cuts left out, as they did."""
-    (case,) = (c for c in numbers(name)["lrlm_txl"] if c["id"] == which)
     model = lrlm(name, "lrlm_txl", chunk_size=6, memory_rule=rule)
-    texts, state = batch(name, [whole(name, which)], "char"), model.about([which])
+    texts, state = (
+        batch(name, [whole(name, case["id"])], "char"),
+        model.about([case["id"]]),
+    )
     for n, chunk in enumerate(case[golden]):
         encoded = model.encode(texts.piece(6 * n, 6 * n + 6), state)
         lattice = encoded.lattice

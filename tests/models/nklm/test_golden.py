@@ -18,10 +18,11 @@ from tests.models.lrlm.reference import (
     batch,
     close,
     document,
+    every,
     numbers,
     original,
+    told,
     topics,
-    whole,
 )
 
 VARIANTS = ("none", "char")
@@ -62,29 +63,17 @@ def copies(model: NKLM, which: str, annotations: list[list[tuple[int, int, int]]
     )
 
 
-CASES = [
-    (name, case["id"], case["annotation"])
-    for name in NAMES
-    for case in numbers(name)["nklm"]
-]
-
-
-@pytest.mark.parametrize(("name", "which", "annotation"), CASES)
-def test_annotated_documents(name, which, annotation):
+@every("nklm")
+def test_annotated_documents(name, case):
     """Of all that the original scores: it does not look at what it copies."""
-    (case,) = (
-        c
-        for c in numbers(name)["nklm"]
-        if (c["id"], c["annotation"]) == (which, annotation)
-    )
-    model, words = nklm(name), whole(name, which)
+    model, which = nklm(name), case["id"]
     z = list(zip(case["rel"], case["pos"], case["surface"], strict=True))
     latents = copies(model, which, [z])
     fits = all(r < 0 or said(name, which, t, r, p, s) for t, (r, p, s) in enumerate(z))
+    assert fits, "premise: what is copied stands there"
     for variant in VARIANTS:
-        encoded = model.encode(batch(name, [words], variant), model.about([which]))
+        encoded = told(model, name, case, variant)
         found = model.log_joint(encoded, latents)[0, 0]
-        assert fits, "premise: what is copied stands there"
         close(found, case[f"logp_{variant}"])
     factors(model, encoded, case, latents)
 
@@ -115,13 +104,11 @@ def factors(model, encoded, case, latents):
     close(model.words.log_prob(value, words), case["word"])
 
 
-EXACT = [(name, c["id"]) for name in NAMES for c in numbers(name)["nklm_exact"]]
-
-
-@pytest.mark.parametrize(("name", "which"), EXACT)
-def test_every_latent_of_short_documents(name, which):
-    (case,) = (c for c in numbers(name)["nklm_exact"] if c["id"] == which)
-    model, words = nklm(name), document(name, which)["words"][: case["k"]]
+@every("nklm_exact")
+def test_every_latent_of_short_documents(name, case):
+    """Listed, and found by a wide beam."""
+    model, which = nklm(name), case["id"]
+    words = document(name, which)["words"][: case["k"]]
     z = [list(map(tuple, some)) for some in product(*case["options"])]
     for variant in VARIANTS:
         texts = batch(name, [[*words, END]], variant)
@@ -129,17 +116,9 @@ def test_every_latent_of_short_documents(name, which):
         found = model.log_joint(encoded, copies(model, which, z))[0]
         close(found, case[f"log_pxz_{variant}"])
         close(found.logsumexp(0), case[f"logp_all_{variant}"])
-
-
-@pytest.mark.parametrize(("name", "which"), EXACT)
-def test_a_wide_beam_is_the_sum_over_every_latent(name, which):
-    (case,) = (c for c in numbers(name)["nklm_exact"] if c["id"] == which)
-    model, words = nklm(name), document(name, which)["words"][: case["k"]]
-    encoded = model.encode(batch(name, [[*words, END]]), model.about([which]))
-    beam = model.proposal().beam(encoded, 1000)
-    found = model.log_joint(encoded, beam.latents)[0]
-    assert len(found) == case["n_z"], "premise: all of them"
-    close(found.logsumexp(0), case["logp_all_none"])
+        beam = model.log_joint(encoded, model.proposal().beam(encoded, 1000).latents)
+        assert beam.shape[1] == case["n_z"], "premise: all of them"
+        close(beam[0].logsumexp(0), case[f"logp_all_{variant}"])
 
 
 @pytest.mark.parametrize("name", NAMES)

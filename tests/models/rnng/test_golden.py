@@ -25,34 +25,26 @@ def near(ours, golden, name):
     )
 
 
+def read(name, temperature="1.0"):
+    """Sentences, without ends, as the proposal reads them."""
+    sentences = reference.sentences(name)
+    proposal = reference.model(name, "no_eos").proposal("crf", float(temperature))
+    batch = reference.batch([s["ids"] for s in sentences], "no_eos")
+    return sentences, proposal, proposal.encode(batch)
+
+
 @every_model
 def test_every_span_score(name):
-    rnng = reference.model(name, "no_eos")
-    sentences = reference.sentences(name)
-    proposal = rnng.proposal("crf")
-    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    sentences, _, encoded = read(name)
     for ours, s in zip(encoded.scores, sentences, strict=True):
         golden = torch.tensor(s["q"]["scores"], dtype=torch.float64)
         near(ours[: s["n"], : s["n"]].triu(), golden.triu(), name)
 
 
-@every_model
-def test_the_end_is_not_read_by_the_proposal(name):
-    texts = [s["ids"] for s in reference.sentences(name)]
-    with_end, without = (
-        reference.model(name, ends).proposal("crf").encode(reference.batch(texts, ends))
-        for ends in ("eos", "no_eos")
-    )
-    assert torch.equal(with_end.scores, without.scores)
-
-
 @pytest.mark.parametrize("temperature", reference.TEMPERATURES)
 @every_model
 def test_partition_function_and_entropy(name, temperature):
-    rnng = reference.model(name, "no_eos")
-    sentences = reference.sentences(name)
-    proposal = rnng.proposal("crf", float(temperature))
-    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    sentences, _, encoded = read(name, temperature)
     by_temp = [s["q"]["by_temp"][temperature] for s in sentences]
     near(encoded.log_z, [t["log_Z"] for t in by_temp], name)
     near(encoded.entropy, [t["entropy"] for t in by_temp], name)
@@ -60,9 +52,7 @@ def test_partition_function_and_entropy(name, temperature):
 
 @every_model
 def test_viterbi(name):
-    sentences = reference.sentences(name)
-    proposal = reference.model(name, "no_eos").proposal("crf")
-    encoded = proposal.encode(reference.batch([s["ids"] for s in sentences], "no_eos"))
+    sentences, proposal, encoded = read(name)
     beam = proposal.beam(encoded, 1)
     near(
         beam.score[:, 0] + encoded.log_z,
