@@ -15,8 +15,10 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 
 from lm_latent_eval.harness.answers import CacheMismatchError, ScoredFloat, score_of
+from lm_latent_eval.harness.backends import LatentLSTM
 from lm_latent_eval.harness.tasks import request
-from lm_latent_eval.inference import importance
+from lm_latent_eval.inference import importance, particles
+from lm_latent_eval.scoring import evaluation
 from tests import tiny_causal, tiny_checkpoint
 from tests.harness.test_kenlm import arpa
 from tests.rounding import agree
@@ -102,6 +104,7 @@ VARIANTS = {
             {"estimator": "auto"},
             {"estimator": "beam", "proposal": "prior"},
             {"proposal": "peeking", "temperature": 1.3},
+            {"proposal": "smoothing"},
             {"target_stderr": 0.3, "max_samples": 40},
         )
     },
@@ -125,8 +128,9 @@ DRAWN = ["latent_kglm", "latent_tokens is", "latent_cot hinted", "latent_mdm is"
 NETWORKS = [
     name
     for name in (*CASES, *VARIANTS)
-    if name.startswith(("latent_tokens", "latent_cot", "latent_mdm"))
+    if name.startswith(("latent_lstm", "latent_tokens", "latent_cot", "latent_mdm"))
 ]
+OF_GRAPHS = [name for name in VARIANTS if name.startswith("latent_kglm")]
 
 
 def paired(*texts):
@@ -213,18 +217,51 @@ def test_draws_follow_from_names_and_more_begin_with_the_same(case, monkeypatch)
     assert len(weights(copies[:1])) == 1
 
 
-def hold(model, monkeypatch, rows):
+@pytest.mark.parametrize("case", OF_GRAPHS, indirect=True)
+def test_memory_and_pieces_move_no_number(case, monkeypatch, request):
+    """A few latent decisions, or scores, at a time instead of millions.
+
+    Where a long text is cut moves numbers of proposals that read ahead to the end of
+    their piece.
+    """
+    opened, _, _, _ = case
+    pairs = (*WORDS, ("the fox. " * 5, "Ada saw Bo. the fox saw Ada"), ("the fo", "x"))
+
+    def everything(**how):
+        lm = opened(**how)
+        found = [getattr(lm, kind)(requests) for kind, requests in asked(pairs)]
+        return found, [estimates(each) for each in found[:-1]]
+
+    alone = everything(batch_size=1)
+    for module in (importance, evaluation):
+        monkeypatch.setattr(module, "DECISIONS", 32)
+    monkeypatch.setattr(importance, "ROWS", 5)
+    monkeypatch.setattr(evaluation, "TABLE", 256)
+    assert agree(everything(), alone)
+    for module in (particles, importance, evaluation):
+        monkeypatch.setattr(module, "PIECE", 5)
+    pieces = everything(batch_size=64)
+    assert agree(everything(batch_size=1), pieces)
+    reads_the_past = any(n in request.node.name for n in ("prior", "peeking"))
+    assert agree(pieces, alone) == reads_the_past
+
+
+def hold(lm, monkeypatch, rows):
     """Make networks hold a number of rows at a time; return what is tried."""
-    forward, tried = type(model).forward, []
+    latent = isinstance(lm, LatentLSTM)
+    kind = type(lm.checkpoint.model if latent else lm._loaded.model)
+    name = "encode" if latent else "forward"
+    work, tried = getattr(kind, name), []
 
-    @functools.wraps(forward)
-    def limited(self, input_ids=None, **kwargs):
-        tried.append(len(input_ids))
-        if len(input_ids) > rows:
+    @functools.wraps(work)
+    def limited(self, *args, **kwargs):
+        given = args[0] if args else kwargs["input_ids"]
+        tried.append(len(given.targets if latent else given))
+        if tried[-1] > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, input_ids=input_ids, **kwargs)
+        return work(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(model), "forward", limited)
+    monkeypatch.setattr(kind, name, limited)
     return tried
 
 
@@ -239,13 +276,13 @@ def test_out_of_memory_halves_the_batch(case, monkeypatch, caplog):
         expected = getattr(few, kind)(requests)
         lm, other = opened(batch_size=64), opened(batch_size=64)
         with monkeypatch.context() as patched:
-            tried = hold(lm._loaded.model, patched, rows)
+            tried = hold(lm, patched, rows)
             assert agree(getattr(lm, kind)(requests), expected)
             before, most = len(tried), max(most, *tried)
             assert agree(getattr(lm, kind)(requests), expected)
             assert max(tried[before:]) <= rows, "what does not fit is not tried again"
         with monkeypatch.context() as patched:
-            hold(lm._loaded.model, patched, rows=0)
+            hold(lm, patched, rows=0)
             with pytest.raises(ValueError, match="not fit into the memory of cpu"):
                 getattr(other, kind)(requests)
     assert most > rows, "premise: more was tried than memory holds"

@@ -92,23 +92,20 @@ def test_documents_are_lines_with_their_ends(model):
 
 
 @pytest.mark.parametrize(
-    ("context", "continuation", "last", "words"),
+    ("context", "continuation", "sentences"),
     [
-        ("", "the fox", "<s>", ["the", "fox"]),
-        ("the", " fox saw", "the", ["fox", "saw"]),
-        ("the fo", "x saw", "the", ["fox", "saw"]),  # the word across the border
-        ("the fox\n", "the", "<s>", ["the"]),  # the end belongs to the context
-        ("the fox", "", "fox", []),
+        ("", "the fox", {"<s>": ["the", "fox"]}),
+        ("the", " fox saw", {"the": ["fox", "saw"]}),
+        ("the fo", "x saw", {"the": ["fox", "saw"]}),  # the word across the border
+        ("the fox\n", "the", {"<s>": ["the"]}),  # the end belongs to the context
+        ("the", " fox\nsaw", {"the": ["fox", "</s>"], "<s>": ["saw"]}),
+        ("the fox", "", {"fox": []}),
     ],
 )
-def test_continuations_follow_their_contexts(model, context, continuation, last, words):
+def test_continuations_follow_their_contexts(model, context, continuation, sentences):
+    """By what stands before each of their sentences."""
     found, _ = likelihood(model, context, continuation)
-    assert found == pytest.approx(log_p_all(words, last), abs=1e-5)
-
-
-def test_a_line_end_in_a_continuation_ends_the_sentence(model):
-    found, _ = likelihood(model, "the", " fox\nsaw")
-    exact = log_p_all(["fox", "</s>"], "the") + log_p_all(["saw"])
+    exact = sum(log_p_all(words, last) for last, words in sentences.items())
     assert found == pytest.approx(exact, abs=1e-5)
 
 

@@ -19,7 +19,7 @@ from lm_latent_eval.harness.perplexity import (
     process_half,
     process_text,
 )
-from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
+from lm_latent_eval.harness.tasks import WholeTextTask
 from tests.harness.test_contract import paired
 from tests.stock_tasks import evaluated
 from tests.tiny_checkpoint import rolling
@@ -43,15 +43,7 @@ def test_a_document_gives_every_metric_one_result(backend, asked):
     }
 
 
-def test_tasks_of_ours_ask_as_those_of_lm_eval_and_bootstrap_nothing(monkeypatch):
-    for base in (tasks.ConfigurableTask, object):
-        monkeypatch.setattr(tasks, "RollingTask", base)
-        expected = ("a b",) if base is tasks.ConfigurableTask else ("", "a b")
-        assert whole_text("a b") == expected
-    made = request("loglikelihood_rolling", ("", "a"), {"x": 1}, 2, ("task", 7, 3))
-    assert (made.args, made.doc, made.idx) == (("", "a"), {"x": 1}, 2)
-    assert (made.task_name, made.doc_id, made.repeats) == ("task", 7, 3)
-    monkeypatch.undo()
+def test_tasks_of_ours_bootstrap_nothing(monkeypatch):
     told = []
     monkeypatch.setattr(
         tasks.RollingTask,
@@ -97,9 +89,7 @@ REPEATED = {
 }
 
 
-def test_repeats_are_draws_of_their_own(backend, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_repeats_are_draws_of_their_own(backend, stock_data):
     Path("said.jsonl").write_text('{"text": "Ada saw"}\n{"text": "Ada saw"}\n')
     Path("repeated.yaml").write_text(yaml.safe_dump(REPEATED))
 

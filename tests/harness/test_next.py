@@ -47,10 +47,7 @@ def environment(wheel, tmp_path_factory):
     return environment
 
 
-def test_it_prints_the_numbers_of_this_one(environment, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    stock_tasks.write_stock_data()
+def test_it_prints_the_numbers_of_this_one(environment, tmp_path, stock_data):
     (tmp_path / "said.jsonl").write_text('{"text": "He"}\n{"text": "She"}\n')
     (tmp_path / "said.yaml").write_text(yaml.safe_dump(SAID))
     expected = lm_eval.simple_evaluate(

@@ -36,42 +36,14 @@ def model(kglm_directory):
     return load(kglm_directory, device="cpu")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(model):
-    return model.checkpoint
+def test_an_upper_bound_takes_draws_of_its_own(model):
+    def scored(**how):
+        options = ScoringOptions.parse(num_samples=100, estimator="mixed", **how)
+        scorer = Scorer(model.checkpoint, options, quiet=True)
+        [answer] = scorer.score_texts([Query(0, "a", "Ada saw the fox")])
+        return answer
 
-
-def scored(checkpoint, texts, batch_size=None, **options):
-    options = ScoringOptions.parse(**{"num_samples": 100} | options)
-    scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
-    queries = [Query(n, name, string) for n, (name, string) in enumerate(texts)]
-    answers = {a.index: a for a in scorer.score_texts(queries)}
-    return [answers[n] for n in range(len(queries))]
-
-
-def test_company_decides_nothing(checkpoint):
-    texts = [
-        ("a", "Ada saw the fox . " * 20),
-        ("b", "the"),
-        ("c", "the fox saw Ada and zebra . " * 15),
-        ("d", "Ada . " * 40),
-    ]
-    together = scored(checkpoint, texts, num_samples=5)
-    assert {answer.evaluations for answer in together} == {160 + 40}
-    backwards = scored(checkpoint, texts[::-1], batch_size=1, num_samples=5)[::-1]
-    for one, other in zip(together, backwards, strict=True):
-        a, b = one.estimate, other.estimate
-        assert a.log_evidence == pytest.approx(b.log_evidence, abs=1e-9)
-
-
-def test_an_upper_bound_takes_draws_of_its_own(checkpoint):
-    queries = [Query(0, "a", "Ada saw the fox")]
-    how = {"num_samples": 100, "estimator": "mixed"}
-    [one] = Scorer(checkpoint, ScoringOptions.parse(**how), quiet=True).score_texts(
-        queries
-    )
-    both = ScoringOptions.parse(bounds="both", **how)
-    [two] = Scorer(checkpoint, both, quiet=True).score_texts(queries)
+    one, two = scored(), scored(bounds="both")
     assert one.estimate.upper is None
     assert two.estimate.log_evidence == one.estimate.log_evidence
     assert (one.evaluations, two.evaluations) == (100, 200)
@@ -108,9 +80,8 @@ def ways(model, text_file):
     }
 
 
-@pytest.mark.parametrize("way", ["python", "harness", "estimate"])
-def test_a_large_run_states_its_cost_first(model, text_file, monkeypatch, caplog, way):
-    score = ways(model, text_file)[way]
+def test_a_large_run_states_its_cost_first(model, text_file, monkeypatch, caplog):
+    score = ways(model, text_file)["estimate"]
     score(30)
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
