@@ -1,4 +1,4 @@
-"""Means of independent draws, held to five standard errors of their own."""
+"""Independent draws, and their means held to five standard errors of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ import torch
 from torch import Tensor
 
 ROUNDING = 1e-9
+
+
+def uniform(*shape: int, seed: int) -> Tensor:
+    """Draw numbers between 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def normal(*shape: int, seed: int, sd: float = 1.0) -> Tensor:
+    """Draw numbers of mean 0 and a standard deviation."""
+    generator = torch.Generator().manual_seed(seed)
+    return sd * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def log_normal(*shape: int, seed: int, sd: float = 1.0) -> Tensor:
+    """Draw logarithms of weights of mean 1, long-tailed ones."""
+    return normal(*shape, seed=seed, sd=sd) - sd**2 / 2
 
 
 def mean_is(values: Tensor | Sequence[float], truth: float, precise: float) -> None:

@@ -16,24 +16,16 @@ from lm_latent_eval.estimators import (
     certified_perplexity,
     log_evidence,
 )
+from tests.means import log_normal, uniform
 
 CORPORA = 4000
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def spiky(*shape, seed, high=21.0, chance=0.04):
     """Log-weights of mean 1: ``high`` now and then, else a little."""
     low = (1 - chance * high) / (1 - chance)
-    hit = torch.rand(shape, generator=seeded(seed), dtype=torch.float64) < chance
+    hit = uniform(*shape, seed=seed) < chance
     return torch.where(hit, high, low).log()
-
-
-def lognormal(*shape, seed, sd):
-    noise = torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
-    return sd * noise - sd**2 / 2
 
 
 def violations(log_evidences, **options):
@@ -51,13 +43,13 @@ def margin(rate):
 @pytest.mark.parametrize(
     "log_w",
     [
-        lognormal(CORPORA, 10, 4, seed=0, sd=0.3),
-        lognormal(CORPORA, 10, 4, seed=1, sd=2.0),
+        log_normal(CORPORA, 10, 4, seed=0, sd=0.3),
+        log_normal(CORPORA, 10, 4, seed=1, sd=2.0),
         spiky(CORPORA, 1, 1, seed=2),
         spiky(CORPORA, 3, 2, seed=3, high=9.0, chance=0.1),
         spiky(CORPORA, 1, 1, seed=4, high=2.0 + 1e-9, chance=0.499),
         spiky(CORPORA, 5, 1, seed=11, high=1.95, chance=0.5),  # copies, drawn anew
-        lognormal(CORPORA, 10, 4, seed=12, sd=0.5).sum(1, True),  # the corpus level
+        log_normal(CORPORA, 10, 4, seed=12, sd=0.5).sum(1, True),  # the corpus level
     ],
 )
 def test_holds_at_its_confidence(log_w, confidence):
@@ -101,7 +93,7 @@ def test_the_price_of_selection_is_nearly_tight():
 def test_copies_that_share_draws_must_be_paid_for():
     copies = 5
     repeated = log_evidence(spiky(CORPORA, 1, 1, seed=8)).expand(-1, copies)
-    others = log_evidence(lognormal(CORPORA, 10, 100, seed=9, sd=0.2))
+    others = log_evidence(log_normal(CORPORA, 10, 100, seed=9, sd=0.2))
     corpus = torch.cat([repeated, others], dim=-1)
 
     half = log_evidence(spiky(CORPORA, 1, 1, seed=10, high=1.95, chance=0.5))

@@ -22,6 +22,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr,
 )
+from tests.means import log_normal, normal
 
 LOG_Q = torch.tensor([0.5, 0.1, 0.4], dtype=torch.float64).log()
 
@@ -30,17 +31,12 @@ LOG_JOINT = torch.tensor(  # two inputs, three latents each
 ).log()
 
 
-def normal(*shape, seed, sd=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return sd * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def test_levels_on_a_thousand_inputs():
     """The simulation that shows what multiplying a corpus's weights costs."""
     num_inputs, num_samples, replicates = 1000, 100, 24
     instance, corpus, elbo, corpus_ess = [], [], [], []
     for seed in range(replicates):
-        log_w = normal(num_inputs, num_samples, seed=seed) - 0.5  # log p(x) = 0
+        log_w = log_normal(num_inputs, num_samples, seed=seed)  # log p(x) = 0
         instance.append(log_evidence(log_w).mean().item())
         corpus.append(corpus_log_evidence(log_w).item() / num_inputs)
         elbo.append(log_w.mean().item())
@@ -88,9 +84,7 @@ TOKENS = torch.tensor([5, 9, 2])
 
 
 def weights(samples=40):
-    generator = torch.Generator().manual_seed(1)
-    log_w = torch.randn(3, samples, generator=generator, dtype=torch.float64)
-    return log_w - torch.tensor([[20.0], [35.0], [4.0]])
+    return normal(3, samples, seed=1) - torch.tensor([[20.0], [35.0], [4.0]])
 
 
 def test_corpus_level_takes_the_draws_that_every_input_has():

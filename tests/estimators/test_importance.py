@@ -28,7 +28,7 @@ from lm_latent_eval.estimators import (
     sample_size_curve,
     stderr,
 )
-from tests.means import mean_is
+from tests.means import log_normal, mean_is, normal, uniform
 
 POINTWISE = [log_evidence, log_mass, relative_variance, stderr]
 POINTWISE += [effective_sample_size, pareto_k]
@@ -50,14 +50,6 @@ def log_weights(min_size=1, zeros=True):
     return lists.filter(lambda row: max(row) > -math.inf).map(
         lambda row: torch.tensor(row, dtype=torch.float64)
     )
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape, seed, sd=1.0):
-    return sd * torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 @settings(deadline=None)
@@ -93,7 +85,6 @@ def test_curve_is_nested_and_ends_at_the_estimate(log_w):
     curve = sample_size_curve(log_w, sizes)
 
     torch.testing.assert_close(curve, alone, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(curve[-1], log_evidence(log_w), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
         sample_size_curve(log_w)[-1], log_evidence(log_w), rtol=1e-12, atol=1e-12
     )
@@ -143,7 +134,7 @@ def test_exact_posterior_as_proposal_has_no_error():
 
 
 def test_stderr_is_the_spread_of_replicates():
-    log_w = normal(4000, 200, seed=3) - 0.5
+    log_w = log_normal(4000, 200, seed=3)
 
     spread = log_evidence(log_w).std().item()
 
@@ -221,14 +212,8 @@ PILOT = 10
 
 def now_and_then_dead(*shape, seed):
     """Log-weights of mean 1, one in ten nearly zero."""
-    dead = torch.rand(shape, generator=seeded(seed), dtype=torch.float64) < 0.1
+    dead = uniform(*shape, seed=seed) < 0.1
     return torch.where(dead, 1e-3, (1 - 1e-4) / 0.9).log()
-
-
-def long_tailed(*shape, seed):
-    """Log-normal weights of mean 1."""
-    noise = torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
-    return noise - 0.5
 
 
 def stopped(log_w):
@@ -251,7 +236,7 @@ def piloted(pilot_log_w, fresh_log_w):
 
 
 @pytest.mark.parametrize(
-    ("weights", "direction"), [(now_and_then_dead, +1), (long_tailed, -1)]
+    ("weights", "direction"), [(now_and_then_dead, +1), (log_normal, -1)]
 )
 def test_stopping_on_the_running_estimate_biases_it_and_a_pilot_does_not(
     weights, direction
@@ -314,10 +299,8 @@ def test_rows_are_inputs_and_limits_are_kept():
 @pytest.mark.parametrize("shape", [-0.5, 0.2, 0.7, 1.5])
 def test_pareto_k_of_generalized_pareto_weights(shape):
     num_samples, replicates = 40_000, 40
-    uniform = torch.rand(
-        (replicates, num_samples), generator=seeded(4), dtype=torch.float64
-    )
-    log_w = ((uniform.pow(-shape) - 1) / shape).log()
+    u = uniform(replicates, num_samples, seed=4)
+    log_w = ((u.pow(-shape) - 1) / shape).log()
 
     found = pareto_k(log_w)
 

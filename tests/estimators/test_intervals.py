@@ -24,17 +24,13 @@ from lm_latent_eval.estimators.intervals import (
     log_capital,
     running_log_capital,
 )
+from tests.means import uniform
 
 TRIALS, DRAWS = 2000, 128
 
 PROBABILITIES = [1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999, 1.0]
 
 KINDS = ("coin", "spike", "beta", "powers")
-
-
-def uniform(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def weights(kind, p, *shape, seed):

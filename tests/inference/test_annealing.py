@@ -25,101 +25,63 @@ from lm_latent_eval.inference.gibbs import SweepNumbers
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import parts_of, rebuilt
-from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.testing.case import keys
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import END, UNKNOWN
 from tests.means import weights_are_of
 from tests.models.lda import tiny
 from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 4, 5]
 
-COPIES = 4000
+
+@pytest.fixture
+def case():
+    return TINY_MODELS["lda"].case()
 
 
-def batch(texts):
-    return TokenBatch.collate(texts, first=START)
-
-
-def exact(model, text):
-    encoded = model.encode(batch([text]))
-    return model.log_joint(encoded, tiny.every_topic(len(text))).logsumexp(-1).item()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny.lda()
-
-
-@pytest.mark.parametrize(
-    ("method", "proposal"),
-    [
-        (AnnealedImportanceSampling(5), "document"),
-        (AnnealedImportanceSampling(5), "prior"),
-        (LeftToRightEstimator(1), None),
-        (ChibStyle(1), None),
-        (ChibStyle(4), None),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_it_is_unbiased(model, method, proposal):
-    texts = [TEXT] * COPIES
-    q = proposal_named(model, proposal)
-    log_w = method.log_weights(model, q, batch(texts), keys(COPIES))
-    weights_are_of(exact(model, TEXT), log_w[:, 0])
-
-
-def test_one_step_is_importance_sampling(model):
-    q, texts = proposal_named(model, "document"), [TEXT, TEXT[:2]]
+def test_one_step_is_importance_sampling(case):
+    q, texts = case.proposal("document"), [TEXT, TEXT[:2]]
     one = AnnealedImportanceSampling(1)
     drawn = ImportanceSampling(1)
     assert (one.chains, one.length) == (1, 1)
     torch.testing.assert_close(
-        one.log_weights(model, q, batch(texts), keys(2)),
-        drawn.log_weights(model, q, batch(texts), keys(2)),
+        case.log_weights(one, q, texts), case.log_weights(drawn, q, texts)
     )
 
 
 @pytest.mark.parametrize("proposal", ["document", "prior"])
-def test_chains_backwards_are_unbiased_for_the_reciprocal(model, proposal):
-    q, number = proposal_named(model, proposal), 10 * 500
-    every = tiny.every_topic(len(TEXT))
-    posterior = model.log_joint(model.encode(batch([TEXT])), every)[0].softmax(-1)
+def test_chains_backwards_are_unbiased_for_the_reciprocal(case, proposal):
+    q, number, texts = case.proposal(proposal), 10 * 500, [TEXT] * 500
+    every, method = tiny.every_topic(len(TEXT)), AnnealedImportanceSampling(100)
+    exact, posterior = case.log_p(TEXT).item(), case.log_joint(TEXT).softmax(-1)
     draw = torch.Generator().manual_seed(1)
     drawn = posterior.multinomial(number, replacement=True, generator=draw)
     latents = every[0][drawn].view(500, 10, -1)
-    log_w = AnnealedImportanceSampling(100).reverse_log_weights(
-        model, q, batch([TEXT] * 500), keys(500), latents
-    )
-    weights_are_of(-exact(model, TEXT), -log_w)
+    batch, names = case.batch(texts), keys(500)
+    log_w = method.reverse_log_weights(case.model, q, batch, names, latents)
+    weights_are_of(-exact, -log_w)
     above = log_evidence_from_above(log_w)
-    below = log_evidence(
-        AnnealedImportanceSampling(100).log_weights(
-            model, q, batch([TEXT] * 500), keys(500)
-        )
-    )
+    below = log_evidence(method.log_weights(case.model, q, batch, names))
     # On average log p lies between; 500 texts tell averages to within their errors.
     slack = 5 * max(above.std().item(), below.std().item()) / math.sqrt(500)
-    assert below.mean() - slack < exact(model, TEXT) < above.mean() + slack
+    assert below.mean() - slack < exact < above.mean() + slack
 
 
-def test_a_text_is_weighed_in_any_company_alike(model):
-    texts = [TEXT, TEXT[:1], TEXT[:3]]
-    q = proposal_named(model)
+def test_a_text_is_weighed_in_any_company_alike(case):
+    texts, q, model = [TEXT, TEXT[:1], TEXT[:3]], case.proposal(), case.model
     for method in (
         AnnealedImportanceSampling(50),
         LeftToRightEstimator(6),
         ChibStyle(50),
     ):
-        together = method.log_weights(model, q, batch(texts), keys(3))
+        together = case.log_weights(method, q, texts)
         for n, text in enumerate(texts):
-            alone = method.log_weights(model, q, batch([text]), [keys(3)[n]])
+            alone = method.log_weights(model, q, case.batch([text]), [keys(3)[n]])
             torch.testing.assert_close(alone[0], together[n], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", [AnnealedImportanceSampling(50), ChibStyle(50)])
-def test_no_sweep_uses_the_random_numbers_of_another(model, method, monkeypatch):
+def test_no_sweep_uses_the_random_numbers_of_another(case, method, monkeypatch):
     sweeps, numbers = [], SweepNumbers.__call__
 
     def watching(self, sweep, num_tokens):
@@ -127,40 +89,38 @@ def test_no_sweep_uses_the_random_numbers_of_another(model, method, monkeypatch)
         return numbers(self, sweep, num_tokens)
 
     monkeypatch.setattr(SweepNumbers, "__call__", watching)
-    q = proposal_named(model)
-    method.log_weights(model, q, batch([TEXT]), keys(1))
+    case.log_weights(method, case.proposal(), [TEXT])
     assert len(sweeps) == len(set(sweeps)) >= 2 * (50 // 10) - 1
 
 
-def test_left_to_right_is_nested(model):
-    q, texts = proposal_named(model), [TEXT, TEXT[:3]]
+def test_left_to_right_is_nested(case):
     few, many = (
-        LeftToRightEstimator(n).log_weights(model, q, batch(texts), keys(2))
+        case.log_weights(LeftToRightEstimator(n), case.proposal(), [TEXT, TEXT[:3]])
         for n in (3, 8)
     )
     torch.testing.assert_close(few, many[:, :3])
 
 
-def test_the_published_left_to_right_estimate_is_biased(model):
+def test_the_published_left_to_right_estimate_is_biased(case):
     """Means over particles, multiplied word by word, are not p(x) on average.
 
     With topics that a text rarely leaves, two particles are far from forgetting.
     """
-    sticky = tiny.lda()
-    sticky.log_alpha.fill_(math.log(0.05))
-    text, method = [4, 5, 4, 4, 5], LeftToRightEstimator(2)
-    log_p = method.log_predicted(sticky, batch([text] * 20_000), keys(20_000))
-    exact_log_p = exact(sticky, text)
+    case.model.log_alpha.fill_(math.log(0.05))
+    text, method, copies = [4, 5, 4, 4, 5], LeftToRightEstimator(2), 20_000
+    batch = case.batch([text] * copies)
+    log_p = method.log_predicted(case.model, batch, keys(copies))
+    exact_log_p = case.log_p(text).item()
     weights_are_of(exact_log_p, log_evidence(log_p.sum(-1)))
     ratio = (method.word_by_word(log_p) - exact_log_p).exp()
     error = ratio.std().item() / math.sqrt(len(ratio))
     assert abs(ratio.mean().item() - 1) > 5 * error
 
 
-def test_the_error_is_that_of_ten_chains(model):
+def test_the_error_is_that_of_ten_chains(case):
     """How far estimates are apart: what each says of its own error."""
-    q, method = proposal_named(model), AnnealedImportanceSampling(100)
-    rows = method.log_weights(model, q, batch([TEXT] * 400), keys(400))
+    method = AnnealedImportanceSampling(100)
+    rows = case.log_weights(method, case.proposal(), [TEXT] * 400)
     estimates = [method.estimate(row, len(TEXT)) for row in rows]
     found = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
     said = torch.tensor([e.draws_stderr for e in estimates], dtype=torch.float64)
@@ -175,7 +135,7 @@ def test_what_no_chain_can_do_is_refused():
     with pytest.raises(ValueError, match="have no local moves"):
         transitions(object(), object(), None, None, Streams([0], 1), 1)
     with pytest.raises(ValueError, match="no closed form"):
-        LeftToRightEstimator(1).log_weights(object(), None, batch([TEXT]), [0])
+        LeftToRightEstimator(1).log_weights(object(), None, None, [0])
 
 
 # -- local moves of each model ------------------------------------------------------
@@ -196,6 +156,29 @@ every_move = pytest.mark.parametrize(
 )
 
 NUMBER = 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "which", "text", "method", "copies", "precise"),
+    [
+        *(
+            ("lda", which, TEXT, method, 4000, 0.05)
+            for method, which in (
+                (AnnealedImportanceSampling(5), "document"),
+                (AnnealedImportanceSampling(5), "prior"),
+                (LeftToRightEstimator(1), None),
+                (ChibStyle(1), None),
+                (ChibStyle(4), None),
+            )
+        ),
+        *((*case, AnnealedImportanceSampling(4), 2000, 0.1) for case in CASES),
+    ],
+    ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),
+)
+def test_it_is_unbiased(name, which, text, method, copies, precise):
+    case = TINY_MODELS[name].case()
+    log_w = case.log_weights(method, case.proposal(which), [text] * copies)[:, 0]
+    weights_are_of(case.log_p(text), log_w, precise)
 
 
 def pick(latents, index):
@@ -239,14 +222,6 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     error = (f * (1 - f) / NUMBER).sqrt()
     # Five standard errors, and one draw of a latent that is hardly ever drawn.
     assert ((share - f).abs() <= 5 * error + 1 / NUMBER).all()
-
-
-@every_move
-def test_annealing_by_moves_is_unbiased(name, which, text):
-    case, copies = TINY_MODELS[name].case(), 2000
-    method = AnnealedImportanceSampling(4)
-    log_w = case.log_weights(method, case.proposal(which), [text] * copies)[:, 0]
-    weights_are_of(case.log_p(text), log_w, 0.1)
 
 
 @every_move
