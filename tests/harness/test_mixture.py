@@ -191,16 +191,12 @@ def test_stock_choices_under_prompts(evaluate, tmp_path):
     assert [a.estimate.log_evidence for a in record.answers] == [
         row["log_likelihood"] for row in rows
     ]
-    said = explain(saved(results, tmp_path / "out"))
-    assert "a mixture over prompt, all components summed" in " ".join(said.split())
-    assert "Components: 3 a question, all summed." in said
-    assert "| moved by |" in said and "| prompt |" in said
+    said = " ".join(explain(saved(results, tmp_path / "out")).split())
+    assert "a mixture over prompt, all components summed" in said
     carried = results["config"]["latent_eval"]["mixture"]["arc_easy"]
     for one in carried["carriers"]:
         [[name, share]] = one["carried_by"].values()
-        assert 1 / 3 <= share <= 1 and f"{name!r} ({share:.0%})" in " ".join(
-            said.split()
-        )
+        assert 1 / 3 <= share <= 1 and f"{name!r} ({share:.0%})" in said
     accuracies = [row["accuracy"] for row in carried["factors"]["prompt"]]
     assert all(acc in (0, 1 / 3, 2 / 3, 1) for acc in accuracies)
 

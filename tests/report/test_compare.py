@@ -354,10 +354,6 @@ def test_from_the_command_line(tmp_path, capsys):
     head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())
     assert head[:4] == ["task", "difference of", "in", "value"]
     assert of_bytes[1:3] == ["A - B", "bits a byte"]
-    assert main(["compare", estimates, hf, "--format", "latex"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("\\begin{tabular}{lllrrrrrrrl}\n\\toprule")
-    assert r"\pm" in shown
     assert main(["compare", checkpoints["k"], estimates]) == 2
     assert "say with --data" in capsys.readouterr().err
     for sides in ([estimates], [estimates, estimates]):

@@ -44,9 +44,7 @@ def test_they_are_those_of_the_run(scored, capsys):
     assert f"{METRICS['word_perplexity'](items):.4f}" in shown
     assert "estimator=is num_samples=20" in shown
     assert main(["explain", str(output)]) == 0
-    explained = " ".join(capsys.readouterr().out.split())
-    assert "from the adapted proposal at temperature 1, " in explained
-    assert "word_perplexity = " in explained
+    assert "word_perplexity = " in " ".join(capsys.readouterr().out.split())
     assert main(["recompute", str(output), "--format", "csv"]) == 0
     lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
     found = {line["metric"]: line for line in lines}

@@ -198,12 +198,22 @@ def test_only_a_regular_file_keeps_estimates(scored, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_command_prints_every_rate(spelled_directory, scored, tmp_path, capsys):
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    command = ["estimate", str(spelled_directory), "--data"]
-    command += [str(tmp_path / "texts.txt"), "--num-samples", "20"]
-    assert main([*command, "--output", str(tmp_path / "out.jsonl")]) == 0
-    printed = capsys.readouterr().out
+@pytest.fixture
+def estimate(spelled_directory, tmp_path, capsys):
+    """Return what the command prints of a file of texts."""
+
+    def estimate(name, content, *more):
+        (tmp_path / name).write_text(content)
+        command = ["estimate", str(spelled_directory), "--num-samples", "20", *more]
+        assert main([*command, "--data", str(tmp_path / name)]) == 0
+        return capsys.readouterr().out
+
+    return estimate
+
+
+def test_the_command_prints_every_rate(estimate, scored, tmp_path):
+    output = ["--output", str(tmp_path / "out.jsonl")]
+    printed = estimate("texts.txt", "\n".join(TEXTS) + "\n", *output)
     items = scored(None)
     tokens = sum(i.estimate.num_tokens for i in items)
     total = sum(i.estimate.log_evidence for i in items)
@@ -214,18 +224,8 @@ def test_the_command_prints_every_rate(spelled_directory, scored, tmp_path, caps
     assert "num_samples=20 proposal=adapted" in printed
 
 
-def test_texts_without_a_byte_have_no_rate_per_byte(
-    spelled_directory, tmp_path, capsys
-):
-    (tmp_path / "empty.jsonl").write_text('{"text": ""}\n{"tokens": []}\n')
-    command = [
-        "estimate",
-        str(spelled_directory),
-        "--data",
-        str(tmp_path / "empty.jsonl"),
-    ]
-    assert main([*command, "--num-samples", "5"]) == 0
-    printed = capsys.readouterr().out
+def test_texts_without_a_byte_have_no_rate_per_byte(estimate):
+    printed = estimate("empty.jsonl", '{"text": ""}\n{"tokens": []}\n')
     assert "2 texts, 2 predicted tokens, 0 bytes" in printed
     assert f"{'bits_per_byte':36}refused: no bytes ± N/A" in printed
     assert "token_perplexity" in printed

@@ -1,47 +1,29 @@
+"""Whatever scores strings: networks, directories, models of ours, functions."""
+
+from __future__ import annotations
+
 import math
 
 import pytest
-import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.scoring.string_scorers import string_scorer
+from tests import tiny_causal
 
-WORDS = ["<s>", "a", "plum", "river", "runs", "ripe"]
-TEXTS = ["a river runs", "a ripe plum", "plum", "a a a a a a a a", "runs ripe"]
+TEXTS = ["abba", "aabab", "b", "bbbbbbbb", "aab"]
 
 
 @pytest.fixture(scope="module")
 def causal_lm():
-    """Return a small causal LM of six words and its tokenizer."""
-    words = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<s>"))
-    words.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=6, n_positions=12, n_embd=16, n_layer=2, n_head=2,
-        initializer_range=1.0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval(), tokenizer
+    """Return a small causal LM of two letters and its tokenizer."""
+    tokenizer = tiny_causal.letters()
+    return tiny_causal.model(len(tokenizer), positions=12), tokenizer
 
 
-def by_chain_rule(model, tokenizer, text):
-    """Return log p(text), one forward pass a token."""
-    ids = [0, *tokenizer.encode(text)]
-    total = 0.0
-    for t in range(1, len(ids)):
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([ids[:t]])).logits[0, -1]
-        total += logits.double().log_softmax(-1)[ids[t]].item()
-    return total
-
-
-# Causal LMs
+# -- causal LMs ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
@@ -51,9 +33,10 @@ def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
     scorer = string_scorer(model, tokenizer=tokenizer, batch_size=batch_size)
     found = scorer.score(TEXTS).log_p.tolist()
 
-    expected = [by_chain_rule(model, tokenizer, text) for text in TEXTS]
+    listed = tiny_causal.Listed(tiny_causal.network(tokenizer, positions=12), 0)
+    expected = [math.log(listed.p(tokenizer.encode(text))) for text in TEXTS]
     assert max(expected) - min(expected) > 5, "premise: texts differ"
-    assert found == pytest.approx(expected, abs=1e-4)  # float32
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_causal_lm_from_its_directory(causal_lm, tmp_path):
@@ -71,8 +54,8 @@ def test_causal_lm_from_its_directory(causal_lm, tmp_path):
 def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
     model, tokenizer = causal_lm
     with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens.*window is 12"):
-        string_scorer(model, tokenizer=tokenizer).score(["a", "a " * 12])
-    no_start = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+        string_scorer(model, tokenizer=tokenizer).score(["a", "a" * 12])
+    no_start = tiny_causal.fast(tokenizer.backend_tokenizer)
     with pytest.raises(ValueError, match="neither a BOS nor an EOS"):
         string_scorer(model, tokenizer=no_start).score(["a"])
     training = GPT2LMHeadModel(model.config).train()
@@ -80,7 +63,7 @@ def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
         string_scorer(training, tokenizer=tokenizer).score(["a"])
 
 
-# Others
+# -- others ----------------------------------------------------------------------------
 
 
 def test_latent_lm_by_directory_and_as_an_object():
@@ -117,7 +100,7 @@ def test_what_is_no_scorer(tmp_path):
         string_scorer(tmp_path)
 
 
-# Copies
+# -- copies ----------------------------------------------------------------------------
 
 
 ONE = {"levels": [0.1], "replicates": 1}
