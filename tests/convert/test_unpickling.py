@@ -249,67 +249,54 @@ TWICE = (
     + put(0)
     + b"0"
     + b"".join(get(i) + get(i) + b"\x86" + put(i + 1) + b"0" for i in range(50))
+    + get(50)
 )
 NAMES = b"(" + b"\x8c\0" * 50_000 + b"t" + put(0) + b"0"
 BOTH = b"".join(b"]" + put(i) + (get(i - 1) + b"a") * 2 for i in range(1, 23))
+DIGITS = b"\x8b" + struct.pack("<i", 2_000_000) + b"\x7f" * 2_000_000
 PRIME = 2**61 - 1
 """Of which all multiples have the same hash."""
-NO_KEY, AGAIN = "has a key that is no name", "copies the same data again"
+MULTIPLES = b"".join(
+    b"\x8a\x0a" + (PRIME * n).to_bytes(10, "little") + b"N" for n in range(1, 100_000)
+)
 COPY = b"c__builtin__\nlist\n" + get(0) + b"\x85R"
-TREE = "holds the same data again"
+STRING = b"X" + struct.pack("<i", 50_000) + b"x" * 50_000 + put(0)
 LABOURS = {
-    "a key that is twice itself": (b"}" + TWICE + get(50) + b"Ns.", NO_KEY),
-    "keys that are": (b"}(" + TWICE + get(50) + b"Nu.", NO_KEY),
-    "keys at once": (b"(" + TWICE + get(50) + b"Nd.", NO_KEY),
-    "a member": (b"\x8f(" + TWICE + get(50) + b"\x90.", NO_KEY),
-    "a member of a frozen set": (b"(" + TWICE + get(50) + b"\x91.", NO_KEY),
-    "a member of a called set": (
-        b"c__builtin__\nset\n(" + TWICE + get(50) + b"l\x85R.",
-        NO_KEY,
-    ),
-    "a key of a called dictionary": (
-        b"ccollections\nOrderedDict\n(" + TWICE + get(50) + b"N\x86l\x85R.",
-        NO_KEY,
-    ),
-    "a wide key again and again": (b"}" + NAMES + (get(0) + b"Ns") * 50_000, NO_KEY),
-    "a number of many digits as a key": (
-        b"}\x8b" + struct.pack("<i", 2_000_000) + b"\x7f" * 2_000_000 + b"Ns.",
-        NO_KEY,
-    ),
-    "numbers with the same hash": (
-        b"}("
-        + b"".join(
-            b"\x8a\x0a" + (PRIME * n).to_bytes(10, "little") + b"N"
-            for n in range(1, 100_000)
-        )
-        + b"u.",
-        NO_KEY,
-    ),
-    "a list copied": (
-        b"](" + b"N" * 50_000 + b"e" + put(0) + COPY * 50_000 + b".",
-        AGAIN,
-    ),
-    "empty sets": (b"\x80\x04](" + b"\x8f" * 3_000_000 + b"e.", AGAIN),
-    "a list of twice a list": (b"]" + put(0) + BOTH + b".", TREE),
-    "a list within itself": (b"]" + put(0) + get(0) + b"a.", TREE),
-    "a long string again and again": (
-        b"]X"
-        + struct.pack("<i", 50_000)
-        + b"x" * 50_000
-        + put(0)
-        + b"a"
-        + (get(0) + b"a") * 50_000
-        + b".",
-        TREE,
-    ),
+    "has a key that is no name": {
+        "a key that is twice itself": b"}" + TWICE + b"Ns.",
+        "keys that are": b"}(" + TWICE + b"Nu.",
+        "keys at once": b"(" + TWICE + b"Nd.",
+        "a member": b"\x8f(" + TWICE + b"\x90.",
+        "a member of a frozen set": b"(" + TWICE + b"\x91.",
+        "a member of a called set": b"c__builtin__\nset\n(" + TWICE + b"l\x85R.",
+        "a key of a called dictionary": (
+            b"ccollections\nOrderedDict\n(" + TWICE + b"N\x86l\x85R."
+        ),
+        "a wide key again and again": b"}" + NAMES + (get(0) + b"Ns") * 50_000,
+        "a number of many digits as a key": b"}" + DIGITS + b"Ns.",
+        "numbers with the same hash": b"}(" + MULTIPLES + b"u.",
+    },
+    "copies the same data again": {
+        "a list copied": b"](" + b"N" * 50_000 + b"e" + put(0) + COPY * 50_000 + b".",
+        "empty sets": b"\x80\x04](" + b"\x8f" * 3_000_000 + b"e.",
+    },
+    "holds the same data again": {
+        "a list of twice a list": b"]" + put(0) + BOTH + b".",
+        "a list within itself": b"]" + put(0) + get(0) + b"a.",
+        "a long string again and again": (
+            b"]" + STRING + b"a" + (get(0) + b"a") * 50_000 + b"."
+        ),
+    },
 }
 
 
-@pytest.mark.parametrize("kind", LABOURS)
-def test_labours_without_end_are_not_begun(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [(said, kind) for said, kinds in LABOURS.items() for kind in kinds],
+)
+def test_labours_without_end_are_not_begun(tmp_path, said, kind):
     """In a process of its own: some would end it."""
-    content, said = LABOURS[kind]
-    (tmp_path / "data.pkl").write_bytes(content)
+    (tmp_path / "data.pkl").write_bytes(LABOURS[said][kind])
     found = alone(tmp_path, LOAD, memory=1 << 29, seconds=30)
     assert f"data.pkl is refused: it {said}" in found
 

@@ -80,11 +80,8 @@ def test_words_are_priced_by_their_ids_too(words, writing):
 
 
 def test_the_policy_is_the_strictest_there_is(words, writing):
-    for types, spelling, policy in (
-        (7, writing, "spelled"),
-        (7, None, "penalized"),
-        (0, None, "closed"),
-    ):
+    given = {"spelled": (7, writing), "penalized": (7, None), "closed": (0, None)}
+    for policy, (types, spelling) in given.items():
         chosen = reader(words, num_unknown_types=types, orthography=spelling)
         assert chosen.policy == policy
 

@@ -12,7 +12,6 @@ from lm_latent_eval.text.words import (
     WordTokenizer,
     split,
 )
-from tests.tiny_models import damage
 
 TRAINING = ["The cat saw the cat .", "The dog saw a dog; the end."]
 NAMES = ["The Vorsen cat", "Ünnürup"]
@@ -163,23 +162,14 @@ def test_a_saved_tokenizer_is_the_same(words, tmp_path):
     assert (again.vocab_size, again.num_words) == (10, 12)
 
 
-@pytest.mark.parametrize(
-    ("content", "num_words", "message"),
-    [
-        (None, 4, r"tokenizer\.json is missing: .* vocabulary"),
-        *((x, 4, "is not a readable tokenizer") for x in ("", "{}", "[1, 2]", "json")),
-        ("whole", 13, r"has 12 words but .* 13: .* another checkpoint"),
-        ("half", 4, "is not a readable tokenizer"),
-    ],
-)
-def test_a_file_that_is_no_tokenizer_is_named(
-    words, tmp_path, content, num_words, message
-):
-    if content in ("whole", "half"):
-        words.save(tmp_path)
-    elif content is not None:
+def test_a_file_that_is_no_tokenizer_is_named(words, tmp_path):
+    """One that is cut: ``tests/models/test_checkpoint.py``."""
+    with pytest.raises(ValueError, match=r"tokenizer\.json is missing: .* vocabulary"):
+        WordTokenizer.load(tmp_path, 4)
+    words.save(tmp_path)
+    with pytest.raises(ValueError, match=r"has 12 words but .* 13: .* another check"):
+        WordTokenizer.load(tmp_path, 13)
+    for content in ("", "{}", "[1, 2]", "json"):
         (tmp_path / FILE_NAME).write_text(content)
-    if content == "half":
-        damage(tmp_path / FILE_NAME)
-    with pytest.raises(ValueError, match=message):
-        WordTokenizer.load(tmp_path, num_words)
+        with pytest.raises(ValueError, match="is not a readable tokenizer"):
+            WordTokenizer.load(tmp_path, 4)

@@ -37,9 +37,11 @@ def network():
     return tiny.network()
 
 
-def asked(trials=1, answers=ANSWERS):
-    pairs = [(n, answer) for n in range(trials) for answer in answers]
-    return [Query(i, f"t/{n}", a, QUESTION) for i, (n, a) in enumerate(pairs)]
+def asked(trials=1, answers=ANSWERS, questions=None):
+    """Every answer to one question, so many times, or to each of several."""
+    questions = questions or [QUESTION] * trials
+    every = [(f"t/{n}", a, q) for n, q in enumerate(questions) for a in answers]
+    return [Query(n, *query) for n, query in enumerate(every)]
 
 
 def run(network, queries, **options):
@@ -48,6 +50,13 @@ def run(network, queries, **options):
     kept = tiny.keeping(scorer)
     answers = sorted(scorer.score_continuations(queries), key=lambda a: a.index)
     return answers, {thoughts.name: thoughts for thoughts in kept}
+
+
+def thoughts_of(scorer, queries):
+    """Return what a scorer thinks of each question."""
+    kept = tiny.keeping(scorer)
+    list(scorer.score_continuations(queries))
+    return kept
 
 
 @pytest.mark.parametrize("close", ["natural", "forced"])
@@ -199,15 +208,10 @@ QUESTIONS = ("a b", "c", "b b c a", "a c", "", "c c c")
 FEW = {"num_samples": 12, "close": "forced"}
 
 
-def all_asked(questions=QUESTIONS, answers=tiny.ANSWERS):
-    asked = [(f"t/{n}", a, q) for n, q in enumerate(questions) for a in answers]
-    return [Query(n, *query) for n, query in enumerate(asked)]
-
-
-def numbers(scorer, asked):
+def numbers(scorer, queries):
     return {
-        (asked[a.index].name, asked[a.index].text): a.estimate.log_weights
-        for a in scorer.score_continuations(asked)
+        (queries[a.index].name, queries[a.index].text): a.estimate.log_weights
+        for a in scorer.score_continuations(queries)
     }
 
 
@@ -220,13 +224,13 @@ def same(one, other):
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeypatch):
     options = {"proposal": proposal, **FEW}
-    wanted = numbers(tiny.scorer(network, **options), all_asked())
+    every = asked(questions=QUESTIONS)
+    wanted = numbers(tiny.scorer(network, **options), every)
     first = tiny.scorer(network, **options)
-    shown = {(f"t/{n}", question): tiny.ANSWERS for n, question in enumerate(QUESTIONS)}
+    shown = {(f"t/{n}", question): ANSWERS for n, question in enumerate(QUESTIONS)}
     first.shown = shown
     kept = tiny.keeping(first)
-    some = [q for q in all_asked() if q.text != tiny.ANSWERS[1]]
-    some = [Query(n, q.name, q.text, q.context) for n, q in enumerate(some)]
+    some = asked(answers=[ANSWERS[0], ANSWERS[2]], questions=QUESTIONS)
     found = numbers(first, some)
     # Hints show all answers, so the number of one is the same whichever are asked.
     same(found, {key: wanted[key] for key in found})
@@ -239,8 +243,8 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
         lambda *_, **__: pytest.fail("drew"),
     )
     completed = tiny.keeping(again)
-    same(numbers(again, all_asked()), wanted)
-    assert all({*t.answers} == {*tiny.ANSWERS} for t in completed)
+    same(numbers(again, every), wanted)
+    assert all({*t.answers} == {*ANSWERS} for t in completed)
     assert len(completed) == len(QUESTIONS)
     with pytest.raises(ValueError, match="no answers are given"):
         again.answer(completed[0], [])
@@ -252,11 +256,9 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
 
 
 def test_two_tokens_can_close_a_thought(network):
-    options = {**FEW, "think_end": "a </think>", "max_think_tokens": 6}
-    scorer = tiny.scorer(network, **{**options, "num_samples": 200})
-    kept = tiny.keeping(scorer)
-    list(scorer.score_continuations(all_asked(["a"])))
-    [thoughts] = kept
+    options = {"close": "forced", "think_end": "a </think>", "max_think_tokens": 6}
+    scorer = tiny.scorer(network, **options, num_samples=200)
+    [thoughts] = thoughts_of(scorer, asked(questions=["a"]))
     for thought in thoughts.drawn:
         ends = [
             n
@@ -284,8 +286,7 @@ def test_answers_that_are_none_are_named(tmp_path, line):
 
 def test_a_row_that_is_no_question_is_named(network, tmp_path):
     scorer = tiny.scorer(network, num_samples=3, close="forced")
-    kept = tiny.keeping(scorer)
-    list(scorer.score_continuations([Query(0, "t/0", " c", "a ")]))
+    kept = thoughts_of(scorer, asked(answers=[" c"], questions=["a "]))
     path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
     right = row_of(Kept(0, kept[0], None))
     for name in right.keys() - {"right"}:
@@ -297,10 +298,7 @@ def test_a_row_that_is_no_question_is_named(network, tmp_path):
 
 
 def test_other_ends_of_texts_are_another_run(network, monkeypatch):
-    before = tiny.scorer(network).fingerprint
+    before, more = tiny.scorer(network).fingerprint, [tiny.END, tiny.WORDS.index("a")]
     assert before["stops"] == [tiny.END]
-    more = [tiny.END, tiny.WORDS.index("a")]
     monkeypatch.setattr(network.model.generation_config, "eos_token_id", more)
-    after = tiny.scorer(network).fingerprint
-    assert after["stops"] == more
-    assert {**after, "stops": before["stops"]} == before
+    assert tiny.scorer(network).fingerprint == {**before, "stops": more}

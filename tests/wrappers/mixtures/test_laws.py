@@ -25,6 +25,7 @@ from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
 from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
 from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
 from tests.means import mean_is
+from tests.wrappers import asking
 
 ASKED = "Which barks?\nA. a cat\nB. a dog\nC. a hen\nAnswer:"
 
@@ -189,10 +190,10 @@ def test_orders_move_labels_with_their_options():
 )
 def test_what_has_no_other_order_is_refused(tmp_path, context, text, why):
     found = scorer(tmp_path, {"permutations": "all"})
-    with pytest.raises(ValueError, match=f"task/0 .*{why}"):
-        [*found.score_continuations([Query(0, "task/0", text, context)])]
+    with pytest.raises(ValueError, match=f"text/0 .*{why}"):
+        asking.answers(found, text, context=context)
     with pytest.raises(ValueError, match="no context that order could"):
-        found.score_texts([Query(0, "task/0", "a")])
+        asking.answers(found, "a")
 
 
 def test_an_answer_without_a_context_is_asked_of_models_alone(tmp_path):
@@ -208,13 +209,11 @@ def test_errors_of_components_count_by_their_shares(tmp_path):
     def estimated(asked):
         found = []
         for each in asked:
-            log_w = torch.tensor([0.5, 1.5]).double().log() + log_p(*strings(each))
+            log_w = torch.tensor([0.5, 1.5]).double().log()
+            log_w += log_p(each.context, each.text)
             answer = Answer(0, Estimate.from_log_weights(log_w, num_tokens=1))
             found.append(Found(answer.estimate.log_evidence, 1, False, answer))
         return found
-
-    def strings(each):
-        return each.context, each.text
 
     exact = scorer(tmp_path, {"prompts": PROMPTS})
     drawn = MixtureScorer(exact.mixture, {"base": estimated}, {}, {})
