@@ -330,10 +330,3 @@ def test_an_option_without_a_number_is_not_chosen(missing, tmp_path):
     [record] = results.read(tmp_path / "out")
     kept = {answer.index for answer in record.answers}
     assert kept == {n for n in range(len(lines)) if n not in missed}
-
-
-def test_without_tasks_the_backend_fails_itself(tiny_spelled, monkeypatch):
-    miss(monkeypatch)
-    lm = LatentKGLM(pretrained=tiny_spelled, num_samples=9, estimator="is")
-    with pytest.raises(MissedSupportError, match=r"task/1 \('Bo saw'\)"):
-        lm.loglikelihood_rolling(rolling("Ada", "Bo saw"))

@@ -293,11 +293,17 @@ SAMPLE = {
 
 
 def hf_folder(folder, task=None, **changes):
+    return lm_eval_folder(folder, "t", [SAMPLE | changes], task or {}, sha="abc")
+
+
+def lm_eval_folder(folder, name, samples, task, *, sha="", results=None):
+    """Write what lm-eval leaves of a network of the hub and one task."""
     folder.mkdir()
-    config = {"model": "hf", "model_args": {"pretrained": "gpt2"}, "model_sha": "abc"}
-    results = {"config": config, "configs": {"t": task or {}}, "results": {}}
-    (folder / "results_1.json").write_text(json.dumps(results))
-    (folder / "samples_t_1.jsonl").write_text(json.dumps(SAMPLE | changes) + "\n")
+    config = {"model": "hf", "model_args": {"pretrained": "gpt2"}, "model_sha": sha}
+    content = {"config": config, "configs": {name: task}, "results": results or {}}
+    (folder / "results_1.json").write_text(json.dumps(content))
+    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (folder / f"samples_{name}_1.jsonl").write_text(lines)
     return folder
 
 

@@ -20,7 +20,14 @@ from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
-from tests.report.test_compare import estimated, hf_folder, questions, record, write
+from tests.report.test_compare import (
+    SAMPLE,
+    estimated,
+    lm_eval_folder,
+    questions,
+    record,
+    write,
+)
 
 SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -210,15 +217,8 @@ def test_a_file_of_estimates_says_its_command(tmp_path):
 
 @pytest.mark.parametrize("sha", ["", "0123abc"])
 def test_models_of_others_are_exported_too(tmp_path, sha):
-    folder = hf_folder(tmp_path / "hf")
-    [path] = folder.glob("results_*.json")
-    content = json.loads(path.read_text())
-    content["config"]["model_sha"] = sha
-    path.write_text(json.dumps(content))
-    [log] = folder.glob("samples_*.jsonl")
-    [line] = log.read_text().splitlines()
-    other = json.loads(line) | {"doc_id": 1}
-    log.write_text(f"{line}\n{json.dumps(other)}\n")
+    samples = [SAMPLE, SAMPLE | {"doc_id": 1}]
+    folder = lm_eval_folder(tmp_path / "hf", "t", samples, {}, sha=sha)
     card = tmp_path / "README.md"
     command = ["export", str(folder), "--to", "model-card", "--model-id", "us/gpt2"]
     assert main([*command, "--output", str(card)]) == 0

@@ -13,7 +13,7 @@ from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, r
 from lm_latent_eval.report.runs import read, read_table
 from lm_latent_eval.report.scores import Score, Scores
 from tests.conftest import PROJECT
-from tests.report.test_compare import record
+from tests.report.test_compare import lm_eval_folder, record
 
 RUNS = PROJECT / "tests/reference/runs"
 """Made by inspect_ai's and Every Eval Ever's own writers: ``make.py`` there."""
@@ -132,24 +132,12 @@ def test_what_lacks_is_said_with_what_makes_it(capsys, tmp_path):
     assert "eee_samples.jsonl, line 41" in said
 
 
-def generated(folder, rows, **task):
+def generated(folder, rows):
     """A folder of lm-eval whose answers were written."""
-    folder.mkdir()
-    results = {
-        "config": {"model": "hf", "model_args": {"pretrained": folder.name}},
-        "configs": {
-            "said": {
-                "output_type": "generate_until",
-                "metric_list": [{"metric": "exact_match"}],
-                **task,
-            }
-        },
-        "results": {"said": {"exact_match,none_stderr": float("nan")}},
-    }
-    (folder / "results_1.json").write_text(json.dumps(results))
-    lines = (json.dumps(row) for row in rows)
-    (folder / "samples_said_1.jsonl").write_text("\n".join(lines) + "\n")
-    return str(folder)
+    metrics = [{"metric": "exact_match"}]
+    task = {"output_type": "generate_until", "metric_list": metrics}
+    found = {"said": {"exact_match,none_stderr": float("nan")}}
+    return str(lm_eval_folder(folder, "said", rows, task, results=found))
 
 
 def sample(n, score, **more):
