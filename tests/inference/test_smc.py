@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import ParticleFilter
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.streams import stream_key
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
 from tests.means import weights_are_of
@@ -50,9 +50,8 @@ def resampled(monkeypatch):
 def filtered(model, copies, num_samples, words=WORDS):
     """Weights of copies of one text from the prior, (copies, K)."""
     method = ParticleFilter(num_samples)
-    keys = [stream_key(0, f"copy {n}") for n in range(copies)]
     texts = batch([words] * copies)
-    return method.log_weights(model, model.proposal("prior"), texts, keys)
+    return method.log_weights(model, model.proposal("prior"), texts, keys(copies))
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +79,12 @@ def test_the_estimate_is_unbiased_where_it_looks_ahead(
     model, proposal = ahead
     copies = 8_000 // num_samples
     method, texts = ParticleFilter(num_samples), batch([WORDS] * copies)
-    keys = [stream_key(0, f"copy {n}") for n in range(copies)]
     particles = Particles.begin(copies, "cpu")
     for start, end in ((0, cut), (cut, len(WORDS))):
         piece, starts = texts.piece(start, end), [start] * copies
-        particles = method.extend(model, proposal, piece, keys, starts, particles)
+        particles = method.extend(
+            model, proposal, piece, keys(copies), starts, particles
+        )
     assert sum(share > 0.1 for share in resampled) > 1, "premise: again and again"
     weights_are_of(Truth(model).log_p(WORDS), log_evidence(particles.log_w))
 
@@ -93,11 +93,10 @@ def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
     """What saves words later costs some at first: weights so far would drop it."""
     model, proposal = ahead
     copies, spread = 200, []
-    keys = [stream_key(2, f"copy {n}") for n in range(copies)]
     texts = batch([WORDS * 2] * copies)
     nothing = torch.zeros(copies, 20, dtype=torch.float64)
     for _ in range(2):
-        log_w = ParticleFilter(20).log_weights(model, proposal, texts, keys)
+        log_w = ParticleFilter(20).log_weights(model, proposal, texts, keys(copies))
         spread.append(log_evidence(log_w).std())
         monkeypatch.setattr(type(proposal), "log_twist", lambda *_: nothing)
     # Standard deviations of 200 values are known to about 5 %.
@@ -121,14 +120,13 @@ def test_a_context_and_its_continuation_are_one_filter(name, request, resampled)
     model = request.getfixturevalue(name)
     words = WORDS if name == "model" else [*SENTENCE, END]
     method, prior = ParticleFilter(20), model.proposal("prior")
-    keys = [stream_key(3, f"copy {n}") for n in range(4)]
     texts = batch([words] * 4)
-    whole = method.log_weights(model, prior, texts, keys)
+    whole = method.log_weights(model, prior, texts, keys(4))
     assert max(resampled[:CONTEXT]) > 0, "premise: the context draws anew"
     particles = Particles.begin(4, "cpu")
     for start, end in ((0, CONTEXT), (CONTEXT, len(words))):
         particles = method.extend(
-            model, prior, texts.piece(start, end), keys, [start] * 4, particles
+            model, prior, texts.piece(start, end), keys(4), [start] * 4, particles
         )
     torch.testing.assert_close(particles.log_w, whole, rtol=1e-9, atol=0)
 

@@ -48,26 +48,16 @@ def wanted(named):
     ]
 
 
-@pytest.mark.parametrize("estimator", ["canonical", "exact", "mixed"])
-def test_log_p_is_what_the_package_says(named, asked, wanted, estimator):
-    lm = LatentTokens(
-        pretrained=named[1],
-        device="cpu",
-        estimator=estimator,
-        add_bos_token=False,
-        prefix_token_id=2,
-    )
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        *((LatentTokens, {"estimator": e}) for e in ("canonical", "exact", "mixed")),
+        (HFLM, {"batch_size": 1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_log_p_is_what_the_package_says(named, asked, wanted, backend, options):
+    start = {"add_bos_token": False, "prefix_token_id": 2}
+    lm = backend(pretrained=named[1], device="cpu", **start, **options)
     found = [float(log_p) for log_p, _ in lm.loglikelihood(asked)]
-    assert found == pytest.approx(wanted, rel=1e-5)
-
-
-def test_hf_says_the_same(named, asked, wanted):
-    lm = HFLM(
-        pretrained=named[1],
-        device="cpu",
-        add_bos_token=False,
-        prefix_token_id=2,
-        batch_size=1,
-    )
-    found = [log_p for log_p, _ in lm.loglikelihood(asked, disable_tqdm=True)]
     assert found == pytest.approx(wanted, rel=1e-5)
