@@ -170,6 +170,6 @@ def test_annotated_chains_are_possible(data_dir):
     model = tiny.entitynlm().proposal("peeking")
     beyond = [[min(i, tiny.BEYOND) for i in ids] for ids, _, _ in items]
     chains = collate_chains([e for _, e, _ in items], [r for _, _, r in items])
-    log_q = model.log_prob(model.encode(tiny.batch(beyond)), chains)
+    log_q = model.log_prob(model.encode(tiny.batch(*beyond)), chains)
     assert log_q.isfinite().all()
     assert max(max(e) for _, e, _ in items) > 20, "premise: there are entities"

@@ -36,7 +36,7 @@ def test_a_chain_that_cannot_be_has_no_probability(model):
     }
     wanted = [tuple(c) in possible for c in torch.cat(chains, -1)[0].tolist()]
     assert sum(wanted) == len(possible), "premise: all chains are among them"
-    batch = tiny.batch([[4, 5, 4]])
+    batch = tiny.batch([4, 5, 4])
     found = model.log_joint(model.encode(batch), chains)[0] > -torch.inf
     assert found.tolist() == wanted
     for name in PROPOSALS:
@@ -51,7 +51,7 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
     """
     text = [4, 1, 5, 4]
     chains = every_chain(len(text), MAX_LENGTH)
-    encoded, q = model.encode(tiny.batch([text])), model.proposal("adapted")
+    encoded, q = model.encode(tiny.batch(text)), model.proposal("adapted")
     given = encoded.follow(chains)
     versions, which = given.contexts()
     vectors, tangents = versions.vectors, []
@@ -77,7 +77,7 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
             total[past] = total.get(past, 0.0) + score[k, t].exp().item()
         norm = [math.log(total[str(z[:t])]) for z in steps]
         expected += score[:, t] - torch.tensor(norm, dtype=score.dtype)
-    found = q.log_prob(q.encode(tiny.batch([text])), chains)[0]
+    found = q.log_prob(q.encode(tiny.batch(text)), chains)[0]
     assert log_psi.std(0).max() > 0.1, "premise: contexts matter"
     assert (tangents[0] < tangents[1]).any() and (tangents[1] < tangents[0]).any()
     torch.testing.assert_close(found, expected, **EXACTLY)
@@ -85,7 +85,7 @@ def test_the_adapted_proposal_weighs_each_choice_by_what_p_says_of_the_word(mode
 
 def test_a_word_that_is_never_uttered_leaves_a_distribution(model):
     chains = every_chain(2, MAX_LENGTH)
-    batch, q = tiny.batch([[START, 4]]), model.proposal("adapted")
+    batch, q = tiny.batch([START, 4]), model.proposal("adapted")
     assert (model.log_joint(model.encode(batch), chains) == -torch.inf).all()
     assert abs(q.log_prob(q.encode(batch), chains).logsumexp(-1).item()) < 1e-10
 
@@ -98,7 +98,7 @@ def test_proposals_read_as_far_as_they_say(model):
         q = model.proposal(which)
 
         def log_q(text, q=q):
-            encoded = q.encode(tiny.batch([text]))
+            encoded = q.encode(tiny.batch(text))
             factors = encoded.follow(chains).log_prob()
             return factors[0, :, :2]
 
@@ -130,8 +130,8 @@ def test_chains_share_the_scores_of_words(model, monkeypatch):
     """A row a token and one a context, where a pair of them each would be more."""
     q, text = model.proposal("prior"), [4, 5, 4, 4, 1, 5]
     for samples in (1, 200):
-        chains = q.sample(q.encode(tiny.batch([text])), Streams([1], samples), samples)
-        encoded = model.encode(tiny.batch([text]))
+        chains = q.sample(q.encode(tiny.batch(text)), Streams([1], samples), samples)
+        encoded = model.encode(tiny.batch(text))
         versions, which = encoded.follow(chains.latents).contexts()
         mark = versions.mark[which[0]]
         pairs = sum(len(of_token.unique()) for of_token in mark.unbind(1))
@@ -147,7 +147,7 @@ def test_scores_too_far_apart_for_their_type_are_not_factored(monkeypatch):
     model = tiny.entitynlm(tied=False)
     model.generative.words.weight.data *= 200
     model.generative.words.entity.weight.data *= -1
-    q, batch = model.proposal("prior"), tiny.batch([[4, 5, 4, 4, 1, 5]])
+    q, batch = model.proposal("prior"), tiny.batch([4, 5, 4, 4, 1, 5])
     chains = q.sample(q.encode(batch), Streams([1], 50), 50).latents
     exact = model.log_words(model.encode(batch), chains)
     rows = rows_of_words(monkeypatch)

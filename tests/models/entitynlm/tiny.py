@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START, UNKNOWN
+from lm_latent_eval.text.words import START
 from tests.tiny_models import randomised
 
 VOCABULARY = 6
@@ -16,7 +16,7 @@ BEYOND = 6
 MAX_LENGTH = 2
 
 
-def entitynlm(*, seed: int = 0, spread: float = 0.8, tied: bool = True) -> EntityNLM:
+def entitynlm(*, tied: bool = True) -> EntityNLM:
     config = EntityNLMConfig(
         vocab_size=VOCABULARY,
         num_words=VOCABULARY + 1,
@@ -27,10 +27,8 @@ def entitynlm(*, seed: int = 0, spread: float = 0.8, tied: bool = True) -> Entit
         tie_weights=tied,
         num_unknown_types=7,
     )
-    return randomised(EntityNLM(config).double(), seed, spread).eval()
+    return randomised(EntityNLM(config).double(), 0, 0.8).eval()
 
 
-def batch(texts: Sequence[Sequence[int]], unknown: float = 0.0) -> TokenBatch:
-    """Texts with a price on unknown words."""
-    costs = [[unknown if i in (UNKNOWN, BEYOND) else 0.0 for i in t] for t in texts]
-    return TokenBatch.collate(texts, costs, first=START)
+def batch(*texts: Sequence[int]) -> TokenBatch:
+    return TokenBatch.collate(texts, first=START)

@@ -12,18 +12,16 @@ from lm_latent_eval.models.lda.modeling import LDA
 TOPICS, WORDS = 3, 6
 
 
-def lda(*, never_uttered: tuple[int, ...] = (0, 2), seed: int = 0) -> LDA:
+def lda() -> LDA:
     """A topic model in float64; the laws take an end for a word like any other."""
-    config = LDAConfig(
-        vocab_size=WORDS, num_topics=TOPICS, never_uttered=list(never_uttered)
-    )
+    config = LDAConfig(vocab_size=WORDS, num_topics=TOPICS, never_uttered=[0, 2])
     model = LDA(config).double().eval().requires_grad_(False)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     model.log_topics.copy_(torch.randn(TOPICS, WORDS, generator=draw) * 1.5)
     model.log_alpha.copy_(torch.tensor([0.3, 0.8, 1.5]).log())
     return model
 
 
-def every_topic(length: int, num_topics: int = TOPICS) -> torch.Tensor:
+def every_topic(length: int) -> torch.Tensor:
     """Every latent of a text, (1, K, T)."""
-    return torch.tensor([list(product(range(num_topics), repeat=length))])
+    return torch.tensor([list(product(range(TOPICS), repeat=length))])

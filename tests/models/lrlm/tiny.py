@@ -50,10 +50,10 @@ def config(**changes: Any) -> dict[str, Any]:
     return {**sizes, **topics().sizes(), **changes}
 
 
-def lrlm(seed: int = 0, **changes: Any) -> LRLM:
+def lrlm(**changes: Any) -> LRLM:
     """A new LRLM in float64, with random weights."""
     model = LRLM(LRLMConfig(**config(**changes)), topics()).double()
-    return randomised(model, seed, 0.7).eval()
+    return randomised(model, 0, 0.7).eval()
 
 
 def every_reading(model: LRLM, length: int) -> Readings:

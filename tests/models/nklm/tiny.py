@@ -15,7 +15,7 @@ from tests.models.lrlm.tiny import config, topics
 from tests.tiny_models import randomised
 
 
-def nklm(seed: int = 0, known: Topics | None = None, **changes: Any) -> NKLM:
+def nklm(known: Topics | None = None, **changes: Any) -> NKLM:
     """A new NKLM in float64, with random weights; of the tiny topics, or of others."""
     known = known or topics()
     sizes = {
@@ -27,7 +27,7 @@ def nklm(seed: int = 0, known: Topics | None = None, **changes: Any) -> NKLM:
         **known.sizes(),
     }
     model = NKLM(NKLMConfig(**config(**{**sizes, **changes})), known).double()
-    return randomised(model, seed, 0.7).eval()
+    return randomised(model, 0, 0.7).eval()
 
 
 def every_copy(model: NKLM, text: list[int]) -> Copies:

@@ -60,11 +60,10 @@ def tiny(
     return randomised(RNNG(config).double(), seed, spread).eval()
 
 
-def batch(texts: Sequence[Sequence[int]], ends: str, unknown: float = 0.0):
+def batch(texts: Sequence[Sequence[int]], ends: str):
     """Sentences of word ids as a batch."""
-    texts = [[*text, END] if ends == "eos" else list(text) for text in texts]
-    costs = [[unknown if word == 1 else 0.0 for word in text] for text in texts]
-    return TokenBatch.collate(texts, costs, first=START)
+    end = [END] if ends == "eos" else []
+    return TokenBatch.collate([[*text, *end] for text in texts], first=START)
 
 
 @cache
