@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -12,6 +11,7 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from tests.constraints import FILE, NOT_LOCKED, PROJECT, closure, declared, locked
+from tests.test_ladder import imports
 
 
 def test_every_line_locks_one_version_in_order():
@@ -45,16 +45,11 @@ def test_everything_that_they_need_is_locked_as_it_is_installed():
 
 def imported(folder: str) -> dict[str, str]:
     """Top-level modules of others -> a file that imports them."""
-    found = {}
-    for path in (PROJECT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [str(node.module)]
-            else:
-                continue
-            found |= {name.partition(".")[0]: str(path) for name in names}
+    found = {
+        name.partition(".")[0]: str(path)
+        for path in (PROJECT / folder).rglob("*.py")
+        for name in imports(path.read_text(encoding="utf-8"))
+    }
     known = {*sys.stdlib_module_names, "lm_latent_eval", "metrics"}
     return {name: path for name, path in found.items() if name not in known}
 
