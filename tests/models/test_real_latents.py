@@ -167,7 +167,7 @@ def test_moves_of_a_proposal_are_as_likely_back():
 
 
 def test_real_numbers_are_told_apart_by_their_bits():
-    z = torch.tensor([[[0.5, 1.0], [0.5, 1.0], [0.5, 1.0]]], dtype=torch.float64)
-    z[0, 2, 1] = math.nextafter(1.0, 2.0)
+    z = [[0.5, 1.0], [0.5, 1.0], [0.5, math.nextafter(1.0, 2.0)]]
+    z = torch.tensor([z], dtype=torch.float64)
     first, same, other = fingerprint(z)[0].tolist()
     assert first == same != other

@@ -25,22 +25,19 @@ def name(case):
     return f"{case['model']}-{len(case['tokens'])}"
 
 
-def golden(listed):
-    """Factors of the predicted tokens, 0 where the original has none."""
-    return torch.tensor(
-        [0.0 if f is None else f for f in listed[1:]], dtype=torch.float64
-    )
-
-
 def assert_same(ours, listed):
-    wanted = golden(listed)
-    assert ours.shape == wanted.shape
+    wanted = torch.tensor(listed, dtype=torch.float64)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
+
+
+def predicted(listed):
+    """Factors of the predicted tokens, 0 where the original has none."""
+    return [0.0 if f is None else f for f in listed[1:]]
 
 
 def assert_factors(ours: Factors, listed):
     for factor, which in zip(ours, FACTORS, strict=True):
-        assert_same(factor[0, 0], listed[which])
+        assert_same(factor[0, 0], predicted(listed[which]))
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
@@ -50,7 +47,7 @@ def test_every_factor_of_p(case):
     chains = reference.chains(case["z"])
     assert_factors(encoded.follow(chains).factors(), case["p"]["factors"])
     words = model.log_words(encoded, chains)[0, 0]
-    assert_same(words, case["p"]["factors"]["word"])
+    assert_same(words, predicted(case["p"]["factors"]["word"]))
     log_p = model.log_joint(encoded, chains).item()
     assert abs(log_p - case["p"]["logp"]) < TOLERANCE
 
@@ -60,10 +57,8 @@ def test_hidden_states_and_slots(case):
     """Every slot after every token, reached in pieces."""
     model, batch = reference.model(case["model"]), reference.batch(case["tokens"])
     chains, debug = reference.chains(case["z"]), case["p"]["debug"]
-    same = {"rtol": 0, "atol": TOLERANCE}
     encoded = model.encode(batch)
-    hidden = torch.tensor(debug["hidden"], dtype=torch.float64)
-    torch.testing.assert_close(encoded.hidden[0], hidden, **same)
+    assert_same(encoded.hidden[0], debug["hidden"])
     zero = torch.tensor([0])
     for t, golden_slots in enumerate(debug["entity_state_after_update_at_t"]):
         begin = type(chains)(*(x[..., :t] for x in chains))
@@ -76,8 +71,7 @@ def test_hidden_states_and_slots(case):
         memory = walk.memory
         number = golden_slots["num_embeddings"]
         assert walk.count.item() == number - 1
-        slots = torch.tensor(golden_slots["embeddings"], dtype=torch.float64)
-        torch.testing.assert_close(memory.slots[0, :number], slots, **same)
+        assert_same(memory.slots[0, :number], golden_slots["embeddings"])
         assert memory.last[0, :number].tolist() == golden_slots["last_seen"]
 
 
@@ -100,8 +94,8 @@ def test_every_factor_of_q(which, case, factors, log_q):
 
 @pytest.mark.parametrize("case", EXACT, ids=name)
 def test_sums_over_every_chain(case):
-    model, chains = enumerated(case)
-    batch = reference.batch(case["tokens"])
+    model, batch = reference.model(case["model"]), reference.batch(case["tokens"])
+    chains = every_chain(len(case["tokens"]) - 1, model.config.max_mention_length)
     assert chains.entity.shape[1] == case["num_z"]
     log_p = model.log_joint(model.encode(batch), chains)[0]
     assert abs(log_p.logsumexp(0).item() - case["log_px"]) < TOLERANCE
@@ -113,15 +107,8 @@ def test_sums_over_every_chain(case):
     second = (2 * log_p - log_q).logsumexp(0) - 2 * log_p.logsumexp(0)
     assert math.isclose((-second).exp(), case["ess_fraction_q"], rel_tol=1e-9)
     if case["num_z"] < 400:  # else the original lists no chains
-        listed = [case["all_logp"], case["all_logq"]]
-        wanted = torch.tensor(listed, dtype=torch.float64)
-        ours = torch.stack([log_p, log_q])
-        torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
-
-
-def enumerated(case):
-    model = reference.model(case["model"])
-    return model, every_chain(len(case["tokens"]) - 1, model.config.max_mention_length)
+        assert_same(log_p, case["all_logp"])
+        assert_same(log_q, case["all_logq"])
 
 
 def test_a_batch_is_scored_as_its_texts():
@@ -130,8 +117,7 @@ def test_a_batch_is_scored_as_its_texts():
     encoded = model.encode(reference.batch(*padding["tokens"]))
     log_p = model.log_joint(encoded, reference.chains(*padding["z"]))[:, 0]
     for golden_name in ("batched_logp", "single_logp"):
-        wanted = torch.tensor(padding[golden_name], dtype=torch.float64)
-        torch.testing.assert_close(log_p, wanted, rtol=0, atol=TOLERANCE)
+        assert_same(log_p, padding[golden_name])
 
 
 def test_pieces_sum_to_the_whole():
