@@ -18,7 +18,6 @@ from lm_latent_eval.estimators import (
     degrees_of_freedom,
     effective_sample_size,
     log_evidence,
-    log_grid,
     log_mass,
     log_normal_stderr,
     log_ratio_stderr,
@@ -157,11 +156,6 @@ def test_zero_weights_and_single_draws():
         (pareto_k, math.inf, math.inf),
     ):
         assert (function(one), function(none)) == (of_one, of_none)
-
-
-def test_sizes_of_a_curve():
-    assert log_grid(1) == (1,)
-    assert log_grid(1001) == (*log_grid(1000), 1001)
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
