@@ -10,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lm_latent_eval.inference.ragged import (
-    expand_ranges,
     in_groups,
     invert_cdf,
     segment_logsumexp,
@@ -35,15 +34,6 @@ def flat(rows: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
     values = torch.tensor([p for row in rows for p in row], dtype=torch.float64)
     row = torch.tensor([r for r, row in enumerate(rows) for _ in row], dtype=torch.long)
     return values, row
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=8))
-def test_ranges_are_concatenated(ranges):
-    start = torch.tensor([s for s, _ in ranges], dtype=torch.long)
-    count = torch.tensor([c for _, c in ranges], dtype=torch.long)
-    element, row = expand_ranges(start, start + count)
-    pairs = [(s + i, r) for r, (s, c) in enumerate(ranges) for i in range(c)]
-    assert list(zip(element.tolist(), row.tolist(), strict=True)) == pairs
 
 
 @given(st.lists(st.integers(0, 9), max_size=9), st.integers(1, 20))
