@@ -110,15 +110,19 @@ def launch(folder, worker, arguments, how):
     return json.loads(out.read_text())
 
 
+def write_tasks(folder, texts, functions=FUNCTIONS):
+    """Write a text, and below ``tasks`` the questions that functions make."""
+    (folder / "text.txt").write_text(texts)
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "tiny_questions.yaml").write_text(TASK)
+    (folder / "tasks" / "functions.py").write_text(functions)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the tasks that workers run."""
-    folder = tmp_path_factory.mktemp("processes")
-    (folder / "tasks").mkdir()
-    (folder / "tasks" / "questions.yaml").write_text(TASK)
-    (folder / "tasks" / "functions.py").write_text(FUNCTIONS)
-    (folder / "text.txt").write_text("\n".join(TEXTS))
-    return folder
+    return write_tasks(tmp_path_factory.mktemp("processes"), "\n".join(TEXTS))
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +231,7 @@ def think(directory, tasks, out):
 def test_two_processes_think_as_one(tmp_path):
     network, tasks = tmp_path / "network", tmp_path / "tasks"
     tiny_causal.save(network, thinking.tokenizer(), thinking.network().model)
-    tasks.mkdir()
-    (tasks / "questions.yaml").write_text(TASK)
-    (tasks / "functions.py").write_text(QUESTIONS)
+    write_tasks(tmp_path, "", QUESTIONS)
     one, two = tmp_path / "one", tmp_path / "two"
     said = think(network, tasks, one)
     assert launch(tmp_path, THINKING, [network, tasks, two], ACCELERATE) == said

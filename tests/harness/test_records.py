@@ -27,7 +27,7 @@ from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
-from tests.harness.test_processes import FUNCTIONS, TASK
+from tests.harness.test_processes import write_tasks
 from tests.missing_support import miss
 from tests.stock_tasks import evaluated
 from tests.tiny_checkpoint import rolling
@@ -46,13 +46,6 @@ def recorded(lm, tasks, folder, out, use_cache=None):
         metadata={"text_file": str(folder / "text.txt")},
         use_cache=use_cache,
     )
-
-
-def write_tasks(folder, texts, functions=FUNCTIONS):
-    (folder / "text.txt").write_text(texts)
-    (folder / "tasks").mkdir()
-    (folder / "tasks" / "tiny_questions.yaml").write_text(TASK)
-    (folder / "tasks" / "functions.py").write_text(functions)
 
 
 @pytest.fixture

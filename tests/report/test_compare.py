@@ -336,20 +336,17 @@ def test_folders_without_one_answer_are_refused(tmp_path):
         read(tmp_path)
 
 
-def test_from_the_command_line(tmp_path, capsys):
+def test_from_the_command_line(spelled_directory, tmp_path, capsys):
     """A checkpoint, an estimate file of another, and a hub model's results."""
-    writing = tiny_checkpoint.orthography()
-    checkpoints = {}
-    for name, model in (("k", tiny_checkpoint.kglm()), ("l", tiny_checkpoint.lstm())):
-        (tmp_path / name).mkdir()
-        checkpoints[name] = str(tiny_checkpoint.write(tmp_path / name, model, writing))
+    kglm, writing = str(spelled_directory), tiny_checkpoint.orthography()
+    lstm = tiny_checkpoint.write(tmp_path / "l", tiny_checkpoint.lstm(), writing)
     text = tmp_path / "texts.txt"
     text.write_text("Ada saw the fox .\n")
     estimates, hf = str(tmp_path / "l.jsonl"), str(hf_folder(tmp_path / "hf"))
     data = ["--data", str(text)]
-    assert main(["estimate", checkpoints["l"], *data, "--output", estimates]) == 0
+    assert main(["estimate", str(lstm), *data, "--output", estimates]) == 0
     capsys.readouterr()
-    command = ["compare", checkpoints["k"], estimates, hf, *data]
+    command = ["compare", kglm, estimates, hf, *data]
     assert main([*command, "--num-samples", "9"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("Undecided:") == 3, "one text decides nothing"
@@ -360,7 +357,7 @@ def test_from_the_command_line(tmp_path, capsys):
     head, of_bytes, _ = csv.reader(capsys.readouterr().out.splitlines())
     assert head[:4] == ["task", "difference of", "in", "value"]
     assert of_bytes[1:3] == ["A - B", "bits a byte"]
-    assert main(["compare", checkpoints["k"], estimates]) == 2
+    assert main(["compare", kglm, estimates]) == 2
     assert "say with --data" in capsys.readouterr().err
     for sides in ([estimates], [estimates, estimates]):
         assert main(["compare", *sides]) == 2

@@ -43,15 +43,11 @@ def test_aligned_parts_have_all_of_the_difference(data, size):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("spans")
-    writing = tiny_checkpoint.orthography()
-    found = {}
-    for name, model in (("k", tiny_checkpoint.kglm()), ("l", tiny_checkpoint.lstm())):
-        (folder / name).mkdir()
-        found[name] = tiny_checkpoint.write(folder / name, model, writing)
-    found["g"] = of_bytes(folder / "g")
-    return found
+def folders(spelled_directory, tmp_path_factory):
+    """A model with latents, an LSTM and a network of bytes, all of strings."""
+    folder, writing = tmp_path_factory.mktemp("spans"), tiny_checkpoint.orthography()
+    lstm = tiny_checkpoint.write(folder / "l", tiny_checkpoint.lstm(), writing)
+    return {"k": spelled_directory, "l": lstm, "g": of_bytes(folder / "g")}
 
 
 def test_words_of_an_exact_model_make_its_likelihood(folders):
