@@ -171,7 +171,12 @@ def test_batches_and_order_move_no_number(case):
     opened, pairs, _, refused = case
     alone, together = opened(batch_size=1), opened(batch_size=7)
     whole, contexts = None, [context for context, _ in pairs]
-    drawn = generation(*contexts, max_gen_toks=3, do_sample=True, temperature=1.5)
+    chance = {"do_sample": True, "temperature": 1.5}
+    # Of different lengths: those that have ended move no other.
+    drawn = [
+        generation(*contexts, max_gen_toks=1 + 2 * n, **chance)[n]
+        for n in range(len(contexts))
+    ]
     written = [] if pairs is LETTERS else [("generate_until", drawn)]  # hf draws
     for kind, requests in (*asked(pairs), *written):
         if kind in refused:

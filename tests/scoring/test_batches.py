@@ -70,10 +70,6 @@ READ_ONCE = [
 ]
 
 
-def how_to_write(**kwargs) -> GenerationOptions:
-    return GenerationOptions.parse({"max_gen_toks": WRITTEN, **kwargs})
-
-
 @pytest.mark.parametrize(("name", "estimator"), READ_ONCE)
 def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
     """Those of the context, the one before it, and those that are written."""
@@ -98,24 +94,7 @@ def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RecurrentStack, "forward", reading)
     monkeypatch.setattr(model, "next_token", predicting)
-    list(scorer.generate([(Query(0, "text", "", CONTEXT), how_to_write())]))
+    how = GenerationOptions.parse({"max_gen_toks": WRITTEN})
+    list(scorer.generate([(Query(0, "text", "", CONTEXT), how)]))
     assert len(predictions) == WRITTEN, "premise"
     assert sum(places) == len(CONTEXT.split()) + len(predictions)
-
-
-def test_a_text_that_ends_moves_no_other(tmp_path):
-    found = load_checkpoint(written("kglm", tmp_path))
-    chosen = ScoringOptions.parse(estimator="is", num_samples=10)
-    scorer = Scorer(found, chosen, quiet=True)
-    lengths = (1, 5, 2, 8)
-    asked = [
-        (
-            Query(n, f"text {n}", "", CONTEXT),
-            how_to_write(max_gen_toks=length, until=["."]),
-        )
-        for n, length in enumerate(lengths)
-    ]
-    together = dict(scorer.generate(asked))
-    for query, how in asked:
-        [(_, alone)] = scorer.generate([(query, how)])
-        assert together[query.index] == alone
