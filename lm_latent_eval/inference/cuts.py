@@ -82,7 +82,7 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
-FEWEST = 160
+FEWEST = 40
 """No fewer places are given: what looks hopeless may be ranked wrongly."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""

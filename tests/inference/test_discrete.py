@@ -87,14 +87,12 @@ def test_a_cut_keeps_sums_on_average(row, number):
 
 
 def test_a_text_without_doubt_takes_few_places():
-    width = 2 * FEWEST
-    hopeless = [-40.0] * (2 * width)
-    rank = torch.tensor([[0.0, -5.0, *hopeless], [0.0, 0.0, *[0.0] * (2 * width)]])
-    streams = Streams([1], 2), Streams([1], 2 * width, 2)
-    cut = Thinned(2, width, *streams, whole=torch.tensor([True]))
-    column, log_f = cut.keep(rank.double(), 0)
+    rank = torch.tensor([[0.0, -5.0, *[-40.0] * 98], [0.0] * 100]).double()
+    streams = Streams([1], 2), Streams([1], 160, 2)
+    cut = Thinned(2, 80, *streams, whole=torch.tensor([True]))
+    column, log_f = cut.keep(rank, 0)
     used = log_f > -math.inf
-    assert used.sum(1).tolist() == [FEWEST, width]
+    assert used.sum(1).tolist() == [FEWEST, 80]
     assert {0, 1} < {*column[0, used[0]].tolist()}
 
 
