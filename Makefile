@@ -12,7 +12,7 @@ results := results/demo
 NEXT ?= $(shell sed -n 's/^NEXT = "\(.*\)"/\1/p' tests/harness/test_next.py)
 # What asks lm-eval or is asked by it. Packaging, odd texts, and what our batches and draws
 # do with requests are the same for both lines.
-not_of_next := next install bad_input invariance
+not_of_next := next install bad_input
 of_next := README.md tests/harness $(not_of_next:%=--ignore tests/harness/test_%.py)
 published := .cache/published
 
