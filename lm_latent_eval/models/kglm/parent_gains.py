@@ -37,7 +37,7 @@ MOST_ROWS = 1 << 14
 """Mentions that are weighed at once."""
 
 
-class Parents(NamedTuple):
+class Shares(NamedTuple):
     """What parents pay, times what they weigh, and what they weigh: (..., 2) each."""
 
     every: Tensor
@@ -46,7 +46,7 @@ class Parents(NamedTuple):
     """What each last mention adds, (R, J, L, 2); 0 of those that are in ``every``."""
 
 
-class Ahead(NamedTuple):
+class TokensAhead(NamedTuple):
     """J tokens of each of B texts at which it matters who the parents are."""
 
     distance: Tensor
@@ -54,20 +54,20 @@ class Ahead(NamedTuple):
     tokens: Derivable
     share: Tensor
     """What states pay and weigh, beyond what is expected, as parents, (B, S, J, 2)."""
-    expected: Parents
+    expected: Shares
     """By mentions that may be, without those of a walk, (B, ...)."""
 
     @classmethod
-    def of(cls, distance: Tensor, tokens: Derivable, absent: Tensor) -> Ahead:
+    def of(cls, distance: Tensor, tokens: Derivable, absent: Tensor) -> TokensAhead:
         """Expect what is mentioned if not ``absent``, a probability, (B, J, S)."""
         share = torch.stack([tokens.weight * tokens.paid, tokens.weight], -1)
         more = absent[..., None] * share
         place = tokens.last[..., None].expand(-1, -1, -1, 2)
         every = (share - more).sum(2) + tokens.unknown
-        expected = Parents(every, more.gather(2, place))
+        expected = Shares(every, more.gather(2, place))
         return cls(distance, tokens, more.transpose(1, 2).contiguous(), expected)
 
-    def log_prob(self, text: Tensor, parents: Parents) -> Tensor:
+    def log_prob(self, text: Tensor, parents: Shares) -> Tensor:
         """Return log p of tokens with some parents, relative, (R, J) nats."""
         paid, weight = (parents.every[..., None, :] + parents.last).unbind(-1)
         value = paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
@@ -92,7 +92,7 @@ class Gains:
     """The most that one mention may add, nats, (R,)."""
     text: Tensor
     """Of each walk, (R,)."""
-    parents: Parents
+    parents: Shares
     log_prob: Tensor
     """Of the tokens ahead, relative, nats, (R, J)."""
     key: Tensor
@@ -101,13 +101,13 @@ class Gains:
     """What each pays and weighs more than expected, (M, J, 2)."""
     worth: ParentGains | None
     """None: nothing is known of walks, and they gain nothing."""
-    ahead: Ahead | None
+    ahead: TokensAhead | None
 
     @classmethod
     def nothing(cls, rows: int) -> Gains:
         """Return those of walks of which nothing is known."""
         zero, none = torch.zeros(rows), torch.zeros(0)
-        parents = Parents(none, none)
+        parents = Shares(none, none)
         return cls(zero, zero, none, parents, none, none, none, None, None)
 
     def mentioned(self, row: Tensor, node: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class Gains:
             more = more - self.share[place] * known[:, None, None]
         mine = self.ahead.is_last(text, state)[..., None]
         every, last = (part[row] for part in self.parents)
-        parents = Parents(every + more, last.masked_fill(mine, 0.0))
+        parents = Shares(every + more, last.masked_fill(mine, 0.0))
         return (self.ahead.log_prob(text, parents) - self.log_prob[row]).sum(-1)
 
 
@@ -152,7 +152,7 @@ class ParentGains:
     """W, how many tokens an entity stays a candidate."""
     num_nodes: int
     """N."""
-    _ahead: dict[int, tuple[Ahead, Ahead]] = field(default_factory=dict)
+    _ahead: dict[int, tuple[TokensAhead, TokensAhead]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -190,7 +190,7 @@ class ParentGains:
         pair, token, place = mine.nonzero(as_tuple=True)
         last[row[pair], token, place] = 0.0
         key = row * self.num_nodes + node
-        return self._gains(text, Parents(every, last), key, share, ahead)
+        return self._gains(text, Shares(every, last), key, share, ahead)
 
     def expected_after(self, t: int) -> Gains:
         """Return what one walk of each text gains after token t.
@@ -203,14 +203,19 @@ class ParentGains:
         return self._gains(text, ahead.expected, nothing, share, ahead)
 
     def _gains(
-        self, text: Tensor, parents: Parents, key: Tensor, share: Tensor, ahead: Ahead
+        self,
+        text: Tensor,
+        parents: Shares,
+        key: Tensor,
+        share: Tensor,
+        ahead: TokensAhead,
     ) -> Gains:
         log_prob = ahead.log_prob(text, parents)
         total = log_prob.sum(-1)
         most = ahead.tokens.at_most.log().sum(-1)[text] - total
         return Gains(total, most, text, parents, log_prob, key, share, self, ahead)
 
-    def ahead(self, t: int) -> tuple[Ahead, Ahead]:
+    def ahead(self, t: int) -> tuple[TokensAhead, TokensAhead]:
         """Return the tokens from t on that parents of now may change.
 
         Returns:
@@ -225,8 +230,8 @@ class ParentGains:
             before = tokens_of(self.log_absent, (token - self.cutoff).clamp_min(0))
             since = self.log_absent[:, t, None]
             self._ahead[t] = (
-                Ahead.of(distance, tokens, (until - since).exp()),
-                Ahead.of(distance, tokens, (until - before).exp()),
+                TokensAhead.of(distance, tokens, (until - since).exp()),
+                TokensAhead.of(distance, tokens, (until - before).exp()),
             )
         return self._ahead[t]
 
