@@ -7,9 +7,8 @@ import torch
 
 from lm_latent_eval.distortion.catalog import examples, load_language
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests.distortion.languages.tiny import AMBIGUOUS
 
-RULES = {
+WRONG_RULES = {
     "S -> S S, A and the like": (
         {"S": {"S S": 0.6, "a": 0.4}},
         "infinite: each rewriting leaves 1.2 symbols .* those of S$",
@@ -36,30 +35,24 @@ RULES = {
     "a word with rules": ({"S": {"a": 1}, "a": {"b": 1}}, "'a' is a word, and has"),
     "no start": ({"T": {"a": 1}}, "'S' .the start. for one"),
 }
-
-
-@pytest.mark.parametrize("case", RULES)
-def test_bad_rules(case):
-    rules, message = RULES[case]
-    description = {"kind": "pcfg", "start": "S", "words": ["a", "b"], "rules": rules}
-    with pytest.raises(ValueError, match=message):
-        PCFG(description)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "at least one word"),
-        ("ab", "at least one word"),
-        (["a", "b c"], "'b c' is not a string without white space"),
-        (["a", 3], "3 is not a string"),
-        (["a", "b", "a"], "'a' stands there more than once"),
-        (["a", "</s>"], "</s> stands for a begin or end"),
-    ],
+WRONG_WORDS = (
+    ([], "at least one word"),
+    ("ab", "at least one word"),
+    (["a", "b c"], "'b c' is not a string without white space"),
+    (["a", 3], "3 is not a string"),
+    (["a", "b", "a"], "'a' stands there more than once"),
+    (["a", "</s>"], "</s> stands for a begin or end"),
 )
-def test_bad_words(words, message):
-    with pytest.raises(ValueError, match=message):
-        PCFG({**AMBIGUOUS, "words": words})
+
+
+def test_a_wrong_grammar_is_told_what_is_wrong_with_it():
+    grammar = {"kind": "pcfg", "start": "S", "words": ["a", "b"], "rules": {}}
+    for changes, message in (
+        *(({"rules": rules}, message) for rules, message in WRONG_RULES.values()),
+        *(({"words": words}, message) for words, message in WRONG_WORDS),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PCFG(grammar | changes)
 
 
 def test_bad_files(tmp_path):
