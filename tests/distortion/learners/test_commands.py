@@ -65,14 +65,12 @@ def test_score_and_measure(folder, tmp_path, capsys):
 
 
 def test_what_cannot_be_scored(folder, tmp_path, capsys):
-    output = ("--output", f"{tmp_path}/out")
     for options, message in (
-        (("--perturb", "0", *output), "num_edits=0: expected at least 1"),
-        (("--num-sequences", "61", *output), "num_sequences=61"),
-        (("--num-samples", "10", *output), "exact: it has no num_samples"),
-        (("--random", "--language", "agreement", *output), "was not drawn from this"),
+        (("--perturb", "0"), "num_edits=0: expected at least 1"),
+        (("--num-samples", "10"), "exact: it has no num_samples"),
+        (("--random", "--language", "agreement"), "was not drawn from this"),
     ):
-        assert score(folder, *options) == 2
+        assert score(folder, *options, "--output", f"{tmp_path}/out") == 2
         assert message in capsys.readouterr().err
 
 

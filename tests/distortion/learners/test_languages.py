@@ -71,7 +71,5 @@ def test_the_language_of_a_corpus(name, folder, tmp_path, capsys):
 def test_options_that_a_language_has_not(folder):
     with pytest.raises(ValueError, match="is a latent LM: it has no end_id, temp"):
         open_language(folder / "rnng", temperature=0.5, end_id=1)
-    with pytest.raises(ValueError, match="is not a causal LM: it has no device"):
-        open_language("agreement", device="cpu")
     with pytest.raises(ValueError, match="no such directory, and not a repository"):
         open_language(folder / "nothing")

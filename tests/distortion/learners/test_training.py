@@ -90,6 +90,12 @@ def without_seconds(history: History) -> list[dict[str, Any]]:
     return [vars(epoch) | {"seconds": 0} for epoch in history.epochs]
 
 
+def scored_nats(learner: CausalLanguage, corpus: Corpus) -> float:
+    """- log p a token, as the learner scores the sequences of a corpus."""
+    ids = corpus.reader()(corpus.indices).ids
+    return -learner.score(ids, corpus.indices).log_p.sum().item() / sum(map(len, ids))
+
+
 def nats_by_hand(model: Any, sequences: list[list[int]]) -> torch.Tensor:
     """- sum log p, a sequence and a token at a time."""
     total = torch.zeros((), dtype=torch.float64)
@@ -149,9 +155,7 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     assert [e.sequences_seen for e in epochs] == [300, 600, 900, 1200]
     assert [e.updates for e in epochs] == [10, 20, 30, 40]
     learner = load_causal_learner(tmp_path, corpora.dev, dtype=torch.float64)
-    sequences = corpora.dev.reader()(corpora.dev.indices).ids
-    log_p = learner.score(sequences, corpora.dev.indices).log_p
-    loss = -log_p.sum().item() / sum(map(len, sequences))
+    loss = scored_nats(learner, corpora.dev)
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
     for name, corpus in (("train", corpora.train), ("test", corpora.test)):
         trajectory = Trajectory.open(tmp_path / "trajectories" / name)
@@ -341,21 +345,12 @@ def test_impossible_options_are_refused(wrong):
 
 
 def test_command_trains(tmp_path, corpora, capsys):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(GPT2))
-    shared = [
-        "distort",
-        "train",
-        "--dev",
-        str(corpora.dev.directory),
-        "--device",
-        "cpu",
-    ]
-    shared += ["--epochs", "2", "--batch-size", "32", "--output"]
-    fixed = [str(tmp_path / "out"), "--data", str(corpora.train.directory)]
-    given = ["--config", str(config), "--learning-rate", "0.02"]
-    test = ["--test", str(corpora.test.directory)]
-    assert main([*shared, *fixed, *given, *test]) == 0
+    (tmp_path / "config.json").write_text(json.dumps(GPT2))
+    shared = f"distort train --data {corpora.train.directory}"
+    shared += f" --dev {corpora.dev.directory} --test {corpora.test.directory}"
+    shared += " --device cpu --epochs 2 --batch-size 32"
+    given = f" --config {tmp_path}/config.json --learning-rate 0.02"
+    assert main(f"{shared} --output {tmp_path}/out {given}".split()) == 0
     out, err = capsys.readouterr()
     best = History.read(tmp_path / "out").best
     assert out == (
@@ -363,9 +358,8 @@ def test_command_trains(tmp_path, corpora, capsys):
         f"{best.dev_perplexity:.4g} per token\n"
     )
     assert "epoch 2: nats a token, train -> dev" in err
-    again = [str(tmp_path / "more"), "--data", str(corpora.train.directory)]
-    again += ["--init", str(tmp_path / "out"), "--learning-rate", "0.01"]
-    assert main([*shared, *again, "--fresh", "40"]) == 0
+    given = f" --init {tmp_path}/out --learning-rate 0.01 --fresh 40"
+    assert main(f"{shared} --output {tmp_path}/more {given}".split()) == 0
     assert History.read(tmp_path / "more").epochs[1].sequences_seen == 80
 
 
@@ -380,9 +374,7 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     )
     weights = learner.model.state_dict().values()
     assert {each.dtype for each in weights} == {torch.float32}
-    ids = corpora.dev.reader()(corpora.dev.indices).ids
-    loss = -learner.score(ids, corpora.dev.indices).log_p.sum().item()
-    loss /= sum(map(len, ids))
+    loss = scored_nats(learner, corpora.dev)
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-6)
 
 
