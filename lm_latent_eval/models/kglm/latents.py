@@ -40,7 +40,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ from lm_latent_eval.inference.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import (
     NewEntities,
     ParentEdges,
@@ -61,9 +62,6 @@ from lm_latent_eval.models.kglm.scores import (
 )
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.kglm.parent_gains import ParentGains
 
 
 class Mention(IntEnum):

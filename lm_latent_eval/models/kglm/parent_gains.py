@@ -26,12 +26,8 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.inference.ragged import distinct_pairs
+from lm_latent_eval.models.kglm.derivable import LEAST, Derivable, tokens_of
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
-from lm_latent_eval.models.kglm.mention_chain import (
-    LEAST,
-    Derivable,
-    tokens_of,
-)
 
 MOST_ROWS = 1 << 14
 """Mentions that are weighed at once."""

@@ -38,6 +38,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import expand_ranges, ranked_within
+from lm_latent_eval.models.kglm.derivable import Derivable
 from lm_latent_eval.models.kglm.expected_parents import (
     FEWEST_WORDS,
     ExpectedParents,
@@ -48,7 +49,6 @@ from lm_latent_eval.models.kglm.latents import Mention, NextStep
 from lm_latent_eval.models.kglm.mention_chain import (
     Ahead,
     Costs,
-    Derivable,
     backward,
     beginnings,
     derivable,

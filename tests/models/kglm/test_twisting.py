@@ -12,6 +12,7 @@ import torch
 
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.models.kglm import derivable as derivable_tokens
 from lm_latent_eval.models.kglm import expected_parents, mention_chain, twisting
 from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
@@ -542,7 +543,7 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
 
     monkeypatch.setattr(twisting, "derivable", watched)
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
-    monkeypatch.setattr(mention_chain, "LITTLE", -1.0)
+    monkeypatch.setattr(derivable_tokens, "LITTLE", -1.0)
     batch = batch_of(TEXT)
     gains, cutoff = kglm.proposal("adapted").encode(batch).gains, kglm.config.cutoff
     costs, parents, *_ahead = seen["chain"]
@@ -600,7 +601,7 @@ def test_tokens_that_no_parents_change_are_left_out(kglm, monkeypatch):
         some = every.after(t, text, window)
         every._ahead.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(mention_chain, "LITTLE", -1.0)
+            patch.setattr(derivable_tokens, "LITTLE", -1.0)
             all_of_them = every.after(t, text, window)
             every._ahead.clear()
         number = all_of_them.log_prob.shape[1] - some.log_prob.shape[1]
