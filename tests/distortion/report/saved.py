@@ -1,4 +1,4 @@
-"""Folders of columns with known numbers."""
+"""Folders of columns with known numbers, and the files of a figure."""
 
 from __future__ import annotations
 
@@ -55,3 +55,10 @@ def language(number: int = 400, seed: int = 0) -> Tensor:
 def noise(number: int = 400, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(number, generator=generator, dtype=torch.float64)
+
+
+def written(path: Path) -> str:
+    """Return the SVG of a figure whose PNG and PDF are there as well."""
+    assert path.with_name(path.name + ".png").read_bytes()[1:4] == b"PNG"
+    assert path.with_name(path.name + ".pdf").read_bytes()[:4] == b"%PDF"
+    return path.with_name(path.name + ".svg").read_text(encoding="utf-8")

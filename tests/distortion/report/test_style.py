@@ -17,7 +17,7 @@ from lm_latent_eval.distortion.report.style import (
     zero_line,
 )
 from lm_latent_eval.report.figures import ENDINGS, drawable, page
-from tests.distortion.report.drawn import written
+from tests.distortion.report.saved import written
 
 
 def test_a_page_is_written_twice_the_same(tmp_path):
