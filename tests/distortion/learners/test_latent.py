@@ -25,7 +25,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START, WordTokenizer
 from tests import tiny_checkpoint, tiny_models
 from tests.distortion.languages import tiny
-from tests.distortion.learners.tiny_rnng import (
+from tests.distortion.learners.tiny import (
     END_ID,
     IDS,
     WORDS,
@@ -143,17 +143,13 @@ def test_words_that_the_model_lacks_or_cuts():
     few = WordTokenizer.train(["plums plums grow grow"])
     words = {2: "plums", 3: "pears", 4: "figs", 5: "<unk>"}
     for given, message in (
-        (words, "lacks 3 of 4 words of the language: pears, figs, <unk>. They would"),
-        (WORDS | {4: "plum-", 5: "(a)"}, r"one in the language: plum-, \(a\)\. Train"),
-        ({i: f"w{i}" for i in range(2, 14)}, r"w2, .*, w11 and 2 more\. They"),
+        (words, "lacks 3 of 4 words of the language: pears, figs, <unk>"),
+        ({2: "<pad>"}, "lacks 1 of 1 words of the language: <pad>"),
+        (WORDS | {4: "plum-", 5: "(a)"}, r"one in the language: plum-, \(a\)"),
+        ({i: f"w{i}" for i in range(2, 14)}, r"w2, .*, w11 and 2 more"),
     ):
         with pytest.raises(ValueError, match=message):
             latent(replace(checkpoint(), words=few), given)
-
-
-def test_a_word_that_is_a_mark_is_no_word():
-    with pytest.raises(ValueError, match="lacks 1 of 1 words of the language: <pad>"):
-        latent(words={2: "<pad>"})
     with pytest.raises(ValueError, match="words that are marks: <unk>; rename"):
         exact_vocabulary(["a", "<unk>"])
 

@@ -36,7 +36,7 @@ from tests.distortion.languages.test_laws import (  # noqa: F401
     test_what_can_be_drawn_totals_one,
 )
 from tests.distortion.languages.tiny import p_value, records
-from tests.distortion.learners.tiny_rnng import checkpoint as rnng
+from tests.distortion.learners.tiny import checkpoint as rnng
 from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_prefix
 
