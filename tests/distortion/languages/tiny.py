@@ -88,14 +88,9 @@ LANGUAGES = {
 
 def records(language: Any, max_length: int) -> list[list[int]]:
     """All that can be drawn: sequences that end, and beginnings of that length."""
-    others = [id_ for id_ in range(language.vocab_size) if id_ != language.end_id]
-    ended = [
-        [*ids, language.end_id]
-        for length in range(max_length)
-        for ids in itertools.product(others, repeat=length)
-    ]
-    cut = [[*ids] for ids in itertools.product(others, repeat=max_length)]
-    return ended + cut
+    open_ended = [[], *beginnings(language, max_length + 1)]
+    ended = [[*ids, language.end_id] for ids in open_ended if len(ids) < max_length]
+    return ended + [ids for ids in open_ended if len(ids) == max_length]
 
 
 def derived(language: PCFG, ids: list[int], rest: float = 1e-16) -> float:

@@ -14,8 +14,7 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.training.options import Options, RNNGSize
 from tests.distortion.languages.tiny import REGULAR, gpt2
-
-MAX_LENGTH = 5
+from tests.distortion.learners.tiny import draw
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +23,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("languages")
     (folder / "walk.json").write_text(json.dumps(REGULAR))
     gpt2(torch.float32).save_pretrained(folder / "gpt2")
-    corpus = Corpus.draw(
-        open_language(folder / "walk.json"), folder / "texts", 40, quiet=True
-    )
+    corpus = draw(folder / "texts", 40, max_length=99)
     rnng.train_grammar(
         corpus,
         corpus,
@@ -44,9 +41,7 @@ def test_the_language_of_a_corpus(name, folder, tmp_path, capsys):
     if name == "gpt2":
         options["temperature"] = 0.7
     language = open_language(folder / name, **options)
-    corpus = Corpus.draw(
-        language, tmp_path / "corpus", 30, max_length=MAX_LENGTH, quiet=True
-    )
+    corpus = draw(tmp_path / "corpus", 30, language=language, max_length=5)
     options.pop("temperature", None)
     again = language_of(Corpus.open(tmp_path / "corpus"), **options)
     assert again.settings() == language.settings()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import (
     EveryTree,
     LatentLearner,
@@ -30,6 +29,7 @@ from tests.distortion.learners.tiny import (
     IDS,
     WORDS,
     checkpoint,
+    draw,
     sequences,
 )
 from tests.models.entitynlm.tiny import entitynlm
@@ -228,9 +228,7 @@ def saved(directory: Path) -> Path:
 
 
 def test_from_files(tmp_path):
-    corpus = Corpus.draw(
-        tiny.pcfg(), tmp_path / "corpus", 40, max_length=99, quiet=True
-    )
+    corpus = draw(tmp_path / "corpus", 40, language=tiny.pcfg(), max_length=99)
     assert words_of(corpus) == {2: "a", 3: "b", 4: "never"}
     path = saved(tmp_path / "rnng")
     learner = LatentLearner.load(
@@ -267,15 +265,13 @@ def test_from_files(tmp_path):
 
 def test_corpora_that_cannot_be_scored(tmp_path):
     path = saved(tmp_path / "rnng")
-    cut = Corpus.draw(tiny.pcfg(), tmp_path / "cut", 40, max_length=3, quiet=True)
+    cut = draw(tmp_path / "cut", 40, language=tiny.pcfg(), max_length=3)
     number = sum(ids[-1] != 1 for ids in cut.dataset()["ids"])
     assert 0 < number < 40, "premise"
     message = f"{number} of 40 sequences of .* cut at 3 tokens, .* larger --max-length"
     for kind in (LatentLearner, EveryTree):
         with pytest.raises(ValueError, match=message):
             kind.load(path, cut)
-    pieces = Corpus.draw(
-        tiny.causal(), tmp_path / "pieces", 4, quiet=True, max_length=9
-    )
+    pieces = draw(tmp_path / "pieces", 4, language=tiny.causal())
     with pytest.raises(ValueError, match="its tokens are not words"):
         LatentLearner.load(path, pieces)

@@ -37,6 +37,7 @@ from tests.distortion.languages.test_laws import (  # noqa: F401
 )
 from tests.distortion.languages.tiny import p_value, records
 from tests.distortion.learners.tiny import checkpoint as rnng
+from tests.distortion.learners.tiny import draw
 from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_prefix
 
@@ -206,7 +207,7 @@ def test_the_model_that_draws_a_corpus_makes_no_error_on_it(tmp_path):
         given.model, given.tokenizer, tmp_path / "rnng", given.model.state_dict()
     )
     language = LatentLanguage.load(tmp_path / "rnng", dtype="float64")
-    corpus = Corpus.draw(language, tmp_path / "corpus", 50, max_length=9, quiet=True)
+    corpus = draw(tmp_path / "corpus", 50, language=language)
     rows = Corpus.open(tmp_path / "corpus").dataset()
     whole = [row for row in rows if row["ended"]]
     assert 20 < len(whole) < 50, "premise"

@@ -7,7 +7,6 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import load_language
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.grammar import Derivation
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.learners.latent import (
@@ -26,23 +25,16 @@ from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank, reduc
 from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import Options, RNNGSize
 from tests.distortion.languages import tiny
+from tests.distortion.learners.tiny import draw
 
 SIZE = RNNGSize(hidden_size=6, num_layers=1, proposal_size=4, max_words=99, dropout=0.0)
 OPTIONS = Options(epochs=4, learning_rate=2e-2)
 
 
 def corpora(directory, language):
-    return [
-        Corpus.draw(
-            language,
-            directory / name,
-            number,
-            first=first,
-            max_length=200,
-            quiet=True,
-        )
-        for name, number, first in (("train", 120, 0), ("dev", 40, 1000))
-    ]
+    whole = {"language": language, "max_length": 200}
+    train = draw(directory / "train", 120, **whole)
+    return train, draw(directory / "dev", 40, first=1000, **whole)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +69,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
 
 def test_bad_corpora(tmp_path):
     corpus, _ = corpora(tmp_path / "pcfg", tiny.pcfg())
-    drawn = Corpus.draw(tiny.causal(), tmp_path / "causal", 3, max_length=9, quiet=True)
+    drawn = draw(tmp_path / "causal", 3, language=tiny.causal())
     with pytest.raises(ValueError, match="its tokens are not words"):
         train_grammar(drawn, drawn, tmp_path / "rnng", size=SIZE)
     other = {**tiny.AMBIGUOUS, "words": ["b", "a", "never"]}
@@ -89,13 +81,14 @@ def test_bad_corpora(tmp_path):
 # Trees
 
 
-def draw(language, directory, number=60, **options):
-    options = {"first": 11, "seed": 2, "max_length": 200, "quiet": True, **options}
-    return Corpus.draw(language, directory, number, **options)
+def some(language, directory, number=60, max_length=200):
+    """Draw a corpus that begins elsewhere than at the first sequence."""
+    how = {"first": 11, "seed": 2, "max_length": max_length}
+    return draw(directory, number, language=language, **how)
 
 
 def test_trees_are_those_of_the_sequences(tmp_path):
-    corpus = draw(tiny.pcfg(), tmp_path)
+    corpus = some(tiny.pcfg(), tmp_path)
     found = [parsed(derivation) for derivation in derivations(corpus)]
     assert [sentence.text for sentence in found] == texts_of(corpus)
     for sentence in found:
@@ -122,7 +115,7 @@ def test_binary_trees_by_hand():
 
 def test_brackets_are_read_as_what_they_were(tmp_path):
     language = load_language("agreement")
-    corpus = draw(language, tmp_path / "corpus")
+    corpus = some(language, tmp_path / "corpus")
     path = tmp_path / "trees.ptb"
     arguments = ["--corpus", str(corpus.directory), "--output", str(path)]
     assert main(["distort", "trees", *arguments]) == 0
@@ -139,11 +132,11 @@ def test_corpora_without_trees(tmp_path):
     tiny.gpt2().save_pretrained(tmp_path / "gpt2")
     language = load_language(tmp_path / "gpt2")
     with pytest.raises(ValueError, match="of kind causal: only those of a grammar"):
-        derivations(draw(language, tmp_path / "causal", max_length=9))
-    cut = draw(tiny.pcfg(), tmp_path / "cut", max_length=2)
+        derivations(some(language, tmp_path / "causal", max_length=9))
+    cut = some(tiny.pcfg(), tmp_path / "cut", max_length=2)
     with pytest.raises(ValueError, match=r"of 60 sequences of .* cut at 2 tokens"):
         derivations(cut)
-    corpus = draw(tiny.pcfg(), tmp_path / "corpus")
+    corpus = some(tiny.pcfg(), tmp_path / "corpus")
     with pytest.raises(ValueError, match=r"trees.txt: a file of trees ends in \.ptb"):
         write_trees(corpus, tmp_path / "trees.txt")
 
@@ -160,7 +153,7 @@ def test_corpora_without_trees(tmp_path):
     ],
 )
 def test_words_that_brackets_cannot_hold(tmp_path, words, message):
-    corpus = draw(grammar({" ".join(words): 1}, words), tmp_path / "corpus", 3)
+    corpus = some(grammar({" ".join(words): 1}, words), tmp_path / "corpus", 3)
     with pytest.raises(ValueError, match=message):
         write_trees(corpus, tmp_path / "trees.ptb")
     assert not [*tmp_path.glob("*.ptb")]

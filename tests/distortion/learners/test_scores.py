@@ -11,7 +11,6 @@ import torch
 
 from lm_latent_eval.distortion.catalog import language_of
 from lm_latent_eval.distortion.columns import ScoresFolder
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.sources import (
     Perturbation,
@@ -23,6 +22,7 @@ from lm_latent_eval.distortion.sources import (
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from tests.distortion.languages.tiny import pcfg, regular
+from tests.distortion.learners.tiny import draw
 
 LENGTH = 6
 
@@ -50,10 +50,8 @@ class Guess:
 
 @pytest.fixture(params=[pcfg, regular])
 def corpus(request, tmp_path):
-    folder = tmp_path / "corpus"
-    return Corpus.draw(
-        request.param(), folder, 40, first=3, max_length=LENGTH, quiet=True
-    )
+    how = {"language": request.param(), "max_length": LENGTH}
+    return draw(tmp_path / "corpus", 40, first=3, **how)
 
 
 def test_a_corpus(corpus, tmp_path):

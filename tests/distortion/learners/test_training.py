@@ -321,9 +321,7 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
         learn(tmp_path / "1", corpora, test=corpora.train)
     with pytest.raises(ValueError, match="validation sequences"):
         learn(tmp_path / "2", corpora, dev=CorpusData(corpora.train))
-    other = Corpus.draw(
-        load_language("agreement"), tmp_path / "other", 5, max_length=9, quiet=True
-    )
+    other = draw(tmp_path / "other", 5, language=load_language("agreement"))
     with pytest.raises(ValueError, match=r"has \d+ token ids"):
         learn(tmp_path / "3", corpora, dev=CorpusData(other))
     assert not (tmp_path / "1").exists()

@@ -33,9 +33,13 @@ LSTM = {
 }
 
 
-def draw(directory: Path, num: int, first: int = 0, **settings: Any) -> Corpus:
+def draw(
+    directory: Path, num: int, first: int = 0, language: Any = None, **settings: Any
+) -> Corpus:
+    """Draw a corpus of a language, or of a regular one."""
     settings = {"max_length": MAX_LENGTH, "shard_size": 17} | settings
-    return Corpus.draw(regular(), directory, num, first=first, quiet=True, **settings)
+    language = language or regular()
+    return Corpus.draw(language, directory, num, first=first, quiet=True, **settings)
 
 
 class Double(Configuration):
