@@ -57,10 +57,8 @@ REFUSED = {
         ROWS,
         [
             ({"model_log_p": [-2.0] * 10 + [-math.inf]}, r"model_log_p\[10\] is -inf"),
-            ({"bins": "round"}, "'round' is not a valid Bins"),
             ({"model_log_p": [-2.0] * 10 + [None]}, r"model_log_p\[10\] is missing"),
             ({"stderr": [0.1] * 10 + [None]}, r"stderr\[10\] is missing"),
-            ({"stderr": [0.1] * 10}, r"stderr must have shape \(11,\)"),
         ],
     ),
     "importance_perplexity": (
@@ -76,10 +74,7 @@ REFUSED = {
             ({**NO_ROWS, "log_increments": [[[-1], [-1, -1]]]}, r"\[0\]: every filter"),
             # Weights that are no probabilities.
             ({"log_weights": [[5.0, 6.0]]}, "input 0: .*log p = .* ab"),
-            (
-                {"log_weights": [[-3.0], [5.0]], "num_tokens": [1, 1]},
-                "1: .*log p = .* a",
-            ),
+            ({"log_weights": [[-3.0], [5.0]], "num_tokens": [1] * 2}, "1: .*log p ="),
             ({"log_weights": [[0.01, 0.01]]}, "input 0: .*log p = .* ab"),
         ],
     ),
@@ -117,23 +112,15 @@ def test_bad_input_names_itself(metric):
 def test_scores_in_any_container_and_without_words(metric):
     expected = metric.compute(**SCORES)
     for array in (np.array, torch.tensor):
-        found = metric.compute(
-            log_scores=array(SCORES["log_scores"]),
-            num_words=array(SCORES["num_words"]),
-            distorted={
-                level: array(scores) for level, scores in SCORES["distorted"].items()
-            },
-        )
-        assert found == expected
+        given = {name: array(SCORES[name]) for name in ("log_scores", "num_words")}
+        given["distorted"] = {k: array(v) for k, v in SCORES["distorted"].items()}
+        assert metric.compute(**given) == expected
     inputs = {name: v for name, v in SCORES.items() if name != "num_words"}
     found = metric.compute(**inputs, baseline=0.5)
     assert found["num_words"] is None
     assert not [name for name in found if "per_word" in name]
     assert found["nats_per_sentence"] == expected["nats_per_sentence"]
     assert found["ratio"] == pytest.approx({0.1: 10.5 / 39, 0.5: 1})
-    # Means of the replicates: 2.25, 1.25, 1.75 around 1.75, of three sentences.
-    stderr = expected["nats_per_sentence_stderr"][0.1]
-    assert stderr == pytest.approx(math.sqrt(0.25 / 3))
 
 
 @of("contrastive_entropy")

@@ -87,15 +87,12 @@ def test_numbers_are_those_of_the_model():
             texts, unk="closed", **options
         )
         found = latent(**options).score(some, range(len(some)))
-        torch.testing.assert_close(
-            found.log_p,
-            torch.tensor([e.log_evidence for e in expected], dtype=torch.float64),
-            rtol=0,
-            atol=1e-10,
-        )
-        assert found.stderr.tolist() == pytest.approx(
-            [e.draws_stderr for e in expected], abs=1e-10
-        )
+        for name, numbers in (
+            ("log_evidence", found.log_p),
+            ("draws_stderr", found.stderr),
+        ):
+            said = [getattr(estimate, name) for estimate in expected]
+            assert numbers.tolist() == pytest.approx(said, rel=0, abs=1e-10)
         bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
         assert bounds <= {latent(**options).bound}
 
@@ -120,12 +117,9 @@ def test_a_model_without_latents_is_exact():
     learner = latent(lstm(), words, estimator=None)
     some = [[*ids, END_ID] for n in range(3) for ids in product(words, repeat=n)]
     found = learner.score(some, range(len(some)))
-    expected = [
-        e.log_evidence
-        for e in LatentModel(lstm()).log_likelihood(
-            [" ".join(words[token] for token in ids[:-1]) for ids in some], unk="closed"
-        )
-    ]
+    texts = [" ".join(words[token] for token in ids[:-1]) for ids in some]
+    alone = LatentModel(lstm()).log_likelihood(texts, unk="closed")
+    expected = [estimate.log_evidence for estimate in alone]
     assert found.log_p.tolist() == pytest.approx(expected, abs=1e-10)
     assert found.stderr.tolist() == [0.0] * len(some)
     assert learner.bound is Bound.EXACT
@@ -255,12 +249,8 @@ def test_from_files(tmp_path):
     short = [list(ids) for ids in rows["ids"] if len(ids) <= 5]
     assert len(short) > 10, "premise"
     beam = LatentLearner.load(path, corpus, estimator="beam", num_samples=5)
-    torch.testing.assert_close(
-        exact.score(short, range(len(short))).log_p,
-        beam.score(short, range(len(short))).log_p,
-        rtol=0,
-        atol=1e-5,
-    )
+    one, other = (each.score(short, range(len(short))).log_p for each in (exact, beam))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_corpora_that_cannot_be_scored(tmp_path):

@@ -43,9 +43,8 @@ def test_errors(scores, tmp_path):
     said, found = measured("errors", {"mine": scores, "same": scores}, tmp_path)
     curve = ErrorCurve.of(TRUE, MODEL, num_bins=10)
     assert found["mine"]["curve"] == found["same"]["curve"] == plain(curve)
-    assert found["mine"]["histogram"] == plain(
-        JointHistogram.of(TRUE, MODEL, num_bins=10)
-    )
+    histogram = JointHistogram.of(TRUE, MODEL, num_bins=10)
+    assert found["mine"]["histogram"] == plain(histogram)
     tenths = ErrorCurve.of(TRUE, MODEL, bins="count", num_bins=10).bins
     row = next(line for line in said.splitlines() if line.startswith("| mine"))
     for number in (
