@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.language import LANGUAGE_FILE, read_description
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.latent import (
     EveryTree,
@@ -234,9 +233,3 @@ def test_from_files(tmp_path):
     }
     single = LatentLanguage.load(directory, dtype="float32")
     assert single.settings()["dtype"] == "float32"
-    torch.testing.assert_close(
-        single.log_p(some), language.log_p(some), rtol=0, atol=1e-5
-    )
-    language.save(tmp_path)
-    where = read_description(tmp_path / LANGUAGE_FILE)
-    assert where == {"kind": "latent", "path": str(directory)}
