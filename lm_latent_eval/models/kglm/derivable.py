@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LEAST = 1e-12
-"""Probability that something was not mentioned is taken to be no less."""
+"""Probabilities are taken to be no less where their logarithm is."""
 
 LITTLE = 0.05
 """Nats. Tokens that no parents can change by more are not looked at."""
@@ -68,6 +68,6 @@ class Derivable(NamedTuple):
 
 
 def tokens_of(value: Tensor, token: Tensor) -> Tensor:
-    """Return the values at some tokens of each text, (B, T, ...), (B, J)."""
+    """Return the values of some tokens, (B, T, ...) and (B, J) -> (B, J, ...)."""
     text = torch.arange(len(token))[:, None]
     return value[text, token]

@@ -161,7 +161,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
     return value - expected.masked_fill(expected.isneginf(), 0.0)
 
 
-def derivable(
+def derivable_tokens(
     costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
 ) -> Derivable:
     """Read a text by the chain with parents, for what other parents would change.

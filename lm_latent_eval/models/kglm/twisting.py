@@ -51,7 +51,7 @@ from lm_latent_eval.models.kglm.mention_chain import (
     Costs,
     backward,
     beginnings,
-    derivable,
+    derivable_tokens,
     log_absent,
     recent_mentions,
 )
@@ -219,7 +219,7 @@ def twisted_walks(
         return replace(walk, twist=twist, expected=expected)
 
     absent, other_word, *tokens = fetched(
-        absent, costs.word[..., -1], *derivable(costs, parents, psi, beta)
+        absent, costs.word[..., -1], *derivable_tokens(costs, parents, psi, beta)
     )
     inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
     gains = ParentGains.of(

@@ -12,13 +12,17 @@ import torch
 
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import derivable as derivable_tokens
-from lm_latent_eval.models.kglm import expected_parents, mention_chain, twisting
+from lm_latent_eval.models.kglm import (
+    derivable,
+    expected_parents,
+    mention_chain,
+    twisting,
+)
 from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
 from lm_latent_eval.models.kglm.listing import keys_after
-from lm_latent_eval.models.kglm.mention_chain import backward, derivable
+from lm_latent_eval.models.kglm.mention_chain import backward, derivable_tokens
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.parent_gains import Gains
 from lm_latent_eval.models.kglm.scores import Twist
@@ -539,11 +543,11 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
 
     def watched(*chain):
         seen["chain"] = chain
-        return derivable(*chain)
+        return derivable_tokens(*chain)
 
-    monkeypatch.setattr(twisting, "derivable", watched)
+    monkeypatch.setattr(twisting, "derivable_tokens", watched)
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
-    monkeypatch.setattr(derivable_tokens, "LITTLE", -1.0)
+    monkeypatch.setattr(derivable, "LITTLE", -1.0)
     batch = batch_of(TEXT)
     gains, cutoff = kglm.proposal("adapted").encode(batch).gains, kglm.config.cutoff
     costs, parents, *_ahead = seen["chain"]
@@ -601,7 +605,7 @@ def test_tokens_that_no_parents_change_are_left_out(kglm, monkeypatch):
         some = every.after(t, text, window)
         every._ahead.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(derivable_tokens, "LITTLE", -1.0)
+            patch.setattr(derivable, "LITTLE", -1.0)
             all_of_them = every.after(t, text, window)
             every._ahead.clear()
         number = all_of_them.log_prob.shape[1] - some.log_prob.shape[1]
