@@ -233,10 +233,6 @@ class Thinned:
     """Step -> (B, R W, 4): of each survivor."""
     whole: Tensor
     """Of which texts nothing was left out so far, (B,) bool."""
-    power: float = 1.0
-    """Power of the ranks that chances are proportional to. Below 1, what ranks low has
-    more of a chance: what look-ahead is wrong about is met more often, and weighs
-    less."""
 
     @property
     def least(self) -> Tensor:
@@ -261,7 +257,7 @@ class Thinned:
         number = self._enough(rank).masked_fill(whole, most).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
             most = int(number.max())
-        column, log_kept = thinned(self.power * rank, number, most, u[:, CUT_LANE])
+        column, log_kept = thinned(rank, number, most, u[:, CUT_LANE])
         return column, log_kept + log_f.gather(1, column)
 
     def _enough(self, rank: Tensor) -> Tensor:

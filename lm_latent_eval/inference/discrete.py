@@ -13,9 +13,10 @@ Every pass is unbiased for p(x), whatever the ranks are. With W large enough not
 cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
-once more, with other random numbers, by passes that are narrower and go by flatter
-ranks, and so keep latents that look hopeless until much later. What width and another
-ranking find is what more of them may find, and part of the error.
+once more, with other random numbers, by passes that are narrower and look ahead
+otherwise, where a proposal has a ``checker``, and so keep other latents that look
+hopeless until much later. What width and another ranking find is what more of them may
+find, and part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -66,10 +67,10 @@ from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
-NARROWER, FLATTER = 4, 0.5
-"""How many times narrower the passes are that check the estimate, and the power of the
-ranks that they go by. Of 0.5, 0.7 and 1 the one whose intervals held most."""
-LIKELY = 0.5
+NARROWER = 2
+"""How many times narrower the passes are that check the estimate. Four times as narrow
+ones differ by their own noise more than by what the others miss."""
+LIKELY = 0.7
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
 badly."""
@@ -109,7 +110,7 @@ class Survivors(NamedTuple):
 
     passes: Passes
     check: Passes
-    """Narrower ones, by flatter ranks."""
+    """Narrower ones, by what ``checker`` expects."""
 
     @property
     def log_w(self) -> Tensor:
@@ -144,7 +145,7 @@ class Weights(NamedTuple):
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
     check: Tensor
-    """Those of narrower passes by flatter ranks, (..., R)."""
+    """Those of narrower passes, (..., R)."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
@@ -216,9 +217,13 @@ class DiscreteFilter(SearchingEstimator):
         encoded: tuple[P, Q],
     ) -> Tensor:
         """Return the weights of whole texts, see ``Weights``, (B, 2 R + 1)."""
-        cuts = self._cuts(keys)
+        p, q = encoded
+        passes, check = self._cuts(keys)
+        checker = _checker(proposal)
+        again = q if checker is proposal else checker.encode(batch)
         return Survivors(
-            *(self._passes(model, proposal, *encoded, cut) for cut in cuts)
+            self._passes(model, proposal, p, q, passes),
+            self._passes(model, checker, p, again, check),
         ).log_w
 
     def _cuts(
@@ -228,14 +233,14 @@ class DiscreteFilter(SearchingEstimator):
 
         Their random numbers are independent.
         """
-        for mine, width, power in (
-            (keys, self.width, 1.0),
-            ([key ^ CHECKING for key in keys], self.narrow_width, FLATTER),
+        for mine, width in (
+            (keys, self.width),
+            ([key ^ CHECKING for key in keys], self.narrow_width),
         ):
             uniforms = Streams(mine, PASSES, starts=starts)
             within = Streams(mine, PASSES * width, PASSES, starts)
             whole = torch.ones(len(keys), dtype=torch.bool)
-            yield Thinned(PASSES, width, uniforms, within, whole, power)
+            yield Thinned(PASSES, width, uniforms, within, whole)
 
     def _passes(
         self,
@@ -295,12 +300,11 @@ class DiscreteFilter(SearchingEstimator):
             after = Survivors(begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            cuts = self._cuts(keys, [start + at for start in starts])
-            encoded, found = None, []
-            for cut, part in zip(cuts, before, strict=True):
-                passes, encoded = self._thin(model, proposal, piece, cut, part, encoded)
-                found.append(passes)
-            return Survivors(*found)
+            cut, narrow = self._cuts(keys, [start + at for start in starts])
+            passes, p = self._thin(model, proposal, piece, cut, before.passes)
+            by = _checker(proposal)
+            check, _ = self._thin(model, by, piece, narrow, before.check, p)
+            return Survivors(passes, check)
 
         return in_pieces(batch, after, read)
 
@@ -311,8 +315,8 @@ class DiscreteFilter(SearchingEstimator):
         piece: TokenBatch,
         cut: Thinned,
         before: Passes,
-        encoded: tuple[P, Q] | None,
-    ) -> tuple[Passes, tuple[P, Q]]:
+        encoded: P | None = None,
+    ) -> tuple[Passes, P]:
         """Thin a piece and weigh what survives; return that, and the piece encoded.
 
         Args:
@@ -321,14 +325,11 @@ class DiscreteFilter(SearchingEstimator):
             piece: The tokens that follow.
             cut: The rule that thins.
             before: What survived so far.
-            encoded: The piece after other histories, if it was encoded already.
+            encoded: What p made of it after other histories, if it was read already.
         """
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
-        if encoded is None:
-            q = proposal.encode(piece, q_state)
-        else:
-            q = encode_again(proposal, encoded[1], piece, q_state)
+        q = proposal.encode(piece, q_state)
         begun = old.log_q.shape[1] > 1
         (cut.whole,) = fetched(~before.cut)
         kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
@@ -341,7 +342,7 @@ class DiscreteFilter(SearchingEstimator):
         if encoded is None:
             p = old.encoded(model, piece, p_state)
         else:
-            p = encode_again(model, encoded[0], piece, p_state)
+            p = encode_again(model, encoded, piece, p_state)
         log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
         particles = Particles(
             model.advance(p, beam.latents),
@@ -351,7 +352,7 @@ class DiscreteFilter(SearchingEstimator):
             old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut), (p, q)
+        return Passes(particles, log_f, before.cut | kept.cut), p
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -406,6 +407,11 @@ class DiscreteFilter(SearchingEstimator):
             return checked
         replicates = influences(whole) - influences(prefix)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+
+def _checker(proposal: Sampler[Q]) -> Sampler[Q]:
+    """Return the proposal that passes which check go by."""
+    return proposal.checker if isinstance(proposal, StepProposal) else proposal
 
 
 def _checked(estimate: Estimate, passes: Tensor, grown: float) -> Estimate:

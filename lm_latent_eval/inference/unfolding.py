@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -118,6 +118,14 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
     @abstractmethod
     def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
         """Return the steps that searches go by."""
+
+    @property
+    def checker(self) -> Self:
+        """A proposal that looks ahead otherwise, for what checks a search.
+
+        This one, if there is none.
+        """
+        return self
 
     def beam(
         self, encoded: EncodedT, width: int, score: Tensor | None = None

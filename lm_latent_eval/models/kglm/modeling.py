@@ -444,6 +444,13 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     reads_target: bool
     looks_ahead: bool
     temperature: float
+    all_remembered: bool = False
+    """Whether it looks ahead as if all that a text may mention had just been."""
+
+    @property
+    def checker(self) -> KGLMProposal:
+        """One that finds walks whose parents this one does not expect."""
+        return replace(self, all_remembered=self.looks_ahead)
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
@@ -477,6 +484,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
             partial(self.model._log_words, encoded.text, whole),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
+            all_remembered=self.all_remembered,
         )
         encoded = replace(
             encoded, walk=walk, search=search, gains=gains, other_word=other_word

@@ -18,8 +18,9 @@ DERIVED keeps its share where all that was mentioned is too long ago. The entity
 DERIVED mention names, which depends on the walk so far, follows from the last node
 alone and from what the text says of others (``ExpectedParents``): first, to find out
 who they are, from a chain in which it is any of the C candidates alike, then, some
-rounds, from the chain with the parents so far: a mean field. So the sums are exact for
-these chains, and for p a guess: it is a proposal's to be corrected by weights.
+rounds, from the chain with the parents so far: a mean field. What checks a search
+takes all of them to have just been mentioned instead. So the sums are exact for these
+chains, and for p a guess: it is a proposal's to be corrected by weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
 words to come. Nothing is learned, and no gradient goes through the twist. Source: the
@@ -181,7 +182,13 @@ def _standing(words: Tensor, text: Tensor, position: Tensor) -> Tensor:
 
 @torch.no_grad()
 def twisted_walks(
-    walk: NextStep, batch: TokenBatch, words: WordScorer, *, cutoff: int, follows: bool
+    walk: NextStep,
+    batch: TokenBatch,
+    words: WordScorer,
+    *,
+    cutoff: int,
+    follows: bool,
+    all_remembered: bool = False,
 ) -> tuple[NextStep, NextStep, ParentGains, Tensor]:
     """Twist p's walk by the expected log-probability of the words ahead.
 
@@ -191,6 +198,8 @@ def twisted_walks(
         words: p's words.
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the texts follow others, whose mentions are not known here.
+        all_remembered: Whether all candidates are taken to have just been mentioned,
+            r = 1, instead of those that the chain expects: a check.
 
     Returns:
         The walk with its twist, and what is ``expected`` of the rest of the text: to
@@ -200,19 +209,21 @@ def twisted_walks(
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states, cutoff if follows else 0)
-    anybody = ExpectedParents.anybody(costs.word)
-    begun = beginnings(costs, anybody, *backward(costs, batch.length, anybody))
-    recent = recent_mentions(log_absent(begun), cutoff)
-    nodes = F.pad(states.node, (0, 1))
+    nodes, recent = F.pad(states.node, (0, 1)), torch.ones_like(costs.word)
     parents = parents_of(
         walk, nodes, recent, batch.on_host[1], cutoff=cutoff, follows=follows
     )
-    for _ in range(ROUNDS):
-        ahead = backward(costs, batch.length, parents)
-        absent = log_absent(beginnings(costs, parents, *ahead))
-        parents = replace(parents, recent=recent_mentions(absent, cutoff))
-    psi, beta = backward(costs, batch.length, parents)
-    absent = log_absent(beginnings(costs, parents, psi, beta))
+
+    def chained(parents: ExpectedParents) -> tuple[Ahead, Ahead, Tensor]:
+        psi, beta = backward(costs, batch.length, parents)
+        return psi, beta, log_absent(beginnings(costs, parents, psi, beta))
+
+    if not all_remembered:
+        chain = ExpectedParents.anybody(costs.word)
+        for _ in range(1 + ROUNDS):
+            *_, absent = chained(chain)
+            chain = parents = replace(parents, recent=recent_mentions(absent, cutoff))
+    psi, beta, absent = chained(parents)
 
     def twisted(furthest: float) -> NextStep:
         twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))

@@ -214,7 +214,8 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     "any other node", with the words of all. Mentions are derived "by edges" of parents,
     from parents whose edges are "unlisted", or from "anybody", but Di neither derives
     any nor is derived. DERIVED keeps its share where nobody can be derived from. Who
-    was mentioned lately is known from the chain of the round before.
+    was mentioned lately is known from the chain of the round before; without rounds,
+    all are taken to have been.
     """
     encoding = kglm.proposal("prior").encode(batch_of(text), after)
     walk, num_tokens, graph = encoding.walk, len(text), kglm.knowledge
@@ -264,6 +265,8 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     @cache
     def recent(t):
         """How probable mentions are, first by the chain that derives from anybody."""
+        if rounds is None:
+            return dict.fromkeys(nodes, 1.0)
         before = {"derived": derived, "rounds": rounds - 1}
         before = before if rounds else {"derived": "anybody"}
         _, _, begun = stand_in(kglm, text, after, **before)
@@ -344,13 +347,17 @@ def words_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("derived", "rounds"), [("by edges", 0), ("by edges", 2), ("unlisted", 0)]
+    ("derived", "rounds"),
+    [("by edges", 0), ("by edges", 2), ("by edges", None), ("unlisted", 0)],
 )
 def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, rounds):
-    words_alone(rounds)
+    """Without rounds, the tilt of the proposal that checks."""
+    words_alone(rounds or 0)
     if derived == "unlisted":
         monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
-    walk = encoded(kglm, TEXT[:1], TEXT, TEXT[:2]).walk
+    proposal = kglm.proposal("adapted")
+    proposal = proposal.checker if rounds is None else proposal
+    walk = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2])).walk
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
     for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
         # Those of the second text of the batch.
