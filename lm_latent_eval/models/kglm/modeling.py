@@ -450,7 +450,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     @property
     def checker(self) -> KGLMProposal:
         """One that finds walks whose parents this one does not expect."""
-        return replace(self, all_remembered=self.looks_ahead)
+        return replace(self, all_remembered=True) if self.looks_ahead else self
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
