@@ -13,10 +13,9 @@ Every pass is unbiased for p(x), whatever the ranks are. With W large enough not
 cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
-once more, with other random numbers, by passes that are narrower and look ahead
-otherwise, where a proposal has a ``checker``, and so keep other latents that look
-hopeless until much later. What width and another ranking find is what more of them may
-find, and part of the error.
+once more, with other random numbers, by narrower passes, which go by the proposal's
+``checker``: where that looks ahead otherwise, they keep other latents. What width and
+another ranking find is what more of them may find, and part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -68,8 +67,8 @@ from lm_latent_eval.text.batch import TokenBatch
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
 NARROWER = 2
-"""How many times narrower the passes are that check the estimate. Four times as narrow
-ones differ by their own noise more than by what the others miss."""
+"""How many times narrower the passes are that check the estimate. Passes a fourth as
+wide differ by their own noise more than by what wide ones miss."""
 LIKELY = 0.7
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
@@ -110,7 +109,7 @@ class Survivors(NamedTuple):
 
     passes: Passes
     check: Passes
-    """Narrower ones, by what ``checker`` expects."""
+    """Narrower ones, by the proposal's ``checker``."""
 
     @property
     def log_w(self) -> Tensor:

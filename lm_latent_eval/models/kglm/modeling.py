@@ -445,11 +445,12 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     looks_ahead: bool
     temperature: float
     all_remembered: bool = False
-    """Whether it looks ahead as if all that a text may mention had just been."""
+    """Whether it looks ahead as if every entity that the text may mention had just been
+    mentioned."""
 
     @property
     def checker(self) -> KGLMProposal:
-        """One that finds walks whose parents this one does not expect."""
+        """One that keeps walks whose parents this one does not expect."""
         return replace(self, all_remembered=True) if self.looks_ahead else self
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:

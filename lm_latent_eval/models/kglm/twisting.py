@@ -18,9 +18,9 @@ DERIVED keeps its share where all that was mentioned is too long ago. The entity
 DERIVED mention names, which depends on the walk so far, follows from the last node
 alone and from what the text says of others (``ExpectedParents``): first, to find out
 who they are, from a chain in which it is any of the C candidates alike, then, some
-rounds, from the chain with the parents so far: a mean field. What checks a search
-takes all of them to have just been mentioned instead. So the sums are exact for these
-chains, and for p a guess: it is a proposal's to be corrected by weights.
+rounds, from the chain with the parents so far: a mean field. A proposal that checks a
+search takes all candidates to have just been mentioned instead. So the sums are exact
+for these chains, and for p a guess: it is a proposal's to be corrected by weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
 words to come. Nothing is learned, and no gradient goes through the twist. Source: the
@@ -199,7 +199,7 @@ def twisted_walks(
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the texts follow others, whose mentions are not known here.
         all_remembered: Whether all candidates are taken to have just been mentioned,
-            r = 1, instead of those that the chain expects: a check.
+            r = 1, instead of those that the chain expects.
 
     Returns:
         The walk with its twist, and what is ``expected`` of the rest of the text: to
