@@ -13,9 +13,10 @@ Every pass is unbiased for p(x), whatever the ranks are. With W large enough not
 cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
-once more, with other random numbers, by narrower passes, which go by the proposal's
-``checker``: where that looks ahead otherwise, they keep other latents. What width and
-another ranking find is what more of them may find, and part of the error.
+again, with other random numbers, by narrower passes: what width finds is what more of
+it may find. Others, as narrow, go by the proposal's ``checker``: where that looks ahead
+in another way they keep other latents, and what they find beyond the estimate is
+missing in it. Both are part of the error.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -66,10 +67,10 @@ from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
-NARROWER = 2
-"""How many times narrower the passes are that check the estimate. Passes a fourth as
-wide differ by their own noise more than by what wide ones miss."""
-LIKELY = 0.7
+CHECKS, NARROWER = 3, 2
+"""Passes of each kind that check the estimate, and how many times narrower they are.
+Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
+LIKELY = 0.8
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
 badly."""
@@ -78,8 +79,8 @@ MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
 -log p."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """No error is given where passes range over more, likewise."""
-CHECKING = 1
-"""What tells their random numbers from those of the passes and of predictions."""
+CHECKING = 1, 4
+"""What tells random numbers of checks from those of the passes and of predictions."""
 
 
 @dataclass(frozen=True)
@@ -92,28 +93,37 @@ class Passes:
     """Log of one over the probability that each survived, (B, R W) float64 nats."""
     cut: Tensor
     """Whether anything was left out of a text, (B,) bool."""
+    number: int
+    """R."""
 
     @property
     def log_p(self) -> Tensor:
         """Return what each pass estimates, (B, R) float64 nats."""
         weights = self.particles.log_w + self.log_f
-        total: Tensor = weights.unflatten(-1, (PASSES, -1)).logsumexp(-1)
+        total: Tensor = weights.unflatten(-1, (self.number, -1)).logsumexp(-1)
         return total
 
     def select(self, index: Tensor) -> Passes:
-        return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
+        return Passes(
+            self.particles.select(index),
+            self.log_f[index],
+            self.cut[index],
+            self.number,
+        )
 
 
 class Survivors(NamedTuple):
     """B texts with the latents that passes kept."""
 
     passes: Passes
-    check: Passes
-    """Narrower ones, by the proposal's ``checker``."""
+    narrow: Passes
+    """Narrower ones."""
+    other: Passes
+    """Narrower ones by the proposal's ``checker``."""
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, 2 R + 1) float64 nats."""
+        """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
         left_out = self.passes.cut[:, None]
         mark = wide_zeros(left_out.shape, left_out.device)
         mark = mark.masked_fill(left_out, -torch.inf)
@@ -143,20 +153,27 @@ class Weights(NamedTuple):
 
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
-    check: Tensor
-    """Those of narrower passes, (..., R)."""
+    narrow: Tensor
+    """Those of narrower passes, (..., C)."""
+    other: Tensor
+    """Those of narrower passes that look ahead otherwise, (..., C)."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., 2 R + 1)."""
-        return cls(*log_w.split([PASSES, PASSES, 1], -1))
+        """Read rows, (..., R + 2 C + 1)."""
+        return cls(*log_w.split([PASSES, CHECKS, CHECKS, 1], -1))
 
     @property
     def grown(self) -> float:
-        """Return what the estimate is above the check."""
-        return (log_evidence(self.passes) - log_evidence(self.check)).item()
+        """Return what the estimate is above that of the narrower passes, nats."""
+        return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
+
+    @property
+    def found(self) -> float:
+        """Return what passes that look ahead otherwise find beyond it, nats."""
+        return max(0.0, (log_evidence(self.other) - log_evidence(self.passes)).item())
 
 
 @dataclass(frozen=True)
@@ -195,7 +212,7 @@ class DiscreteFilter(SearchingEstimator):
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the passes."""
-        return PASSES * self.narrow_width
+        return 2 * CHECKS * self.narrow_width
 
     @property
     def held(self) -> int:
@@ -215,14 +232,15 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Weights``, (B, 2 R + 1)."""
+        """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
         p, q = encoded
-        passes, check = self._cuts(keys)
+        wide, half, otherwise = self._cuts(keys)
         checker = _checker(proposal)
         again = q if checker is proposal else checker.encode(batch)
         return Survivors(
-            self._passes(model, proposal, p, q, passes),
-            self._passes(model, checker, p, again, check),
+            self._passes(model, proposal, p, q, wide),
+            self._passes(model, proposal, p, q, half),
+            self._passes(model, checker, p, again, otherwise),
         ).log_w
 
     def _cuts(
@@ -232,14 +250,13 @@ class DiscreteFilter(SearchingEstimator):
 
         Their random numbers are independent.
         """
-        for mine, width in (
-            (keys, self.width),
-            ([key ^ CHECKING for key in keys], self.narrow_width),
-        ):
-            uniforms = Streams(mine, PASSES, starts=starts)
-            within = Streams(mine, PASSES * width, PASSES, starts)
+        checks = [(CHECKS, self.narrow_width, salt) for salt in CHECKING]
+        for number, width, salt in ((PASSES, self.width, 0), *checks):
+            mine = [key ^ salt for key in keys]
+            uniforms = Streams(mine, number, starts=starts)
+            within = Streams(mine, number * width, number, starts)
             whole = torch.ones(len(keys), dtype=torch.bool)
-            yield Thinned(PASSES, width, uniforms, within, whole)
+            yield Thinned(number, width, uniforms, within, whole)
 
     def _passes(
         self,
@@ -255,7 +272,7 @@ class DiscreteFilter(SearchingEstimator):
         log_p = log_p.masked_fill(kept.beam.score.isneginf(), -torch.inf)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes(particles, kept.log_f, kept.cut)
+        return Passes(particles, kept.log_f, kept.cut, cut.groups)
 
     def _thinning(
         self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
@@ -295,15 +312,16 @@ class DiscreteFilter(SearchingEstimator):
         if not isinstance(after, Survivors):  # the beginning
             begin = as_particles(after)
             nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
-            begun = Passes(begin, begin.log_w, nothing)
-            after = Survivors(begun, begun)
+            begun = Passes(begin, begin.log_w, nothing, 1)
+            after = Survivors(begun, begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            cut, narrow = self._cuts(keys, [start + at for start in starts])
-            passes, p = self._thin(model, proposal, piece, cut, before.passes)
+            wide, half, otherwise = self._cuts(keys, [start + at for start in starts])
+            passes, p = self._thin(model, proposal, piece, wide, before.passes)
+            narrow, p = self._thin(model, proposal, piece, half, before.narrow, p)
             by = _checker(proposal)
-            check, _ = self._thin(model, by, piece, narrow, before.check, p)
-            return Survivors(passes, check)
+            other, _ = self._thin(model, by, piece, otherwise, before.other, p)
+            return Survivors(passes, narrow, other)
 
         return in_pieces(batch, after, read)
 
@@ -351,7 +369,7 @@ class DiscreteFilter(SearchingEstimator):
             old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut), p
+        return Passes(particles, log_f, before.cut | kept.cut, cut.groups), p
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -377,7 +395,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _checked(estimate, of.passes, of.grown)
+        return _checked(estimate, of.passes, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -401,7 +419,8 @@ class DiscreteFilter(SearchingEstimator):
             bound=Bound.NONE,
             log_weights=(),
         )
-        checked = _checked(estimate, whole - prefix, of.grown - of_prefix.grown)
+        grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
+        checked = _checked(estimate, whole - prefix, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
@@ -409,11 +428,13 @@ class DiscreteFilter(SearchingEstimator):
 
 
 def _checker(proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return the proposal that passes which check go by."""
+    """Return the proposal that looks ahead otherwise."""
     return proposal.checker if isinstance(proposal, StepProposal) else proposal
 
 
-def _checked(estimate: Estimate, passes: Tensor, grown: float) -> Estimate:
+def _checked(
+    estimate: Estimate, passes: Tensor, grown: float, found: float
+) -> Estimate:
     """Add the error of an estimate where passes and their check agree.
 
     Sums over many words are log-normal: of few passes that differ much the largest
@@ -422,15 +443,17 @@ def _checked(estimate: Estimate, passes: Tensor, grown: float) -> Estimate:
     Args:
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
-        grown: What the estimate is above the check, nats.
+        grown: What the estimate is above that of narrower passes, nats.
+        found: What passes that look ahead otherwise find beyond it, nats.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
     agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
-    if not (agree and abs(grown) <= max(MOST_FOUND, MOST_FOUND_SHARE * far)):
+    most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
+    if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    error = math.hypot(drawn, LIKELY * grown)
+    error = math.hypot(drawn, LIKELY * grown, found)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 
 

@@ -11,12 +11,19 @@ import torch
 from lm_latent_eval.estimators import (
     Bound,
     MissedSupportError,
+    log_evidence,
     stderr_of_log_normal,
 )
 from lm_latent_eval.inference import particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, thinned
-from lm_latent_eval.inference.discrete import LIKELY, PASSES, DiscreteFilter, Weights
+from lm_latent_eval.inference.discrete import (
+    CHECKS,
+    LIKELY,
+    PASSES,
+    DiscreteFilter,
+    Weights,
+)
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.listing import Unlisted
@@ -138,7 +145,7 @@ def test_passes_and_their_check_are_unbiased(kind, width):
     proposal = model.proposal("adapted")
     of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
     # A narrower pass of one is too uneven for this.
-    several = [of.check] if method.narrow_width > 1 else []
+    several = [of.narrow, of.other] if method.narrow_width > 1 else []
     for estimates in (of.passes, *several):
         weights_are_of(log_p(model, TEXT), estimates)
 
@@ -191,14 +198,21 @@ def test_passes_of_models_are_unbiased(name, monkeypatch):
     assert of.mark.isneginf().all(), "premise: something is thinned"
     if name == "kglm":
         assert drawn, "premise: some of what is not listed survives"
-    for estimates, precise in ((of.passes, 0.02), (of.check, 0.05)):
+    for estimates, precise in ((of.passes, 0.02), (of.narrow, 0.06), (of.other, 0.06)):
         weights_are_of(case.log_p(text), estimates, precise)
 
 
-def weights(passes: list[float], check: list[float] | None = None) -> torch.Tensor:
-    """Return weights of passes that were cut, and of narrower ones."""
-    check = passes if check is None else check
-    return torch.tensor([*passes, *check, -math.inf], dtype=torch.float64)
+def weights(
+    passes: list[float], narrow: float | None = None, other: float = -math.inf
+) -> torch.Tensor:
+    """Return weights of passes that were cut, and of those that check them.
+
+    These differ by no draws, and say ``narrow``, if not the same, and ``other``.
+    """
+    if narrow is None:
+        narrow = log_evidence(torch.tensor(passes, dtype=torch.float64)).item()
+    row = [*passes, *[narrow] * CHECKS, *[other] * CHECKS, -math.inf]
+    return torch.tensor(row, dtype=torch.float64)
 
 
 def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
@@ -208,9 +222,13 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     assert same.draws_degrees == PASSES - 1
     assert same.bound is Bound.STOCHASTIC_LOWER
     for nats in (-0.4, 0.4):
-        off = method.estimate(weights(spread, [log_w + nats for log_w in spread]), 4)
+        off = method.estimate(weights(spread, same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
         assert off.missed == pytest.approx(LIKELY * 0.4)
+    for nats, found in ((0.4, 0.4), (-0.4, 0.0)):
+        off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
+        assert off.log_evidence == same.log_evidence
+        assert off.missed == pytest.approx(found, abs=1e-12)
     uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
     spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
     assert uneven.draws_stderr == pytest.approx(
@@ -221,9 +239,10 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
 @pytest.mark.parametrize(
     "row",
     [
-        weights([-3.0] * PASSES, [-4.1] * PASSES),
-        weights([-3.0] * PASSES, [-math.inf] * PASSES),
-        weights([-5.0] * PASSES, [-3.0] * PASSES),
+        weights([-3.0] * PASSES, -4.1),
+        weights([-3.0] * PASSES, -math.inf),
+        weights([-5.0] * PASSES, -3.0),
+        weights([-5.0] * PASSES, other=-3.0),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0]),
     ],
 )
