@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import write_text
-from lm_latent_eval.values import Matching, Rules, Whole, check
+from lm_latent_eval.values import Matching, Rules, Whole, check, parse
 
 FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
@@ -111,7 +111,7 @@ def _read(directory: Path) -> dict[str, Entry]:
             f"complete: was its writing interrupted? {_remedy(directory)}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
         files = _entries(content["files"])

@@ -26,6 +26,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from lm_latent_eval.estimators.intervals import Wager
 from lm_latent_eval.files import one_line
 from lm_latent_eval.networks.network import text_ends, tokenizer_digest
+from lm_latent_eval.values import parse
 
 NEUTRAL = {
     "temperature": 1.0,
@@ -300,7 +301,7 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)
     with urllib.request.urlopen(request, timeout=timeout) as response:
-        reply = json.loads(response.read())
+        reply = parse(response.read().decode(), infinities=True)
     if not isinstance(reply, dict):
         raise ValueError("the answer is no JSON object")
     return reply
@@ -309,7 +310,7 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
 def _message(content: bytes) -> str:
     """Return the message of an error."""
     try:
-        reply = json.loads(content)
+        reply = parse(content.decode(), infinities=True)
         error = reply.get("error", reply)
         text = str(error.get("message", error))
     except (ValueError, AttributeError):

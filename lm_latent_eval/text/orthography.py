@@ -51,7 +51,7 @@ from lm_latent_eval.devices import shared_type
 from lm_latent_eval.files import one_line, replacing, write_text
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.words import Words
-from lm_latent_eval.values import Matching, Rules, Whole, check
+from lm_latent_eval.values import Matching, Rules, Whole, check, parse
 
 SPELLING_FILE = "spelling.safetensors"
 SPELLING_RULES: Rules = {
@@ -193,7 +193,7 @@ class Spelling(nn.Module):
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            shape = json.loads(metadata["shape"])
+            shape = parse(metadata["shape"])
             check(shape, SPELLING_RULES)
             alphabet = bytes.fromhex(shape.pop("alphabet"))
             with torch.device("meta"):  # which takes no memory, whatever its sizes

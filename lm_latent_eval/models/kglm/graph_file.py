@@ -15,7 +15,6 @@ taken, as for a mapping, by what was read.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -34,6 +33,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lm_latent_eval.files import one_line, replacing
+from lm_latent_eval.values import parse
 
 BLOCK = 1 << 12
 """Numbers of a column that are read at once: they are searched, or lie together. Rows
@@ -81,7 +81,7 @@ class TensorFile:
         if not 0 <= length <= self.size - 8:
             raise ValueError("its table of contents is cut off")
         self.start = 8 + length
-        self.contents = json.loads(self.read(8, length).numpy().tobytes())
+        self.contents = parse(self.read(8, length).numpy().tobytes().decode())
         self.metadata: dict[str, str] = self.contents.pop("__metadata__", {})
 
     @property

@@ -25,6 +25,7 @@ from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.values import parse
 
 FILE_NAME = "topics.safetensors"
 
@@ -236,7 +237,7 @@ class Topics:
         path = directory / FILE_NAME
         try:
             with safe_open(path, "pt") as file:
-                names = json.loads((file.metadata() or {})["names"])
+                names = parse((file.metadata() or {})["names"])
                 columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as err:
             raise TopicsError(
