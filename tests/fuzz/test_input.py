@@ -45,12 +45,23 @@ NUMBERS = st.one_of(
     st.integers(),
     st.floats(),
 )
+SPELLED = st.sampled_from(
+    (
+        *("0", "1", "2", "3.0", "1e1", "1e3", "1_0", "+4", " 5", "007", "0x10"),
+        *("-1", "-0", "0.5", "1e-3", "1e-300", "1.0000001", "1e300", "1e400"),
+        *("nan", "inf", "-inf", "None", "none", "null", "true", "False", "yes"),
+        *("", "[]", "{}", "()", "''", "\0", "1 2", "1;2", "%s", "../..", "~", "é"),
+        *("is", "beam", "smc", "exact", "bean", "IS", "prior", "peeking", "lookahead"),
+        *("closed", "penalized", "spelled", "auto", "auto:4", "auto:x", "float64"),
+        *("float32", "bfloat16", "torch.float64", "int8", "cpu", "cuda:99", "gpu"),
+        *("٣", "١٢", "10 ", "10" * 200),
+    )
+)
 SCALARS = st.one_of(
     NUMBERS,
     st.none(),
     st.booleans(),
-    st.sampled_from(("", " ", "1", "1e3", "-1", "nan", "inf", "true", "None", "0x10")),
-    st.sampled_from(("١٢", "1_000", "10 ", "+5", "auto", "auto:2", "é", "is", "beam")),
+    SPELLED,
     st.text(max_size=6),
 )
 VALUES = st.one_of(
@@ -66,18 +77,6 @@ VALUES = st.one_of(
 TEXT = "the fox saw Ada ."
 FEW = 1000
 """Samples that a test can afford."""
-SPELLED = st.sampled_from(
-    (
-        *("0", "1", "2", "3.0", "1e1", "1e3", "1_0", "+4", " 5", "007", "0x10"),
-        *("-1", "-0", "0.5", "1e-3", "1e-300", "1.0000001", "1e300", "1e400"),
-        *("nan", "inf", "-inf", "None", "none", "null", "true", "False", "yes"),
-        *("", "[]", "{}", "()", "''", "\0", "1 2", "1;2", "%s", "../..", "~", "é"),
-        *("is", "beam", "smc", "exact", "bean", "IS", "prior", "peeking", "lookahead"),
-        *("closed", "penalized", "spelled", "auto", "auto:4", "auto:x", "float64"),
-        *("float32", "bfloat16", "torch.float64", "int8", "cpu", "cuda:99", "gpu"),
-        *("٣", "10" * 200),
-    )
-)
 OPTIONS = (
     *("proposal", "estimator", "num_samples", "temperature", "seed", "unk"),
     *("target_stderr", "max_samples", "dtype"),
