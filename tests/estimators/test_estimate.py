@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,6 @@ from lm_latent_eval.estimators import (
     pareto_k,
     stderr,
 )
-from tests.means import weights_are_of
 
 
 def draws(seed=0, num_samples=100):
@@ -30,7 +28,7 @@ def test_from_log_weights_is_the_formulas():
 
     estimate = Estimate.from_log_weights(log_w, num_tokens=12)
 
-    assert estimate == Estimate(
+    expected = Estimate(
         log_evidence=log_evidence(log_w).item(),
         stderr=None,
         draws_stderr=stderr(log_w).item(),
@@ -42,17 +40,10 @@ def test_from_log_weights_is_the_formulas():
         estimator="is",
         log_weights=tuple(log_w.double().tolist()),
     )
-    assert estimate.perplexity == pytest.approx(math.exp(-estimate.log_evidence / 12))
-
-
-def test_is_a_value():
-    estimate, again = (
-        Estimate.from_log_weights(draws(), num_tokens=12) for _ in range(2)
-    )
-    assert pickle.loads(pickle.dumps(estimate)) == estimate == again
-    assert hash(again) == hash(estimate)
-    assert Estimate.from_log_weights(draws().flip(0), num_tokens=12) != estimate
+    assert estimate == expected and hash(estimate) == hash(expected)
+    assert Estimate.from_log_weights(log_w.flip(0), num_tokens=12) != estimate
     assert "log_weights" not in repr(estimate)
+    assert estimate.perplexity == pytest.approx(math.exp(-estimate.log_evidence / 12))
 
 
 def part(weights, num_tokens=2):
@@ -78,14 +69,6 @@ def test_a_product_of_parts_by_hand():
     assert both.bound is Bound.STOCHASTIC_LOWER
     products = [math.log(x * y) for x, y in ((0.2, 0.1), (0.4, 0.5), (0.3, 0.6))]
     assert both.log_weights == pytest.approx(products)
-
-
-def test_a_product_is_unbiased():
-    generator = torch.Generator().manual_seed(0)
-    runs, draws = 2000, 4
-    weights = torch.rand(runs, 2, draws, generator=generator, dtype=torch.float64)
-    estimates = [Estimate.product([part(a), part(b)]) for a, b in weights.tolist()]
-    weights_are_of(math.log(0.25), [e.log_evidence for e in estimates])
 
 
 def test_a_product_is_as_strong_as_its_weakest_part():

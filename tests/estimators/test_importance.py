@@ -132,15 +132,6 @@ def test_exact_posterior_as_proposal_has_no_error():
     assert pareto_k(log_w) == -math.inf
 
 
-def test_stderr_is_the_spread_of_replicates():
-    log_w = log_normal(4000, 200, seed=3)
-
-    spread = log_evidence(log_w).std().item()
-
-    # 4,000 replicates know their spread to 1.1 percent
-    assert stderr(log_w).square().mean().sqrt() == pytest.approx(spread, rel=0.055)
-
-
 def test_zero_weights_and_single_draws():
     log_w = torch.tensor([0.6, 0.0, 0.0], dtype=torch.float64).log()
     assert log_evidence(log_w).exp() == pytest.approx(0.2)

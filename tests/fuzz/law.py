@@ -93,18 +93,6 @@ def finite(what: str, *numbers: float) -> None:
         raise Broken(f"{what}: {numbers} without a word")
 
 
-def same(what: str, found: Any, expected: Any) -> None:
-    """Check that a result is another one but for rounding, or was refused."""
-    if isinstance(found, Refused):
-        return
-    if isinstance(found, float):
-        equal = math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
-    else:
-        equal = found == expected
-    if not equal:
-        raise Broken(f"{what}: {found!r:.200}, not {expected!r:.200}")
-
-
 def _is_ours(err: BaseException) -> bool:
     """Whether a statement of ours raised it, or the system on a file that it names."""
     if isinstance(err, OSError) and err.filename is not None:

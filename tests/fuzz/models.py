@@ -9,11 +9,9 @@ from typing import Any
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
-from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
-from tests import tiny_checkpoint
+from tests import tiny_checkpoint, tiny_models
 from tests.models.lrlm.tiny import worded as relation_model
 from tests.tiny_models import randomised
 
@@ -27,19 +25,13 @@ def entitynlm() -> EntityNLM:
     return randomised(EntityNLM(config).double(), 0, 0.7).eval()
 
 
-def rnn() -> RNNLanguageModel:
-    config = RNNConfig(class_starts=[0, 3], embedding_dim=3, hidden_size=4, **WORDS)
-    return randomised(RNNLanguageModel(config).double(), 0, 0.7).eval()
-
-
 def rnng() -> RNNG:
     config = RNNGConfig(hidden_size=4, proposal_size=3, max_words=40, **WORDS)
     return randomised(RNNG(config).double(), 3, 0.7).eval()
 
 
-def srnn() -> SentenceRNN:
-    config = SRNNConfig(vocab_size=WORDS["vocab_size"], hidden_size=4)
-    return randomised(SentenceRNN(config).double(), 1, 1.0).eval()
+rnn = partial(tiny_models.rnn, spread=0.7, **WORDS)
+srnn = partial(tiny_models.srnn, 1, WORDS["vocab_size"], 4)
 
 
 def _writer(build: Callable[[], Any], *, spelled: bool = False):

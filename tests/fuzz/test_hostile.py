@@ -1,52 +1,78 @@
 """Hostile files in numbers: the same numbers or one clear line, within limits.
 
 What may stand in a pickle, a file of torch or an archive of AllenNLP has tests in
-``tests/convert``.
+``tests/convert``, and damaged rows of a ledger in ``tests/test_ledger.py``.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import random
-from dataclasses import replace
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from lm_latent_eval import manifest, parquet
 from lm_latent_eval.convert.archive import read_archive
 from lm_latent_eval.convert.rnng import read as read_model
 from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report import results
-from lm_latent_eval.report.thoughts import text as thought_text
-from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.records import row_of
 from lm_latent_eval.text.words import SPECIAL_WORDS
-from lm_latent_eval.wrappers.cot import thoughts
-from lm_latent_eval.wrappers.cot.prompts import Ending
-from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 from tests import allennlp_archive, kglm_archives
-from tests.fuzz import hostile
-from tests.fuzz.hostile import Subject
 from tests.fuzz.law import Broken, Refused, command, finite, outcome, share
 from tests.memory_limit import little
-from tests.report.test_compare import SAMPLE, hf_folder
+from tests.report.test_compare import SAMPLE, lm_eval_folder
 from tests.test_laws import UNNORMALISED
 from tests.time_limit import Late
 
+SECONDS, MEMORY = 300.0, 1 << 29
+"""What a file of some kilobytes may take, however busy the machine is."""
 TEXTS = ["the fox saw Ada .", "zebra  Bo", "the", "Ada saw the fox ."]
 UNFINISHED = "not finished"
 SETTINGS = {"model": "m", "checkpoint": "c", "unk": "spelled", "vocabulary": "v"}
 
 
-# -- what is damaged -----------------------------------------------------------------
+@dataclass(frozen=True)
+class Subject:
+    """A file or folder of ours, and the numbers that are read from it."""
+
+    name: str
+    path: Path
+    numbers: Callable[[Path], Any]
+
+    def copy(self, folder: Path) -> Subject:
+        """Put a copy of it into a folder, in the place of what is there."""
+        shutil.rmtree(folder, ignore_errors=True)
+        copied = folder / self.path.name
+        if self.path.is_dir():
+            shutil.copytree(self.path, copied)
+        else:
+            folder.mkdir()
+            shutil.copy(self.path, copied)
+        return Subject(self.name, copied, self.numbers)
+
+    def files(self) -> list[Path]:
+        """Return its files, in the order of their names."""
+        if not self.path.is_dir():
+            return [self.path]
+        return sorted(path for path in self.path.iterdir() if path.is_file())
 
 
 def _scores(folder) -> list[float]:
@@ -64,10 +90,6 @@ def _numbers(path) -> list[Any] | str:
     # One that was killed has any of its numbers, as has what lacks a last line.
     finished = bool(found) and all(record.finished for record in found)
     return rows if finished else UNFINISHED
-
-
-def _thoughts(path) -> list[str]:
-    return [thought_text(file) for file in thought_files(path)]
 
 
 def _weights(path) -> dict[str, list[Any]]:
@@ -108,14 +130,6 @@ def outputs(tmp_path_factory, resume):
     with records.journal(root / f"r{records.UNFINISHED}", SETTINGS) as add:
         for answer in answers:
             add("t", answer)
-    about = {"task": "t", "close": "natural", "proposal": "prior"}
-    about |= {"num_samples": 3, "max_think_tokens": 3, "seed": 0}
-    thoughts.write_thoughts(
-        root / "thoughts.parquet",
-        {**SETTINGS, **about, "model_temperature": 1.0},
-        [_thought(n) for n in range(6)],
-        str,
-    )
     layer = torch.nn.Linear(3, 2, bias=False)
     content = {"model": layer, "idx2word": dict(enumerate(SPECIAL_WORDS))}
     torch.save(content, root / "model.pt")
@@ -126,30 +140,10 @@ def outputs(tmp_path_factory, resume):
         Subject("estimates that are gone on with", root / "estimates.jsonl", resume),
         Subject("a record", root / "r.parquet", _numbers),
         Subject("an unfinished record", root / f"r{records.UNFINISHED}", _numbers),
-        Subject("thoughts", root / "thoughts.parquet", _thoughts),
         Subject("a model of the original RNNG", root / "model.pt", _weights),
         Subject("an archive of AllenNLP", archive, _archive),
     ]
 
-
-def _thought(n: int) -> thoughts.Kept:
-    generator = torch.Generator().manual_seed(n)
-    log_p = torch.rand(3, generator=generator, dtype=torch.float64).log()
-    found = Thoughts(
-        f"t/{n}",
-        f"question {n}",
-        (),
-        (" yes", " no"),
-        tuple(Thought((1, 2, k), Ending.CLOSED) for k in range(3)),
-        log_p,
-        log_p,
-        torch.rand(2, 3, generator=generator, dtype=torch.float64).log(),
-        (True, False),
-    )
-    return thoughts.Kept(n, found, (1.0, 0.0))
-
-
-# -- the law -------------------------------------------------------------------------
 
 SEEDS = st.integers(0, 2**64 - 1)
 """Of what is changed, and how."""
@@ -164,10 +158,26 @@ def copies(tmp_path_factory) -> Path:
 def hold(subject: Subject, said: str) -> Any:
     """Read a changed file within limits, and return what comes of it."""
     try:
-        with little(hostile.MEMORY, hostile.SECONDS):
+        with little(MEMORY, SECONDS):
             return outcome(lambda: subject.numbers(subject.path))
     except (Broken, Late) as err:
         raise AssertionError(f"{subject.name}, {said}: {err}") from err
+
+
+# -- damage --------------------------------------------------------------------------
+
+
+def damage(subject: Subject, rng: random.Random) -> str:
+    """Flip a bit of a file, or leave its beginning."""
+    file = rng.choice(subject.files())
+    content = bytearray(file.read_bytes())
+    at = rng.randrange(8 * len(content))
+    if rng.random() < 1 / 3:
+        os.truncate(file, at // 8)
+        return f"{at // 8} bytes of {file.name}"
+    content[at // 8] ^= 1 << at % 8
+    file.write_bytes(content)
+    return f"bit {at} of {file.name}"
 
 
 @cache
@@ -185,7 +195,7 @@ def test_damage_is_refused_or_moves_nothing(checkpoints, outputs, copies, seed):
     subject = rng.choice([rng.choice(checkpoints), rng.choice(outputs)])
     expected = _expected(subject)
     copied = subject.copy(copies)
-    said = rng.choice((hostile.flip, hostile.flip, hostile.cut))(copied, rng)
+    said = damage(copied, rng)
     found = hold(copied, said)
     if isinstance(found, Refused) or found == UNFINISHED:
         return
@@ -195,6 +205,95 @@ def test_damage_is_refused_or_moves_nothing(checkpoints, outputs, copies, seed):
         assert repr(found) == repr(expected), (subject.name, said)
 
 
+# -- checkpoints that are given a new manifest -----------------------------------------
+
+_NESTED: Any = []
+for _ in range(300):
+    _NESTED = [_NESTED]
+VALUES: tuple[Any, ...] = (
+    *(0, 1, -1, 2, 3, 7, 10**6, 2**31, 2**63, 10**30, 0.5, -0.0, 1e300, 1e-300),
+    *(math.inf, -math.inf, math.nan, None, True, False, "", "1", "nan", "../..", "é"),
+    *([], [0], [1, 2], [-1], [None], [[]], {}, {"a": 1}, _NESTED, "\ud800", "a\nb"),
+    *("a" * 10_000, list(range(3000))),
+)
+
+
+def _inner(value: Any, rng: random.Random) -> Any:
+    """Change something within a value."""
+    if isinstance(value, dict) and value:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return value | {key: _inner(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        at = rng.randrange(len(value))
+        changes = ([], [value[at]] * 2, [_inner(value[at], rng)])  # gone, twice, other
+        return [*value[:at], *rng.choice(changes), *value[at + 1 :]]
+    if type(value) in (int, float) and rng.random() < 0.4:
+        return value * rng.choice((-1, 2, 0, 100, 10**9))
+    return rng.choice(VALUES)
+
+
+def _json(file: Path, rng: random.Random) -> str:
+    changed = _inner(json.loads(file.read_text(encoding="utf-8")), rng)
+    file.write_text(json.dumps(changed))
+    return f"{changed!r:.300}"
+
+
+def _tensors(file: Path, rng: random.Random) -> str:
+    tensors = load_file(file)
+    with safe_open(file, "pt") as opened:
+        about = opened.metadata() or {}
+    if about and rng.random() < 0.2:
+        name = rng.choice(sorted(about))
+        about[name] = rng.choice(("", "1", "a\nb", "{", '{"shape": 3}'))
+        save_file(tensors, file, about)
+        return f"{name} = {about[name]!r:.80}"
+    name, kind = rng.choice(sorted(tensors)), rng.choice([*TENSORS])
+    value = tensors.pop(name)
+    changed = TENSORS[kind](value if value.ndim else value.view(1))
+    if changed is not None:
+        tensors[name] = changed.contiguous()
+    save_file(tensors, file, about)
+    return f"{name}: {kind}"
+
+
+def _set(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone().flatten()
+        changed[-1:] = value if tensor.is_floating_point() else -1
+        return changed.view(tensor.shape)
+
+    return change
+
+
+TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+    "gone": lambda tensor: None,
+    "NaN": _set(math.nan),
+    "-inf": _set(-math.inf),
+    "huge": _set(1e300),
+    "empty": lambda tensor: tensor[:0],
+    "of no axes": lambda tensor: tensor.sum(),
+    "flat": lambda tensor: tensor.flatten(),
+    "turned": lambda tensor: tensor.t() if tensor.ndim == 2 else tensor.flip(0),
+    "twice": lambda tensor: torch.cat([tensor, tensor]),
+    "of integers": lambda tensor: tensor.to(torch.int64),
+    "in bfloat16": lambda tensor: tensor.bfloat16(),
+    "of truth values": lambda tensor: tensor.bool(),
+    "complex": lambda tensor: tensor.to(torch.complex64),
+}
+
+
+def remanifest(subject: Subject, rng: random.Random) -> str:
+    """Change a field or a tensor of a checkpoint, and write its manifest."""
+    files = [path for path in subject.files() if path.name != "manifest.json"]
+    config = next(path for path in files if path.name == "config.json")
+    file = config if rng.random() < 0.5 else rng.choice(files)
+    said = (_json if file.suffix == ".json" else _tensors)(file, rng)
+    manifest.write(subject.path)
+    return f"{file.name}: {said}"
+
+
 @share(1)
 @given(seed=SEEDS)
 def test_checkpoints_with_a_new_manifest_are_refused_or_have_numbers(
@@ -202,12 +301,34 @@ def test_checkpoints_with_a_new_manifest_are_refused_or_have_numbers(
 ):
     rng = random.Random(seed)
     copied = rng.choice(checkpoints).copy(copies)
-    said = hostile.remanifest(copied, rng)
+    said = remanifest(copied, rng)
     found = hold(copied, said)
     if not isinstance(found, Refused):
         finite(f"{copied.name}, {said}", *found)
         known = copied.name not in UNNORMALISED
         assert not known or max(found) <= 1e-9, (said, "no log-probabilities")
+
+
+# -- results of lm-eval --------------------------------------------------------------
+
+
+def alter(subject: Subject, rng: random.Random) -> str:
+    """Change a value in results or a sample log, or in what a record says of itself."""
+    file = rng.choice(subject.files())
+    if file.suffix == ".jsonl":
+        lines = file.read_text().splitlines()
+        at = rng.randrange(len(lines))
+        lines[at] = json.dumps(_inner(json.loads(lines[at]), rng))
+        file.write_text("\n".join(lines) + "\n")
+        return f"line {at + 1}: {lines[at]:.200}"
+    if file.suffix == ".json":
+        return _json(file, rng)
+    table, name = pq.read_table(file), b"lm_latent_eval"
+    about = _inner(json.loads(table.schema.metadata[name]), rng)
+    if not isinstance(about, dict):
+        about = {}
+    parquet.write(file, table, name, about)
+    return f"{about!r:.300}"
 
 
 COMMANDS = {
@@ -245,13 +366,11 @@ def runs(tmp_path_factory, outputs):
     content = {"config": config, "results": {"t": numbers}, "configs": {"t": {}}}
     content |= {"lm_eval_version": "0.4.9", "date": 1.5e9, "model_name": "x"}
     (root / "ours" / "results_1.json").write_text(json.dumps(content))
-    other = hf_folder(root / "other")
-    lines = [
+    samples = [
         SAMPLE | {"doc_id": n, "arguments": {"gen_args_0": {"arg_0": text}}}
         for n, text in enumerate(TEXTS)
     ]
-    log = "".join(json.dumps(line) + "\n" for line in lines)
-    (other / "samples_t_1.jsonl").write_text(log)
+    other = lm_eval_folder(root / "other", "t", samples, {}, sha="abc")
     return [
         Subject(path.name, path, lambda path: path) for path in (root / "ours", other)
     ]
@@ -262,7 +381,7 @@ def runs(tmp_path_factory, outputs):
 def test_results_that_are_changed_are_refused_or_shown(runs, copies, seed):
     rng = random.Random(seed)
     copied = rng.choice(runs).copy(copies)
-    said, line = hostile.results(copied, rng), COMMANDS[rng.choice([*COMMANDS])]
+    said, line = alter(copied, rng), COMMANDS[rng.choice([*COMMANDS])]
     places = {"a": copied.path, "b": runs[1].path, "out": copies / "out"}
     argv = [part.format(**places) for part in line]
     hold(replace(copied, numbers=lambda _: command(*argv)), f"{argv}, {said}")

@@ -23,13 +23,10 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.mixed import LEAST, Population
 from lm_latent_eval.inference.particles import Particles, encode
-from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
-from tests import tiny_models
 from tests.means import weights_are_of
 from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
-from tests.tiny_models import KNOWN, batch
 
 EVERYTHING = 6000
 """More than twice the latents of any case text."""
@@ -236,19 +233,18 @@ def test_a_difference_of_bounds_is_no_bound():
 
 def test_no_round_holds_more_latents_than_said(monkeypatch):
     """Of short texts as well, whose latents are small: each has a state."""
-    model = tiny_models.kglm(tiny_models.plain_graph())
-    proposal, drawn = model.proposal("peeking"), []
-    texts, keys = batch([[KNOWN, END], [END]]), [stream_key(0, n) for n in "ab"]
-    whole = ImportanceSampling(21).log_weights(model, proposal, texts, keys)
+    case, _, proposal = opened("kglm", "peeking")
+    texts, drawn = case.readable(proposal)[:2], []
+    whole = case.log_weights(ImportanceSampling(21), proposal, texts)
     sample = type(proposal).sample
 
     def watching(self, encoded, uniforms, num_samples):
-        drawn.append(len(keys) * num_samples)
+        drawn.append(len(texts) * num_samples)
         return sample(self, encoded, uniforms, num_samples)
 
     monkeypatch.setattr(type(proposal), "sample", watching)
     monkeypatch.setattr(importance, "ROWS", 8)
-    parts = ImportanceSampling(21).log_weights(model, proposal, texts, keys)
+    parts = case.log_weights(ImportanceSampling(21), proposal, texts)
     assert max(drawn) == 8
     assert sum(drawn) == 2 * 21
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)

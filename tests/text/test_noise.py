@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chisquare
 
 from lm_latent_eval.text.noise import NoiseChannel
 
@@ -95,29 +94,6 @@ def test_levels_substitute_the_same_words_by_the_same():
     assert all(a == b for a, b in changed)
 
 
-def outcomes(**what) -> list[str]:
-    """One of two equally likely results for each of many sentences."""
-    channel = NoiseChannel(1.0, 0.0, ["v", "w"])
-    return [distort(["a"], channel, n, **{"seed": 0, **what})[0] for n in range(4000)]
-
-
-OTHERS = {
-    "replicate": lambda: outcomes(replicate=1),
-    "a later replicate": lambda: outcomes(replicate=10**6),
-    "seed": lambda: outcomes(seed=1),
-    "the sentence after": lambda: outcomes()[1:] + outcomes()[:1],
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_copies_are_independent(other):
-    table = np.zeros((2, 2))
-    for a, b in zip(outcomes(), OTHERS[other](), strict=True):
-        table[a == "v", b == "v"] += 1
-    assert table.min() > 800, "premise: both results, in both"
-    assert chi2_contingency(table, correction=False).pvalue > 1e-4
-
-
 CODE = """
 from lm_latent_eval.text.noise import NoiseChannel
 channel = NoiseChannel.preset(0.3, ["v", "w", "x"])
@@ -129,7 +105,10 @@ for name, replicate in (("text/7", 0), ("text/7", 1), (7, 0)):
 
 
 def test_the_noise_is_this_in_every_process():
-    """A seed means the same noise next year, however strings are hashed."""
+    """A seed means the same noise next year, however strings are hashed.
+
+    That copies and seeds are independent: ``tests/inference/test_streams.py``.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         env={**os.environ, "PYTHONHASHSEED": "1"},

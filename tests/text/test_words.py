@@ -154,22 +154,13 @@ def test_an_id_of_no_word_is_refused(words, bad):
 # -- files ------------------------------------------------------------------------
 
 
-def test_a_saved_tokenizer_is_the_same(words, tmp_path):
-    words.save(tmp_path)
-    again = WordTokenizer.load(tmp_path, words.vocab_size)
-    text = "The Vorsen <unk> saw\0 a 🦊, John’s dog. "
-    assert again(text) == words(text)
-    assert (again.vocab_size, again.num_words) == (10, 12)
-
-
 def test_a_file_that_is_no_tokenizer_is_named(words, tmp_path):
-    """One that is cut: ``tests/models/test_checkpoint.py``."""
+    """Any other: ``tests/models/test_checkpoint.py``."""
     with pytest.raises(ValueError, match=r"tokenizer\.json is missing: .* vocabulary"):
         WordTokenizer.load(tmp_path, 4)
     words.save(tmp_path)
     with pytest.raises(ValueError, match=r"has 12 words but .* 13: .* another check"):
         WordTokenizer.load(tmp_path, 13)
-    for content in ("", "{}", "[1, 2]", "json"):
-        (tmp_path / FILE_NAME).write_text(content)
-        with pytest.raises(ValueError, match="is not a readable tokenizer"):
-            WordTokenizer.load(tmp_path, 4)
+    (tmp_path / FILE_NAME).write_text("[1, 2]")
+    with pytest.raises(ValueError, match="is not a readable tokenizer"):
+        WordTokenizer.load(tmp_path, 4)
