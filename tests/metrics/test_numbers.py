@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.estimators import InformationRate
 from lm_latent_eval.metrics import (
@@ -16,7 +15,6 @@ from lm_latent_eval.metrics import (
     importance_perplexity,
     information_rate,
 )
-from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.counts import gamble, letters, ngram_entropies
 from lm_latent_eval.text.noise import NoiseChannel
 
@@ -73,17 +71,7 @@ def test_a_function_scores_texts():
         ]
         expected = 4 * sum(nonsense) / 10 / 15
         assert found["nats_per_word"][level] == pytest.approx(expected)
-
-    noise = {"vocabulary": ["river", "plum", "she"], "levels": (0.1, 0.4), "seed": 5}
-    studied = ["She studied in the town.", "The book was published in 1969."]
-    noise |= {"texts": studied, "replicates": 3}
-    how = {"num_samples": 20}
-    found = contrastive_entropy(scorer=str(CHECKPOINT), settings=how, **noise)
-    assert found == contrastive_entropy(
-        scorer=string_scorer(CHECKPOINT, **how), **noise
-    )
-    assert found["ratio"][0.4] > 1
-    assert (found["seed"], found["vocabulary_size"], found["replicates"]) == (5, 3, 3)
+    assert (found["seed"], found["vocabulary_size"], found["replicates"]) == (3, 1, 10)
     # A text without words would count as a sentence that no noise can touch.
     for text in ("", " \n"):
         with pytest.raises(ValueError, match=r"texts\[1\] is .* no word to distort"):
