@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 from lm_eval.api.model import LM
@@ -15,6 +16,8 @@ from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind
 from lm_latent_eval.harness.answers import of_whole_text
 from lm_latent_eval.harness.audit import Model
+
+import_module("lm_eval.models")  # lm-eval does so only before the first is registered
 
 NAME = "audited_bigram"
 WORDS = ("ada", "bo", "cat", "dog", "elm", "fig", "gnu", "hen", "ivy", "jay")

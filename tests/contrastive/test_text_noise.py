@@ -59,16 +59,6 @@ def test_white_space_stays_where_it_is(text, data):
         words.paste([*others, "z"], text)
 
 
-def test_a_string_is_distorted_as_its_words_are(noise):
-    text = TEXTS[4]
-    for replicate in range(3):
-        words = CHANNEL.distort(text.split(), seed=4, name=9, replicate=replicate)
-        assert noise.distort(text, 9, replicate).split() == words
-    assert [noise.distort(text, 9) for text in TEXTS[1:3]] == TEXTS[1:3]
-    copies = {noise.distort(TEXTS[4], n) for n in range(20)}
-    assert len(copies) > 15, "equal texts are distorted for themselves"
-
-
 # -- tokens ----------------------------------------------------------------------------
 
 

@@ -206,11 +206,6 @@ def test_texts_are_counted():
     assert (found["num_words"], found["num_sentences"]) == (12, 3)
     assert found["num_characters"] == found["num_bytes"] == 49
     assert found["nats_per_token"] == pytest.approx(50 / 17)
-    total = information_rate(
-        texts=texts, log_likelihoods=-50.0, num_tokens=17, max_order=2
-    )
-    assert total == found
-
     symbols = letters(" ".join(texts))
     rates = [each.rate.nats for each in ngram_entropies(symbols, 2)]
     assert [each["nats_per_symbol"] for each in found["ngram_entropies"]] == rates

@@ -350,25 +350,16 @@ def test_what_is_written_surely_is_greedy(model, how):
     assert [answer.is_greedy for answer in both] == [True, False]
 
 
-def test_chance_follows_the_query_and_its_temperature(model):
-    warm = replace(GREEDY, temperature=1.0)
-    contexts = ("the fox", "the fox", "Ada saw the")
-    # Of what is drawn the surest is kept, which would leave little to chance.
-    how = {"unmasking": "any_order"}
-    one = written(model, warm, contexts, **how)
-    assert one == written(model, warm, contexts, **how)
-    assert one[0] != one[1], "another query, other draws"
-    assert one != written(model, warm, contexts, seed=1, **how)
-    cold = replace(GREEDY, temperature=1e-6)
-    assert written(model, cold) == written(model, GREEDY)
-
-
 def test_other_ways_to_write(model):
     plain = written(model, contexts=("the fox saw",))
-    warm = replace(GREEDY, temperature=1.5)
-    assert written(model, warm, unmasking="any_order") != written(model, warm)
     guided = written(model, contexts=("the fox saw",), guidance=5.0)
     assert guided != plain and written(model, guidance=0) == written(model)
+    # Of what is drawn the surest is kept, which would leave little to chance.
+    warm, how = replace(GREEDY, temperature=1.0), {"unmasking": "any_order"}
+    one, other = written(model, warm, ("the fox",) * 2, **how)
+    assert one != other, "another query, other draws"
+    assert [one, other] != written(model, warm, ("the fox",) * 2, seed=1, **how)
+    assert written(model, replace(GREEDY, temperature=1e-6)) == written(model)
     (whole,) = written(model)
     word = whole.split()[-1]
     (cut,) = written(model, replace(GREEDY, until=(word,)))
