@@ -31,11 +31,6 @@ TEXTS = [
 ] * 6
 
 
-@pytest.fixture
-def noise():
-    return TextNoise(CHANNEL, WhiteSpaceWords(), seed=4)
-
-
 # -- words at white space --------------------------------------------------------------
 
 
@@ -89,7 +84,8 @@ def test_as_many_tokens_leave_as_enter():
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
-def test_batches_change_nothing(noise, batch_size):
+def test_batches_change_nothing(batch_size):
+    noise = TextNoise(CHANNEL, WhiteSpaceWords(), seed=4)
     data = Dataset.from_dict({"text": TEXTS, "other": list(range(len(TEXTS)))})
     mapped = data.map(noise, batched=True, with_indices=True, batch_size=batch_size)
     assert mapped["text"] == [noise.distort(text, n) for n, text in enumerate(TEXTS)]
