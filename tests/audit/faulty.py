@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 from lm_eval.api.model import LM
@@ -15,6 +16,8 @@ from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind
 from lm_latent_eval.harness.answers import of_whole_text
 from lm_latent_eval.harness.audit import Model
+
+import_module("lm_eval.models")  # lm-eval does so only before the first is registered
 
 NAME = "audited_bigram"
 WORDS = ("ada", "bo", "cat", "dog", "elm", "fig", "gnu", "hen", "ivy", "jay")
@@ -101,9 +104,7 @@ class Bigram(LM):
             (self._noisy(score, pair), self._greedy(*pair))
             for score, pair in zip(scores, pairs, strict=True)
         ]
-        for request, answer in zip(requests, answers, strict=True):
-            self.cache_hook.add_partial("loglikelihood", request.args, answer)
-        return answers
+        return self._kept("loglikelihood", requests, answers)
 
     def loglikelihood_rolling(self, requests):
         whole = [request.args[-1] for request in requests]
@@ -121,8 +122,11 @@ class Bigram(LM):
             of_whole_text(request.args, self._noisy(score, ("", text), text))
             for request, score, text in zip(requests, scores, whole, strict=True)
         ]
+        return self._kept("loglikelihood_rolling", requests, answers)
+
+    def _kept(self, kind, requests, answers):
         for request, answer in zip(requests, answers, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
+            self.cache_hook.add_partial(kind, request.args, answer)
         return answers
 
     def _remembered(self, words):
@@ -141,53 +145,41 @@ class Bigram(LM):
     def _score(self, history, scored):
         if not scored:
             return 0.0
-        fault = self.fault
-        if fault == "llada":
+        if self.fault == "llada":
             return self._bound(history, scored)
-        if not fault or fault not in _STEPS:
-            last, total = history[-1], 0.0
-            for word in scored:
+        total = self.strength * len(scored) if self.fault == "total" else 0.0
+        changed, known = _ROWS.get(self.fault), [*history, *scored]
+        for place in range(len(history), len(known)):
+            last, word = known[place - 1], known[place]
+            if changed is None:
                 total += self.logs[last][word]
-                last = word
-            return total + (self.strength * len(scored) if fault == "total" else 0.0)
-        return _STEPS[fault](self, history, scored)
+            else:
+                total += math.log(changed(self, known, place, len(history))[word])
+        return total
 
-    def _cache(self, history, scored):
+    def _cache(self, known, place, _):
         """Mix in the words so far, where they are known: the others lose nothing."""
-        total, past = 0.0, [word for word in history if word != START]
-        last = history[-1]
-        for word in scored:
-            p = self.p[last, word]
-            if past and word in past:
-                share = past.count(word) / len(past)
-                p = (1 - self.strength) * p + self.strength * share
-            total += math.log(p)
-            last = word
-            past.append(word)
-        return total
+        row = self.p[known[place - 1]].copy()
+        past = [word for word in known[:place] if word != START]
+        for word in {*past}:
+            share = past.count(word) / len(past)
+            row[word] = (1 - self.strength) * row[word] + self.strength * share
+        return row
 
-    def _leak(self, history, scored):
+    def _leak(self, known, place, _):
         """Look at the next word: p(w | next) in part."""
-        total, last = 0.0, history[-1]
-        for place, word in enumerate(scored):
-            row = self.p[last].copy()
-            if place + 1 < len(scored):
-                ahead = np.append(self.p[:END, scored[place + 1]], 0.0)
-                looked = row * ahead / (row * ahead).sum()
-                row = (1 - self.strength) * row + self.strength * looked
-            total += math.log(row[word])
-            last = word
-        return total
+        row = self.p[known[place - 1]]
+        if place + 1 == len(known):
+            return row
+        ahead = np.append(self.p[:END, known[place + 1]], 0.0)
+        looked = row * ahead / (row * ahead).sum()
+        return (1 - self.strength) * row + self.strength * looked
 
-    def _trained(self, history, scored):
+    def _trained(self, known, place, first):
         """Train on the scored text, then score it."""
+        scored = known[first:]
         counts = np.bincount(scored, minlength=END + 1) / len(scored)
-        total, last = 0.0, history[-1]
-        for word in scored:
-            row = (1 - self.strength) * self.p[last] + self.strength * counts
-            total += math.log(row[word])
-            last = word
-        return total
+        return (1 - self.strength) * self.p[known[place - 1]] + self.strength * counts
 
     def _bound(self, history, scored):
         """LLaDA's: random masks, and every masked word after what is left."""
@@ -264,11 +256,12 @@ class Bigram(LM):
         return written
 
 
-_STEPS = {
+_ROWS = {
     "cache": Bigram._cache,
     "leak": Bigram._leak,
     "test_time_training": Bigram._trained,
 }
+"""Fault -> p of the word at a place, of all words, and where the scored ones begin."""
 
 
 @cache

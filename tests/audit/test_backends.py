@@ -78,15 +78,8 @@ def test_hf_mistakes_a_text_that_is_cut_elsewhere_in_the_same_call(network):
     """lm-eval 0.4.13's cache of logits takes two cuts of one text for one request."""
 
     def cut(**more):
-        found = audited(
-            "hf",
-            TOKENS,
-            Plan(),
-            only=["sameness"],
-            pretrained=network,
-            dtype="float64",
-            **more,
-        )
+        how = {"pretrained": network, "dtype": "float64", **more}
+        found = audited("hf", TOKENS, Plan(), only=["sameness"], **how)
         assert not found.failed
         return of(found, verdict.CUT)
 
@@ -120,13 +113,7 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
     assert not result.failed
     assert {verdict.BORDERS, verdict.FOLLOWS} <= failing(result)
     # What claims to be of tokens must have one.
-    again = audited(
-        "latent_mdm",
-        WORDS,
-        kind=Kind.TOKENS,
-        only=["chain"],
-        **how,
-    )
+    again = audited("latent_mdm", WORDS, kind=Kind.TOKENS, only=["chain"], **how)
     assert verdict.BORDERS in {one.item for one in again.alarms}
 
 

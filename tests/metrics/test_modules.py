@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import evaluate
+import numpy as np
 import pytest
+import torch
 import yaml
 
 import lm_latent_eval
 from lm_latent_eval import metrics
 from lm_latent_eval.metric import METRICS
+from tests.metrics.test_numbers import SCORES
 
 PROJECT = Path(__file__).parents[2]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -97,6 +100,95 @@ def test_numbers_by_hand_and_options_that_are_none(name, load):
         assert agrees(metric.compute(), result)
     with pytest.raises(ValueError, match="input='nothing': expected one of"):
         plain(nothing=1)
+
+
+ROWS = {"true_log_p": [-1.0] * 11, "model_log_p": [-2.0] * 11, "resamples": 10}
+NO_ROWS = {"log_weights": None, "num_tokens": None}
+REFUSED = {
+    "contrastive_entropy": (
+        {"log_scores": [-1.0, -2.0], "distorted": {0.1: [-2.0, -4.0]}},
+        [
+            ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as"),
+            ({"distorted": {}}, "every level needs"),
+            ({"distorted": [[[-2]], [[-2]]]}, r"3 lists, .* \[0.1, 0.3, 0.5\]"),
+            ({"distorted": [[[-2]], [[-2, -3]]], "levels": [1]}, "of one length"),
+            ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
+            ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
+            ({"num_words": [3, 1.5]}, r"num_words\[1\] is 1.5; expected a whole num"),
+            ({"log_scores": [None, -2.0]}, r"log_scores\[0\] is missing"),
+            ({"distorted": {0.1: [-2.0, None]}}, r"distorted\[0.1\]\[1\] is missing"),
+            ({"distorted": [[[-2]], [[None]]], "levels": [1]}, r"\[0\]\[0\] is miss"),
+            ({"distorted": {-0.1: [-2.0, -4.0]}}, r"level -0.1: .* number above 0"),
+            ({"distorted": [[[-2]] * 2] * 2, "levels": [3, 3]}, "3: .* each once"),
+            ({"against": {"ratio": {0.1: 1.0}}}, "another model on the same text"),
+            ({"texts": ["a"]}, "missing: scorer"),
+            ({"texts": ["a"], "scorer": len}, "leave out distorted, log_scores"),
+        ],
+    ),
+    "distortion_error": (
+        ROWS,
+        [
+            ({"model_log_p": [-2.0] * 10 + [-math.inf]}, r"model_log_p\[10\] is -inf"),
+            ({"model_log_p": [-2.0] * 10 + [None]}, r"model_log_p\[10\] is missing"),
+            ({"stderr": [0.1] * 10 + [None]}, r"stderr\[10\] is missing"),
+        ],
+    ),
+    "importance_perplexity": (
+        {"log_weights": [[-1.0, -2.0]], "num_tokens": [2]},
+        [
+            ({"log_weights": [[-math.inf]]}, "input 0: the proposal misses"),
+            ({"num_tokens": [1.5]}, r"num_tokens\[0\] is 1.5; expected a whole number"),
+            ({"num_tokens": [None]}, r"num_tokens\[0\] is missing"),
+            ({"log_weights": [[-1.0, None]]}, r"log_weights\[0\]\[1\] is missing"),
+            ({"level": "corpus"}, "level must be instance or token"),
+            ({"log_increments": [[[0.0]]]}, "log_increments replace"),
+            ({**NO_ROWS, "log_increments": [[[None]]]}, r"\[0\]\[0\]\[0\] is missing"),
+            ({**NO_ROWS, "log_increments": [[[-1], [-1, -1]]]}, r"\[0\]: every filter"),
+            # Weights that are no probabilities.
+            ({"log_weights": [[5.0, 6.0]]}, "input 0: .*log p = .* ab"),
+            ({"log_weights": [[-3.0], [5.0]], "num_tokens": [1] * 2}, "1: .*log p ="),
+            ({"log_weights": [[0.01, 0.01]]}, "input 0: .*log p = .* ab"),
+        ],
+    ),
+    "information_rate": (
+        {"log_likelihoods": [-1.0, -2.0], "num_words": [3, 4]},
+        [
+            ({"log_likelihoods": [-3.0, -math.inf]}, "finite"),
+            ({"log_likelihoods": [-3.0, None]}, r"log_likelihoods\[1\] is missing"),
+            ({"num_words": [3, 4.5]}, r"num_words\[1\] is 4.5; expected a whole num"),
+            ({"num_words": [3, -4]}, r"num_words\[1\] is -4; expected .* at least 0"),
+            ({"num_words": None}, "missing: one of num_tokens"),
+            ({"bits_per_word": 3.0}, "say the same twice"),
+            ({"log_likelihoods": None, "bits_per_byte": 3.0}, "missing: num_bytes"),
+            ({"texts": ["a", "b"]}, "leave out num_words"),
+            ({"texts": ["a"], "num_words": None}, "1 texts, but 2 log_likelihoods"),
+        ],
+    ),
+}
+
+
+def test_bad_input_names_itself(name, load):
+    metric, (ok, cases) = load(lm_latent_eval.metric_path(name)), REFUSED[name]
+    metric.compute(**ok)
+    for changed, message in cases:
+        given = {k: v for k, v in {**ok, **changed}.items() if v is not None}
+        with pytest.raises(ValueError, match=message):
+            metric.compute(**given)
+
+
+def test_scores_in_any_container_and_without_words(load):
+    metric = load(lm_latent_eval.metric_path("contrastive_entropy"))
+    expected = metrics.contrastive_entropy(**SCORES)
+    for array in (np.array, torch.tensor):
+        given = {name: array(SCORES[name]) for name in ("log_scores", "num_words")}
+        given["distorted"] = {k: array(v) for k, v in SCORES["distorted"].items()}
+        assert metric.compute(**given) == expected
+    inputs = {name: v for name, v in SCORES.items() if name != "num_words"}
+    found = metric.compute(**inputs, baseline=0.5)
+    assert found["num_words"] is None
+    assert not [name for name in found if "per_word" in name]
+    assert found["nats_per_sentence"] == expected["nats_per_sentence"]
+    assert found["ratio"] == pytest.approx({0.1: 10.5 / 39, 0.5: 1})
 
 
 def test_plain_functions_need_no_evaluate(monkeypatch):

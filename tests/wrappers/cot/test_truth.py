@@ -26,8 +26,6 @@ from tests.wrappers.cot import tiny
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION
 
 DRAWN = 4096
-
-
 TRIALS = 30
 OPTIONS = {"close": "forced"}
 
@@ -165,22 +163,6 @@ def test_stopped_draws_have_intervals_and_choices_that_hold(network, proposal):
     assert any(c.decided for c in choices), "premise: something is decided"
 
 
-@pytest.mark.parametrize("proposal", ["prior", "hinted"])
-def test_a_decided_question_has_the_first_thoughts_of_a_longer_run(network, proposal):
-    options = {"proposal": proposal, "close": "forced"}
-    _, stopped = run(network, asked(3), **options, until="decided", num_samples=64)
-    for name, thoughts in stopped.items():
-        one = [q for q in asked(3) if q.name == name]
-        _, whole = run(network, one, **options, num_samples=len(thoughts.drawn))
-        assert whole[name].drawn == thoughts.drawn
-        assert whole[name].greedy == thoughts.greedy
-        for mine, other in (
-            (thoughts.log_q, whole[name].log_q),
-            (thoughts.log_p_answers[0], whole[name].log_p_answers[0]),
-        ):
-            assert mine.tolist() == pytest.approx(other.tolist(), abs=1e-9)
-
-
 def test_a_decision_is_among_all_options_whichever_are_asked(network):
     how = {"until": "decided", "num_samples": 64}
     scorer = tiny.scorer(network, close="forced", **how)
@@ -273,14 +255,14 @@ def test_two_tokens_can_close_a_thought(network):
 # -- files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{"])
+TRUTH = '{"document": true, "answers": [" yes"]}'
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{", TRUTH])
 def test_answers_that_are_none_are_named(tmp_path, line):
     path = tmp_path / "answers.jsonl"
     path.write_text(f'{{"document": 0, "answers": [" yes"]}}\n{line}\n')
     with pytest.raises(ValueError, match=r"answers\.jsonl, line 2: expected"):
-        read_answers(path)
-    path.write_text('{"document": true, "answers": [" yes"]}\n')
-    with pytest.raises(ValueError, match=r"answers\.jsonl, line 1: expected"):
         read_answers(path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import combinations, product
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm import estimators, orders
@@ -23,7 +24,83 @@ from lm_latent_eval.wrappers.mdm.unmasking import NAMES, RULES, Unmasking
 from tests.means import mean_is, weights_are_of
 from tests.wrappers import asking
 from tests.wrappers.mdm import tiny
-from tests.wrappers.mdm.listed import MASK, WORDS, Listed
+
+WORDS, MASK = (0, 1, 2), 3
+
+
+class Listed:
+    """Scores of each place for every masked text, drawn once."""
+
+    def __init__(self, length: int = 3, seed: int = 0, *, ties: bool = False) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (*[len(WORDS) + 1] * length, length, len(WORDS) + 1)
+        scores = torch.randn(shape, generator=generator, dtype=torch.float64) * 1.5
+        self.scores = scores.round() if ties else scores
+        self.length, self.read = length, 0
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.read += len(tokens)
+        return self.scores[tuple(tokens.T)]
+
+    def reader(self, **how) -> MaskedReader:
+        return MaskedReader(self, MASK, 0, len(WORDS) + 1, torch.device("cpu"), **how)
+
+    def rows(self, state) -> torch.Tensor:
+        """log p of every token at every place, (L, 4)."""
+        rows = self.scores[tuple(state)].clone()
+        rows[:, MASK] = -torch.inf
+        return rows.log_softmax(-1)
+
+    def written(self, rule: Unmasking, blocks: int | None = None):
+        """p of every text by all that can be drawn: sequences of whole samples.
+
+        Nothing of the implementation is used: at every step all samples of all hidden
+        places of the block are listed, and the rule picks which of them are kept.
+        """
+        size = blocks or self.length
+        states = {(MASK,) * self.length: 1.0}
+        for first in range(0, self.length, size):
+            block = range(first, min(first + size, self.length))
+            while any(state[i] == MASK for state in states for i in block):
+                after = defaultdict(float)
+                for state, mass in states.items():
+                    for new, p in self.step(rule, state, block):
+                        after[new] += mass * p
+                states = dict(after)
+        return states
+
+    def step(self, rule: Unmasking, state, block):
+        hidden = [i for i in block if state[i] == MASK]
+        if not hidden:
+            yield state, 1.0
+            return
+        rows = self.rows(state)
+        for words in product(WORDS, repeat=len(hidden)):
+            p = math.exp(
+                sum(float(rows[i, w]) for i, w in zip(hidden, words, strict=True))
+            )
+            sample = dict(zip(hidden, words, strict=True))
+            kept_sets = list(self.kept(rule, rows, sample))
+            for kept in kept_sets:
+                new = tuple(sample[i] if i in kept else t for i, t in enumerate(state))
+                yield new, p / len(kept_sets)
+
+    def kept(self, rule: Unmasking, rows, sample):
+        hidden, k = sorted(sample), rule.tokens_per_step
+        if rule.rule == "any_order":
+            yield from map(set, combinations(hidden, min(k, len(hidden))))
+            return
+        if rule.rule == "low_confidence":
+            sure = {i: float(rows[i, w]) for i, w in sample.items()}
+        else:
+            own = RULES[rule.rule](rows[hidden])
+            sure = {i: float(s) for i, s in zip(hidden, own, strict=True)}
+        best = sorted(hidden, key=lambda i: (-sure[i], i))
+        kept = set(best[:k])
+        if rule.threshold is not None:
+            kept |= {i for i in hidden if math.exp(sure[i]) > rule.threshold}
+        yield kept
+
 
 RULES_OF_ALL = [
     *(Unmasking(name, k) for name in NAMES for k in (1, 2)),
@@ -77,23 +154,19 @@ def test_a_block_takes_a_pass_for_every_set_of_its_masks():
         assert network.read == 0
         list(answer_all(network.reader(), PLAIN, jobs))
         assert network.read == sum(2 ** len(block) - 1 for block, _ in jobs)
+    # Nine texts of two tokens: all masked once, and each of six tokens shown.
+    network = Listed(2)
+    texts = product(WORDS, repeat=2)
+    jobs = [(TargetTokens((), each), orders.log_p_exact(2)) for each in texts]
+    assert all(
+        found.passes == 3 for _, found in answer_all(network.reader(), PLAIN, jobs)
+    )
+    assert network.read == 1 + 2 * len(WORDS), "what options share is read once"
     # In pairs, sets of 0, 2 and 4 of six places: 1 + 15 + 15.
     network, pairs = Listed(6), Unmasking("any_order", 2)
     job = TargetTokens((), text[:6]), orders.log_p_exact(6, pairs)
     [(_, found)] = answer_all(network.reader(), pairs, [job])
     assert network.read == found.passes == 31
-
-
-def test_what_options_share_is_read_once():
-    """Nine texts of two tokens: all masked once, and each of six tokens shown."""
-    network = Listed(2)
-    texts = list(product(WORDS, repeat=2))
-    jobs = [(TargetTokens((), text), orders.log_p_exact(2)) for text in texts]
-    found = dict(answer_all(network.reader(), PLAIN, jobs))
-    assert network.read == 1 + 2 * len(WORDS)
-    assert all(each.passes == 3 for each in found.values())
-    total = math.fsum(math.exp(each.value) for each in found.values())
-    assert total == pytest.approx(1, abs=1e-12)
 
 
 DRAWN = [Unmasking("any_order", 2), Unmasking("low_confidence", 1, 0.4)]
@@ -277,25 +350,16 @@ def test_what_is_written_surely_is_greedy(model, how):
     assert [answer.is_greedy for answer in both] == [True, False]
 
 
-def test_chance_follows_the_query_and_its_temperature(model):
-    warm = replace(GREEDY, temperature=1.0)
-    contexts = ("the fox", "the fox", "Ada saw the")
-    # Of what is drawn the surest is kept, which would leave little to chance.
-    how = {"unmasking": "any_order"}
-    one = written(model, warm, contexts, **how)
-    assert one == written(model, warm, contexts, **how)
-    assert one[0] != one[1], "another query, other draws"
-    assert one != written(model, warm, contexts, seed=1, **how)
-    cold = replace(GREEDY, temperature=1e-6)
-    assert written(model, cold) == written(model, GREEDY)
-
-
 def test_other_ways_to_write(model):
     plain = written(model, contexts=("the fox saw",))
-    warm = replace(GREEDY, temperature=1.5)
-    assert written(model, warm, unmasking="any_order") != written(model, warm)
     guided = written(model, contexts=("the fox saw",), guidance=5.0)
     assert guided != plain and written(model, guidance=0) == written(model)
+    # Of what is drawn the surest is kept, which would leave little to chance.
+    warm, how = replace(GREEDY, temperature=1.0), {"unmasking": "any_order"}
+    one, other = written(model, warm, ("the fox",) * 2, **how)
+    assert one != other, "another query, other draws"
+    assert [one, other] != written(model, warm, ("the fox",) * 2, seed=1, **how)
+    assert written(model, replace(GREEDY, temperature=1e-6)) == written(model)
     (whole,) = written(model)
     word = whole.split()[-1]
     (cut,) = written(model, replace(GREEDY, until=(word,)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import importlib.util
+import subprocess
+import sys
 from dataclasses import replace
-from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from tests import tiny_causal
+from tests.conftest import PROJECT
 from tests.tiny_checkpoint import rolling
 from tests.wrappers import asking
 from tests.wrappers.mdm import own_code, tiny
@@ -69,25 +71,30 @@ def test_masked_lms_of_transformers(kind, framed):
     assert found == pytest.approx(exact(network.model, *marks), abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["llada", "mdlm", "Dream"])
-def test_networks_with_code_of_their_own(kind, tmp_path):
+START = {"prefix_token_id": tiny.BEGIN}
+ASKED_FOR = {"mask_token": "[MASK]", "logit_shift": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "shift"),
+    [
+        ("llada", {}, 0),
+        ("mdlm", {}, 0),
+        ("Dream", {}, 1),
+        ("Dream", START, 1),
+        ("unheard_of", ASKED_FOR, 0),
+    ],
+    ids=str,
+)
+def test_networks_with_code_of_their_own(kind, how, shift, tmp_path):
     """Texts of Dream begin with a token that gives the scores of their first one."""
-    lm = opened(own_code.write(tmp_path, kind))
-    assert lm.fingerprint["logit_shift"] == int(kind == "Dream")
+    own_code.write(tmp_path, kind, mask="mask_token" not in how)
+    if how == START:  # nothing else says what that token is
+        tiny.tokenizer().save_pretrained(tmp_path)
+    lm = opened(tmp_path, **how)
+    assert lm.fingerprint["logit_shift"] == shift
     assert lm.fingerprint["max_length"] == 20
-    before = (tiny.BEGIN,) * (kind == "Dream")
-    assert scored(lm) == pytest.approx(exact(None, before), abs=1e-9)
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        LatentMDM(pretrained=str(tmp_path), device="cpu")
-
-
-def test_shifted_scores_need_a_token_before_the_first(tmp_path):
-    directory = own_code.write(tmp_path, "Dream")
-    tiny.tokenizer().save_pretrained(directory)
-    with pytest.raises(ValueError, match=r"logit_shift=1: .* give prefix_token_id"):
-        opened(directory)
-    lm = opened(directory, prefix_token_id=tiny.BEGIN)
-    assert scored(lm) == pytest.approx(exact(None, (tiny.BEGIN,)), abs=1e-9)
+    assert scored(lm) == pytest.approx(exact(None, (tiny.BEGIN,) * shift), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -95,32 +102,28 @@ def test_shifted_scores_need_a_token_before_the_first(tmp_path):
     [
         # Networks of ``model_type`` Dream exist whose scores are not shifted.
         ("Dream", {"architectures": ["DreamForCausalLM"]}, r"give logit_shift=0 .* or"),
+        ("Dream", {"tokenizer": tiny.tokenizer()}, "shift=1: .* give prefix_token_id"),
         ("mdlm", {"time_conditioning": True}, "time_conditioning: the network's scor"),
+        ("unheard_of", {}, r"give logit_shift=0 .* or logit_shift=1"),
         ("unheard_of", {"mask": False}, "has a token that masks: give mask_token"),
         *(
             ("unheard_of", uniform, r"uniform-state .* nor p\(x \| order\) exist")
             for uniform in ({"graph": {"type": "uniform"}}, {"diffusion": "uniform"})
         ),
-        ("gemma", {}, "uniform-state diffusion"),
+        ("gemma", {"tokenizer": tiny.tokenizer()}, "uniform-state diffusion"),
     ],
     ids=str,
 )
 def test_what_is_not_read_is_said(kind, more, said, tmp_path):
+    tokenizer = (more := {**more}).pop("tokenizer", None)
     if kind == "gemma":  # a configuration of transformers
         DiffusionGemmaConfig().save_pretrained(tmp_path)
-        tiny.tokenizer().save_pretrained(tmp_path)
     else:
         own_code.write(tmp_path, kind, **more)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=said):
         opened(tmp_path)
-
-
-def test_what_nobody_says_is_asked_for(tmp_path):
-    directory = own_code.write(tmp_path, "unheard_of", mask=False)
-    with pytest.raises(ValueError, match=r"give logit_shift=0 .* or logit_shift=1"):
-        opened(directory, mask_token="[MASK]")
-    lm = opened(directory, mask_token="[MASK]", logit_shift=0)
-    assert scored(lm) == pytest.approx(exact(None), abs=1e-9)
 
 
 def test_positions_that_begin_after_padding_are_counted(tmp_path):
@@ -166,25 +169,21 @@ def adapter(model, directory):
     return adapted.double().eval().requires_grad_(False)
 
 
-def test_an_adapter_is_part_of_the_network(tmp_path):
-    adapted = adapter(tiny.network("bert").model, tmp_path / "adapter")
-    directory = written(tmp_path, tiny.network("bert"))
-    lm, plain = opened(directory, peft=str(tmp_path / "adapter")), opened(directory)
-    # Adapters compute in float32.
-    rounding = 64 * torch.finfo(torch.float32).eps
-    assert scored(lm) == pytest.approx(exact(adapted), abs=rounding)
-    assert scored(lm) != pytest.approx(scored(plain), abs=1e-3), "premise: it matters"
-    assert lm.fingerprint["checkpoint"] != plain.fingerprint["checkpoint"]
-
-
 @pytest.mark.parametrize(("kind", "shift"), [("mdlm", 0), ("Dream", 1)])
-def test_an_adapter_hides_nothing_of_its_network(kind, shift, tmp_path):
+def test_an_adapter_is_part_of_the_network_and_hides_nothing(kind, shift, tmp_path):
     """What it is called with (a time, MDLM), and whose scores a place has (Dream)."""
     directory = own_code.write(tmp_path, kind, vocab_size=len(tiny.VOCABULARY))
-    adapter(opened(directory)._loaded.model, tmp_path / "adapter")
+    plain = opened(directory)
+    without = scored(plain)
+    adapted = adapter(plain._loaded.model, tmp_path / "adapter")
     lm = opened(directory, peft=str(tmp_path / "adapter"))
+    # Adapters compute in float32.
+    rounding = 64 * torch.finfo(torch.float32).eps
+    wanted = exact(adapted.base_model.model.inner, (tiny.BEGIN,) * shift)
+    assert scored(lm) == pytest.approx(wanted, abs=rounding)
+    assert scored(lm) != pytest.approx(without, abs=1e-3), "premise: it matters"
+    assert lm.fingerprint["checkpoint"] != plain.fingerprint["checkpoint"]
     assert lm.fingerprint["logit_shift"] == shift
-    assert scored(lm)
 
 
 @pytest.mark.parametrize("bits", ["load_in_8bit", "load_in_4bit"])
@@ -246,23 +245,14 @@ def scores(model, tokens):
 
 def log_p(model, tokens, given=0, shift=0):
     """Log p of tokens after some, every order of every block listed."""
+    plain = SimpleNamespace(
+        scores=lambda text: scores(model, text[0].tolist()).roll(shift, 0)[None]
+    )
     total = 0.0
-    for first in range(given - given % BLOCK, len(tokens), BLOCK):
-        places = range(max(first, given), min(first + BLOCK, len(tokens)))
-        each = []
-        for order in permutations(places):
-            hidden, nats = set(order), 0.0
-            for place in order:
-                text = [*tokens[: places[-1] + 1]]
-                for i in hidden:
-                    text[i] = tiny.MASK
-                rows = scores(model, text).clone()
-                rows[:, tiny.MASK] = -torch.inf
-                nats += float(rows[place - shift].log_softmax(-1)[tokens[place]])
-                hidden -= {place}
-            each.append(nats)
-        own = torch.tensor(each, dtype=torch.float64)
-        total += float(own.logsumexp(0)) - math.log(len(own))
+    for block in range(given - given % BLOCK, len(tokens), BLOCK):
+        first = max(block, given)
+        target = tiny.TargetTokens(tokens[:first], tokens[first : block + BLOCK])
+        total += tiny.Truth(plain, target).exact
     return total
 
 
@@ -402,16 +392,68 @@ def test_what_is_rounded_is_not_called_exact(estimator):
 def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
     network = in_float32()
     written(tmp_path, network)
-    mixed = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
-    lm = LatentMDM(pretrained=tmp_path, num_samples=8, **mixed)
+    how = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
+    lm = LatentMDM(pretrained=tmp_path, num_samples=8, **how)
     assert lm.fingerprint["dtype"] == "torch.bfloat16"
-    mixed = replace(network, mixed_precision=torch.bfloat16)
-    scorers = (
-        lm._scorer,
-        *(
-            MaskedDiffusion(each).scorer({"num_samples": 8})
-            for each in (mixed, network)
-        ),
+    found = asking.estimate(lm._scorer, TEXT).log_evidence
+    expected, exact = (
+        asking.estimate(MaskedDiffusion(each).scorer({"num_samples": 8}), TEXT)
+        for each in (replace(network, mixed_precision=torch.bfloat16), network)
     )
-    found, expected, exact = (asking.estimate(s, TEXT).log_evidence for s in scorers)
-    assert found == expected != exact
+    assert found == expected.log_evidence != exact.log_evidence
+
+
+# -- the example of a network that another process computes ---------------------------
+
+
+EXAMPLE = PROJECT / "examples" / "diffusion"
+
+
+@pytest.fixture(scope="module")
+def remote_class():
+    spec = importlib.util.spec_from_file_location("ask", EXAMPLE / "evaluate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Remote
+
+
+def of_function(logits):
+    model = MaskedDiffusion.of_function(
+        logits, tiny.tokenizer(), version="tiny", max_length=20
+    )
+    return model.scorer({"estimator": "is", "num_samples": 8}, quiet=True)
+
+
+@pytest.mark.nightly
+def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
+    network = tiny.network("bert").model
+    network.save_pretrained(tmp_path)
+    serve = [sys.executable, str(EXAMPLE / "serve.py"), str(tmp_path)]
+    how = ["--auto-class", "AutoModelForMaskedLM", "--dtype", "float64"]
+    remote = remote_class([*serve, *how, "--device", "cpu"])
+    try:
+        there, here = (
+            of_function(f)
+            for f in (remote, lambda x: network(input_ids=x).logits.float())
+        )
+        found, wanted = (
+            [a.estimate.log_evidence for a in asking.answers(s, "the fox saw", "Bo")]
+            for s in (there, here)
+        )
+    finally:
+        remote.close()
+    # Scores travel as float32, and are rounded once.
+    assert found == pytest.approx(wanted, rel=32 * torch.finfo(torch.float32).eps)
+
+
+def test_a_process_that_ends_is_told(remote_class):
+    remote = remote_class([sys.executable, "-c", "import sys; sys.stdin.read(1)"])
+    with pytest.raises(RuntimeError, match="the process that serves the model has end"):
+        of_function(remote)
+    remote.close()
+
+
+def test_scripts_name_options_that_there_are():
+    for script in EXAMPLE.glob("*.sh"):
+        assert "NOT RUN HERE" in script.read_text()
+        subprocess.run(["sh", "-n", str(script)], check=True)

@@ -140,19 +140,6 @@ def test_mixed_is_never_below_the_canonical_segmentation(model, end):
             assert answer.canonical <= answer.estimate.log_evidence
 
 
-def test_what_begins_alike_is_read_once(model):
-    """Draws and beam of one text, and options of one question, share their rows."""
-    many = {"estimator": "is", "num_samples": 500}
-    scorer = model.scorer(many, batch_size=1000, quiet=True)
-    [piece] = scorer._whole_texts.cut("ababab")
-    scores, rows = scorer._walker.scores([piece]), []
-    for number in (1, 2):
-        with asking.watched(model.network.model) as shapes:
-            scorer._walks([piece] * number, ["one"] * number, scores)
-        rows.append(sum(row for row, _ in shapes))
-    assert rows[0] == rows[1] <= piece.lattice.num_prefixes
-
-
 @pytest.mark.parametrize("number", [1, 3])
 def test_what_texts_ask_of_the_network(model, number):
     """A pass of their canonical tokens; then a call a token, of all of them together.
@@ -205,18 +192,6 @@ def test_all_that_is_possible_is_found(never, banned, estimator):
     assert answer.estimate.log_evidence == pytest.approx(
         *exact(model, texts=[TEXT], banned=banned)
     )
-
-
-def test_a_beam_that_is_too_narrow_is_no_sum(never):
-    """The canonical segmentation, which a beam always keeps, is impossible here."""
-    model = never("aab")
-    [truth] = exact(model, texts=[TEXT], banned=("aab",))
-    for width in (1, 2):
-        options = {"estimator": "beam", "num_samples": width}
-        [answer] = answers(model, [TEXT], **options)
-        assert answer.canonical == -math.inf
-        assert answer.estimate.bound is Bound.STRICT_LOWER
-        assert answer.estimate.log_evidence < truth - 1e-6
 
 
 @pytest.mark.parametrize(
