@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import yaml
-from scipy import stats
 
 from lm_latent_eval.harness import running, tasks
 from lm_latent_eval.harness.answers import score_of
@@ -101,17 +99,3 @@ def test_repeats_are_draws_of_their_own(backend, stock_data):
     assert len(first) == len(second) == 6
     assert len({*first}) > 1 and first != second
     assert drawn() == [first, second], "by their names"
-
-
-def test_the_spread_over_repeats_is_what_the_error_predicts(backend):
-    """Repeats of a request are independent estimates; their variance, a chi-square."""
-    [asked] = rolling("Ada saw the fox . the fox saw Bo")
-    asked.repeats = 300
-    answers = backend(num_samples=60).loglikelihood_rolling([asked] * asked.repeats)
-    found = np.array([float(answer) for answer in answers])
-    errors = np.array([answer.estimate.draws_stderr for answer in answers])
-    assert 0.01 < errors.mean() < 0.1, "premise: log p-hat is nearly normal"
-    ratio = ((found - found.mean()) ** 2).sum() / (errors**2).mean()
-    low, high = stats.chi2.interval(1 - 1e-4, asked.repeats - 1)
-    # Errors are estimates, too, and weights have heavier tails than normal ones.
-    assert low / 1.2 < ratio < high * 1.2

@@ -92,28 +92,6 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     assert json.loads(json.dumps(samples))[0]["word_perplexity"][1] == 4
 
 
-def test_a_killed_run_leaves_its_answers(run, tmp_path):
-    class KilledError(Exception):
-        pass
-
-    def kill_at_questions(lm):
-        def killed(_):
-            raise KilledError
-
-        lm._scorer.score_continuations = killed
-
-    folder = tmp_path / "out" / "tiny"
-    with pytest.raises(KilledError):
-        run(str(tmp_path / "out"), before=kill_at_questions)
-    [path] = folder.glob(f"*texts*{records.UNFINISHED}")
-    [left] = records.read(path)
-    assert (left.task, len(left.answers), left.finished) == (TASKS[0], 3, False)
-    run(str(tmp_path / "out"), tasks=TASKS[1:])
-    assert path.exists(), "the run of another task leaves it alone"
-    run(str(tmp_path / "out"))
-    assert not list(folder.glob(f"*{records.UNFINISHED}")), "the same run, finished"
-
-
 @pytest.mark.parametrize("tasks", [TASKS, TASKS[1:]], ids=["same", "other"])
 def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
     """It gets as far as the questions while the first one is answering them."""

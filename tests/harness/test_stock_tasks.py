@@ -7,14 +7,10 @@ more.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 
 import datasets
 import pytest
-import yaml
-from lm_eval._cli import HarnessCLI
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import write_dataset
@@ -28,7 +24,6 @@ from tests.stock_tasks import (
     assert_the_scorer_says_so_alone,
     evaluated,
     log_likelihoods,
-    tasks,
 )
 from tests.tiny_checkpoint import Truth, ids
 
@@ -128,30 +123,3 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
         assert read.to_list() == [{"text": text}]
     with pytest.raises(ValueError, match="nyu-mll/blimp: split 'train' of 'x' has no"):
         write_dataset("nyu-mll/blimp", {"x": {"train": []}})
-
-
-def test_a_config_file_says_it_all(evaluate_stock, tiny, tmp_path, monkeypatch):
-    """Numbers come as numbers, absent ones as null."""
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", tasks)
-    config, out = tmp_path / "config.yaml", tmp_path / "out"
-    given = {
-        **{"pretrained": tiny, "num_samples": 12, "temperature": 1, "seed": 0},
-        **{"target_stderr": None, "max_samples": 1e5, "dtype": "float64"},
-    }
-    said = {"model": "latent_kglm", "model_args": given, "tasks": TASKS[1:]}
-    said |= {"batch_size": 2, "limit": 3, "trust_remote_code": True}
-    config.write_text(yaml.safe_dump(said))
-    command = ["lm_eval", "--config", str(config), "--output_path", str(out)]
-    monkeypatch.setattr(sys, "argv", command)
-    parser = HarnessCLI()
-    parser.execute(parser.parse_args())
-    [path] = out.rglob("results_*.json")
-    found = json.loads(path.read_text())
-    ours = found["config"]["latent_eval"]
-    assert (ours["num_samples"], ours["max_samples"]) == (12, 100_000)
-    assert (ours["temperature"], ours["target_stderr"]) == (1.0, None)
-    expected = evaluate_stock(limit=3, names=TASKS[1:])["results"]
-    for name in TASKS[1:]:
-        for metric, value in expected[name].items():
-            if isinstance(value, float) and "stderr" not in metric:
-                assert found["results"][name][metric] == pytest.approx(value, rel=1e-12)
