@@ -14,7 +14,6 @@ from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from lm_latent_eval.harness.backend import LM_EVAL_BATCH_SIZE
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
-from lm_latent_eval.models.checkpoint import CheckpointError
 from tests import tiny_checkpoint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
@@ -47,16 +46,11 @@ def test_a_very_long_text_is_one_document(tiny, tiny_lstm, name):
 
 WRONG = {
     ("num_samples", 0): "num_samples=0: expected a whole number of at least 1",
-    ("num_samples", "1.5"): "num_samples='1.5': expected a whole number",
     ("temperature", 1e4): "temperature=10000.0: .* number from 0.001 to 1000",
-    ("temperature", "nan"): "temperature='nan': expected a positive number",
-    ("seed", -1): "seed=-1: expected a whole number of at least 0",
     ("estimator", "bean"): r"estimator=.bean.: .* \(did you mean beam\?\)",
-    ("estimator", "exact"): "estimator='exact': expected one of auto, mixed, dpf, is",
     ("proposal", "peking"): "proposal='peking'.*peeking",
     ("unk", "open"): "unk='open': expected one of spelled, penalized, closed",
     ("unk", "spelled"): "unk=spelled needs .* character model.* use unk=penalized",
-    ("target_stderr", 0): "target_stderr=0: expected a positive number",
     ("batch_size", "big"): "batch_size='big': expected a whole number.*, or auto:",
     ("dtype", "float46"): r"dtype='float46'.*did you mean float64\?",
     ("dtype", "float16"): "float16: its rounding moves .* float32",
@@ -73,13 +67,11 @@ def test_a_wrong_setting_names_itself_and_the_remedy(backend):
         assert "\n" not in str(caught.value)
 
 
-def test_what_a_checkpoint_lacks_is_named(tiny_lstm, tmp_path):
+def test_what_a_checkpoint_lacks_is_named(tmp_path):
     model = tiny_checkpoint.kglm()
     model.config.num_unknown_types = 0
     folder = str(tiny_checkpoint.write(tmp_path, model))
     assert LatentKGLM(pretrained=folder).fingerprint["unk"] == "closed"
-    with pytest.raises(CheckpointError, match=r"lstm model, not .* use --model"):
-        LatentKGLM(pretrained=tiny_lstm)
     with pytest.raises(ValueError, match=r"num_unknown_types .* use unk=closed"):
         LatentKGLM(pretrained=folder, unk="penalized")
 
@@ -114,17 +106,6 @@ def test_lm_eval_still_passes_a_number_on_where_nobody_asks():
 
     assert passed_on() == LM_EVAL_BATCH_SIZE
     assert passed_on("--batch_size", "1") == "1"
-
-
-def test_words_have_no_chat_template(tiny):
-    lm = LatentKGLM(pretrained=tiny, num_samples=3)
-    assert lm.chat_template(False) == ""
-    for ask in (
-        lambda: lm.chat_template(True),
-        lambda: lm.apply_chat_template([{"role": "user", "content": "Ada"}]),
-    ):
-        with pytest.raises(ValueError, match=r"latent_kglm.*plain texts.*Leave it out"):
-            ask()
 
 
 def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):

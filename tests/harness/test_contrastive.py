@@ -1,4 +1,4 @@
-"""Contrastive entropy as a task of lm-eval: by hand, of other data, and refusals."""
+"""Contrastive entropy as a task of lm-eval: numbers, other data, and refusals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from lm_eval.api.registry import aggregation_registry, metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
+from lm_latent_eval.contrastive import contrastive_levels
 from lm_latent_eval.harness.tasks import whole_text
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
@@ -47,65 +49,38 @@ def substituted(results, level, replicate, replicates) -> list[int]:
     return counts
 
 
-# -- numbers by hand -------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replicates", [1, 3])
 def test_entropies_and_ratios_are_those_of_the_copies(evaluate, replicates):
-    """Every substitute costs 2 bits more; replicates are averaged, and their spread.
-
-    The error of one replicate is that of a sample of sentences.
-    """
+    """Every substitute costs 2 bits more; the formulas have tests by hand."""
     found = evaluate(Unigrams(), metadata={"noise_replicates": replicates})
-    numbers = found["results"][TASK]
-    words = [6, 7, 1, 14]
-    assert numbers["words,none"] == sum(words)
-    bits = {
-        level: [
-            [2 * n for n in substituted(found, level, r, replicates)]
-            for r in range(replicates)
-        ]
-        for level in LEVELS
-    }
-    totals = {level: [*map(sum, copies)] for level, copies in bits.items()}
-    assert 0 < sum(totals[10]) < sum(totals[30]) < sum(totals[50]), "premise"
-    assert replicates == 1 or len({*totals[10]}) > 1, "premise"
-
-    def error(level, units, per):
-        """Of a ratio of sums: over sentences of one copy, or else over replicates."""
-        if replicates == 1:
-            return spread(bits[level][0], units)
-        return spread(totals[level], per)
-
+    numbers, words = found["results"][TASK], torch.tensor([6, 7, 1, 14])
+    assert numbers["words,none"] == 28
+    log_p = {}
     for level in LEVELS:
-        mean = sum(totals[level]) / replicates
-        for name, count, units in (
-            ("contrastive_entropy", 28, words),
-            ("contrastive_entropy_per_sentence", 4, [1] * 4),
-        ):
-            at = f"{name}@{level}%"
-            assert numbers[f"{at},none"] == pytest.approx(mean / count)
-            stderr = error(level, units, [count] * replicates)
-            assert numbers[f"{at}_stderr,none"] == pytest.approx(stderr)
-    for level in (30, 50):
-        name = f"contrastive_entropy_ratio@{level}%/10%"
-        ratio = sum(totals[level]) / sum(totals[10])
-        stderr = error(level, bits[10][0], totals[10])
-        for results in (numbers, found["groups"][GROUP]):
-            assert results[f"{name},none"] == pytest.approx(ratio)
-            assert results[f"{name}_stderr,none"] == pytest.approx(stderr)
+        counts = [substituted(found, level, r, replicates) for r in range(replicates)]
+        log_p[level] = -2 * math.log(2) * torch.tensor(counts).double()
+    mild, more, most = (log_p[level].sum() for level in LEVELS)
+    assert 0 > mild > more > most, "premise"
+    assert replicates == 1 or log_p[10].sum(1).std() > 0, "premise"
+    clean, groups = torch.zeros(4).double(), found["groups"][GROUP]
+    for name, units in (
+        ("contrastive_entropy", words),
+        ("contrastive_entropy_per_sentence", 4),
+    ):
+        for each in contrastive_levels(clean, log_p, units):
+            expected = [(f"{name}@{each.level}%", each.entropy.bits().rate(), numbers)]
+            if each.level != 10:
+                ratio = f"contrastive_entropy_ratio@{each.level}%/10%"
+                rate = each.ratio.rate()
+                expected += [(ratio, rate, numbers), (ratio, rate, groups)]
+            for at, rate, results in expected:
+                assert results[f"{at},none"] == pytest.approx(rate.value)
+                assert results[f"{at}_stderr,none"] == pytest.approx(rate.stderr)
     assert "contrastive_entropy_ratio@10%/10%,none" not in numbers
     assert "|contrastive_entropy_ratio@50%/10%|↑  |" in make_table(found, "groups")
-
-
-def spread(numerator, denominator):
-    """Standard error of a ratio of sums, by the delta method."""
-    ratio = sum(numerator) / sum(denominator)
-    residuals = [
-        (a - ratio * b) ** 2 for a, b in zip(numerator, denominator, strict=True)
-    ]
-    count = len(numerator)
-    return math.sqrt(sum(residuals) * count / (count - 1)) / sum(denominator)
 
 
 def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):

@@ -1,19 +1,31 @@
-"""lm-eval's own tasks and options, unchanged, on local files.
+"""lm-eval's own tasks and options, unchanged, on local files, and by both lines of it.
 
 What three tasks report is worked out by listing every latent of the tiny model, while a
 beam that holds them all answers the harness. Options do what they say, and no
-more.
+more. What the two lines ask differently is answered as it is asked.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
+import yaml
 
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM
+from lm_latent_eval.harness.perplexity import (
+    COMPLETION_METRICS,
+    METRICS,
+    process_half,
+    process_text,
+)
 from lm_latent_eval.harness.tasks import write_dataset
+from tests.harness.test_contract import paired
 from tests.stock_tasks import (
     PAGES,
     PAIRS,
@@ -25,7 +37,7 @@ from tests.stock_tasks import (
     evaluated,
     log_likelihoods,
 )
-from tests.tiny_checkpoint import Truth, ids
+from tests.tiny_checkpoint import Truth, ids, rolling
 
 EVERY_WALK = 17_000
 """A beam of this width holds every walk over six tokens."""
@@ -111,6 +123,7 @@ def test_limits_and_cached_requests_move_no_number(evaluate_stock, backend, tmp_
     assert some.keys() == {(name, i) for name in TASKS for i in (0, 1)}
     for key, numbers in some.items():
         assert approximately(numbers) == every[key]
+    assert not list(tmp_path.rglob("record_*")), "nobody has asked for an output"
 
 
 def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
@@ -123,3 +136,65 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
         assert read.to_list() == [{"text": text}]
     with pytest.raises(ValueError, match="nyu-mll/blimp: split 'train' of 'x' has no"):
         write_dataset("nyu-mll/blimp", {"x": {"train": []}})
+
+
+# -- both lines of lm-eval ------------------------------------------------------------
+
+ASKED = ("Ada saw the fox", "Bo.")
+
+
+@pytest.mark.parametrize("asked", [rolling, paired])
+def test_a_document_gives_every_metric_one_result(backend, asked):
+    """A list would be several to 0.5."""
+    [answer] = backend(num_samples=5).loglikelihood_rolling(asked(ASKED[0]))
+    terms = process_text({"text": ASKED[0]}, [answer])
+    assert terms.keys() == METRICS.keys()
+    assert not [term for term in terms.values() if isinstance(term, list)]
+    assert terms["token_perplexity"] == (float(score_of(answer)), 5)
+    doc = {"document": 0, "text": ASKED[0], "part": "whole"}
+    halves = process_half(doc, [answer])
+    assert halves.keys() == COMPLETION_METRICS.keys()
+    assert {half[:2] for half in halves.values()} == {
+        ("whole", float(score_of(answer)))
+    }
+
+
+def test_padding_is_no_second_answer(backend, monkeypatch):
+    lm = backend(num_samples=5)
+    asked = rolling(*ASKED)
+    asked[1].repeats = 2
+    for instance in asked:
+        instance.resps = [-1.0, -2.0, -3.0]
+    task = SimpleNamespace(instances=asked)
+    module = sys.modules["lm_latent_eval.harness.backend"]
+    monkeypatch.setattr(module, "running_tasks", lambda: {"task": task})
+    lm.barrier()
+    assert [instance.resps for instance in asked] == [[-1.0], [-1.0, -2.0]]
+
+
+REPEATED = {
+    "task": "repeated",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "said.jsonl"}},
+    "output_type": "generate_until",
+    "test_split": "test",
+    "doc_to_text": "{{text}}",
+    "doc_to_target": "{{text}}",
+    "generation_kwargs": {"until": ["."], "max_gen_toks": 8, "do_sample": True},
+    "repeats": 6,
+    "metric_list": [{"metric": "exact_match"}],
+}
+
+
+def test_repeats_are_draws_of_their_own(backend, stock_data):
+    Path("said.jsonl").write_text('{"text": "Ada saw"}\n{"text": "Ada saw"}\n')
+    Path("repeated.yaml").write_text(yaml.safe_dump(REPEATED))
+
+    def drawn():
+        found = evaluated(backend(num_samples=5), ["repeated"], ".")
+        return [sample["resps"][0] for sample in found["samples"]["repeated"]]
+
+    first, second = drawn()
+    assert len(first) == len(second) == 6
+    assert len({*first}) > 1 and first != second
+    assert drawn() == [first, second], "by their names"
