@@ -1,8 +1,8 @@
-"""lm-eval's own tasks and options, unchanged, on local files, and by both lines of it.
+"""lm-eval's own tasks and options, unchanged, on local files.
 
 What three tasks report is worked out by listing every latent of the tiny model, while a
 beam that holds them all answers the harness. Options do what they say, and no
-more. What the two lines ask differently is answered as it is asked.
+more.
 """
 
 from __future__ import annotations
@@ -16,16 +16,8 @@ import datasets
 import pytest
 import yaml
 
-from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.perplexity import (
-    COMPLETION_METRICS,
-    METRICS,
-    process_half,
-    process_text,
-)
 from lm_latent_eval.harness.tasks import write_dataset
-from tests.harness.test_contract import paired
 from tests.stock_tasks import (
     PAGES,
     PAIRS,
@@ -138,30 +130,12 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
         write_dataset("nyu-mll/blimp", {"x": {"train": []}})
 
 
-# -- both lines of lm-eval ------------------------------------------------------------
-
-ASKED = ("Ada saw the fox", "Bo.")
-
-
-@pytest.mark.parametrize("asked", [rolling, paired])
-def test_a_document_gives_every_metric_one_result(backend, asked):
-    """A list would be several to 0.5."""
-    [answer] = backend(num_samples=5).loglikelihood_rolling(asked(ASKED[0]))
-    terms = process_text({"text": ASKED[0]}, [answer])
-    assert terms.keys() == METRICS.keys()
-    assert not [term for term in terms.values() if isinstance(term, list)]
-    assert terms["token_perplexity"] == (float(score_of(answer)), 5)
-    doc = {"document": 0, "text": ASKED[0], "part": "whole"}
-    halves = process_half(doc, [answer])
-    assert halves.keys() == COMPLETION_METRICS.keys()
-    assert {half[:2] for half in halves.values()} == {
-        ("whole", float(score_of(answer)))
-    }
+# -- repeats, and copies that pad -----------------------------------------------------
 
 
 def test_padding_is_no_second_answer(backend, monkeypatch):
     lm = backend(num_samples=5)
-    asked = rolling(*ASKED)
+    asked = rolling("Ada saw the fox", "Bo.")
     asked[1].repeats = 2
     for instance in asked:
         instance.resps = [-1.0, -2.0, -3.0]
