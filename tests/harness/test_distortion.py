@@ -15,10 +15,8 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.statistics import ErrorCurve
-from lm_latent_eval.harness.backends import LatentLSTM, LatentRNNG
+from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests import tiny_checkpoint
@@ -36,8 +34,6 @@ from tests.distortion_tasks import (
     load,
     save,
 )
-from tests.models.rnng.reference import every_prefix
-from tests.tiny_models import randomised
 
 ROUNDING = 1e-12
 """Of sums of a few float64 log-probabilities, relative."""
@@ -126,68 +122,40 @@ def words_of(ids: list[int]) -> list[int]:
     return [END if i == 1 else tiny_checkpoint.ids(names[i])[0] for i in ids]
 
 
-def collated(words: list[int]) -> TokenBatch:
-    return TokenBatch.collate([words], [[0.0] * len(words)], first=START)
-
-
-def test_a_model_of_whole_texts_counts_the_end_itself(grammar, tiny_lstm):
+def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, tiny_lstm):
     lm = LatentLSTM(pretrained=tiny_lstm)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, ids, true_log_p = columns(grammar)
     model, expected = tiny_checkpoint.lstm(), {}
     for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
-        batch = collated(words_of(each))
+        words = words_of(each)
+        batch = TokenBatch.collate([words], [[0.0] * len(words)], first=START)
         [log_p] = model.log_joint(model.encode(batch), NO_LATENT).flatten().tolist()
         expected[number] = log_p - truth
     assert errors(found) == pytest.approx(expected, abs=1e-9)
     assert found["results"][TASK]["estimator_bias,none"] == 0
     with pytest.raises(ValueError, match=r'sequence 0 .*add "end": "implied"'):
         evaluate(lm, grammar)
-
-
-def test_a_model_that_does_not_know_the_words(corpus, tiny_lstm):
     with pytest.raises(ValueError, match="words that the model does not know"):
-        evaluate(LatentLSTM(pretrained=tiny_lstm), corpus, metadata={"end": "implied"})
+        evaluate(lm, corpus, metadata={"end": "implied"})
 
 
-def test_the_share_of_an_estimator_is_told_apart(tmp_path):
-    """Sums over all trees against estimates, whose bias has a known size."""
-    words = tiny_checkpoint.tokenizer()
-    config = RNNGConfig(
-        vocab_size=words.vocab_size,
-        num_words=words.num_words,
-        hidden_size=4,
-        proposal_size=3,
-        max_words=40,
-    )
-    rnng = randomised(RNNG(config).double(), 3, 0.7).eval()
-    corpus = draw(fox(), tmp_path / "corpus", 40, max_length=4)
-    pretrained = str(tiny_checkpoint.write(tmp_path / "rnng", rnng))
-    found = evaluate(
-        LatentRNNG(pretrained=pretrained, estimator="is", num_samples=40),
-        corpus,
-        metadata={"end": "implied"},
-    )
-    index, ids, true_log_p = columns(corpus)
-    assert 0 < sum(each[-1] == 1 for each in ids) < 40, "premise"
-    exact = {}
-    for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
-        words = words_of(each)
-        prefixes = every_prefix(len(words), end=words[-1] == END)
-        log_p = rnng.log_joint(rnng.encode(collated(words)), prefixes).logsumexp(-1)
-        exact[number] = log_p.item() - truth
+def test_the_share_of_an_estimator_is_told_apart(grammar, tiny):
+    lm = LatentKGLM(pretrained=tiny, estimator="is", num_samples=40)
+    found = evaluate(lm, grammar, metadata={"end": "implied"})
+    index, _, true_log_p = columns(grammar)
+    truth = dict(zip(index, true_log_p.tolist(), strict=True))
     variances = []
     for sample in found["samples"][TASK]:
         [[answer]] = sample["resps"]
         scored = answer[0] if isinstance(answer, tuple) else answer
-        stderr = scored.estimate.draws_stderr
-        variances.append(stderr**2)
-        assert sample["estimator_bias"] == -(stderr**2) / 2
-        assert abs(sample["mean_error"] - exact[sample["doc"]["index"]]) < (
-            5 * stderr + ROUNDING
-        )
+        variances.append(scored.estimate.draws_stderr**2)
+        assert sample["estimator_bias"] == -variances[-1] / 2
+        error = float(scored) - truth[sample["doc"]["index"]]
+        assert sample["mean_error"] == pytest.approx(error, abs=ROUNDING)
+    assert len(variances) == 50
     numbers = found["results"][TASK]
-    assert numbers["estimator_bias,none"] == pytest.approx(-sum(variances) / 80)
+    assert numbers["estimator_bias,none"] == pytest.approx(-sum(variances) / 100)
     assert numbers["estimator_bias,none"] < 0, "premise"
 
 

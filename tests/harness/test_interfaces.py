@@ -89,8 +89,6 @@ def test_names_and_settings_that_are_wrong(tiny, tiny_lstm, counts, monkeypatch)
     )
     with pytest.raises(ValueError, match="'samples' is not an argument of latent_kglm"):
         Latent(pretrained=tiny, samples=3)
-    with pytest.raises(ValueError, match="num_samples=0"):
-        Latent(pretrained=tiny, num_samples=0)
 
 
 def test_queries_go_in_and_answers_come_out(counts):

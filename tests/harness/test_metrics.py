@@ -10,15 +10,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from lm_eval.utils import make_table
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.perplexity import (
-    halves,
     process_half,
     process_known_words,
     process_text,
@@ -77,8 +74,6 @@ def beams():
 DRAWN = math.hypot(SE, SE**2 / 2)
 """The error of the sum, and the bias of its logarithms beside it."""
 BYTES = (10, 5)
-ASKED = ("token_perplexity_at_least", "share_pareto_k_above_0.7")
-"""What has to be asked for, and what five passes do not tell."""
 
 
 def over_texts(units):
@@ -248,41 +243,7 @@ def test_models_that_leave_no_record_have_no_rates_per_token():
             process(doc, [-3.0])
 
 
-# -- through the harness -------------------------------------------------------------
-
-
-def test_a_task_reports_every_metric(tiny_spelled, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("Ada saw the fox\nthe fox saw Bo.\na zebra\n")
-    asked = {"names": ["latent_perplexity"], "include": lm_latent_eval.task_path()}
-    asked["metadata"] = {"text_file": str(text)}
-    lm = LatentKGLM(pretrained=tiny_spelled, num_samples=40)
-    results = evaluated(lm, **asked)
-    assert results["config"]["latent_eval"]["bytes_are_scored"] is True
-    found = results["results"]["latent_perplexity"]
-    unknown = ("corpus_token_perplexity_stderr", *ASKED)
-    for name in METRICS:
-        assert isinstance(found[f"{name},none"], float | int) == (name not in unknown)
-    assert found["token_perplexity,none"] <= found["certified_token_perplexity,none"]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in make_table(results).splitlines()[2:]
-    ]
-    column = {row[4]: row[8] for row in rows if len(row) > 8}
-    assert not [name for name in column if name.endswith("_stderr")]
-    for name in METRICS:
-        if name.endswith("_stderr") and name not in unknown:
-            shown = column[name.removesuffix("_stderr")]
-            assert float(shown) == round(found[f"{name},none"], 4) > 0
-    assert column["corpus_token_perplexity"] == "N/A"
-    # Other models leave no record of tokens and have no certificate.
-    dummy = evaluated("dummy", **asked)
-    values = dummy["results"]["latent_perplexity"]
-    assert values["word_perplexity,none"] > 1
-    assert not [name for name in values if "token" in name or "effective" in name]
-
-
-# -- topic models: whole texts and document completion --------------------------------
+# -- topic models ---------------------------------------------------------------------
 
 TOPIC_TEXTS = ["fox hound zebra moon", "sky sky fox", "moon"]
 
@@ -329,20 +290,3 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
     # Metrics of a stock task divide by all words of a text, and can refuse nothing.
     with pytest.raises(ValueError, match=r"wikitext/\d: .* leaves them out, and word"):
         run(topics, path, "wikitext")
-
-
-def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
-    results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
-    given = ["fox hound", "sky"]
-    nats = sum(e.log_evidence for e in log_p(topics, TOPIC_TEXTS[:2])) - sum(
-        e.log_evidence for e in log_p(topics, given)
-    )
-    assert results["completed_tokens,none"] == 3
-    expected = math.exp(-nats / 3)
-    assert abs(results["completion_perplexity,none"] - expected) < 1e-9
-    assert results["completion_perplexity_stderr,none"] == "N/A"
-
-
-def test_halves_are_beginnings_of_their_text():
-    found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
-    assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]

@@ -17,8 +17,8 @@ from lm_latent_eval.scoring import records
 from tests import stock_tasks
 from tests.conftest import PROJECT
 from tests.environment import Environment
-from tests.harness.test_lines import REPEATED
 from tests.harness.test_processes import close_to
+from tests.harness.test_stock_tasks import REPEATED
 
 pytestmark = pytest.mark.nightly
 

@@ -7,14 +7,14 @@ more.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
 import yaml
-from lm_eval._cli import HarnessCLI
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import write_dataset
@@ -28,9 +28,8 @@ from tests.stock_tasks import (
     assert_the_scorer_says_so_alone,
     evaluated,
     log_likelihoods,
-    tasks,
 )
-from tests.tiny_checkpoint import Truth, ids
+from tests.tiny_checkpoint import Truth, ids, rolling
 
 EVERY_WALK = 17_000
 """A beam of this width holds every walk over six tokens."""
@@ -116,6 +115,7 @@ def test_limits_and_cached_requests_move_no_number(evaluate_stock, backend, tmp_
     assert some.keys() == {(name, i) for name in TASKS for i in (0, 1)}
     for key, numbers in some.items():
         assert approximately(numbers) == every[key]
+    assert not list(tmp_path.rglob("record_*")), "nobody has asked for an output"
 
 
 def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
@@ -130,28 +130,45 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
         write_dataset("nyu-mll/blimp", {"x": {"train": []}})
 
 
-def test_a_config_file_says_it_all(evaluate_stock, tiny, tmp_path, monkeypatch):
-    """Numbers come as numbers, absent ones as null."""
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", tasks)
-    config, out = tmp_path / "config.yaml", tmp_path / "out"
-    given = {
-        **{"pretrained": tiny, "num_samples": 12, "temperature": 1, "seed": 0},
-        **{"target_stderr": None, "max_samples": 1e5, "dtype": "float64"},
-    }
-    said = {"model": "latent_kglm", "model_args": given, "tasks": TASKS[1:]}
-    said |= {"batch_size": 2, "limit": 3, "trust_remote_code": True}
-    config.write_text(yaml.safe_dump(said))
-    command = ["lm_eval", "--config", str(config), "--output_path", str(out)]
-    monkeypatch.setattr(sys, "argv", command)
-    parser = HarnessCLI()
-    parser.execute(parser.parse_args())
-    [path] = out.rglob("results_*.json")
-    found = json.loads(path.read_text())
-    ours = found["config"]["latent_eval"]
-    assert (ours["num_samples"], ours["max_samples"]) == (12, 100_000)
-    assert (ours["temperature"], ours["target_stderr"]) == (1.0, None)
-    expected = evaluate_stock(limit=3, names=TASKS[1:])["results"]
-    for name in TASKS[1:]:
-        for metric, value in expected[name].items():
-            if isinstance(value, float) and "stderr" not in metric:
-                assert found["results"][name][metric] == pytest.approx(value, rel=1e-12)
+# -- repeats, and copies that pad -----------------------------------------------------
+
+
+def test_padding_is_no_second_answer(backend, monkeypatch):
+    lm = backend(num_samples=5)
+    asked = rolling("Ada saw the fox", "Bo.")
+    asked[1].repeats = 2
+    for instance in asked:
+        instance.resps = [-1.0, -2.0, -3.0]
+    task = SimpleNamespace(instances=asked)
+    module = sys.modules["lm_latent_eval.harness.backend"]
+    monkeypatch.setattr(module, "running_tasks", lambda: {"task": task})
+    lm.barrier()
+    assert [instance.resps for instance in asked] == [[-1.0], [-1.0, -2.0]]
+
+
+REPEATED = {
+    "task": "repeated",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "said.jsonl"}},
+    "output_type": "generate_until",
+    "test_split": "test",
+    "doc_to_text": "{{text}}",
+    "doc_to_target": "{{text}}",
+    "generation_kwargs": {"until": ["."], "max_gen_toks": 8, "do_sample": True},
+    "repeats": 6,
+    "metric_list": [{"metric": "exact_match"}],
+}
+
+
+def test_repeats_are_draws_of_their_own(backend, stock_data):
+    Path("said.jsonl").write_text('{"text": "Ada saw"}\n{"text": "Ada saw"}\n')
+    Path("repeated.yaml").write_text(yaml.safe_dump(REPEATED))
+
+    def drawn():
+        found = evaluated(backend(num_samples=5), ["repeated"], ".")
+        return [sample["resps"][0] for sample in found["samples"]["repeated"]]
+
+    first, second = drawn()
+    assert len(first) == len(second) == 6
+    assert len({*first}) > 1 and first != second
+    assert drawn() == [first, second], "by their names"
