@@ -24,8 +24,6 @@ from lm_latent_eval.harness.backends import (
 )
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
-from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint, tiny_models
@@ -36,7 +34,6 @@ from tests.models.nklm.tiny import every_copy
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
-from tests.tiny_models import randomised
 
 LISTED = {
     "entitynlm": (
@@ -199,9 +196,7 @@ def test_a_sentence_that_is_too_long_is_named(rnng):
 
 
 def test_a_model_without_ends_scores_none(tmp_path):
-    sizes = {"hidden_size": 4, "proposal_size": 3, "max_words": 40, **models.WORDS}
-    endless = RNNG(RNNGConfig(**sizes, sentence_ends=False)).double()
-    endless = randomised(endless, 3, 0.7).eval()
+    endless = reference.tiny(seed=3, sentence_ends=False, **models.WORDS)
     tiny_checkpoint.write(tmp_path, endless)
     lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
     [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))
