@@ -38,10 +38,12 @@ from lm_latent_eval.models.checkpoint import (
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import CHECKED
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.pretrained import local as checkpoint_local
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
 from lm_latent_eval.text.words import WordTokenizer
 from tests import large_graph, tiny_checkpoint, tiny_models
+from tests.models.lrlm.tiny import worded
 
 MODELS = {"kglm": tiny_checkpoint.kglm, "lstm": tiny_checkpoint.lstm}
 FILES = {"config.json", "manifest.json", "model.safetensors", TOKENIZER}
@@ -424,6 +426,29 @@ def test_what_is_damaged_is_refused(spelled, number):
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(spelled)
     assert str(spelled) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def below_zero(column: str):
+    return lambda path: edit_weights(path, lambda w: w[column][-1].fill_(-1))
+
+
+OTHER_TOPICS = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [[4]], pieces=[[1]])
+TOPICS = {
+    "belongs to another checkpoint": lambda path: OTHER_TOPICS.save(path.parent),
+    "missing or damaged": tiny_models.damage,
+    "fact_relation has a dangling id": below_zero("fact_relation"),
+    "a piece of an alias is not one of 9": below_zero("alias_pieces"),
+}
+
+
+@pytest.mark.parametrize("message", TOPICS)
+@pytest.mark.parametrize("name", ["lrlm", "nklm"])
+def test_topics_that_are_not_the_model_s_are_refused(tmp_path, name, message):
+    tiny_checkpoint.write(tmp_path, worded(name))
+    TOPICS[message](tmp_path / "topics.safetensors")
+    manifest.write(tmp_path)
+    with pytest.raises(ValueError, match=rf"topics\.safetensors.*{message}"):
+        load_checkpoint(tmp_path)
 
 
 # -- the manifest ---------------------------------------------------------------------
