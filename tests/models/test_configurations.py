@@ -1,4 +1,4 @@
-"""What a configuration declares of a value holds, and proposals have names."""
+"""What a configuration declares of a value holds, and temperatures have limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.pretrained import value
-from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.values import Whole
 from tests.test_laws import TINY_MODELS
 
@@ -55,20 +54,12 @@ def test_a_class_of_another_package_may_add_to_either_form():
         Declared(cutoff=4)
 
 
-def test_the_first_is_chosen_unless_one_is_named():
-    known = ["peeking", "nonpeeking", "prior"]
-    assert chosen(None, known) == "peeking"
-    assert [chosen(name, known) for name in known] == known
-    wrong = r"^proposal='peaking': this checkpoint has nonpeeking, peeking, prior$"
-    with pytest.raises(ValueError, match=wrong):
-        chosen("peaking", known)
-
-
 @pytest.mark.parametrize(
     "temperature", [0.0, -1.0, math.inf, math.nan, 5e-324, 0.00099, 1001, 1e9]
 )
 def test_a_temperature_is_positive_and_leaves_scores_their_digits(temperature):
+    model = TINY_MODELS["rnng"].build()
     for allowed in (0.001, 1, 1000):
-        check_temperature(allowed)
+        model.proposal(temperature=allowed)
     with pytest.raises(ValueError, match=rf"^temperature={temperature}: expected a p"):
-        check_temperature(temperature)
+        model.proposal(temperature=temperature)

@@ -59,21 +59,17 @@ def test_brackets_become_trees(bank, tmp_path):
     assert laid_out(sentence) == "a/0 @/0 b.c/0 d/2 e/1 end/1"
 
 
-def test_folders_and_plain_text(bank, tmp_path):
+def test_trees_are_trees_whatever_the_file_is_called(bank, tmp_path):
     (tmp_path / "a.mrg").write_text("(S (NN first))")
     (tmp_path / "notes.txt").write_text("One line.\nAnother (line).\n")
     texts = [s.text for s in read_sentences(tmp_path)]
     assert texts == ["first", "We don't agree.", "Read the user-guide (3)"]
     lines = read_sentences(tmp_path / "notes.txt")
     assert lines == ["One line.", "Another (line)."]
-
-
-def test_trees_are_trees_whatever_the_file_is_called(bank, tmp_path):
-    for name in ("bank.PTB", "bank.txt", "bank"):
+    for name in ("bank.PTB", "bank.txt", "bank", "wsj/WSJ_0001.MRG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(codecs.BOM_UTF8 + bank.read_bytes())
         assert read_sentences(tmp_path / name) == read_treebank(bank)
-    (tmp_path / "wsj").mkdir()
-    bank.rename(tmp_path / "wsj" / "WSJ_0001.MRG")
     assert len(read_sentences(tmp_path / "wsj")) == 2
 
 
