@@ -11,10 +11,7 @@ import math
 from functools import partial
 
 import pytest
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
-from lm_latent_eval import manifest
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import (
     LatentEntityNLM,
@@ -22,13 +19,9 @@ from lm_latent_eval.harness.backends import (
     LatentNKLM,
     LatentRNNG,
 )
-from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.lrlm.topics import Fact, Topics
-from lm_latent_eval.models.rnng.modeling import RNNG
-from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
-from tests import tiny_checkpoint, tiny_models
+from tests import tiny_checkpoint
 from tests.fuzz import models
 from tests.models.entitynlm.space import every_chain
 from tests.models.lrlm.tiny import every_reading, worded
@@ -36,7 +29,6 @@ from tests.models.nklm.tiny import every_copy
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
-from tests.tiny_models import randomised
 
 LISTED = {
     "entitynlm": (
@@ -97,43 +89,6 @@ def test_whole_texts(name, tmp_path):
     spacing = sum(writing.spacing(text, tiny_checkpoint.tokenizer()(text)))
     exact = log_p(name, model, [*ids("?", "Bo"), END], costs) + spacing
     assert float(found) == pytest.approx(exact, abs=1e-9)
-
-
-# -- topics of relation models --------------------------------------------------------
-
-
-def other_topics(path):
-    few = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [ids("Ada")], pieces=[[1]])
-    few.save(path.parent)
-
-
-def below_zero(column: str):
-    def change(path):
-        tensors = load_file(path)
-        tensors[column][-1] = -1
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata()
-        save_file(tensors, path, metadata)
-
-    return change
-
-
-TOPICS = {
-    "belongs to another checkpoint": other_topics,
-    "missing or damaged": tiny_models.damage,
-    "fact_relation has a dangling id": below_zero("fact_relation"),
-    "a piece of an alias is not one of 9": below_zero("alias_pieces"),
-}
-
-
-@pytest.mark.parametrize("message", TOPICS)
-@pytest.mark.parametrize("name", ["lrlm", "nklm"])
-def test_topics_that_are_not_the_model_s_are_refused(tmp_path, name, message):
-    folder = tiny_checkpoint.write(tmp_path / name, worded(name))
-    TOPICS[message](folder / "topics.safetensors")
-    manifest.write(folder)
-    with pytest.raises(ValueError, match=rf"topics\.safetensors.*{message}"):
-        load_checkpoint(folder)
 
 
 # -- sentences of an RNNG -------------------------------------------------------------
@@ -199,9 +154,7 @@ def test_a_sentence_that_is_too_long_is_named(rnng):
 
 
 def test_a_model_without_ends_scores_none(tmp_path):
-    sizes = {"hidden_size": 4, "proposal_size": 3, "max_words": 40, **models.WORDS}
-    endless = RNNG(RNNGConfig(**sizes, sentence_ends=False)).double()
-    endless = randomised(endless, 3, 0.7).eval()
+    endless = reference.tiny(seed=3, sentence_ends=False, **models.WORDS)
     tiny_checkpoint.write(tmp_path, endless)
     lm = LatentRNNG(pretrained=str(tmp_path), estimator="beam", num_samples=100)
     [answer] = lm.loglikelihood_rolling(rolling("the fox saw"))

@@ -38,10 +38,12 @@ from lm_latent_eval.models.checkpoint import (
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import CHECKED
+from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.pretrained import local as checkpoint_local
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
 from lm_latent_eval.text.words import WordTokenizer
 from tests import large_graph, tiny_checkpoint, tiny_models
+from tests.models.lrlm.tiny import worded
 
 MODELS = {"kglm": tiny_checkpoint.kglm, "lstm": tiny_checkpoint.lstm}
 FILES = {"config.json", "manifest.json", "model.safetensors", TOKENIZER}
@@ -307,6 +309,13 @@ def tokenizer(change):
     return changed
 
 
+def named(aliases) -> KnowledgeGraph:
+    """A graph of the tiny model's relations, but other names."""
+    return KnowledgeGraph.build(
+        [("Ada", "knows", "Bo")], aliases, max_aliases=2, max_alias_words=2
+    )
+
+
 NOT_JSON = r"config\.json is not JSON .* written to the end"
 OTHER = r"config\.json describes a model of type .* kglm, latent_eval_lda"
 DAMAGED = r"model\.safetensors is damaged .* copy or train it again"
@@ -338,11 +347,24 @@ DAMAGES = [
             ("proposals", ["prior"], r"each one of peeking, nonpeeking, smoothing"),
             ("hidden_size", 10**6, r"is \(.*\) but config\.json asks for \(.*00000"),
             ("num_layers", 10**9, r"num_layers is 1000000000: .* 1 <= n <= 1000"),
+            ("copy_scores", "mirrored", "expected one of transposed, reshaped"),
+            ("dropout", 1.0, r"dropout is 1\.0"),
             ("cutof", 5, "cutof"),
             *(("dtype", dtype, "dtype") for dtype in (3, "x", "load", "int64", "auto")),
             *((name, 3, name) for name in ("return_dict", "problem_type", "use_cache")),
             ("id2label", {"x": 1}, "id2label"),
             *((name, {}, name) for name in ("quantization_config", "auto_map")),
+        )
+    ),
+    *(
+        (
+            config(model_type=kind, architectures=[name]),
+            rf"describes a model of type .* of transformers.*{reader}",
+        )
+        for kind, name, reader in (
+            ("gpt2", "GPT2LMHeadModel", "latent_tokens"),
+            ("bert", "BertForMaskedLM", "latent_mdm"),
+            ("bert", "BertLMHeadModel", "latent_tokens"),
         )
     ),
     (wrote("tuning.json", "{}"), r"tuning\.json .* went with version 0\.3"),
@@ -367,6 +389,14 @@ DAMAGES = [
     (
         lambda folder: tiny_models.damage(folder / GRAPH),
         r"graph\.safetensors is not a readable graph .* Build it again",
+    ),
+    *(
+        (graph.save, r"graph\.safetensors has .* it belongs to another checkpoint")
+        for graph in (
+            tiny_models.plain_graph(),  # other relations
+            named({"Cy": [[4]]}),  # one entity more
+            named({"Ada": [[10]]}),  # a word that the model lacks
+        )
     ),
     (wrote("spacing.json", "[" * 100_000), r"spacing\.json .*nested too deeply"),
     *((spaced(row), NO_SPACING) for row in ("the first again", None, {}, *SPACING)),
@@ -398,43 +428,26 @@ def test_what_is_damaged_is_refused(spelled, number):
     assert str(spelled) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "reader"),
-    [
-        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "latent_tokens"),
-        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "latent_mdm"),
-        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "latent_tokens"),
-    ],
-)
-def test_a_network_of_transformers_is_told_who_reads_it(tmp_path, config, reader):
-    (tmp_path / "config.json").write_text(json.dumps(config))
+def below_zero(column: str):
+    return lambda path: edit_weights(path, lambda w: w[column][-1].fill_(-1))
+
+
+OTHER_TOPICS = Topics.build({"Ada": [Fact(0, 0, (0,))]}, [[4]], pieces=[[1]])
+TOPICS = {
+    "belongs to another checkpoint": lambda path: OTHER_TOPICS.save(path.parent),
+    "missing or damaged": tiny_models.damage,
+    "fact_relation has a dangling id": below_zero("fact_relation"),
+    "a piece of an alias is not one of 9": below_zero("alias_pieces"),
+}
+
+
+@pytest.mark.parametrize("message", TOPICS)
+@pytest.mark.parametrize("name", ["lrlm", "nklm"])
+def test_topics_that_are_not_the_model_s_are_refused(tmp_path, name, message):
+    tiny_checkpoint.write(tmp_path, worded(name))
+    TOPICS[message](tmp_path / "topics.safetensors")
     manifest.write(tmp_path)
-    message = rf"describes a model of type .* of transformers.*{reader}"
-    with pytest.raises(CheckpointError, match=message):
-        load_checkpoint(tmp_path)
-
-
-def of_aliases(aliases):
-    """A graph of the relations of the tiny model's, but other names."""
-    return KnowledgeGraph.build(
-        [("Ada", "knows", "Bo")], aliases, max_aliases=2, max_alias_words=2
-    )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        tiny_models.plain_graph,  # other relations
-        lambda: of_aliases({"Cy": [[4]]}),  # one entity more
-        lambda: of_aliases({"Ada": [[10]]}),  # a word that the model lacks
-    ],
-)
-def test_a_graph_of_another_checkpoint(tmp_path, other):
-    write("kglm", tmp_path)
-    other().save(tmp_path)
-    manifest.write(tmp_path)
-    message = r"graph\.safetensors has .* it belongs to another checkpoint"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(ValueError, match=rf"topics\.safetensors.*{message}"):
         load_checkpoint(tmp_path)
 
 
@@ -454,11 +467,6 @@ def test_every_reader_holds_a_directory_against_its_manifest(saved):
 def test_a_change_by_hand_is_accepted_by_its_manifest(saved, capsys):
     name, directory = saved
     edit_config(directory, num_unknown_types=8)
-    (directory / "text.txt").write_text("the Ada")
-    data = ["--data", str(directory / "text.txt")]
-    assert main(["estimate", str(directory), *data]) == 2
-    remedy = f"accept it as it is by `lm-latent-eval manifest {directory}`"
-    assert remedy in capsys.readouterr().err
     assert main(["manifest", str(directory)]) == 0
     loaded = load_checkpoint(directory)
     assert capsys.readouterr().out == (

@@ -21,7 +21,7 @@ from lm_latent_eval.models.srnn import (
     train_srnn,
 )
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import METRICS, token_perplexity
+from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
@@ -97,15 +97,12 @@ def test_every_line_is_a_sentence_and_an_interrupted_run_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"distortion": x}, "at most") for x in (0.0, 0.6, -0.1, math.nan)),
-        ({"distortion": 0.1, "l2": -1}, "l2=-1"),
-    ],
+    ("distortion", "l2"),
+    [(0.0, 0), (0.6, 0), (-0.1, 0), (math.nan, 0), (0.1, -1), (0.1, math.nan)],
 )
-def test_objectives_that_teach_nothing_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        MarginObjective(**options)
+def test_objectives_that_teach_nothing_are_refused(distortion, l2):
+    with pytest.raises(ValueError, match=r"l2=|distortion=.* at most"):
+        MarginObjective(distortion, l2)
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +146,14 @@ def test_sentences_are_scored_without_ends(backend, model):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (
-            lambda lm: lm.loglikelihood_rolling(rolling("the fox", task="wiki")),
-            "wiki would read.*no perplexity.*contrast",
-        ),
-        (
-            lambda lm: lm.loglikelihood(conditional(("the", " fox"))),
-            "a continuation after its context no prob",
-        ),
-        (lambda lm: lm.generate_until(generation("the")), "the next word no prob"),
+        (rolling("the fox", task="wiki"), "wiki would read.*no perplexity.*contrast"),
+        (conditional(("the", " fox")), "a continuation after its context no prob"),
+        (generation("the"), "the next word no prob"),
     ],
 )
 def test_what_needs_a_probability_is_refused_by_name(backend, asked, message):
     with pytest.raises(ValueError, match=message):
-        asked(backend)
+        getattr(backend, asked[0].request_type)(asked)
 
 
 def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained, model):
@@ -174,8 +165,6 @@ def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained, model):
         assert estimate.bound is Bound.UNNORMALISED
         with pytest.raises(ValueError, match="unnormalised score has no perplexity"):
             _ = estimate.perplexity
-    with pytest.raises(ValueError, match="unk=spelled needs"):
-        LatentSRNN(pretrained=pretrained, unk="spelled")
 
 
 def test_every_metric_of_ours_refuses_with_the_reason(backend):
@@ -186,5 +175,3 @@ def test_every_metric_of_ours_refuses_with_the_reason(backend):
         wanted = "N/A" if name.endswith("stderr") else "refused: unnormalised scores"
         assert metric(items) == wanted, name
         assert metric([items[0], Answer.exact(-3.0, "the fox")]) == wanted, name
-    exact = [Answer.exact(-3.0, "the fox")]
-    assert METRICS["token_perplexity"](exact) == token_perplexity(exact)

@@ -90,25 +90,6 @@ def test_a_word_that_is_never_uttered_leaves_a_distribution(model):
     assert abs(q.log_prob(q.encode(batch), chains).logsumexp(-1).item()) < 1e-10
 
 
-def test_proposals_read_as_far_as_they_say(model):
-    """q of the first two tokens, while the tokens from ``changed`` on change."""
-    chains = every_chain(2, MAX_LENGTH)
-    chains = Chains(*(torch.cat([x, x[..., :1] * 0], -1) for x in chains))
-    for which, reads in zip(PROPOSALS, (1, 1, 0, 0), strict=True):
-        q = model.proposal(which)
-
-        def log_q(text, q=q):
-            encoded = q.encode(tiny.batch(text))
-            factors = encoded.follow(chains).log_prob()
-            return factors[0, :, :2]
-
-        plain = log_q([4, 5, 4])
-        torch.testing.assert_close(log_q([4, 5, 3]), plain, **EXACTLY)
-        moved = (log_q([4, 1, 4]) - plain).abs()
-        assert moved[:, 0].max() < 1e-10, "the next token does not matter"
-        assert (moved[:, 1].nan_to_num().max() > 1e-3) == bool(reads)
-
-
 def rows_of_words(monkeypatch) -> list[int]:
     """Collect how many rows of scores of all words are asked for."""
     rows, alone, factored = [], network.Words.log_words, network.log_softmax_at

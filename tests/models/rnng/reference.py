@@ -98,22 +98,6 @@ def trees(texts: Sequence[Sequence[Sequence[int]]], ends: str) -> Trees:
     return Trees(before, after)
 
 
-def actions(trees: Trees, length: Sequence[int], ends: str) -> list[list[tuple]]:
-    """The inverse of ``trees``: actions of the tree over the words alone."""
-    return [
-        [
-            tuple(
-                action
-                for t in range(length[b] + (ends == "eos"))
-                for action in [1] * int(trees.before[b, k, t]) + [0] * (t < length[b])
-            )
-            + (1,) * int(trees.after[b, k])
-            for k in range(trees.after.shape[1])
-        ]
-        for b in range(len(length))
-    ]
-
-
 def every_prefix(tokens, *, end=False):
     """All numbers of REDUCEs before each of some tokens, as Trees of one text."""
     found = []

@@ -59,10 +59,8 @@ def test_viterbi(name):
         [s["q"]["viterbi"]["score"] for s in sentences],
         name,
     )
-    ours = reference.actions(beam.latents, [s["n"] for s in sentences], "no_eos")
-    assert [list(a) for (a,) in ours] == [
-        s["q"]["viterbi"]["actions"] for s in sentences
-    ]
+    best = [[s["q"]["viterbi"]["actions"]] for s in sentences]
+    assert all(map(torch.equal, beam.latents, reference.trees(best, "no_eos")))
 
 
 @both
