@@ -6,7 +6,6 @@ seconds of imports. ``CRASH_KILLS`` says how many each command gets.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -20,8 +19,6 @@ KILLS = int(os.environ.get("CRASH_KILLS", "2"))
 ENOUGH = 2
 """Kills that every command gets."""
 PRELOADED = [
-    "lm_eval.evaluator",
-    "lm_latent_eval.harness.wrappers.cot",
     "lm_latent_eval.distortion.catalog",
     "lm_latent_eval.models.recurrent_training",
     "lm_latent_eval.distortion.report.study",
@@ -33,40 +30,21 @@ PRELOADED = [
 ]
 
 
-def latent_eval(arguments: list[str]) -> None:
+def _run(arguments: list[str], log: Path) -> None:
     """Run ``lm-latent-eval``."""
     from lm_latent_eval.cli import main
 
-    os.cpu_count = lambda: 1  # threads of a study's job: its models are tiny
-    sys.exit(main(arguments))
-
-
-def latent_cot(arguments: list[str]) -> None:
-    """Think about questions under lm-eval.
-
-    Args:
-        arguments: Network, folder of tasks, and the folder of results.
-    """
-    from tests.harness.test_processes import think
-
-    network, tasks, folder = arguments
-    said = think(network, tasks, folder)
-    Path(folder, "said.json").write_text(json.dumps(said))
-
-
-def _run(run: Callable[[list[str]], None], arguments: list[str], log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
-    run(arguments)
+    os.cpu_count = lambda: 1  # threads of a study's job: its models are tiny
+    sys.exit(main(arguments))
 
 
 @dataclass(frozen=True)
 class Command:
     """A command that can be killed and repeated."""
 
-    run: Callable[[list[str]], None]
-    """``latent_eval`` or ``latent_cot``."""
     arguments: list[str]
     log: Path
     """File of what it prints."""
@@ -76,8 +54,7 @@ class Command:
     def start(self):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        given = self.run, self.arguments, self.log
-        process = context.Process(target=_run, args=given)
+        process = context.Process(target=_run, args=(self.arguments, self.log))
         process.start()
         return process
 

@@ -9,7 +9,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 
@@ -82,19 +80,6 @@ def test_train_and_load(folder, capsys, model):
     assert not [*folder.glob("*.training*")], "it has ended"
 
 
-def test_a_training_begins_anew_where_one_has_ended(folder, capsys):
-    """Here with the vocabulary of what it replaces."""
-    assert train(folder, "lstm", "again", *LSTM) == 0
-    words = ["--vocabulary", str(folder / "again")]
-    first = load_checkpoint(folder / "again").tokenizer.vocabulary
-    capsys.readouterr()
-    assert train(folder, "lstm", "again", *LSTM, *words, "--epochs", "1") == 0
-    shown = capsys.readouterr().err
-    assert "again holds a checkpoint: it is replaced at the end" in shown
-    assert "resuming" not in shown
-    assert load_checkpoint(folder / "again").tokenizer.vocabulary == first
-
-
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -117,9 +102,13 @@ def test_train_on_texts_that_are_cut_already(folder, tmp_path, capsys, model, op
     assert log_p(read, lines[0]).isfinite().all()
     capsys.readouterr()
     words = ["--vocabulary", str(tmp_path / model)]
-    assert train(tmp_path, model, "same", *cut, *options, *words) == 0
+    assert train(tmp_path, model, model, *cut, *options, *words) == 0
     said = capsys.readouterr().err
     assert "--min-count: no effect, the vocabulary is that of" in said
+    assert f"{model} holds a checkpoint: it is replaced at the end" in said
+    assert "resuming" not in said
+    again = load_checkpoint(tmp_path / model).tokenizer.vocabulary
+    assert again == read.tokenizer.vocabulary
 
 
 def test_the_package_is_a_command(capsys, monkeypatch):
@@ -242,13 +231,6 @@ def test_every_command_has_an_example_that_parses():
         assert tuple(words[: len(names)]) == names
         assert _parser().parse_args(words).run
         assert command.example in command.format_help()
-
-
-def test_help_of_options_is_that_of_the_table():
-    shown = " ".join(COMMANDS["estimate",].format_help().split())
-    for field in fields(ScoringOptions):
-        assert f"--{field.name.replace('_', '-')} " in shown
-    assert "%" not in shown and "``" not in shown
 
 
 def test_the_shell_completes(tmp_path):

@@ -79,7 +79,6 @@ def test_it_says_how_and_what(tmp_path, capsys):
     ("estimator", "meaning"),
     [
         ("is", "on average: more samples lower it"),
-        ("smc", "on average: more samples lower it"),
         ("beam", "more samples lower it, as a rule"),
         ("exact", "It is exact: nothing is drawn"),
     ],
@@ -87,7 +86,7 @@ def test_it_says_how_and_what(tmp_path, capsys):
 def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, meaning):
     names = ["token_perplexity", "corpus_token_perplexity"]
     names += ["certified_token_perplexity"]
-    error = 0.5 if estimator in ("is", "smc") else 0.0
+    error = 0.5 if estimator == "is" else 0.0
     values = {f"{name},none": 12.0 for name in names}
     values |= {f"{name}_stderr,none": error for name in names[:2]}
     text = explained(tmp_path, estimator, values)
@@ -112,7 +111,6 @@ def with_errors(unknown, error, over_texts=0.2):
     ("estimator", "values", "advised"),
     [
         ("is", with_errors(7, "N/A: 7 of 9 texts", "N/A"), "estimator=auto searches"),
-        ("smc", with_errors(7, "N/A: 7 of 9 texts", "N/A"), "estimator=auto searches"),
         ("beam", with_errors(9, "N/A: 9 of 9 texts", "N/A"), "adds what the beam left"),
         ("auto", with_errors(2, "N/A: 2 of 9 texts", "N/A"), "num_samples=400 would"),
         ("auto", with_errors(0, 0.1), "About num_samples=625 would make the Monte"),
@@ -144,23 +142,3 @@ def test_other_models_and_no_results(tmp_path, capsys):
     assert "results_2026.json holds no results of lm_eval" in line
     assert main(["explain", str(tmp_path / "nothing")]) == 2
     assert "--output_path" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("estimator", "how"),
-    [
-        ("exact", "nothing is drawn: log-likelihoods are exact"),
-        ("theirs:Own", "estimator theirs:Own"),
-    ],
-)
-def test_a_model_that_scores_strings_its_own_way(tmp_path, estimator, how):
-    config = {
-        "model": "latent",
-        "checkpoint_digest": "abc",
-        "latent_eval": {"estimator": estimator, "vocabulary": "257 tokens"},
-    }
-    write(tmp_path, config, {"t": {"token_perplexity,none": 3.0}})
-    said = explain(tmp_path)
-    assert f"checkpoint abc: {how}." in said
-    assert "257 tokens." in said and "token_perplexity = 3" in said
-    assert "None" not in said

@@ -13,7 +13,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,12 +20,7 @@ from hypothesis import strategies as st
 from lm_latent_eval.files import NoRoomError
 from lm_latent_eval.ledger import database, files
 from lm_latent_eval.ledger.database import Ledger, remove
-from lm_latent_eval.ledger.files import (
-    BusyError,
-    LinesFile,
-    StateFile,
-    only_writer,
-)
+from lm_latent_eval.ledger.files import BusyError, LinesFile, only_writer
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
 from tests.killing import KILLS
@@ -362,24 +356,6 @@ def test_other_tables_are_refused_before_they_do_anything(tmp_path, kind):
     refused(tmp_path, says)
 
 
-def test_a_ledger_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
-    """Another process of the run reads it as soon as it has its name."""
-    path, plain = ledger(tmp_path).path, os.fsync
-
-    def before_it_has_its_name(number):
-        assert not path.exists()
-        plain(number)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", before_it_has_its_name)
-    with pytest.raises(KeyboardInterrupt):
-        fill(tmp_path, 1)
-    assert not path.exists()
-    monkeypatch.undo()
-    fill(tmp_path, 2)
-    assert numbers_of(tmp_path) == [2]
-
-
 def test_what_a_removed_ledger_has_left_is_not_taken_for_the_new_one(
     tmp_path, monkeypatch
 ):
@@ -522,19 +498,3 @@ def test_a_line_that_was_edited_says_where(tmp_path):
             lines_file(tmp_path).read()
     path.write_text(f"{head}\n{sealed(head, written | {'n': 4})}\n")
     assert lines_file(tmp_path).read()[1] == {2: {"n": 4, "m": "inf"}}
-
-
-# -- states --------------------------------------------------------------------------
-
-
-def test_a_state_replaces_the_one_before(tmp_path):
-    state = StateFile(tmp_path / "deep" / "state.pt")
-    assert state.read() is None
-    for n in range(2):
-        state.write({"seed": 0}, {"epoch": n, "weights": torch.full((2,), float(n))})
-    settings, found = state.read()
-    assert settings == {"seed": 0} and found["epoch"] == 1
-    assert found["weights"].tolist() == [1.0, 1.0]
-    aside = state.set_aside()
-    assert state.read() is None
-    assert [*state.path.parent.iterdir()] == [aside]

@@ -15,8 +15,6 @@ import torch
 from torch import nn
 
 from lm_latent_eval.models.kglm.training import train_kglm
-from lm_latent_eval.models.learning import learn_orthography
-from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.training.options import KGLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
@@ -118,19 +116,6 @@ def test_parts_stop_alone(tmp_path):
     history = run.run(TRAIN, DEV)
     assert [("coin0" in e["dev"]) for e in history[:4]] == [True, True, True, False]
     assert "coin1" in history[3]["dev"]
-
-
-def test_randomness_is_the_seed(tmp_path):
-    runs = [
-        trainer(tmp_path / str(i), replace(OPTIONS, seed=seed))
-        for i, seed in enumerate((0, 0, 1))
-    ]
-    for run in runs:
-        run.run(TRAIN, DEV)
-        torch.rand(3)
-    first, again, other = map(weights, runs)
-    assert same(again, first)
-    assert not same(other, first)
 
 
 # -- interruption -------------------------------------------------------------------
@@ -249,6 +234,7 @@ def test_options_that_cannot_train_are_refused():
 
 
 def test_a_model_resumes_and_leaves_nothing_else_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the spelling's
     data = tiny_models.annotated(40)
     options = Options(epochs=2, batch_size=8, learning_rate=0.01)
     build = {"min_count": 2, "size": SIZE, "options": options}
@@ -274,14 +260,3 @@ def test_a_model_resumes_and_leaves_nothing_else_behind(tmp_path, monkeypatch):
     names = {path.name for path in (tmp_path / "cut").iterdir()}
     assert {name for name in names if "train" in name or name.startswith(".")} == set()
     assert not list(tmp_path.glob("cut.*")), "nor beside this one, now"
-
-
-TEXTS = ["The fox saw a plum.", "A plum fell, and the fox ran."]
-
-
-def test_training_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tokenizer = WordTokenizer.train(TEXTS, min_count=1)
-    found = learn_orthography(TEXTS, tokenizer, options=Options(epochs=1))
-    assert found.spelling.alphabet, "premise: it was trained"
-    assert not [*tmp_path.glob("*training*")]

@@ -25,9 +25,9 @@ KGLM_FACTORS = (
 )
 
 
-def read(source: Path, name: str) -> Any:
+def read(source: Path, name: str, **options: Any) -> Any:
     """Read a file of golden numbers."""
-    return json.loads((source / f"{name}.json").read_text())
+    return json.loads((source / f"{name}.json").read_text(), **options)
 
 
 def write(path: Path, content: Any, end: str = "\n") -> None:
@@ -264,16 +264,12 @@ def rnng(source: Path) -> None:
         ]
         return found | kept(sentence, ("exact", "exact_logp_only"))
 
-    def rounded(value: Any) -> Any:
-        if isinstance(value, float):
-            return round(value, 12)
-        if isinstance(value, dict):
-            return {key: rounded(v) for key, v in value.items()}
-        return [rounded(v) for v in value] if isinstance(value, list) else value
+    def rounded(number: str) -> float:
+        return round(float(number), 12)
 
     for model in "ABC":
-        sentences = read(source / model, "golden")["sentences"]
-        write(HERE / "rnng" / f"{model}.json", [rounded(extract(s)) for s in sentences])
+        found = read(source / model, "golden", parse_float=rounded)
+        write(HERE / "rnng" / f"{model}.json", [*map(extract, found["sentences"])])
         weights = source / model / "weights.safetensors"
         shutil.copyfile(weights, HERE / "rnng" / f"{model}.safetensors")
 
