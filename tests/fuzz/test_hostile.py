@@ -246,7 +246,7 @@ def _tensors(file: Path, rng: random.Random) -> str:
         about = opened.metadata() or {}
     if about and rng.random() < 0.2:
         name = rng.choice(sorted(about))
-        about[name] = rng.choice(("", "1", "a\nb", "{", '{"shape": 3}'))
+        about[name] = rng.choice(("", "1", "a\nb", "{", "[" * 3000, '{"shape": 3}'))
         save_file(tensors, file, about)
         return f"{name} = {about[name]!r:.80}"
     name, kind = rng.choice(sorted(tensors)), rng.choice([*TENSORS])
