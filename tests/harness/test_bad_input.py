@@ -108,6 +108,17 @@ def test_lm_eval_still_passes_a_number_on_where_nobody_asks():
     assert passed_on("--batch_size", "1") == "1"
 
 
+def test_words_have_no_chat_template(tiny):
+    lm = LatentKGLM(pretrained=tiny, num_samples=3)
+    assert lm.chat_template(False) == ""
+    for ask in (
+        lambda: lm.chat_template(True),
+        lambda: lm.apply_chat_template([{"role": "user", "content": "Ada"}]),
+    ):
+        with pytest.raises(ValueError, match=r"latent_kglm.*plain texts.*Leave it out"):
+            ask()
+
+
 def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
     """lm-eval itself asks for its first GPU where its user names none."""
     with caplog.at_level(logging.INFO):
