@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.entitynlm import convert
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 from tests.allennlp_archive import files, write_directory, write_tar
@@ -87,15 +85,6 @@ def test_sentences_are_lines(tmp_path):
     wanted = [4, 5, END, START, 1, 6]
     for text in ("w4 w5\nw99 w6", "w4  w5 \n\n w99 w6", "w4 w5 \n @@START@@ w99 w6"):
         assert tokenizer(text).ids == wanted
-
-
-def test_without_trained_proposals_p_proposes(tmp_path):
-    model = convert(write_directory(tmp_path / "p", archive("B")), tmp_path / "out")
-    assert model.proposal_names == ["adapted", "prior"]
-    batch = reference.batch([2, 4, 5, 3])
-    q = model.proposal()
-    chains = Chains(*(torch.zeros(1, 1, 3, dtype=torch.long) for _ in range(2)))
-    assert q.log_prob(q.encode(batch), chains).isfinite().all()
 
 
 def damaged(old: bytes, new: bytes):

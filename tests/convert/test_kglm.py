@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import pickle
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.kglm import convert, read_aliases, split_alias
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END
 from tests import kglm_reference as reference
 from tests.allennlp_archive import files, write_directory, write_tar
@@ -27,7 +26,6 @@ from tests.kglm_archives import (
     word,
     written,
 )
-from tests.tiny_checkpoint import rolling
 
 
 @pytest.mark.parametrize("name", "ABC")
@@ -97,20 +95,6 @@ def test_every_case_scores_as_before(golden, tmp_path, name):
     assert finite > 5, "premise: most cases are possible walks"
 
 
-@pytest.mark.parametrize("which", ["peeking", "nonpeeking"])
-def test_a_proposal_reads_what_its_reader_did(tmp_path, which):
-    contents = files(*golden_archive("A", proposal=True, offset=which == "nonpeeking"))
-    convert(
-        write_directory(tmp_path / "a", files(*golden_archive("A"))),
-        tmp_path / "out",
-        proposals=[write_tar(tmp_path / "q.tar.gz", contents)],
-        **knowledge(tmp_path),
-    )
-    model = load_checkpoint(tmp_path / "out").model
-    assert model.config.proposals == [which]
-    assert model.proposal_names == ["adapted", which, "prior"]
-
-
 # -- words --------------------------------------------------------------------------
 
 
@@ -134,46 +118,20 @@ def test_names_are_cut_into_words(tmp_path):
     ):
         name = words.replace(" | ", " ").replace("|", "")
         assert split_alias(name) == [word.strip() for word in words.split("|")]
-    names = {"Q1": ["a cable-stayed one", ["as", "it is"]], "Q2": {"b", "a"}, "Q3": []}
+    one, both = ["a cable-stayed one", ["as", "it is"]], {"b", ("a", "c")}
+    names = {"Q1": one, "Q2": both, "Q3": []}
     (tmp_path / "alias.pkl").write_bytes(pickle.dumps(names))
     assert read_aliases(tmp_path / "alias.pkl") == {
         "Q1": [["a", "cable", "-", "stayed", "one"], ["as", "it is"]],
-        "Q2": [["a"], ["b"]],
+        "Q2": [["a", "c"], ["b"]],
         "Q3": [],
     }
 
 
-# -- end to end ---------------------------------------------------------------------
+# -- files --------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
-def test_the_command_and_the_harness_without_a_proposal(tmp_path, capsys):
-    arguments = written(tmp_path, "acl2020")
-    command = ["convert", "kglm", "--output", str(tmp_path / "out")]
-    for name, path in arguments.items():
-        command += [f"--{name.replace('_', '-')}", str(path)]
-    assert main(command) == 0
-    assert capsys.readouterr().out == (
-        f"wrote {tmp_path / 'out'}: 20 words to utter, 46 more to copy; "
-        "1464 nodes, 1814 edges; proposals: adapted, prior\n"
-    )
-    from lm_latent_eval.harness.backends import LatentKGLM
-
-    lm = LatentKGLM(pretrained=str(tmp_path / "out"), num_samples=200, batch_size=2)
-    info = lm.get_model_info()["latent_eval"]
-    assert info["proposal"] == "adapted"
-    assert info["mass"] == "sub-normalised"
-    # The scorer puts START before a text and END after it.
-    texts = [" ".join(unmarked(case["tokens"])) for case in published()["cases"]]
-    answers = lm.loglikelihood_rolling(rolling(*texts))
-    for answer, case in zip(answers, published()["cases"], strict=True):
-        assert answer.estimate.num_tokens == len(case["tokens"]) - 1
-        assert math.isfinite(answer)
-        # The annotated walk is one of the many that are summed.
-        assert answer > case["p"]["penalized_logp_clean"]
-
-
-def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch):
+def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch, capsys):
     arguments = written(tmp_path, "acl2020")
     archive, graph, aliases = arguments.values()
     with pytest.raises(ValueError, match=r"knowledge_graph_path in config\.json is"):
@@ -186,20 +144,28 @@ def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch):
     named = Path(config["dataset_reader"]["alias_database_path"])
     named.write_bytes(pickle.dumps(json.loads(aliases.read_text())))
     convert(archive, tmp_path / "out")
-    convert(output=tmp_path / "same", **arguments)
-    assert (
-        load_checkpoint(tmp_path / "out").digest
-        == load_checkpoint(tmp_path / "same").digest
+    command = ["convert", "kglm", "--output", str(tmp_path / "same")]
+    for name, path in arguments.items():
+        command += [f"--{name.replace('_', '-')}", str(path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == (
+        f"wrote {tmp_path / 'same'}: 20 words to utter, 46 more to copy; "
+        "1464 nodes, 1814 edges; proposals: adapted, prior\n"
     )
+    same = load_checkpoint(tmp_path / "same")
+    assert load_checkpoint(tmp_path / "out").digest == same.digest
+    assert same.model.normalization is Normalization.BELOW_ONE
 
 
-def test_a_final_newline_may_be_missing_or_not(golden, tmp_path):
-    contents = files(*golden_archive("B"))
-    for name in contents:
-        if name.startswith("vocabulary/"):
-            assert not contents[name].endswith(b"\n"), "premise"
-            contents = contents | {name: contents[name] + b"\n"}
-    archive = write_tar(tmp_path / "a", contents)
+def test_an_archive_may_be_written_in_other_ways(golden, tmp_path):
+    """Names begin with a dot, lines end at the end of a file, and there is more."""
+    contents = {}
+    for name, content in files(*golden_archive("B")).items():
+        end = b"\n" if name.startswith("vocabulary/") else b""
+        assert not (end and content.endswith(end)), "premise"
+        contents[f"./{name}"] = content + end
+    contents |= {"./training_config.json": b"{", "./fta/x": b"", "./log/a.txt": b""}
+    archive = write_tar(tmp_path / "a.tar", contents)
     convert(archive, tmp_path / "out", **knowledge(tmp_path))
     ours = load_checkpoint(tmp_path / "out")
     assert ours.tokenizer.tokenizer.get_vocab() == (

@@ -109,28 +109,6 @@ def spoiled(value: Any) -> Iterator[Any]:
                 yield from (value | {key: other} for other in spoiled(part))
 
 
-def refused(read, folder: Path, good, bad, message: str) -> None:
-    path = write(folder, good, bad)
-    with pytest.raises(ValueError, match=rf"train\.jsonl, line 3: not a{message}"):
-        read(path)
-
-
-def test_a_bad_line_is_named(tmp_path):
-    at_random = [*spoiled({**ADA, "text": SPACED})]
-    assert len(at_random) > 50
-    for line in (
-        *at_random,
-        *({**ADA, "mentions": [mention(*span)]} for span in ((0, 13), (-2, 1), (2, 2))),
-        {**ADA, "mentions": [mention(0, 2), mention(1, 3)]},
-        {**ADA, "mentions": [mention(0, 2, form="nam")]},
-        {**ADA, "text": "Ada Lovelace met nobody."},
-        {**ADA, "triples": [["Ada", "knew"]]},
-        *('{"tokens": ["cut"', '{"tokens": ' + "[" * 100_000),
-        json.dumps(ADA)[:-1] + ', "triples": []}',
-    ):
-        refused(read_annotated, tmp_path, ADA, line, "n annotated text")
-
-
 @pytest.mark.parametrize("read", [read_annotated, read_linked])
 def test_a_file_without_texts_is_named(tmp_path, read):
     with pytest.raises(ValueError, match=r"train\.jsonl has no texts"):
@@ -337,21 +315,40 @@ def test_overlapping_mentions_are_cut():
         assert [(m["start"], m["end"]) for m in read] == kept
 
 
-def test_a_malformed_article_is_named(tmp_path):
-    first = ARTICLE["annotations"][1]
-    at_random = [*spoiled({**ARTICLE, "annotations": [first]})]
-    assert len(at_random) > 50
-    for line in (
-        *at_random,
-        {**ARTICLE, "tokens": ARTICLE["tokens"][1:]},
-        *(
-            {**ARTICLE, "annotations": [{**first, **changes}]}
-            for changes in (
-                *({"span": span} for span in ([0, 2], [2, 2], [2, 99], [2, 3, 4])),
-                {"relation": ["P1", "P2"]},
-            )
-        ),
-        *(json.dumps(ARTICLE)[:50], json.dumps(ARTICLE)[:-1] + ', "tokens": []}'),
-    ):
-        refused(read_linked, tmp_path, ARTICLE, line, " linked article")
-        refused(read_annotated, tmp_path, ARTICLE, line, "n annotated text")
+FIRST = ARTICLE["annotations"][1]
+BAD_TEXTS = [
+    *spoiled({**ADA, "text": SPACED}),
+    *({**ADA, "mentions": [mention(*span)]} for span in ((0, 13), (-2, 1), (2, 2))),
+    {**ADA, "mentions": [mention(0, 2), mention(1, 3)]},
+    {**ADA, "mentions": [mention(0, 2, form="nam")]},
+    {**ADA, "text": "Ada Lovelace met nobody."},
+    {**ADA, "triples": [["Ada", "knew"]]},
+    *('{"tokens": ["cut"', '{"tokens": ' + "[" * 100_000),
+    json.dumps(ADA)[:-1] + ', "triples": []}',
+]
+BAD_ARTICLES = [
+    *spoiled({**ARTICLE, "annotations": [FIRST]}),
+    {**ARTICLE, "tokens": ARTICLE["tokens"][1:]},
+    *(
+        {**ARTICLE, "annotations": [{**FIRST, "span": span}]}
+        for span in ([0, 2], [2, 2], [2, 99], [2, 3, 4])
+    ),
+    {**ARTICLE, "annotations": [{**FIRST, "relation": ["P1", "P2"]}]},
+    *(json.dumps(ARTICLE)[:50], json.dumps(ARTICLE)[:-1] + ', "tokens": []}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "lines", "said"),
+    [
+        (read_annotated, ADA, BAD_TEXTS, "n annotated text"),
+        (read_annotated, ARTICLE, BAD_ARTICLES, "n annotated text"),
+        (read_linked, ARTICLE, BAD_ARTICLES, " linked article"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, read, good, lines, said):
+    assert len(lines) > 60, "premise: spoiled in many ways"
+    for bad in lines:
+        path = write(tmp_path, good, bad)
+        with pytest.raises(ValueError, match=rf"train\.jsonl, line 3: not a{said}"):
+            read(path)

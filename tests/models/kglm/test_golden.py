@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.kglm.data import over_shortlist
 from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
@@ -39,13 +40,8 @@ def name(case: dict) -> str:  # type: ignore[type-arg]
 def encode(kglm: KGLM, case: dict, penalty: float = 0.0) -> Encoded:  # type: ignore[type-arg]
     """Encode a case, over its own shortlist of new entities if it has one."""
     encoded = kglm.encode(reference.batch(case["tokens"], penalty=penalty))
-    if case["shortlist"] is not None:
-        listed = torch.zeros(kglm.config.num_entities, dtype=torch.bool)
-        listed[case["shortlist"]] = True
-        listed[0] = False
-        walk = replace(encoded.walk, introducible=listed)
-        encoded = replace(encoded, walk=walk)
-    return encoded
+    shortlist = case["shortlist"]
+    return encoded if shortlist is None else over_shortlist(encoded, shortlist)
 
 
 def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]

@@ -182,16 +182,6 @@ def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
         assert abs(log_p.double().logsumexp(0).item()) < rounding
 
 
-def test_nobody_to_introduce():
-    scores = EntityScores(torch.ones(5, 4), torch.ones(30, 4))
-    nobody = NewEntities(
-        scores, large_graph.graph(30, 60), torch.zeros(30, dtype=torch.bool), None
-    )
-    assert not nobody.possible
-    assert (nobody.lift == 0).all()
-    assert (nobody.log_probs(torch.arange(5)) == -torch.inf).all()
-
-
 # -- the same numbers in groups -------------------------------------------------------
 
 
