@@ -155,24 +155,6 @@ def test_benchmarks_of_the_hub_are_read_back(tmp_path):
         hub.export_results([answers()], tmp_path)
 
 
-def test_a_model_card_gets_a_section_and_metadata(tmp_path):
-    path = tmp_path / "README.md"
-    hub.export_card([result()], path, "us/model")
-    card = ModelCard.load(path)
-    metrics = {r.metric_type: r.metric_value for r in card.data.eval_results}
-    assert metrics["bits_per_byte"] == numbers(result())["bits_per_byte"].value
-    assert "estimator=is, num_samples=100" in card.text
-    # A card that says more keeps it, and its section is replaced.
-    path.write_text(path.read_text().replace("# us/model", "# us/model\n\nOur words."))
-    hub.export_card([result("exact")], path, "us/model")
-    card = ModelCard.load(path)
-    assert "Our words." in card.text
-    assert card.text.count("## Likelihoods") == 1
-    assert "bound: exact" in card.text
-    assert "stochastic" not in card.text
-    assert len(card.data.eval_results) == len(metrics)
-
-
 RUN = {
     "run": {
         "model": "latent_kglm",
@@ -197,8 +179,10 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
     assert f"60 texts, digest {found.texts_digest}" in card.text
     for version in ("lm_latent_eval 0.1.0", "lm_eval 0.4.13", "torch 2.9.0"):
         assert version in card.text
+    assert "bits_per_byte" in {entry.metric_type for entry in card.data.eval_results}
     for entry in card.data.eval_results:
         number = numbers(found)[entry.metric_type]
+        assert entry.metric_value == number.value
         assert entry.metric_args["standard_error"] == number.stderr
         assert (
             entry.metric_args["monte_carlo_standard_error"] == number.monte_carlo_stderr
@@ -207,12 +191,20 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
         assert entry.dataset_args == expected
 
 
-def test_a_file_of_estimates_says_its_command(tmp_path):
-    settings = {"lm_eval": None, "date": None}
-    found = replace(result(**settings), task="estimate")
-    hub.export_card([found], tmp_path / "README.md", "us/model")
-    said = "lm-latent-eval estimate DIRECTORY --data TEXTS --estimator is"
-    assert said in (tmp_path / "README.md").read_text()
+def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
+    path = tmp_path / "README.md"
+    estimates = replace(result(lm_eval=None, date=None), task="estimate")
+    hub.export_card([estimates], path, "us/model")
+    before = ModelCard.load(path)
+    command = "lm-latent-eval estimate DIRECTORY --data TEXTS --estimator is"
+    assert command in before.text and "stochastic" in before.text
+    path.write_text(path.read_text().replace("# us/model", "# us/model\n\nOur words."))
+    hub.export_card([result("exact")], path, "us/model")
+    card = ModelCard.load(path)
+    assert "Our words." in card.text and card.text.count("## Likelihoods") == 1
+    assert "bound: exact" in card.text and "stochastic" not in card.text
+    assert command not in card.text
+    assert len(card.data.eval_results) == len(before.data.eval_results)
 
 
 @pytest.mark.parametrize("sha", ["", "0123abc"])
@@ -268,18 +260,19 @@ def test_what_is_not_known_is_not_exported(found, message):
         Statement.of(found)
 
 
-def test_from_the_command_line(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("every-eval-ever --model-id us/model", "needs --organization, which no res"),
+        (
+            "every-eval-ever --organization Us --relationship other --model-id model",
+            "expected developer/model",
+        ),
+        ("hf-eval-results", "no accuracy here"),
+    ],
+)
+def test_the_command_says_what_it_lacks(tmp_path, capsys, options, said):
     write(result(), tmp_path / "r.parquet")
     command = ["export", str(tmp_path / "r.parquet"), "--output", str(tmp_path / "out")]
-    archive = [*command, "--to", "every-eval-ever", "--model-id", "us/model"]
-    assert main(archive) == 2
-    assert "needs --organization, which no result says" in capsys.readouterr().err
-    who = ["--organization", "Us", "--relationship", "first_party"]
-    assert main([*archive, *who]) == 0
-    assert capsys.readouterr().out.count("wrote ") == 2
-    assert main([*archive[:-1], "model", *who]) == 2
-    assert "expected developer/model" in capsys.readouterr().err
-    card = [*command, "--to", "model-card", "--model-id", "us/model"]
-    card[card.index("--output") + 1] = str(tmp_path / "README.md")
-    assert main(card) == 0
-    assert main([*command, "--to", "hf-eval-results"]) == 2
+    assert main([*command, "--to", *options.split()]) == 2
+    assert said in capsys.readouterr().err

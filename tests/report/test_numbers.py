@@ -43,8 +43,6 @@ def test_they_are_those_of_the_run(scored, capsys):
     shown = capsys.readouterr().out
     assert f"{METRICS['word_perplexity'](items):.4f}" in shown
     assert "estimator=is num_samples=20" in shown
-    assert main(["explain", str(output)]) == 0
-    assert "word_perplexity = " in " ".join(capsys.readouterr().out.split())
     assert main(["recompute", str(output), "--format", "csv"]) == 0
     lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
     found = {line["metric"]: line for line in lines}

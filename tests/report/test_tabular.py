@@ -23,28 +23,21 @@ TABLE = Table(
 )
 
 
-def test_readers_get_rounded_numbers_and_the_notes():
-    assert rendered(TABLE, "text").splitlines() == [
+FORMS = {
+    "text": [
         "| model | K | bits | error |",
         "| --- | ---: | ---: | --- |",
         r"| a\|b_c | 1,000 | -1.235e-05 | -1 (-2 to 0.5) |",
         "| 50 % | 2 | ∞ |  |",
         "",
         "Two models.",
-    ]
-
-
-def test_programs_get_numbers_in_full_and_intervals_in_columns():
-    rows = list(csv.reader(rendered(TABLE, "csv").splitlines()))
-    assert rows == [
-        ["model", "K", "bits", "error", "error, lower", "error, upper"],
-        ["a|b_c", "1000", "-1.2345678e-05", "-1.0", "-2.0", "0.5"],
-        ["50 %", "2", "inf", "", "", ""],
-    ]
-
-
-def test_papers_get_booktabs_and_mathematics():
-    assert rendered(TABLE, "latex").splitlines() == [
+    ],
+    "csv": [
+        'model,K,bits,error,"error, lower","error, upper"',
+        "a|b_c,1000,-1.2345678e-05,-1.0,-2.0,0.5",
+        "50 %,2,inf,,,",
+    ],
+    "latex": [
         r"\begin{tabular}{lrrl}",
         r"\toprule",
         r"model & K & bits & error \\",
@@ -53,7 +46,13 @@ def test_papers_get_booktabs_and_mathematics():
         r"50 \% & 2 & $\infty$ &  \\",
         r"\bottomrule",
         r"\end{tabular}",
-    ]
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_by_hand(form):
+    assert rendered(TABLE, form).splitlines() == FORMS[form]
 
 
 HOSTILE = (
@@ -108,11 +107,7 @@ def test_numbers_and_signs_stay_what_they_are():
 
 def test_rows_may_lack_columns():
     table = Table.of([{"task": "a", "value": 1.0}, {"task": "b", "acc": 0.5}])
-    assert list(csv.reader(rendered(table, "csv").splitlines())) == [
-        ["task", "value", "acc"],
-        ["a", "1.0", ""],
-        ["b", "", "0.5"],
-    ]
+    assert rendered(table, "csv").split() == ["task,value,acc", "a,1.0,", "b,,0.5"]
     with pytest.raises(ValueError, match="no numbers for a table"):
         Table.of([])
 

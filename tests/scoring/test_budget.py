@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,22 +10,13 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.scoring import budget
-from lm_latent_eval.scoring.budget import Fixed, budget_of
 from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from tests.tiny_checkpoint import rolling
-
-
-@pytest.mark.parametrize(("number", "passes"), [(100, 3200), (7, 320)])
-def test_the_default_is_a_multiple_of_the_samples_asked_for(number, passes):
-    options = ScoringOptions.parse(num_samples=number)
-    chosen = budget_of(options, ("auto", "is"), steps=True)
-    assert chosen == Fixed(DiscreteFilter(passes))
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +160,15 @@ def test_all_estimates_have_to_fit_together(model, monkeypatch):
         model.log_likelihood([*TEXTS, "Ada"], num_samples=100)
 
 
-def interrupt_after(number: int, monkeypatch) -> None:
-    weigh = WholeTexts.draw
-
-    def interrupted(*arguments):
-        for n, found in enumerate(weigh(*arguments)):
-            if n == number:
-                raise KeyboardInterrupt
-            yield found
-
-    monkeypatch.setattr(WholeTexts, "draw", interrupted)
-
-
 @pytest.mark.parametrize("way", ["python", "harness"])
 def test_an_interruption_says_what_is_kept(model, text_file, monkeypatch, way):
-    interrupt_after(1, monkeypatch)
+    draw = WholeTexts.draw
+
+    def interrupted(*arguments):
+        yield next(draw(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WholeTexts, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt) as stop:
         ways(model, text_file)[way](10)
     (note,) = stop.value.__notes__
@@ -195,29 +177,3 @@ def test_an_interruption_says_what_is_kept(model, text_file, monkeypatch, way):
         "harness": "requests were answered; with --use_cache, the same command goes on",
     }
     assert note.startswith(f"interrupted: 1 of 2 {kept[way]}")
-
-
-def test_ctrl_c_ends_a_run_that_would_take_hours(kglm_directory, text_file):
-    text_file.write_text("the fox saw Ada " * 10 + "\n")
-    code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
-    command = ["estimate", str(kglm_directory), "--data", str(text_file)]
-    command += ["--num-samples", "300000"]
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *command],
-        stderr=subprocess.PIPE,
-        text=True,
-        # Who started the tests may have them ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as run:
-        assert run.stderr is not None
-        said = ""
-        # tqdm prints a traceback of its own if a bar is interrupted half made.
-        while "words/s" not in said.partition("Ctrl-C ends the run")[2]:
-            one = run.stderr.read(1)
-            assert one, said
-            said += one
-        run.send_signal(signal.SIGINT)
-        _, rest = run.communicate()
-    assert "interrupted" in rest, said + rest
-    assert "Traceback" not in rest
-    assert run.returncode == 130

@@ -76,18 +76,15 @@ def test_the_file_is_a_record_of_the_run(output, finished):
     assert not files.read_record(output).finished
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_another_run_is_refused(scored, output):
+    before = output.read_text()
+    for change, message in (
         ({"num_samples": 21}, "num_samples is 20 there and 21 here"),
         ({"unk": "closed"}, "unk is spelled there and closed here"),
         ({"texts": TEXTS[:2]}, "texts is .* there"),
-    ],
-)
-def test_another_run_is_refused(scored, output, change, message):
-    before = output.read_text()
-    with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
-        scored(output, **change)
+    ):
+        with pytest.raises(ValueError, match=f"{message}.*another path to start anew"):
+            scored(output, **change)
     assert output.read_text() == before
 
 
@@ -198,34 +195,13 @@ def test_only_a_regular_file_keeps_estimates(scored, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.fixture
-def estimate(spelled_directory, tmp_path, capsys):
-    """Return what the command prints of a file of texts."""
-
-    def estimate(name, content, *more):
-        (tmp_path / name).write_text(content)
-        command = ["estimate", str(spelled_directory), "--num-samples", "20", *more]
-        assert main([*command, "--data", str(tmp_path / name)]) == 0
-        return capsys.readouterr().out
-
-    return estimate
-
-
-def test_the_command_prints_every_rate(estimate, scored, tmp_path):
-    output = ["--output", str(tmp_path / "out.jsonl")]
-    printed = estimate("texts.txt", "\n".join(TEXTS) + "\n", *output)
-    items = scored(None)
-    tokens = sum(i.estimate.num_tokens for i in items)
-    total = sum(i.estimate.log_evidence for i in items)
-    num_bytes = sum(map(len, TEXTS))
-    assert f"4 texts, {tokens} predicted tokens, {num_bytes} bytes" in printed
-    rate = -total / num_bytes / math.log(2)
-    assert f"bits_per_byte {rate:.4f} ± " in " ".join(printed.split())
-    assert "num_samples=20 proposal=adapted" in printed
-
-
-def test_texts_without_a_byte_have_no_rate_per_byte(estimate):
-    printed = estimate("empty.jsonl", '{"text": ""}\n{"tokens": []}\n')
+def test_texts_without_a_byte_have_no_rate_per_byte(
+    spelled_directory, tmp_path, capsys
+):
+    data = tmp_path / "empty.jsonl"
+    data.write_text('{"text": ""}\n{"tokens": []}\n')
+    assert main(["estimate", str(spelled_directory), "--data", str(data)]) == 0
+    printed = capsys.readouterr().out
     assert "2 texts, 2 predicted tokens, 0 bytes" in printed
     assert f"{'bits_per_byte':36}refused: no bytes ± N/A" in printed
     assert "token_perplexity" in printed
@@ -234,35 +210,11 @@ def test_texts_without_a_byte_have_no_rate_per_byte(estimate):
 # -- records hold all that a run's numbers are made of ---------------------------------
 
 
-WEIGHTS = (0.25, 0.75, 0.5)
-
-
-def answer(index=0, weights=WEIGHTS, pilot=0, **more):
-    log_w = torch.tensor(weights, dtype=torch.float64).log()
+def answer(index=0, **more):
+    log_w = torch.tensor([0.25, 0.75, 0.5], dtype=torch.float64).log()
     estimate = Estimate.from_log_weights(log_w, num_tokens=4)
-    spent = pilot + len(weights)
-    found = Answer(index, estimate, f"0/{index}", evaluations=spent).about("aé b")
+    found = Answer(index, estimate, f"0/{index}", evaluations=3).about("aé b")
     return replace(found, **{"text": f"{index:x}"} | more)
-
-
-def write(path, *answers):
-    records.write(path, "a task", {"seed": 3}, [row_of(each) for each in answers])
-
-
-def test_what_is_written_is_read(tmp_path):
-    asked = answer(1, weights=(0.5,), pilot=7, accuracy=0.5, is_greedy=True)
-    answers = [answer(0), asked]
-    write(tmp_path / "r.parquet", *answers)
-    [again] = records.read(tmp_path / "r.parquet")
-    assert (again.task, again.answers) == ("a task", answers)
-    assert again.settings["seed"] == 3
-    assert again.settings["texts"] == again.texts_digest
-    assert asked.evaluations == 1 + 7
-    assert "log_weights" in pq.read_schema(tmp_path / "r.parquet").names
-    without = answer().without_weights()
-    write(tmp_path / "without", without)
-    assert "log_weights" not in pq.read_schema(tmp_path / "without").names
-    assert records.read(tmp_path / "without")[0].answers == [without]
 
 
 def test_a_text_s_estimate_follows_from_its_sufficient_terms():
@@ -318,7 +270,7 @@ def test_what_is_no_record_of_this_version_is_refused(tmp_path, monkeypatch):
     finished, killed = tmp_path / "r.parquet", tmp_path / f"r{records.UNFINISHED}"
     with monkeypatch.context() as patched:
         patched.setattr(records, "FORMAT", records.FORMAT - 1)
-        write(finished, answer())
+        records.write(finished, "a task", {"seed": 3}, [row_of(answer())])
         with records.journal(killed, {"seed": 3}) as add:
             add("a", answer())
     for path in (finished, killed):

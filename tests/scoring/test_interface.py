@@ -1,4 +1,4 @@
-"""The Python interface: options that are told, errors, texts without support."""
+"""The Python interface: options, errors, texts without support, the hub."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ import logging
 import math
 import pickle
 import re
+import shutil
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-import torch
+from huggingface_hub import HfApi, ModelCard
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
+from lm_latent_eval.report.export import hub
 from lm_latent_eval.scoring import files, interface, likelihoods
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.files import Opening
 from lm_latent_eval.scoring.interface import scorer_of
-from lm_latent_eval.scoring.options import parse_device
+from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.records import Record, answer_of
 from tests.missing_support import miss
+from tests.report.test_export import result
 from tests.rounding import agree
-
-
-def test_devices_that_are_there_are_taken(monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [str(parse_device(name)) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
-    assert not caplog.text
-    assert str(parse_device("cuda:2")) == "cpu"
-    assert "device=cuda:2 is not there; using the CPU" in caplog.text
-
-
-DEMO_TEXT = "She studied in the town."
-
 
 EXACT = {"num_samples": 9, "temperature": 2, "unk": "closed"}
 BEAM = {"estimator": "beam", "num_samples": 3}
@@ -69,25 +62,15 @@ def test_options_that_move_nothing_are_told(
     options = {name: options[name] for name in options if name not in batches}
     interface._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
-        scorer_of(checkpoint, options, quiet=True, **how)
+        for _ in range(2):  # and each is told once
+            scorer_of(checkpoint, options, quiet=True, **how)
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == len(said)
     for line, wanted in zip(found, said, strict=True):
         assert re.match(wanted, line)
 
 
-def test_a_warning_comes_once(caplog):
-    interface._warn.cache_clear()
-    model = lm_latent_eval.load(CHECKPOINT)
-    for _ in range(2):
-        model.log_likelihood([DEMO_TEXT], estimator="beam", num_samples=2, seed=3)
-    assert [r.getMessage()[:4] for r in caplog.records] == ["seed"]
-
-
 # -- what is asked ---------------------------------------------------------------------
-
-
-ASKED = ["Ada saw the fox .", "the fox", "Bo"]
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +97,11 @@ def test_equal_contexts_are_read_once(opened, monkeypatch):
     assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"num_samples": 0}, ValueError, "num_samples=0: expected a whole number"),
-        ({"texts": "the fox"}, TypeError, "expected a list of strings"),
-        ({"contexts": ["a"]}, ValueError, "3 texts, but 1 contexts"),
-    ],
-)
-def test_what_is_impossible_says_so(opened, settings, error, message):
-    texts = settings.pop("texts", ASKED)
-    with pytest.raises(error, match=message):
-        opened.log_likelihood(texts, **settings)
+def test_what_is_impossible_says_so(opened):
+    with pytest.raises(TypeError, match="expected a list of strings"):
+        opened.log_likelihood("the fox")
+    with pytest.raises(ValueError, match="2 texts, but 1 contexts"):
+        opened.log_likelihood(["the fox", "Bo"], contexts=["a"])
 
 
 # -- texts without support: the others are kept, and the error comes last --------------
@@ -133,11 +109,6 @@ def test_what_is_impossible_says_so(opened, settings, error, message):
 
 TEXTS = ["the fox", "Ada saw the fox .", "a zebra", "Bo saw Ada", "Ada"]
 OTHERS = [0, 2, 4]
-
-
-@pytest.fixture
-def missing(monkeypatch):
-    miss(monkeypatch)
 
 
 def test_the_other_texts_keep_their_estimates(opened, monkeypatch):
@@ -155,8 +126,10 @@ def test_the_other_texts_keep_their_estimates(opened, monkeypatch):
     assert "Likewise text/3" in str(again)
 
 
-@pytest.mark.usefixtures("missing")
-def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys):
+def test_the_command_keeps_and_shows_the_others(
+    kglm_directory, tmp_path, capsys, monkeypatch
+):
+    miss(monkeypatch)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     output = tmp_path / "out.jsonl"
     command = [
@@ -176,8 +149,8 @@ def test_the_command_keeps_and_shows_the_others(kglm_directory, tmp_path, capsys
     assert all(math.isfinite(a.estimate.log_evidence) for a in record.answers)
 
 
-@pytest.mark.usefixtures("missing")
-def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
+def test_a_worker_keeps_the_others_of_its_block(kglm_directory, monkeypatch):
+    miss(monkeypatch)
     options = {"estimator": "is", "num_samples": 9}
     worker = files._Worker(Opening(str(kglm_directory), options, device="cpu"))
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
@@ -186,3 +159,80 @@ def test_a_worker_keeps_the_others_of_its_block(kglm_directory):
     err = files.missing(Record("estimate", {"num_texts": 5}, answers, False))
     assert err.names == {1: "text/1", 3: "text/3"}
     assert [answer.index for answer in err.answers] == OTHERS
+
+
+# -- what is sent to the hub is a checkpoint with a card, and loads as the one here ----
+
+
+@pytest.fixture
+def directory(spelled_directory, tmp_path):
+    return shutil.copytree(spelled_directory, tmp_path / "there")
+
+
+@pytest.fixture
+def repositories(monkeypatch):
+    """The hub: name -> file -> content."""
+    sent: dict[str, dict[str, bytes]] = {}
+
+    def create(self, repo_id, *, private, exist_ok):
+        sent.setdefault(repo_id, {})
+        return SimpleNamespace(repo_id=repo_id)
+
+    def commit(self, repo_id, operations, *, commit_message, revision, create_pr):
+        assert "by lm-latent-eval" in commit_message
+        for operation in operations:
+            with operation.as_file() as file:
+                sent[repo_id][operation.path_in_repo] = file.read()
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit")
+
+    monkeypatch.setattr(HfApi, "create_repo", create)
+    monkeypatch.setattr(HfApi, "create_commit", commit)
+    return sent
+
+
+def test_what_is_sent_can_be_loaded(directory, repositories, tmp_path):
+    model = lm_latent_eval.load(directory, device="cpu")
+    (directory / "notes.txt").write_text("not ours to send")
+    url = model.push_to_hub("me/kglm")
+    assert url == "https://hub/me/kglm/commit"
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    for name, content in repositories["me/kglm"].items():
+        (fetched / name).write_bytes(content)
+    assert not (fetched / "notes.txt").exists()
+    again = lm_latent_eval.load(fetched, device="cpu")
+    assert again.checkpoint.digest == model.checkpoint.digest
+    how = {"texts": TEXTS, "num_samples": 5, "batch_size": 1}
+    assert again.log_likelihood(**how) == model.log_likelihood(**how)
+
+
+def test_the_card_says_how_and_what(directory, repositories):
+    model = lm_latent_eval.load(directory, device="cpu")
+    model.push_to_hub("me/kglm")
+    text = repositories["me/kglm"][CARD].decode()
+    command = (
+        "lm_eval --model latent_kglm --model_args pretrained=me/kglm,estimator=auto"
+    )
+    assert command in text
+    assert "Estimator: `auto`" in text
+    assert model.checkpoint.digest in text
+    assert "| bits_per_byte |" not in text, "nobody knows"
+    # Numbers, and what people wrote, stay in it; what is said of use is said once.
+    (directory / CARD).write_text(text.replace("# me/kglm", "# me/kglm\n\nOur words."))
+    hub.export_card([result()], directory / CARD, "me/kglm")
+    model.push_to_hub("me/other")
+    card = ModelCard(repositories["me/other"][CARD].decode())
+    assert "Our words." in card.text
+    assert "| t | bits_per_byte |" in card.text and card.data.eval_results
+    assert card.text.count("## How it is scored") == 1
+    assert "pretrained=me/other" in card.text
+
+
+def test_what_is_no_checkpoint_is_not_sent(directory, repositories):
+    model = lm_latent_eval.load(directory, device="cpu")
+    (directory / "tokenizer.json").write_text("{}")
+    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+        model.push_to_hub("me/kglm")
+    with pytest.raises(ValueError, match=r"load\(DIR\)\.push_to_hub"):
+        model.checkpoint.model.push_to_hub("me/kglm")
+    assert not repositories

@@ -1,4 +1,7 @@
-"""Long texts: a kill loses a piece at most, and a bar shows how far one has got."""
+"""Work: long texts are read in pieces, each token once, and none pads another.
+
+A kill loses a piece at most, and a bar shows how far a text has got.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,20 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.ledger import checkpoints
 from lm_latent_eval.ledger.checkpoints import Checkpoints, contents, made_of
+from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.modeling import KGLM
+from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.scoring import budget, evaluation, files
 from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.testing.case import keys
-from tests.test_laws import TINY_MODELS
+from lm_latent_eval.text.words import END
+from tests.test_laws import TINY_MODELS, written
 from tests.tiny_checkpoint import conditional, rolling
 
 PIECE, NUM_PIECES = 4, 5
@@ -82,20 +90,24 @@ MOST_READINGS = 5
 """Of a token, in one weighing of a text: a filter's beams, pilot and two passes."""
 
 
+@pytest.fixture
+def checkpoint(request, options):
+    name = "lstm" if options is EXACT else "kglm"
+    return load(request.getfixturevalue(f"{name}_directory"), device="cpu").checkpoint
+
+
 @pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, ROUNDS, EXACT], ids=str)
 def test_a_killed_text_goes_on_after_its_last_piece(
-    request, tmp_path, monkeypatch, options, share
+    checkpoint, tmp_path, monkeypatch, options, share
 ):
     if options is ROUNDS:
         monkeypatch.setattr(importance, "ROWS", 4)  # latents at a time
-    name, kind = ("lstm", LSTMLanguageModel) if options is EXACT else ("kglm", KGLM)
-    checkpoint = load(request.getfixturevalue(f"{name}_directory"), device="cpu")
-    reads = Reads(monkeypatch, kind)
+    reads = Reads(monkeypatch, LSTMLanguageModel if options is EXACT else KGLM)
     output, folder = tmp_path / "out.jsonl", tmp_path / f"out.jsonl{files.PIECES}"
 
     def run(output=output):
-        scorer = Scorer(checkpoint.checkpoint, ScoringOptions(**options), quiet=True)
+        scorer = Scorer(checkpoint, ScoringOptions(**options), quiet=True)
         [answer] = files.score_file(scorer, [TEXT], output)
         return answer.estimate
 
@@ -229,9 +241,9 @@ def test_what_is_kept_is_data(tmp_path):
 
 @pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, EXACT], ids=str)
 def test_a_bar_moves_within_a_text_and_ends_where_it_says(
-    request, monkeypatch, options
+    checkpoint, monkeypatch, options
 ):
-    seen, bars = [], []
+    seen = []
 
     class Bar(tqdm):
         def update(self, n=1):
@@ -239,16 +251,95 @@ def test_a_bar_moves_within_a_text_and_ends_where_it_says(
             seen.append((self.n, self.total))
 
     def bar(self, total, unit):
-        bars.append(Bar(total=total, unit=unit, disable=True))
-        return bars[-1]
+        return Bar(total=total, unit=unit, disable=True)
 
     monkeypatch.setattr(Evaluation, "bar", bar)
-    name = "lstm" if options is EXACT else "kglm"
-    directory = request.getfixturevalue(f"{name}_directory")
-    checkpoint = load(directory, device="cpu").checkpoint
     scorer = Scorer(checkpoint, ScoringOptions(**options), quiet=True)
     files.score_file(scorer, [TEXT, "the fox"], None)
     assert len({n for n, _ in seen}) >= NUM_PIECES
     assert all(n <= total for n, total in seen)
     assert [*seen] == sorted(seen)
-    assert bars[-1].n == bars[-1].total > 0
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+# -- no text pays for the padding of another -------------------------------------------
+
+
+TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
+
+
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size):
+    loaded, batches = load(lstm_directory, device="cpu").checkpoint, []
+    collate = Evaluation.collate
+    monkeypatch.setattr(
+        Evaluation,
+        "collate",
+        lambda *args, **kw: batches.append(collate(*args, **kw)) or batches[-1],
+    )
+    queries = [Query(n, str(n), text) for n, text in enumerate(TEXTS)]
+
+    def found(size):
+        some = Scorer(loaded, ScoringOptions(), batch_size=size, quiet=True)
+        answers = {a.index: a.estimate for a in some.score_texts(queries)}
+        return [answers[n].log_evidence for n in range(len(TEXTS))]
+
+    together = found(batch_size)
+    for batch in batches:
+        padded = batch.targets.numel() - int(batch.length.sum())
+        assert padded <= batch.length.sum() + PIECE * len(batch.length)
+    assert 1 < len(batches) < len(TEXTS) / 2
+    assert together == pytest.approx(found(1), rel=1e-12)
+
+
+# -- generation reads each token once: counted work, never seconds ---------------------
+
+
+CONTEXT, WRITTEN = "the the", 8
+OWN_NETWORK = {"entitynlm": "nonpeeking", "kglm": "nonpeeking", "lrlm": "posterior"}
+"""A proposal that does not read with p's network, but for that of LRLM, whose exact sum
+needs none."""
+LAYERS = {
+    "entitynlm": lambda model: model.generative.trunk.rnn,
+    "kglm": lambda model: model.generative.trunk.rnn,
+    "lrlm": lambda model: model.trunk,
+    "lstm": lambda model: model.rnn,
+    "rnn": lambda model: model.rnn,
+}
+"""What reads the text for p."""
+READ_ONCE = [
+    (name, estimator)
+    for name in LAYERS
+    for estimator in (("exact",) if name == "lrlm" else ("is", "beam", "smc", "exact"))
+    if estimator in TINY_MODELS[name].build().estimators
+]
+
+
+@pytest.mark.parametrize(("name", "estimator"), READ_ONCE)
+def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
+    """Those of the context, the one before it, and those that are written."""
+    found = load_checkpoint(written(name, tmp_path))
+    given = {"proposal": OWN_NETWORK.get(name), "num_samples": 10}
+    chosen = ScoringOptions.parse(estimator=estimator, **given)
+    scorer = Scorer(found, chosen, quiet=True)
+    layers, model = LAYERS[name](found.model), type(found.model)
+    places, predictions = [], []
+    forward, next_token = RecurrentStack.forward, model.next_token
+
+    def reading(self, value, *args):
+        if self is layers:
+            places.append(value.shape[1])
+        return forward(self, value, *args)
+
+    def predicting(self, *args):
+        predictions.append(args)
+        log_p = next_token(self, *args)
+        log_p[:, END] = -torch.inf  # so that it goes on
+        return log_p
+
+    monkeypatch.setattr(RecurrentStack, "forward", reading)
+    monkeypatch.setattr(model, "next_token", predicting)
+    how = GenerationOptions.parse({"max_gen_toks": WRITTEN})
+    list(scorer.generate([(Query(0, "text", "", CONTEXT), how)]))
+    assert len(predictions) == WRITTEN, "premise"
+    assert sum(places) == len(CONTEXT.split()) + len(predictions)

@@ -1,17 +1,26 @@
-"""Whatever scores strings: networks, directories, models of ours, functions."""
+"""Whatever scores strings, and their parts: networks, models of ours, functions."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
+from lm_latent_eval.cli import main
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.scoring.string_scorers import string_scorer
-from tests import tiny_causal
+from lm_latent_eval.report.compare import analysis, compare
+from lm_latent_eval.scoring.files import score
+from lm_latent_eval.scoring.interface import open_model, scorer_of
+from lm_latent_eval.scoring.spans import Spans, align, of_words, words
+from lm_latent_eval.scoring.string_scorers import causal_record, string_scorer
+from tests import tiny_causal, tiny_checkpoint
+from tests.tiny_causal import of_bytes
 
 TEXTS = ["abba", "aabab", "b", "bbbbbbbb", "aab"]
 
@@ -26,7 +35,7 @@ def causal_lm():
 # -- causal LMs ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 16])
+@pytest.mark.parametrize("batch_size", [2, 16])
 def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
     model, tokenizer = causal_lm
 
@@ -71,24 +80,22 @@ def test_latent_lm_by_directory_and_as_an_object():
     model = lm_latent_eval.load(CHECKPOINT)
     expected = model.log_likelihood(texts, num_samples=20)
 
-    for given in (CHECKPOINT, model):
-        found = string_scorer(given, num_samples=20).score(texts)
+    for scored in (CHECKPOINT, model):
+        found = string_scorer(scored, num_samples=20).score(texts)
         assert found.log_p.tolist() == [each.log_evidence for each in expected]
         assert found.stderr.tolist() == [each.stderr for each in expected]
 
 
-def test_functions_and_scorers():
-    def scorer(texts):
-        return [-1.0 * len(text) for text in texts]
+def letters(texts):
+    return [-1.0 * len(text) for text in texts]
 
-    found = string_scorer(scorer)
+
+def test_a_function_is_a_scorer_and_what_is_none_says_so(tmp_path):
+    found = string_scorer(letters)
     assert found.score(["a", "plum"]).log_p.tolist() == [-1, -4]
     assert string_scorer(found) is found
     with pytest.raises(TypeError, match="no settings; got num_samples"):
-        string_scorer(scorer, num_samples=3)
-
-
-def test_what_is_no_scorer(tmp_path):
+        string_scorer(letters, num_samples=3)
     with pytest.raises(TypeError, match="scorer must be a function"):
         string_scorer(3)
     with pytest.raises(ValueError, match="holds no model"):
@@ -121,3 +128,105 @@ ONE = {"levels": [0.1], "replicates": 1}
 def test_copies_that_cannot_be_scored(texts, scores, how, error, message):
     with pytest.raises(error, match=message):
         score_copies(texts, lambda _: scores, **how)
+
+
+# -- parts of texts: they add up, and two models' compare where both end ---------------
+
+
+PHRASES = [
+    "Ada saw the fox .",
+    "Bo saw Ada .",
+    "the fox saw Bo .",
+    "Bo saw the fox .",
+]
+
+
+@given(st.text("ab \n", min_size=1))
+def test_words_make_the_text(text):
+    parts = [text[a:b] for a, b in words(text)]
+    assert "".join(parts) == text
+    assert all(len(part.split()) <= 1 for part in parts)
+
+
+@given(st.data(), st.integers(1, 9))
+def test_aligned_parts_have_all_of_the_difference(data, size):
+    def drawn():
+        ends = sorted({*data.draw(st.sets(st.integers(1, size))), size})
+        return Spans(ends, [float(e) for e in ends], [0.5] * len(ends))
+
+    a, b = drawn(), drawn()
+    found = align(a, b)
+    assert [each.start for each in found] == [0, *(e.end for e in found[:-1])]
+    assert {each.end for each in found} == {*a.ends} & {*b.ends}
+    assert sum(e.nats for e in found) == pytest.approx(sum(a.nats) - sum(b.nats))
+    squares = 0.25 * (len(a.ends) + len(b.ends))
+    assert sum(e.draws_stderr**2 for e in found) == pytest.approx(squares)
+
+
+@pytest.fixture(scope="module")
+def folders(spelled_directory, tmp_path_factory):
+    """A model with latents, an LSTM and a network of bytes, all of strings."""
+    folder, writing = tmp_path_factory.mktemp("spans"), tiny_checkpoint.orthography()
+    lstm = tiny_checkpoint.write(folder / "l", tiny_checkpoint.lstm(), writing)
+    return {"k": spelled_directory, "l": lstm, "g": of_bytes(folder / "g")}
+
+
+def test_words_of_an_exact_model_make_its_likelihood(folders):
+    """All but the end of the text, which whole texts are charged for."""
+    scorer = scorer_of(open_model(folders["l"]), {}, quiet=True)
+    wholes = score(scorer, PHRASES).answers
+    longer = score(scorer, [f"{text} Ada" for text in PHRASES]).answers
+    ends = of_words(scorer, [f"{text} Ada" for text in PHRASES])
+    for whole, spans, more, text in zip(
+        wholes, of_words(scorer, PHRASES), longer, PHRASES, strict=True
+    ):
+        taken = sum(spans.nats)
+        assert spans.ends[-1] == len(text)
+        assert 0 < -whole.estimate.log_evidence - taken < 10, "the end is the rest"
+        assert taken < -more.estimate.log_evidence
+        assert spans.draws_stderr == (0.0,) * len(spans.ends)
+    for spans, again in zip(of_words(scorer, PHRASES), ends, strict=True):
+        assert again.nats[: len(spans.nats)] == pytest.approx(spans.nats, abs=1e-5)
+
+
+def test_tokens_make_the_likelihood_of_a_causal_network(folders):
+    record = causal_record(folders["g"], ["Ada saw é .", "Bo"])
+    for answer in record.answers:
+        document = record.documents[answer.index]
+        assert document.spans.ends[-1] == answer.bytes
+        total = -sum(document.spans.nats)
+        assert total == pytest.approx(answer.estimate.log_evidence)
+
+
+def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(PHRASES))
+    sides = [str(folders[name]) for name in "kg"]
+    options = ["--data", str(data), "--words", "--num-samples", "9"]
+    page = tmp_path / "page.html"
+    assert main(["compare", *sides, *options, "--page", str(page)]) == 0
+    span = r'class="[ab]" style="--s: [\d.]+" title="[^"]+ bits">'
+    coloured = re.findall(span, page.read_text())
+    assert len(coloured) >= 2, "words, coloured by the side that predicts them better"
+    shown = capsys.readouterr().out
+    assert "names (2):" in shown
+    assert "Half of A - B is in" in shown
+    one = causal_record(folders["g"], PHRASES)
+    scorer = scorer_of(open_model(folders["l"]), {}, quiet=True)
+    other = score(scorer, PHRASES)
+    documents = {
+        n: type(one.documents[n])(text, spans=spans)
+        for n, (text, spans) in enumerate(
+            zip(PHRASES, of_words(scorer, PHRASES), strict=True)
+        )
+    }
+    other = type(other)(other.task, other.settings, other.answers, True, documents)
+    [found] = compare({"A": [[one]], "B": [[other]]})
+    kinds = analysis.kinds(found)
+    assert {kind.name for kind in kinds} >= {"names", "punctuation", "ends of texts"}
+    total = sum(kind.difference.value for kind in kinds)
+    assert total == pytest.approx(found.difference.value)
+    for part in found.parts:
+        assert "".join(text for text, _ in analysis.words_of(part)) == part.text
+        taken = sum(span.nats for _, span in analysis.words_of(part) if span)
+        assert taken == pytest.approx(sum(each.nats for each in part.spans))

@@ -113,17 +113,6 @@ def test_the_parts_cost_what_the_whole_does(spelled):
         assert costs == pytest.approx(sum(reading.log_unknown[words:]))
 
 
-def test_contexts_are_shared_by_name_and_words(documents):
-    def given(name, context, text="x"):
-        [part] = documents.continuation(Query(0, name, text, context))
-        return part.given
-
-    assert given("q", "the fox ") == given("q", "the fox ", "y")
-    assert given("q", "the fox ") != given("r", "the fox ")
-    assert given("q", "the fox ") != given("q", "the ")
-    assert given("q", "") == given("r", ""), "nothing is drawn for it"
-
-
 def test_what_is_given_is_no_part_of_the_text():
     words = reader(tiny_checkpoint.tokenizer(), "closed")
     cutter = Cutter(words, conditional_on="the question")

@@ -14,9 +14,9 @@ from matplotlib.image import imread
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.study.claims import StudyColumn, claims, read_columns
+from lm_latent_eval.study.claims import StudyColumn, claims
 from lm_latent_eval.study.figures import _all_near, _looks, kernel_density, ridges
-from lm_latent_eval.study.rows import read, write
+from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.tables import as_markdown
 
 TEXTS = (
@@ -155,18 +155,6 @@ def test_a_report_runs_no_model_and_gives_the_same_files(folder, tmp_path, capsy
     assert re.findall(r"^% (\w+)$", shown, re.M) == tables
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["--output", "x"], "needs --pretrained and --data"),
-        (["--output", "x", "--report", "nowhere"], "not the settings of a study"),
-    ],
-)
-def test_mistakes_are_one_line(command, message, capsys):
-    assert main(["study", *command]) == 2
-    assert message in capsys.readouterr().err
-
-
 # -- claims on made-up rows ----------------------------------------------------------
 
 
@@ -215,68 +203,63 @@ SETTINGS = {
 }
 
 
-def column(curves, beams) -> StudyColumn:
-    return StudyColumn(SETTINGS, rows(curves, beams), "peeking")
+CLAIMS = {
+    "they hold": (
+        {
+            ("peeking", 1.0): [90, 60, 50],
+            ("peeking", 2.0): [95, 61, 45],
+            ("nonpeeking", 1.0): [99, 80, 70],
+        },
+        {1: 80.0, 100: 55.0},
+        (
+            "all 3 curves of the first k samples do",
+            "3 of 3 times; the corpus level is 2 to 2 times",
+            "τ = 2 is best (45), τ = 1 gives 50",
+            "yes (50; nonpeeking 70)",
+            "k = 100 gives 55, 100 samples 50 (the beam loses "
+            f"{10 * math.log(55 / 50):.3g} nats",
+        ),
+    ),
+    "they fail": (
+        {
+            ("peeking", 1.0): [90, 60, 66],
+            ("peeking", 2.0): [95, 61, math.inf],
+            ("nonpeeking", 1.0): [99, 80, 40],
+        },
+        {100: 33.0},
+        (
+            "2 of 3 curves of the first k samples do, at every step (the largest "
+            "rise: 10 %, m, peeking",
+            "2 of 2 times",
+            "τ = 1 is best (66)",
+            "no (66; nonpeeking 40)",
+            "the beam gains",
+        ),
+    ),
+    "one curve": (
+        {("peeking", 1.0): [90, 60, 50]},
+        {},
+        ("all 1 curves", "1 of 1 times", *["m, peeking: not tested."] * 3),
+    ),
+    "nothing but infinities": (
+        dict.fromkeys([("peeking", 1.0), ("nonpeeking", 1.0)], [math.inf] * 3),
+        {10: math.inf},
+        (*["not tested"] * 3, "no (inf; nonpeeking inf)", "k = 10 gives inf"),
+    ),
+}
 
 
-def test_claims_that_hold():
-    falling = {
-        ("peeking", 1.0): [90, 60, 50],
-        ("peeking", 2.0): [95, 61, 45],
-        ("nonpeeking", 1.0): [99, 80, 70],
-    }
-    a, b, c, d, e = claims([column(falling, {1: 80.0, 100: 55.0})])
-    assert "all 3 curves of the first k samples do" in a
-    assert "3 of 3 times; the corpus level is 2 to 2 times" in b
-    assert "τ = 2 is best (45), τ = 1 gives 50" in c
-    assert "yes (50; nonpeeking 70)" in d
-    nats = 10 * math.log(55 / 50)
-    assert f"k = 100 gives 55, 100 samples 50 (the beam loses {nats:.3g} nats" in e
-
-
-def test_curves_that_two_columns_share_count_once(folder):
-    [smoothing, peeking] = read_columns(folder / "out")
-    assert len(smoothing.curves) == len(peeking.curves) == 6, (
-        "premise: three are shared"
-    )
-    _, b, *_ = claims([smoothing, peeking])
-    assert " of 9 times" in b
-
-
-def test_claims_that_fail():
-    rising = {
-        ("peeking", 1.0): [90, 60, 66],
-        ("peeking", 2.0): [95, 61, math.inf],
-        ("nonpeeking", 1.0): [99, 80, 40],
-    }
-    a, _, c, d, e = claims([column(rising, {100: 33.0})])
-    assert "2 of 3 curves" in a and "the largest rise: 10 %, m, peeking" in a
-    assert "τ = 1 is best (66)" in c
-    assert "no (66; nonpeeking 40)" in d
-    assert "the beam gains" in e
-    assert "∞" in as_markdown([column(rising, {})])
-
-
-def test_claims_without_numbers_are_not_tested():
+@pytest.mark.parametrize("case", CLAIMS)
+def test_claims_say_what_decides_them(case):
+    curves, beams, expected = CLAIMS[case]
+    column = StudyColumn(SETTINGS, rows(curves, beams), "peeking")
+    found = [*claims([column])]
+    for claim, said in zip(found, expected, strict=True):
+        assert said in claim
+    assert [*claims([column, column])][:2] == found[:2], "shared curves count once"
+    endless = any(math.inf in values for values in curves.values())
+    assert ("∞" in as_markdown([column])) is endless
     assert all("not tested" in claim for claim in claims([]))
-    one = {("peeking", 1.0): [90, 60, 50]}
-    a, b, c, d, e = claims([column(one, {})])
-    assert "all 1 curves" in a and "1 of 1 times" in b
-    assert all(claim.endswith("m, peeking: not tested.") for claim in (c, d, e))
-
-
-def test_claims_of_nothing_but_infinities(tmp_path):
-    """As rows come back from their file."""
-    endless = dict.fromkeys([("peeking", 1.0), ("nonpeeking", 1.0)], [math.inf] * 3)
-    made = rows(endless, {10: math.inf})
-    spelled = {math.inf: "inf", -math.inf: "-inf"}
-    written = [{k: spelled.get(v, v) for k, v in row.items()} for row in made]
-    write(tmp_path / "rows.jsonl", written)
-    found = read(tmp_path / "rows.jsonl")
-    assert found == made
-    text = as_markdown([StudyColumn(SETTINGS, found, "peeking")])
-    assert "∞" in text
-    assert text.count("not tested") == 3, "levels, monotonicity and temperatures"
 
 
 def test_density_is_a_density():
@@ -295,15 +278,22 @@ def test_rows_of_something_else_are_refused(tmp_path):
             read(tmp_path / "rows.jsonl")
 
 
-def test_models_without_latents_are_refused_at_once(lstm_directory, tmp_path, capsys):
-    data = tmp_path / "texts.txt"
+MISTAKES = {
+    "": "needs --pretrained and --data",
+    "--report nowhere": "not the settings of a study",
+    "--pretrained {lstm} --data {data}": "lstm has no latents",
+    "--pretrained {lstm} --data {data} --limit 0": "limit=0: expected a whole number",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistakes_are_refused_at_once(lstm_directory, tmp_path, capsys, command):
+    data, output = tmp_path / "texts.txt", tmp_path / "out"
     data.write_text("the fox .\n", encoding="utf-8")
-    command = ["study", "--pretrained", str(lstm_directory), "--data", str(data)]
-    assert main([*command, "--output", str(tmp_path / "out")]) == 2
-    assert "lstm has no latents" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert main([*command, "--output", str(tmp_path / "out"), "--limit", "0"]) == 2
-    assert "limit=0: expected a whole number" in capsys.readouterr().err
+    given = command.format(lstm=lstm_directory, data=data).split()
+    assert main(["study", "--output", str(output), *given]) == 2
+    assert MISTAKES[command] in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, capsys):

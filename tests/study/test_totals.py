@@ -16,14 +16,9 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr,
 )
-from lm_latent_eval.study import rows, totals
+from lm_latent_eval.study import rows
 from lm_latent_eval.study.plan import StudySetting
-from lm_latent_eval.study.totals import (
-    FEWEST_REPLICATES,
-    RECOMBINED,
-    DrawnRows,
-    Totals,
-)
+from lm_latent_eval.study.totals import FEWEST_REPLICATES, RECOMBINED, DrawnRows, Totals
 
 TEXTS, SAMPLES = 9, 60
 SETTING = StudySetting("is", "prior", 1.0, SAMPLES)
@@ -94,6 +89,8 @@ def test_a_recombination_takes_one_replicate_of_each_text(log_w):
     chi_square = ((counts - RECOMBINED / 36).square() / (RECOMBINED / 36)).sum()
     assert counts.min() > 0
     assert chi_square < 35 + 5 * math.sqrt(70)
+    assert SAMPLES // 20 < FEWEST_REPLICATES <= SAMPLES // 10, "premise"
+    assert len(summed([two], sizes=(20,)).instance[20].recombined) == 0
 
 
 @pytest.mark.parametrize("count", [5, 12])
@@ -115,13 +112,6 @@ def test_fresh_estimates_are_where_they_are_predicted(count):
         inside += int(low <= fresh <= high)
     error = math.sqrt(0.95 * 0.05 / trials)
     assert abs(inside / trials - 0.95) < 4 * error
-
-
-def test_too_few_replicates_are_not_recombined(some):
-    found = summed([some], sizes=(10, 20))
-    assert SAMPLES // 20 < FEWEST_REPLICATES <= SAMPLES // 10, "premise"
-    assert len(found.instance[10].recombined) == RECOMBINED
-    assert len(found.instance[20].recombined) == 0
 
 
 def test_rows_say_what_the_estimators_say(some, log_w):
@@ -161,12 +151,3 @@ def test_what_was_missed_is_infinite_and_is_written(some, log_w, tmp_path):
     assert {row["perplexity"] for row in made} == {"inf"}
     rows.write(tmp_path / "rows.jsonl", made)
     assert rows.read(tmp_path / "rows.jsonl")[0]["perplexity"] == math.inf
-
-
-def test_no_tokens_no_perplexity():
-    with pytest.raises(ValueError, match="no token is predicted"):
-        Totals(3, (3,), 0).perplexity(-1.0)
-
-
-def test_the_grid_holds_the_replicate():
-    assert totals.Totals.of_samples(60, 30, 0).sizes == (1, 2, 5, 10, 20, 30, 50, 60)
