@@ -43,16 +43,6 @@ def test_what_is_written_is_read(tmp_path):
         replace(expected, stderr=torch.zeros(1))
 
 
-def test_a_folder_of_something_else(tmp_path):
-    with pytest.raises(ValueError, match="is not the settings of a scores"):
-        ScoresFolder.open(tmp_path)
-    ScoresFolder.fill(tmp_path / "a", ABOUT, rows, quiet=True)
-    with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
-        ScoresFolder.fill(tmp_path / "a", ABOUT | {"first": 6}, rows, quiet=True)
-    with pytest.raises(ValueError, match="is not the settings of a trajectory"):
-        Trajectory.open(tmp_path)
-
-
 def test_epochs(tmp_path):
     trajectory = Trajectory.begin(tmp_path, range(5, 9), 100, model="m")
     with pytest.raises(ValueError, match="has no epochs"):
