@@ -17,6 +17,7 @@ from lm_latent_eval.distortion.report import (
     draw_latent,
     draw_lengths,
     draw_map,
+    draw_temperatures,
     draw_training,
 )
 from lm_latent_eval.distortion.report.curves import (
@@ -184,6 +185,13 @@ def test_densities_are_shares_of_the_sequences_per_nat():
         assert heights.tolist() == pytest.approx(counts.tolist(), rel=1e-6)
 
 
+def test_equal_log_probabilities_have_a_density():
+    ax = axes()
+    plot_densities(ax, {1.0: torch.full((12,), -3.0)}, {1.0: "r"})
+    heights, edges, _ = ax.patches[0].get_data()
+    assert (heights * (edges[1:] - edges[:-1])).sum() == pytest.approx(1)
+
+
 # Maps
 
 
@@ -283,7 +291,7 @@ def test_histograms_share_their_range_and_their_counts():
 # Files
 
 
-PERFECT = ErrorTrajectory.of(TRUE, TRUE[None], 1)
+PERFECT = ErrorTrajectory.of(TRUE, TRUE.expand(3, -1).clone(), 2)
 ONE = JointHistogram.of(torch.tensor([-2.0]), torch.tensor([-2.0]), num_bins=1)
 EXAMPLES = [("(1) rare", "a $5 loaf " * 30), ("(2)", "b")]
 INFINITY = "impossible in the language alone"
@@ -300,8 +308,10 @@ FIGURES = {
         lambda path: draw_training(path, [("test", trajectory(40))], 1, title="One"),
         ("epoch", "mean estimation error (nats)", "least validation loss", "One"),
     ),
-    "amount, one epoch": (
-        lambda path: draw_amount(path, [("a", PERFECT, 500)]),
+    "amount, of one epoch and of a model without errors": (
+        lambda path: draw_amount(
+            path, [("a", trajectory(1, 1), 500), ("b", PERFECT, 9)]
+        ),
         ("sequences seen",),
     ),
     "a map with impossible sequences": (
@@ -349,6 +359,12 @@ def test_figures_say_what_they_show(tmp_path, kind):
 def test_nothing_is_drawn_of_nothing(tmp_path):
     for message, draw in (
         ("needs an error curve", lambda path: draw_latent(path, {}, curve())),
+        (
+            r"temperature 0\.7",
+            lambda path: draw_temperatures(
+                path, {0.7: torch.tensor([-1.0, -torch.inf])}, {0.7: curve()}
+            ),
+        ),
         ("needs an error trajectory", lambda path: draw_training(path, [], None)),
         ("needs the errors of a model", lambda path: draw_lengths(path, [])),
         ("no sequences", lambda path: draw_map(path, ErrorMap(1.0))),

@@ -164,6 +164,9 @@ def test_the_command(scores, tmp_path, capsys):
     command = ["distort", "measure", "errors", "--output", out]
     assert main([*command, f"A={scores}"]) == 0
     assert "| A | 400 |" in capsys.readouterr().out
+    assert main([*command, f"A={scores}", "--format", "csv"]) == 0
+    kept = (tmp_path / "out" / "errors.csv").read_text("utf-8")
+    assert kept == capsys.readouterr().out
     for folders, message in (
         ([str(scores)], "expected NAME=DIR"),
         ([f"A={scores}", f"A={scores}"], "A names two folders"),
