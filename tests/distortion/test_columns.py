@@ -27,47 +27,20 @@ def rows(indices: range, rows_each: int = 2) -> Columns:
     )
 
 
-def same(found: Columns, expected: Columns) -> bool:
-    return all(
-        getattr(found, each.name).equal(getattr(expected, each.name))
-        and getattr(found, each.name).dtype == getattr(expected, each.name).dtype
-        for each in fields(Columns)
-    )
-
-
 def test_what_is_written_is_read(tmp_path):
     ScoresFolder.fill(tmp_path, ABOUT, rows, at_once=2, quiet=True)
     scores = ScoresFolder.open(tmp_path)
     expected = rows(range(5, 12))
-    assert same(scores.columns(), expected)
-    assert same(Columns.cat([*scores.batches()]), expected)
+    for found in (scores.columns(), Columns.cat([*scores.batches()])):
+        for each in fields(Columns):
+            one, other = getattr(found, each.name), getattr(expected, each.name)
+            assert one.equal(other)
+            assert one.dtype == other.dtype
     assert [len(batch) for batch in scores.batches()] == [4, 2, 4, 2, 2]
     assert expected.impossible.nonzero()[:, 0].tolist() == [2, 3]
-    assert same(expected[expected.index == 7], rows(range(7, 8)))
-
-
-def test_a_shard_without_its_last_rows_is_noticed(tmp_path):
-    ScoresFolder.fill(tmp_path, ABOUT, rows, quiet=True)
-    path = tmp_path / "shards" / "00002.arrow"
-    (shard,) = [s for s in ScoresFolder.open(tmp_path).shards() if s.path == path]
-    shard.write([rows(range(11, 12))[torch.tensor([0])].batch()])
-    with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
-        ScoresFolder.open(tmp_path)
-
-
-def test_unequal_lengths():
+    assert expected[expected.index == 7].true_log_p.tolist() == [-7, -7.25]
     with pytest.raises(ValueError, match=r"differ in length.*'stderr': 1"):
-        replace(rows(range(3)), stderr=torch.zeros(1))
-
-
-def test_a_folder_of_something_else(tmp_path):
-    with pytest.raises(ValueError, match="is not the settings of a scores"):
-        ScoresFolder.open(tmp_path)
-    ScoresFolder.fill(tmp_path / "a", ABOUT, rows, quiet=True)
-    with pytest.raises(ValueError, match=r"of another scores \(first is 5 there and 6"):
-        ScoresFolder.fill(tmp_path / "a", ABOUT | {"first": 6}, rows, quiet=True)
-    with pytest.raises(ValueError, match="is not the settings of a trajectory"):
-        Trajectory.open(tmp_path)
+        replace(expected, stderr=torch.zeros(1))
 
 
 def test_epochs(tmp_path):

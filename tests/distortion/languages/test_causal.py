@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
@@ -44,17 +43,6 @@ def test_probabilities_are_float64_whatever_the_model():
     assert total.item() == pytest.approx(steps.sum().item(), rel=1e-14)
 
 
-def test_a_saved_language_has_its_tokenizer_and_the_end_that_is_asked_for(tmp_path):
-    gpt2().save_pretrained(tmp_path / "words")
-    word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
-    language = load_language(tmp_path / "words", end_id=3, device="cpu")
-    assert (language.begin_id, language.end_id) == (0, 3)
-    (tmp_path / "saved").mkdir()
-    language.save(tmp_path / "saved")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert tokenizer.decode([2, 3, 1]) == "a b </s>"
-
-
 def test_settings_tell_languages_apart():
     other = gpt2()
     with torch.no_grad():
@@ -75,7 +63,6 @@ def test_bad_input(tmp_path):
         ((0.0, 0, 1), "temperature=0.0: expected more than 0"),
         ((1.0, 4, 1), r"begin_id=4: expected an id of 0 .. 3"),
         ((1.0, 0, -1), "end_id=-1"),
-        ((1.0, 0, 1, None, "x", 0), "batch_size=0"),
     ):
         with pytest.raises(ValueError, match=message):
             CausalLanguage(gpt2(), *arguments)
@@ -92,9 +79,7 @@ def test_bad_input(tmp_path):
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None
     model.save_pretrained(tmp_path / "endless")
-    with pytest.raises(
-        ValueError, match=r"no one eos_token_id \(configuration: None, tokenizer: None"
-    ):
+    with pytest.raises(ValueError, match=r"configuration: None, tokenizer: None"):
         load_language(tmp_path / "endless")
     gpt2().save_pretrained(tmp_path / "two")
     tokenizer = word_tokenizer(["a", "b"])
@@ -102,6 +87,8 @@ def test_bad_input(tmp_path):
     tokenizer.save_pretrained(tmp_path / "two")
     with pytest.raises(ValueError, match=r"\(configuration: 1, tokenizer: 2\): say"):
         load_language(tmp_path / "two")
+    language = load_language(tmp_path / "two", end_id=3, device="cpu")
+    assert (language.begin_id, language.end_id) == (0, 3)
     with torch.no_grad():
         model.lm_head.weight[0] = torch.nan
     with pytest.raises(ValueError, match="no probabilities"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,8 @@ from transformers import AutoTokenizer
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.language import Sample, write_description
-from tests.distortion.languages.tiny import AMBIGUOUS, causal, gpt2, pcfg
+from lm_latent_eval.distortion.languages.language import Sample
+from tests.distortion.languages.tiny import causal, gpt2, pcfg
 
 SIZE = {"num_sequences": 25, "shard_size": 10, "max_length": 4, "quiet": True}
 
@@ -123,23 +122,6 @@ def test_impossible_draws_are_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="sequence 3 was drawn, but its log-prob"):
         draw(Wrong(pcfg(), 0), tmp_path)
-
-
-def test_command_line(tmp_path, capsys):
-    language, output = str(tmp_path / "mine.json"), str(tmp_path / "corpus")
-    write_description(AMBIGUOUS, tmp_path / "mine.json")
-    sample = ["distort", "sample", "--output", output, "--num-sequences", "30"]
-    assert main([*sample, "--language", language, "--max-length", "20"]) == 0
-    assert capsys.readouterr().out == f"wrote {output}\n"
-    rows = Corpus.open(tmp_path / "corpus").dataset()
-    assert json.loads((tmp_path / "corpus/language.json").read_text()) == json.loads(
-        (tmp_path / "mine.json").read_text()
-    )
-    tokenizer = AutoTokenizer.from_pretrained(output)
-    text = tokenizer.decode(rows[0]["ids"], skip_special_tokens=True)
-    assert tokenizer(text).input_ids == [i for i in rows[0]["ids"] if i != 1]
-    assert main([*sample, "--language", "agreement", "--max-length", "20"]) == 2
-    assert "of another corpus" in capsys.readouterr().err
 
 
 def test_command_line_of_a_causal_lm(tmp_path):

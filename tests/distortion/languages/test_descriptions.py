@@ -8,33 +8,27 @@ import torch
 from lm_latent_eval.distortion.catalog import examples, load_language
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 
-WRONG_RULES = {
-    "S -> S S, A and the like": (
+WRONG_RULES = (
+    (
         {"S": {"S S": 0.6, "a": 0.4}},
         "infinite: each rewriting leaves 1.2 symbols .* those of S$",
     ),
-    "through another": (
-        {"S": {"A": 1}, "A": {"B B": 0.7, "a": 0.3}, "B": {"A": 1}},
-        "those of A, B",
-    ),
-    "total": ({"S": {"a": 0.5, "b": 0.4}}, "rules of S: the probabilities total 0.9,"),
-    "negative": ({"S": {"a": 1.5, "b": -0.5}}, "'a' has the probability 1.5"),
-    "text": ({"S": {"a": "1"}}, "'a' has '1'; expected a probability"),
-    "none": ({"S": {}}, "rules of S: expected names and their probabilities"),
-    "unknown": ({"S": {"a NP": 1}}, "S -> a NP: NP is neither a symbol with rules nor"),
-    "unreachable": (
-        {"S": {"a": 1}, "A": {"B": 1}, "B": {"a": 1}},
-        "nothing leads from S to A, B",
-    ),
-    "unproductive": (
+    ({"S": {"A": 1}, "A": {"B B": 0.7, "a": 0.3}, "B": {"A": 1}}, "those of A, B"),
+    ({"S": {"a": 0.5, "b": 0.4}}, "rules of S: the probabilities total 0.9,"),
+    ({"S": {"a": 1.5, "b": -0.5}}, "'a' has the probability 1.5"),
+    ({"S": {"a": "1"}}, "'a' has '1'; expected a probability"),
+    ({"S": {}}, "rules of S: expected names and their probabilities"),
+    ({"S": {"a NP": 1}}, "S -> a NP: NP is neither a symbol with rules nor"),
+    ({"S": {"a": 1}, "A": {"B": 1}, "B": {"a": 1}}, "nothing leads from S to A, B"),
+    (
         {"S": {"a": 0.9, "A": 0.1}, "A": {"B a": 1}, "B": {"A b": 1}},
         "no sequence of words comes from A, B",
     ),
-    "empty": ({"S": {"a": 0.5, " ": 0.5}}, "S is rewritten as nothing"),
-    "twice": ({"S": {"a b": 0.5, "a  b": 0.5}}, "S -> a  b stands there twice"),
-    "a word with rules": ({"S": {"a": 1}, "a": {"b": 1}}, "'a' is a word, and has"),
-    "no start": ({"T": {"a": 1}}, "'S' .the start. for one"),
-}
+    ({"S": {"a": 0.5, " ": 0.5}}, "S is rewritten as nothing"),
+    ({"S": {"a b": 0.5, "a  b": 0.5}}, "S -> a  b stands there twice"),
+    ({"S": {"a": 1}, "a": {"b": 1}}, "'a' is a word, and has"),
+    ({"T": {"a": 1}}, "'S' .the start. for one"),
+)
 WRONG_WORDS = (
     ([], "at least one word"),
     ("ab", "at least one word"),
@@ -48,7 +42,7 @@ WRONG_WORDS = (
 def test_a_wrong_grammar_is_told_what_is_wrong_with_it():
     grammar = {"kind": "pcfg", "start": "S", "words": ["a", "b"], "rules": {}}
     for changes, message in (
-        *(({"rules": rules}, message) for rules, message in WRONG_RULES.values()),
+        *(({"rules": rules}, message) for rules, message in WRONG_RULES),
         *(({"words": words}, message) for words, message in WRONG_WORDS),
     ):
         with pytest.raises(ValueError, match=message):

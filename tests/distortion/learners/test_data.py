@@ -18,32 +18,11 @@ from lm_latent_eval.distortion.learners.data import (
     open_data,
 )
 from tests.distortion.languages.tiny import regular
-from tests.distortion.learners.tiny import MAX_LENGTH, draw
+from tests.distortion.learners.tiny import draw
 
 
 def every(sequences) -> list[list[int]]:
     return [sequences[place].tolist() for place in range(len(sequences))]
-
-
-def test_corpus_is_read_as_it_was_drawn(tmp_path):
-    corpus = draw(tmp_path, 50, first=7)
-    sequences = CorpusData(corpus).sequences(3)
-    expected = regular().sample(0, range(7, 57), MAX_LENGTH).sequences
-    assert every(sequences) == expected
-    assert sequences.lengths.tolist() == [*map(len, expected)]
-
-
-def test_fresh_sequences_have_the_numbers_that_are_promised(tmp_path):
-    corpus = draw(tmp_path / "corpus", 3, first=5, seed=2)
-    data = FreshData(corpus, regular(), 20, tmp_path / "fresh", quiet=True)
-    for epoch in (0, 1, 4):
-        first = 5 + 20 * epoch
-        expected = regular().sample(2, range(first, first + 20), MAX_LENGTH).sequences
-        assert every(data.sequences(epoch)) == expected
-        assert [f.name for f in (tmp_path / "fresh").iterdir()] == [f"{epoch:05}"]
-    assert data.drawn(3) == (corpus, range(5, 65))
-    data.clear()
-    assert not (tmp_path / "fresh").exists()
 
 
 def test_sequences_of_training_are_nowhere_else(tmp_path):
@@ -88,24 +67,19 @@ def test_text_becomes_its_tokens_and_the_end(tmp_path, capsys):
 
 
 def test_what_is_no_data_is_refused(tmp_path):
-    text = tmp_path / "text.txt"
+    text, words = tmp_path / "text.txt", tmp_path / "words"
     text.write_text("a plum\n")
-    with pytest.raises(ValueError, match="is not a corpus: it has no settings"):
-        open_data(tmp_path)
-    with pytest.raises(ValueError, match="name the tokenizer"):
-        open_data(text)
-    with pytest.raises(ValueError, match="is not the directory of a tokenizer"):
-        open_data(text, tokenizer=tmp_path)
-    word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
-    with pytest.raises(ValueError, match="missing: no such corpus or text"):
-        open_data(tmp_path / "missing", tokenizer=tmp_path / "words")
-    with pytest.raises(ValueError, match="missing: no such file"):
-        TextData(tmp_path / "missing", TokenIds.read(tmp_path / "words"))
-    unknown = open_data(text, tokenizer=tmp_path / "words")
+    word_tokenizer(["a", "b"]).save_pretrained(words)
+    for path, tokenizer, message in (
+        (tmp_path, None, "is not a corpus: it has no settings"),
+        (text, None, "name the tokenizer"),
+        (text, tmp_path, "is not the directory of a tokenizer"),
+        (tmp_path / "missing", words, "missing: no such corpus or text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_data(path, tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"words cannot read .*text\.txt"):
-        unknown.sequences(0)
-    with pytest.raises(ValueError, match="max_length=0"):
-        TextData(text, TokenIds.read(tmp_path / "words"), 0)
+        open_data(text, tokenizer=words).sequences(0)
 
 
 def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):

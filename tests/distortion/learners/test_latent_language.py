@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from lm_latent_eval.distortion.learners.latent import (
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
 from tests import tiny_models
@@ -37,13 +37,16 @@ from tests.distortion.languages.test_laws import (  # noqa: F401
 from tests.distortion.languages.tiny import p_value, records
 from tests.distortion.learners.tiny import checkpoint as rnng
 from tests.distortion.learners.tiny import draw
-from tests.models.entitynlm.tiny import entitynlm
 from tests.models.rnng.reference import every_prefix
 
 
-def recurrent(name: str) -> Checkpoint:
-    model = getattr(tiny_models, name)(seed=3)
+def unlike(name: str, model: Any) -> Checkpoint:
+    """A checkpoint of a model that is no RNNG."""
     return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
+
+
+def recurrent(name: str) -> Checkpoint:
+    return unlike(name, getattr(tiny_models, name)(seed=3))
 
 
 CHECKPOINTS = {
@@ -97,20 +100,6 @@ def test_draws_are_from_the_marginal(monkeypatch):
     blind = given.model.proposal("prior")
     monkeypatch.setattr(given.model, "proposal", lambda _: blind)
     assert p_value(drawn(), expected) < 1e-6
-
-
-def test_every_step_has_random_numbers_of_its_own(monkeypatch):
-    seen, sample = [], WordByWord.sample
-
-    def watched(self, encoded, uniforms, num_samples):
-        seen.append(uniforms(0))
-        return sample(self, encoded, uniforms, num_samples)
-
-    monkeypatch.setattr(WordByWord, "sample", watched)
-    LatentLanguage(opinionated()).sample(0, range(5), 6)
-    numbers = torch.cat([each.flatten() for each in seen])
-    assert len(seen) == 6, "premise: somebody goes on to the last step"
-    assert len(numbers.unique()) == len(numbers)
 
 
 def test_log_p_sums_over_every_history():
@@ -170,33 +159,24 @@ def test_a_sequence_with_too_many_latents_is_refused():
 
 
 def test_models_that_are_no_languages():
-    tokenizer = tiny_models.tokenizer()
     kglm = tiny_models.kglm(tiny_models.full_graph())
-    for name, model, message in (
-        ("srnn", tiny_models.srnn(), r"do not \(unnormalised\)"),
-        ("kglm", kglm, "holds a kglm model, whose latents cannot be summed"),
-        ("entitynlm", entitynlm(), "holds a entitynlm model"),
+    for given, message in (
+        (unlike("srnn", tiny_models.srnn()), r"do not \(unnormalised\)"),
+        (unlike("kglm", kglm), "holds a kglm model, whose latents cannot be summed"),
+        (rnng(sentence_ends=False), r"do not \(no distribution over lengths\)"),
+        (rnng(never_uttered=[PADDING]), r"do not \(sub-normalised\)"),
+        (rnng(never_uttered=[PADDING, START, END]), "never utters the end of a text"),
     ):
         with pytest.raises(ValueError, match=message):
-            LatentLanguage(Checkpoint(name, model, tokenizer, Path("untrained")))
-    with pytest.raises(ValueError, match=r"do not \(no distribution over lengths\)"):
-        LatentLanguage(rnng(sentence_ends=False))
-    with pytest.raises(ValueError, match=r"do not \(sub-normalised\)"):
-        LatentLanguage(rnng(never_uttered=[PADDING]))
-    with pytest.raises(ValueError, match="never utters the end of a text"):
-        LatentLanguage(rnng(never_uttered=[PADDING, START, END]))
+            LatentLanguage(given)
     can = {name for name in MODELS if hasattr(model_class(name), "log_marginal")}
     assert can == {"rnng", "lstm", "rnn"}
 
 
-def test_words_and_settings_that_cannot_be():
-    given = rnng()
-    spaced = replace(given, words=exact_vocabulary(["grow", "New York"]))
+def test_a_word_of_two_words():
+    spaced = replace(rnng(), words=exact_vocabulary(["grow", "New York"]))
     with pytest.raises(ValueError, match=r"untrained: .*'New York' is not a str"):
         LatentLanguage(spaced)
-    for name in ("max_words", "batch_size"):
-        with pytest.raises(ValueError, match=f"{name}=0: expected at least 1"):
-            LatentLanguage(given, **{name: 0})
 
 
 def test_the_model_that_draws_a_corpus_makes_no_error_on_it(tmp_path):
@@ -215,21 +195,3 @@ def test_the_model_that_draws_a_corpus_makes_no_error_on_it(tmp_path):
     )
     expected = torch.tensor([row["log_p"] for row in whole], dtype=torch.float64)
     torch.testing.assert_close(scored.log_p, expected, rtol=0, atol=1e-10)
-
-
-def test_from_files(tmp_path):
-    given, directory = rnng(), tmp_path / "rnng"
-    checkpoints.save(given.model, given.tokenizer, directory, given.model.state_dict())
-    language = LatentLanguage.load(directory, max_words=6, batch_size=3)
-    some = records(language, 3)
-    torch.testing.assert_close(
-        language.log_p(some), LatentLanguage(given).log_p(some), rtol=0, atol=1e-12
-    )
-    assert language.settings() == {
-        "kind": "latent",
-        "model": "rnng",
-        "digest": checkpoints.load_checkpoint(directory).digest,
-        "dtype": "float64",
-    }
-    single = LatentLanguage.load(directory, dtype="float32")
-    assert single.settings()["dtype"] == "float32"

@@ -112,10 +112,3 @@ def test_random(corpus, tmp_path):
     expected = language_of(corpus).log_p(drawn)
     assert torch.allclose(found.true_log_p, expected, rtol=1e-12, atol=0)
     assert found.model_log_p.equal(Guess().score(drawn, range(25)).log_p)
-
-
-def test_numbers_below_one(corpus):
-    with pytest.raises(ValueError, match="num_edits=0: expected at least 1"):
-        Perturbed(corpus, language_of(corpus), num_edits=0)
-    with pytest.raises(ValueError, match="num_sequences=0: expected at least 1"):
-        Random(corpus, language_of(corpus), 0)

@@ -17,7 +17,6 @@ from lm_latent_eval.distortion.report import (
     draw_latent,
     draw_lengths,
     draw_map,
-    draw_productivity,
     draw_temperatures,
     draw_training,
 )
@@ -80,25 +79,84 @@ def trajectory(epochs=4, num_bins=5):
     return ErrorTrajectory.of(TRUE, TRUE * (1 + shrinking.square() / 10), num_bins)
 
 
-# By probability
+# Lines
 
 
-def test_curves_are_the_bins():
+def through(each):
+    return [(one.mean_true_log_p, one.mean_error) for one in each.bins]
+
+
+def around(each):
+    return {(b.mean_true_log_p, end) for b in each.bins for end in (b.lower, b.upper)}
+
+
+def by_bin(rows, sequences, first):
+    """Return a line a bin through rows of an epoch each, the most probable first."""
+    return [
+        [(sequences * (first + i), row[b]) for i, row in enumerate(rows)]
+        for b in reversed(range(5))
+    ]
+
+
+CURVES = {"a": curve(), "b": curve(2 * TRUE, 2)}
+LENGTHS = lengths()
+EPOCHS = trajectory()
+GROWTH = {
+    "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
+    "2-grams": ProductivityCurve.of(range(7), [1, 7]),
+}
+LINES = {
+    "curves": (
+        lambda ax: plot_curves(ax, CURVES, {"a": "r", "b": "g"}),
+        [[through(each) for each in CURVES.values()]],
+        [around(each) for each in CURVES.values()],
+    ),
+    "errors of lengths": (
+        lambda ax: plot_lengths(ax, LENGTHS),
+        [
+            [
+                [(each.num_tokens, each.mean_error) for each in LENGTHS.lengths],
+                [(each.num_tokens, each.expected) for each in LENGTHS.lengths],
+            ]
+        ],
+        [{(e.num_tokens, v) for e in LENGTHS.lengths for v in (e.lower, e.upper)}],
+    ),
+    "productivity": (
+        lambda ax: plot_productivity(ax, GROWTH),
+        [[[(1, 1), (2, 1), (4, 0.5), (40, 0)], [(1, 1), (7, 1)]]],
+        [],
+    ),
+    "epochs": (
+        lambda ax: plot_training(ax, EPOCHS, 2, colour_scale([EPOCHS])),
+        [by_bin(EPOCHS.mean_error, 1, first=1)],
+        [],
+    ),
+    "sequences seen, and an inset of changes": (
+        lambda ax: plot_amount(ax, EPOCHS, 500, colour_scale([EPOCHS])),
+        [
+            by_bin(EPOCHS.mean_error, 500, first=1),
+            by_bin(EPOCHS.relative_change, 500, first=2),
+        ],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_lines_and_bands_are_the_numbers(kind):
+    plot, lines, bands = LINES[kind]
     ax = axes()
-    curves = {"a": curve(), "b": curve(2 * TRUE, 2)}
-    plot_curves(ax, curves, {"a": "r", "b": "g"})
-    a, b, zero = ax.lines
-    for line, each in ((a, curves["a"]), (b, curves["b"])):
-        expected = [(one.mean_true_log_p, one.mean_error) for one in each.bins]
-        assert points(line) == expected
-    assert [line.get_color() for line in (a, b)] == ["r", "g"]
-    assert list(zero.get_ydata()) == [0, 0]
-    for band, each in zip(ax.collections, curves.values(), strict=True):
-        x = [one.mean_true_log_p for one in each.bins]
-        assert corners(band) == {
-            *zip(x, [one.lower for one in each.bins], strict=True),
-            *zip(x, [one.upper for one in each.bins], strict=True),
-        }
+    plot(ax)
+    for place, expected in zip([ax, *ax.child_axes], lines, strict=True):
+        assert [points(line) for line in place.lines[: len(expected)]] == expected
+    assert [corners(band) for band in ax.collections] == bands
+
+
+def test_the_epoch_of_least_loss_is_marked():
+    ax = axes()
+    plot_training(ax, EPOCHS, 2, colour_scale([EPOCHS]))
+    (band,) = ax.patches
+    assert (band.get_x(), band.get_width()) == (1.5, 1)
 
 
 def test_corrected_curves_lose_the_estimators_bias():
@@ -132,68 +190,6 @@ def test_equal_log_probabilities_have_a_density():
     plot_densities(ax, {1.0: torch.full((12,), -3.0)}, {1.0: "r"})
     heights, edges, _ = ax.patches[0].get_data()
     assert (heights * (edges[1:] - edges[:-1])).sum() == pytest.approx(1)
-
-
-# By length, and as a text grows
-
-
-def test_observed_and_expected_errors_of_lengths():
-    ax, each = axes(), lengths()
-    plot_lengths(ax, each)
-    observed, expected, _ = ax.lines
-    assert points(observed) == [(e.num_tokens, e.mean_error) for e in each.lengths]
-    assert points(expected) == [(e.num_tokens, e.expected) for e in each.lengths]
-    assert expected.get_color() == "black"
-    (band,) = ax.collections
-    ends = {(e.num_tokens, v) for e in each.lengths for v in (e.lower, e.upper)}
-    assert corners(band) == ends
-
-
-def test_productivity_is_the_measurement():
-    ax = axes()
-    curves = {
-        "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
-        "2-grams": ProductivityCurve.of(range(7), [1, 7]),
-    }
-    plot_productivity(ax, curves)
-    one, two = map(points, ax.lines)
-    assert one == [(1, 1), (2, 1), (4, 0.5), (40, 0)]
-    assert two == [(1, 1), (7, 1)]
-    assert ax.get_xscale() == "log"
-
-
-# Over training
-
-
-def bins_of(ax, num_bins):
-    """Return the lines of bins, from the least probable one on."""
-    return ax.lines[:num_bins][::-1]
-
-
-def test_training_has_a_line_a_bin_through_the_epochs():
-    ax, each = axes(), trajectory()
-    plot_training(ax, each, 2, colour_scale([each]))
-    for b, line in enumerate(bins_of(ax, 5)):
-        expected = [(i + 1, row[b]) for i, row in enumerate(each.mean_error)]
-        assert points(line) == expected
-    assert len(ax.lines) == 6, "and one at 0"
-    (band,) = ax.patches
-    assert (band.get_x(), band.get_width()) == (1.5, 1)
-
-
-def test_amounts_are_sequences_and_the_inset_their_change():
-    ax, each = axes(), trajectory()
-    plot_amount(ax, each, 500, colour_scale([each]))
-    (inset,) = ax.child_axes
-    for b, (line, change) in enumerate(
-        zip(bins_of(ax, 5), bins_of(inset, 5), strict=True)
-    ):
-        expected = [(500 * (i + 1), row[b]) for i, row in enumerate(each.mean_error)]
-        assert points(line) == expected
-        expected = [
-            (500 * (i + 2), row[b]) for i, row in enumerate(each.relative_change)
-        ]
-        assert points(change) == expected
 
 
 # Maps
@@ -239,12 +235,8 @@ def test_cells_are_where_their_numbers_say():
     assert corners[0, :, 0].tolist() == [-40, -30, -20, -10]
     assert corners[:, 0, 1].tolist() == [-0.5, 0.5, 1.5, 2.5]
     assert "10 sequences in smaller" in ax.get_title(loc="right")
-
-
-def test_blue_overestimates_and_brown_underestimates_alike():
-    mesh = plot_map(axes(), error_map(*GROUPS))
-    low, high = mesh.get_clim()
-    assert low == -high == -5
+    # Brown underestimates, blue overestimates, and no error is white.
+    assert mesh.get_clim() == (-5, 5)
     brown, white, blue = (mesh.to_rgba(error) for error in (-5.0, 0.0, 5.0))
     assert brown[0] > brown[2]
     assert blue[2] > blue[0]
@@ -304,12 +296,6 @@ ONE = JointHistogram.of(torch.tensor([-2.0]), torch.tensor([-2.0]), num_bins=1)
 EXAMPLES = [("(1) rare", "a $5 loaf " * 30), ("(2)", "b")]
 INFINITY = "impossible in the language alone"
 FIGURES = {
-    "temperatures": (
-        lambda path: draw_temperatures(
-            path, {0.7: TRUE, 1.0: TRUE}, {0.7: curve(), 1.0: curve()}
-        ),
-        ("density (1/nat)", "T = 0.7", "<!-- T = 1 -->"),
-    ),
     "estimates": (
         lambda path: draw_latent(path, {"K = 1": curve(), "K = 9": curve()}, None),
         ("corrected to second order", "<!-- K = 1 -->", "<!-- K = 9 -->"),
@@ -318,20 +304,14 @@ FIGURES = {
         lambda path: draw_latent(path, {"K = 1": curve()}, curve()),
         ("corrected to second order", "<!-- exact -->"),
     ),
-    "productivity": (
-        lambda path: draw_productivity(path, {"letters": ProductivityCurve.of("a")}),
-        ("events sampled", "probability that the next is new", "letters"),
-    ),
     "training": (
         lambda path: draw_training(path, [("test", trajectory(40))], 1, title="One"),
         ("epoch", "mean estimation error (nats)", "least validation loss", "One"),
     ),
-    "amount": (
-        lambda path: draw_amount(path, [("a", trajectory(), 500), ("b", PERFECT, 9)]),
-        ("sequences seen", "relative change"),
-    ),
-    "amount, one epoch": (
-        lambda path: draw_amount(path, [("a", trajectory(1, 1), 500)]),
+    "amount, of one epoch and of a model without errors": (
+        lambda path: draw_amount(
+            path, [("a", trajectory(1, 1), 500), ("b", PERFECT, 9)]
+        ),
         ("sequences seen",),
     ),
     "a map with impossible sequences": (
@@ -346,15 +326,19 @@ FIGURES = {
         lambda path: draw_map(path, error_map((0, -math.inf, -3, 2))),
         (INFINITY,),
     ),
-    "histograms": (
-        lambda path: draw_estimates(path, [("a", HISTOGRAM), ("b", ONE)], {}),
-        ("true log p (nats)", "model log p (nats)", "underestimated"),
-    ),
     "histograms and curves": (
         lambda path: draw_estimates(
-            path, [(f"model {i}", HISTOGRAM) for i in range(6)], {"a": curve()}
+            path,
+            [("b", ONE), *((f"model {i}", HISTOGRAM) for i in range(5))],
+            {"a": curve()},
         ),
-        ("model 5", "mean estimation error (nats)"),
+        (
+            "true log p (nats)",
+            "model log p (nats)",
+            "underestimated",
+            "model 4",
+            "mean estimation error (nats)",
+        ),
     ),
 }
 
@@ -372,20 +356,23 @@ def test_figures_say_what_they_show(tmp_path, kind):
         assert svg.count("$5") >= 2, "long examples are wrapped"
 
 
-REFUSED = {
-    "needs an error curve": lambda path: draw_latent(path, {}, curve()),
-    r"temperature 0\.7": lambda path: draw_temperatures(
-        path, {0.7: torch.tensor([-1.0, -torch.inf])}, {0.7: curve()}
-    ),
-    "needs an error trajectory": lambda path: draw_training(path, [], None),
-    "needs the errors of a model": lambda path: draw_lengths(path, []),
-    "no sequences": lambda path: draw_map(path, ErrorMap(1.0)),
-    "needs a joint histogram": lambda path: draw_estimates(path, [], {"a": curve()}),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_nothing_is_drawn_of_nothing(tmp_path, message):
-    with pytest.raises(ValueError, match=message):
-        REFUSED[message](tmp_path / "figure")
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    for message, draw in (
+        ("needs an error curve", lambda path: draw_latent(path, {}, curve())),
+        (
+            r"temperature 0\.7",
+            lambda path: draw_temperatures(
+                path, {0.7: torch.tensor([-1.0, -torch.inf])}, {0.7: curve()}
+            ),
+        ),
+        ("needs an error trajectory", lambda path: draw_training(path, [], None)),
+        ("needs the errors of a model", lambda path: draw_lengths(path, [])),
+        ("no sequences", lambda path: draw_map(path, ErrorMap(1.0))),
+        (
+            "needs a joint histogram",
+            lambda path: draw_estimates(path, [], CURVES),
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw(tmp_path / "figure")
     assert not list(tmp_path.iterdir())

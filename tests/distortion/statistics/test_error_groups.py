@@ -50,12 +50,13 @@ def test_lengths_by_brute_force():
 def test_columns_without_lengths():
     ok, lengths = torch.tensor([-1.0] * 11), torch.tensor([2] * 11)
     LengthErrors.of(ok, ok, lengths, resamples=2)
-    with pytest.raises(ValueError, match="no length has 11 of the 10 sequences"):
-        LengthErrors.of(ok[:10], ok[:10], lengths[:10])
-    with pytest.raises(ValueError, match=r"num_tokens\[0\] is 0; expected at least 1"):
-        LengthErrors.of(ok, ok, lengths - 2)
-    with pytest.raises(ValueError, match="fewest must be a whole number"):
-        LengthErrors.of(ok, ok, lengths, fewest=0)
+    for columns, fewest, message in (
+        ((ok[:10], ok[:10], lengths[:10]), 11, "no length has 11 of the 10 sequences"),
+        ((ok, ok, lengths - 2), 11, r"num_tokens\[0\] is 0; expected at least 1"),
+        ((ok, ok, lengths), 0, "fewest must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LengthErrors.of(*columns, fewest=fewest)
 
 
 # Over training

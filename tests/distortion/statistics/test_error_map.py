@@ -27,27 +27,22 @@ def perturbed(size=400):
     )
 
 
-def filled(columns, sizes):
-    """Return a map of batches of these sizes, and of all the rest."""
-    errors, sizes = ErrorMap(WIDTH), [*sizes, len(columns[0]) - sum(sizes)]
-    for part in zip(*(c.split(sizes) for c in columns), strict=True):
-        errors.add(*part)
-    return errors
-
-
-SIZES = st.lists(st.integers(0, 30), max_size=8)
 ROUNDING = {"rel": 1e-12, "abs": 1e-12}
 
 
-@given(SIZES)
-def test_cells_by_brute_force(sizes):
-    columns = perturbed()
+@given(st.lists(st.integers(0, 30), max_size=8))
+def test_batches_of_any_sizes_by_brute_force(sizes):
+    true_log_p, model_log_p, edits = columns = perturbed()
     inside = {}
     for t, m, e in zip(*(c.tolist() for c in columns), strict=True):
         if math.isfinite(t) and math.isfinite(m):
             inside.setdefault((e, math.floor(t / WIDTH)), []).append(m - t)
+    found = ErrorMap(WIDTH)
+    sizes = [*sizes, len(edits) - sum(sizes)]
+    for part in zip(*(c.split(sizes) for c in columns), strict=True):
+        found.add(*part)
 
-    cells = filled(columns, sizes).cells()
+    cells, rows = found.cells(), found.rows()
 
     assert len(cells) > 30, "premise"
     assert [(c.edits, c.lowest, c.highest, c.count) for c in cells] == [
@@ -55,14 +50,6 @@ def test_cells_by_brute_force(sizes):
     ]
     means = [np.mean(inside[cell]) for cell in sorted(inside)]
     assert [c.mean_error for c in cells] == pytest.approx(means, **ROUNDING)
-
-
-@given(SIZES)
-def test_rows_by_brute_force(sizes):
-    true_log_p, model_log_p, edits = columns = perturbed()
-
-    rows = filled(columns, sizes).rows()
-
     assert [row.edits for row in rows] == [0, 1, 2, 3]
     for row in rows:
         t, m = (c[edits == row.edits].numpy() for c in (true_log_p, model_log_p))

@@ -109,20 +109,18 @@ def test_round_sizes_and_the_end(size, expected):
     assert set(curve.productivity) == {1}
 
 
-def test_nothing_is_read_beyond_the_last_size():
-    assert ProductivityCurve.of(count(), [3, 7]).num_types == (3, 7)
-
-
 def test_refusals():
-    with pytest.raises(ValueError, match="no events"):
-        ProductivityCurve.of([])
-    with pytest.raises(ValueError, match="2 events, fewer than the sample size 3"):
-        ProductivityCurve.of("ab", [1, 3])
-    for sizes in ([], [2, 1], [1, 1]):
-        with pytest.raises(ValueError, match="must be ascending"):
-            ProductivityCurve.of("ab", sizes)
-    with pytest.raises(ValueError, match="a sample size must be a whole number"):
-        ProductivityCurve.of("ab", [0])
+    assert ProductivityCurve.of(count(), [3, 7]).num_types == (3, 7), "reads no more"
+    for events, sizes, message in (
+        ([], None, "no events"),
+        ("ab", [1, 3], "2 events, fewer than the sample size 3"),
+        ("ab", [], "must be ascending"),
+        ("ab", [2, 1], "must be ascending"),
+        ("ab", [1, 1], "must be ascending"),
+        ("ab", [0], "a sample size must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ProductivityCurve.of(events, sizes)
     with pytest.raises(ValueError, match="2 types once and 1 twice are not among 3"):
         productivity_stderr(3, 2, 1)
     with pytest.raises(ValueError, match="num_events must be a whole number"):
@@ -146,16 +144,17 @@ def test_sentence_perplexity_by_hand():
     assert mean != pytest.approx(perplexity(sum(log_p), sum(num_tokens)), rel=0.05)
 
 
-def test_one_bad_sentence_is_enough():
-    num_tokens = torch.tensor([1, 1, 1])
-    for bad in (-math.inf, -800.0):
-        log_p = torch.tensor([-1.0, bad, -1.0])
-        assert mean_sentence_perplexity(log_p, num_tokens) == (math.inf, math.inf)
-
-
-def test_one_sentence_has_no_standard_error():
-    found = mean_sentence_perplexity(torch.tensor([0.0]), torch.tensor([5]))
-    assert found == (1, math.inf)
+@pytest.mark.parametrize(
+    ("log_p", "expected"),
+    [
+        ([-1.0, -math.inf, -1.0], (math.inf, math.inf)),
+        ([-1.0, -800.0, -1.0], (math.inf, math.inf)),
+        ([0.0], (1, math.inf)),  # one sentence has no standard error
+    ],
+)
+def test_one_bad_sentence_is_enough(log_p, expected):
+    num_tokens = torch.ones(len(log_p), dtype=torch.int64)
+    assert mean_sentence_perplexity(torch.tensor(log_p), num_tokens) == expected
 
 
 def test_sentences_without_a_perplexity():

@@ -43,7 +43,6 @@ def test_built_in_plans():
         ({"latent": {}}, "latent: missing: epochs, estimates, hidden_size"),
         ({"sizes": {"small": {}}}, "sizes: lstm, medium, large missing"),
         ({"temperatures": [0.85]}, "figures use 1.0, which is missing"),
-        ({"temperatures": [1.0]}, "figures use 0.85, which is missing"),
         ({"num_tracked": 65}, "num_tracked=65: there are 64 training and 120 test"),
         ({"num_bins": 41}, "num_bins=41: 40 sequences are tracked"),
         ({"num_perturbed": 121}, "num_perturbed=121: there are 120 test"),
@@ -55,14 +54,13 @@ def test_a_wrong_plan(changes, message, tmp_path):
 
 
 def test_no_plan(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"tiny is no plan .* built in are gpt2, small"
+    (tmp_path / "plan.json").write_text("[]")
+    for plan, message in (
+        ("tiny", r"tiny is no plan .* built in are gpt2, small"),
+        (tmp_path / "plan.json", "is no plan of a study"),
     ):
-        DistortionPlan.read("tiny")
-    path = tmp_path / "plan.json"
-    path.write_text("[]")
-    with pytest.raises(ValueError, match="is no plan of a study"):
-        DistortionPlan.read(path)
+        with pytest.raises(ValueError, match=message):
+            DistortionPlan.read(plan)
 
 
 def test_models_have_names_of_their_own():
@@ -93,15 +91,13 @@ def test_parts_of_a_file(tmp_path):
         name: read_texts(tmp_path / "language" / f"{name}.txt")
         for name in ("train", "dev", "test")
     }
-    assert {name: len(texts) for name, texts in parts.items()} == {
-        "train": 45,
-        "dev": 3,
-        "test": 2,
-    }
+    assert len(parts["train"]) == 45
     assert parts["dev"] == ["text 18", "text 58", "text 98"]
     assert parts["test"] == ["text 38", "text 78"]
     together = [text for texts in parts.values() for text in texts]
     assert sorted(together) == sorted(" ".join(x.split()) for x in found["language"])
+    with pytest.raises(ValueError, match=r"too few texts for .*'test': 0"):
+        write_texts(iter(["one", "two"]), tmp_path)
 
 
 def test_demonstration_text():
@@ -109,8 +105,3 @@ def test_demonstration_text():
     assert min(len(mine), len(other)) > 5000
     assert len(mine & other) < len(mine) / 2
     assert all(sentence[-1] in ".!?" for sentence in mine)
-
-
-def test_too_few_texts(tmp_path):
-    with pytest.raises(ValueError, match=r"too few texts for .*'test': 0"):
-        write_texts(iter(["one", "two"]), tmp_path)
