@@ -11,6 +11,7 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import TokenIds
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.learners.architectures import (
+    ARCHITECTURES,
     Configuration,
     PretrainedStart,
     named_size,
@@ -56,6 +57,17 @@ def test_configurations_take_the_vocabulary_of_the_data(tmp_path):
         every = [[*m.parameters()] for m in (model, same, other)]
         assert all(map(torch.equal, every[0], every[1]))
         assert not all(map(torch.equal, every[0], every[2]))
+
+
+def test_sizes_and_rates_are_those_of_the_paper():
+    sizes = [named_size(name).config for name in ARCHITECTURES if "gpt2" in name]
+    assert [(s["n_layer"], s["n_embd"], s["n_head"]) for s in sizes] == [
+        (12, 768, 12),
+        (24, 1024, 16),
+        (36, 1280, 20),
+    ]
+    rates = [size.learning_rate for size in ARCHITECTURES.values()]
+    assert rates == [5e-5, 4e-5, 3e-5, 1e-3]
 
 
 def test_impossible_configurations_are_refused(tmp_path):
