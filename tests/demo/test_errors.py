@@ -14,6 +14,7 @@ import lm_latent_eval
 from lm_latent_eval import demo
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import CorpusRate
+from lm_latent_eval.estimators.standard_errors import widened
 
 MISSED, FOUND = [10, 35, 70, 140], [5, 50]
 """Texts of the test split of which its draws miss nearly everything, and are right."""
@@ -70,7 +71,8 @@ def test_nothing_is_printed_that_excludes_the_truth(
     )
     for estimate, bound in zip(found, least, strict=True):
         if estimate.stderr is not None:
-            reach = math.hypot(REACH * estimate.stderr, 1e-6)
+            drawn = widened(estimate.draws_stderr, estimate.draws_degrees)
+            reach = REACH * math.hypot(drawn, estimate.missed or 0.0, 1e-6)
             assert estimate.log_evidence + reach >= bound
         assert (estimate.upper is None) == (estimate.stderr is None)
     printed = [e.stderr is not None for e in found]
