@@ -428,7 +428,7 @@ class DiscreteFilter(SearchingEstimator):
 
 
 def _checker(proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return the proposal that looks ahead otherwise."""
+    """Return the proposal that looks ahead otherwise, or the same if none does."""
     return proposal.checker if isinstance(proposal, StepProposal) else proposal
 
 

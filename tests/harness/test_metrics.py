@@ -16,6 +16,7 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.perplexity import (
+    halves,
     process_half,
     process_known_words,
     process_text,
@@ -290,3 +291,20 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
     # Metrics of a stock task divide by all words of a text, and can refuse nothing.
     with pytest.raises(ValueError, match=r"wikitext/\d: .* leaves them out, and word"):
         run(topics, path, "wikitext")
+
+
+def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
+    results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
+    given = ["fox hound", "sky"]
+    nats = sum(e.log_evidence for e in log_p(topics, TOPIC_TEXTS[:2])) - sum(
+        e.log_evidence for e in log_p(topics, given)
+    )
+    assert results["completed_tokens,none"] == 3
+    expected = math.exp(-nats / 3)
+    assert abs(results["completion_perplexity,none"] - expected) < 1e-9
+    assert results["completion_perplexity_stderr,none"] == "N/A"
+
+
+def test_halves_are_beginnings_of_their_text():
+    found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
+    assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]

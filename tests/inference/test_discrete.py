@@ -290,6 +290,16 @@ def test_a_continuation_is_a_ratio_of_the_same_passes():
     assert found.bound is Bound.EXACT
 
 
+def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
+    method, context, whole = DiscreteFilter(20), [-1.0] * PASSES, [-5.0] * PASSES
+    for beyond_context, beyond_text, missed in ((0.0, 0.4, 0.4), (0.4, 0.4, 0.0)):
+        after = weights(whole, other=-5.0 + beyond_text)
+        before = weights(context, other=-1.0 + beyond_context)
+        found = method.difference(after, before, 4)
+        assert found.log_evidence == pytest.approx(-4.0)
+        assert found.stderr == pytest.approx(missed, abs=1e-6)
+
+
 def test_a_choice_that_there_is_not_has_no_probability():
     model = tiny()
     batch = TokenBatch.collate([TEXT[:1]], first=2)

@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.rnng import crf
-from lm_latent_eval.models.rnng.training import bound, items
+from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q
 from lm_latent_eval.text.words import END, WordTokenizer
 from tests.models.rnng import reference
 
@@ -67,6 +67,20 @@ def test_the_bound_and_its_gradient_are_unbiased():
     of_q = slice(sum(p.numel() for p in rnng.generative.parameters()), None)
     informative = exact_gradient[of_q].abs() > 5 * stderr[of_q]
     assert informative.sum() > 20, "premise: the gradient of q is seen"
+
+
+def test_dropout_is_for_training_alone():
+    rnng = reference.tiny(dropout=0.5)
+
+    def values():
+        batch = [([4, 5, 5, 4, END], [0, 0, 1, 0, 2])]
+        return torch.cat([log_p(rnng, batch), log_q(rnng, batch)])
+
+    calm = values()
+    assert torch.equal(values(), calm)
+    rnng.train()
+    torch.manual_seed(0)
+    assert (values() != calm).all()
 
 
 TREES = """(S (NP the dog) (VP sees (NP the cat)))
