@@ -106,8 +106,8 @@ class Cut(Protocol):
         ...
 
     @property
-    def width(self) -> int:
-        """W: the most that go on of a group."""
+    def widths(self) -> tuple[int, ...]:
+        """W: the most that go on of each group, R numbers."""
         ...
 
     @property
@@ -133,9 +133,9 @@ class Cut(Protocol):
                 nothing is known of it.
 
         Returns:
-            Columns of ``rank``, (B R, W') with W' <= W, and the logarithm of what a
-            survivor's weight is multiplied by, the same shape. Of places that are left
-            over that or the rank is ``-inf``.
+            Columns of ``rank``, (B R, W') with W' at most the largest W, and the
+            logarithm of what a survivor's weight is multiplied by, the same shape. Of
+            places that are left over that or the rank is ``-inf``.
         """
         ...
 
@@ -155,6 +155,11 @@ class Best:
     exhaustive: ClassVar[bool] = False
     least: ClassVar[None] = None
     width: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """W of the only group."""
+        return (self.width,)
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
@@ -189,6 +194,11 @@ class Fading:
     """Of each text so far, nats, (B,): at the beginning 0."""
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """W of the only group."""
+        return (self.width,)
+
+    @property
     def faded(self) -> Tensor:
         """Of which texts only the best goes on, (B,) bool."""
         return self.log_share < math.log(LEAST_SHARE)
@@ -220,62 +230,81 @@ class Fading:
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
-    As long as all of a text's choices fit, all go on. Then as many do as have ``least``
+    As long as all choices of a group fit, all go on. Then as many do as have ``least``
     of the total, smaller ones counted in part, and no fewer than ``FEWEST``.
     """
 
     exhaustive: ClassVar[bool] = True
-    groups: int
-    width: int
+    widths: tuple[int, ...]
+    """W of each group."""
     uniforms: Uniforms
     """Step -> (B, R, 4): of each group."""
     within: Uniforms
-    """Step -> (B, R W, 4): of each survivor."""
+    """Step -> (B, R W, 4), of the largest W: of each survivor."""
     whole: Tensor
-    """Of which texts nothing was left out so far, (B,) bool."""
+    """Of which groups nothing was left out so far, (B, R) bool."""
+
+    @property
+    def groups(self) -> int:
+        """R."""
+        return len(self.widths)
 
     @property
     def least(self) -> Tensor:
-        """Share of a group's total that is worth a place, (B R,); 0 of whole texts."""
-        thin = ~self.whole.repeat_interleave(self.groups)
-        return widened(thin) / (FINER * self.width)
+        """Share of a group's total that is worth a place, (B R,); 0 of whole ones."""
+        width = torch.tensor(self.widths, device=self.whole.device)
+        return (widened(~self.whole) / (FINER * width)).flatten()
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling, of equal keys one."""
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
-        most = min(self.width, rank.shape[1])
-        fits = ((rank > -torch.inf).sum(1) <= most).view(-1, self.groups).all(1)
-        self.whole = sent(self.whole, rank.device) & fits
-        whole = self.whole.repeat_interleave(self.groups)
+        width = sent(torch.tensor(self.widths), rank.device)
+        width = width.repeat(len(rank) // self.groups)
+        fits = (rank > -torch.inf).sum(1) <= width
+        self.whole = sent(self.whole, rank.device) & fits.view(-1, self.groups)
+        whole, most = self.whole.flatten(), min(max(self.widths), rank.shape[1])
         log_f = torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
-        number = self._enough(rank).masked_fill(whole, most).clamp_max(most)
+        mass = relative(rank)
+        number = torch.where(whole, width, self._enough(mass, width))
+        number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
             most = int(number.max())
-        column, log_kept = thinned(rank, number, most, u[:, CUT_LANE])
+        column, log_kept = thinned(mass, number, most, u[:, CUT_LANE])
         return column, log_kept + log_f.gather(1, column)
 
-    def _enough(self, rank: Tensor) -> Tensor:
+    def _enough(self, mass: Tensor, width: Tensor) -> Tensor:
         """Return how many of each row are worth a place, ``FEWEST`` at least."""
-        share = (rank - rank.logsumexp(1, keepdim=True)).exp().nan_to_num(0.0)
-        places = (share * (FINER * self.width)).clamp_max(1.0).sum(1)
+        share = (mass / mass.sum(1, keepdim=True)).nan_to_num(0.0)
+        places = (share * (FINER * width[:, None])).clamp_max(1.0).sum(1)
         # What rounding adds to a whole number is no place.
         return (places - ROUNDING).ceil().clamp_min(FEWEST).long()
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""
-        numbers = self.within(t).unflatten(1, (self.groups, self.width))
+        numbers = self.within(t).unflatten(1, (self.groups, max(self.widths)))
         mine: Tensor = numbers[..., :number, CHOICE_LANE].flatten(1)
         return mine
 
 
+def relative(rank: Tensor) -> Tensor:
+    """Return ranks of nats, (R, M), as numbers of which each row's largest is 1.
+
+    What is possible stays positive despite rounding; ``-inf`` is 0.
+    """
+    possible = rank > -torch.inf
+    top = rank.amax(1, keepdim=True).masked_fill(~possible.any(1, keepdim=True), 0.0)
+    least = math.log(torch.finfo(rank.dtype).tiny)
+    return (rank - top).clamp_min(least).exp().masked_fill(~possible, 0.0)
+
+
 def thinned(
-    rank: Tensor, number: Tensor, most: int, u: Tensor
+    mass: Tensor, number: Tensor, most: int, u: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Keep some choices of each row, with weights that leave sums unbiased.
 
@@ -284,7 +313,7 @@ def thinned(
     for any numbers g, f_i being one over the probability that i is kept.
 
     Args:
-        rank: Nats, (R, M) float64; ``-inf``: no choice.
+        mass: Ranks, up to a factor a row, (R, M) float64; 0: no choice.
         number: How many to keep of each row, at least one, (R,).
         most: W, the most that any keeps, at most M.
         u: A number of (0, 1) each, (R,).
@@ -294,29 +323,27 @@ def thinned(
         are kept; places that are left over have the best column, and -inf for log f.
 
     Example:
-        >>> rank = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).double().log()
+        >>> mass = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).double()
         >>> u = torch.tensor([0.7]).double()
-        >>> column, log_f = thinned(rank, torch.tensor([2]), 2, u)
+        >>> column, log_f = thinned(mass, torch.tensor([2]), 2, u)
         >>> column, log_f.exp()
         (tensor([[0, 2]]), tensor([[1.0000, 2.5000]], dtype=torch.float64))
     """
-    possible = rank > -torch.inf
-    top = rank.amax(1, keepdim=True).masked_fill(~possible.any(1, keepdim=True), 0.0)
-    # A choice that is possible has a chance, which rounding must not make zero.
-    least = math.log(torch.finfo(rank.dtype).tiny)
-    mass = (rank - top).clamp_min(least).exp().masked_fill(~possible, 0.0)
-    ordered, order = mass.sort(dim=1, descending=True, stable=True)
+    possible = mass > 0
+    # In which order equal ones come is the same: all or none of them are sure to stay.
+    ordered, order = mass.topk(most, dim=1)
     # What is left, and how many places for it, after the k best are sure to stay.
-    place = _columns(order)[:, :most]
+    place = _columns(order)
     number = number[:, None]
-    rest = ordered.flip(1).cumsum(1).flip(1)[:, :most]
-    settled = (ordered[:, :most] * (number - place) <= rest) | (place >= number - 1)
+    behind = mass.scatter(1, order, 0.0).sum(1, keepdim=True)
+    rest = ordered.flip(1).cumsum(1).flip(1) + behind
+    settled = (ordered * (number - place) <= rest) | (place >= number - 1)
     sure = settled.long().argmax(1, keepdim=True)
     few = possible.sum(1, keepdim=True) <= number
     threshold = rest.gather(1, sure) / (number - sure)
     sure = torch.where(few, number, sure)
-    rank_of = torch.empty_like(order).scatter_(1, order, _columns(order))
-    drawn = (rank_of >= sure) & possible
+    is_sure = place < sure
+    drawn = possible.scatter(1, order, ~is_sure & possible.gather(1, order))
     chance = (mass / threshold).masked_fill(~drawn, 0.0).cumsum(1)
     # Points at distances of one: each chance is below one, so none is met twice.
     left = (number - sure).clamp_min(0)
@@ -324,16 +351,15 @@ def thinned(
     chance = chance / chance[:, -1:].clamp_min(torch.finfo(chance.dtype).tiny) * total
     point = place - sure + u[:, None]
     met = torch.searchsorted(chance, point.contiguous(), right=True)
-    met = met.clamp_max(rank.shape[1] - 1)
-    is_sure = place < sure
-    column = torch.where(is_sure, order[:, :most], met)
+    met = met.clamp_max(mass.shape[1] - 1)
+    column = torch.where(is_sure, order, met)
     log_f = threshold.log() - mass.gather(1, column).log()
     left_over = (place >= number) | ~possible.gather(1, column)
     column = torch.where(left_over, order[:, :1], column)
     log_f = log_f.masked_fill(is_sure, 0.0).masked_fill(left_over, -torch.inf)
     # As they are listed: in the order of ranks rounding would decide between ties. What
     # is left over comes last, since how much that is depends on other rows.
-    order = (column + left_over * rank.shape[1]).sort(1).indices
+    order = (column + left_over * mass.shape[1]).sort(1).indices
     return column.gather(1, order), log_f.gather(1, order)
 
 

@@ -25,14 +25,14 @@ particle filters".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
@@ -60,9 +60,9 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     predicted_by,
 )
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.streams import Streams, joined
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
-from lm_latent_eval.latent import Latents, LeftToRight
+from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
@@ -85,52 +85,44 @@ CHECKING = 1, 4
 
 @dataclass(frozen=True)
 class Passes:
-    """B texts with the latents that R thinned passes have kept, W each."""
+    """B texts with the latents that N thinned passes have kept, up to W each."""
 
     particles: Particles
-    """Weighted by log p(x, z), as those of a beam, (B, R W)."""
+    """Weighted by log p(x, z), as those of a beam, (B, N W)."""
     log_f: Tensor
-    """Log of one over the probability that each survived, (B, R W) float64 nats."""
+    """Log of one over the probability that each survived, (B, N W) float64 nats."""
     cut: Tensor
-    """Whether anything was left out of a text, (B,) bool."""
-    number: int
-    """R."""
+    """Whether a pass has left anything out, (B, N) bool."""
 
     @property
     def log_p(self) -> Tensor:
-        """Return what each pass estimates, (B, R) float64 nats."""
+        """Return what each pass estimates, (B, N) float64 nats."""
         weights = self.particles.log_w + self.log_f
-        total: Tensor = weights.unflatten(-1, (self.number, -1)).logsumexp(-1)
+        total: Tensor = weights.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
         return total
 
     def select(self, index: Tensor) -> Passes:
-        return Passes(
-            self.particles.select(index),
-            self.log_f[index],
-            self.cut[index],
-            self.number,
-        )
+        return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
 
 
 class Survivors(NamedTuple):
     """B texts with the latents that passes kept."""
 
     passes: Passes
-    narrow: Passes
-    """Narrower ones."""
+    """R that estimate p(x), and C narrower ones."""
     other: Passes
-    """Narrower ones by the proposal's ``checker``."""
+    """C narrower ones by the proposal's ``checker``."""
 
     @property
     def log_w(self) -> Tensor:
         """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
-        left_out = self.passes.cut[:, None]
+        left_out = self.passes.cut[:, :PASSES].any(1, keepdim=True)
         mark = wide_zeros(left_out.shape, left_out.device)
         mark = mark.masked_fill(left_out, -torch.inf)
-        return torch.cat([*(part.log_p for part in self), mark], -1)
+        return torch.cat([self.passes.log_p, self.other.log_p, mark], -1)
 
     def select(self, index: Tensor) -> Survivors:
-        return Survivors(*(part.select(index) for part in self))
+        return Survivors(self.passes.select(index), self.other.select(index))
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
@@ -144,7 +136,9 @@ class Survivors(NamedTuple):
     ) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
         particles = self.passes.particles
-        weights = particles.log_w + self.passes.log_f
+        weights = (particles.log_w + self.passes.log_f).clone()
+        first = weights.shape[1] // self.passes.cut.shape[1] * PASSES
+        weights[:, first:] = -torch.inf  # narrower ones predict nothing
         return predicted_by(model, [(particles, weights)], keys, starts)
 
 
@@ -234,29 +228,34 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Tensor:
         """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
         p, q = encoded
-        wide, half, otherwise = self._cuts(keys)
+        cut, other_cut = self._cuts(keys)
         checker = _checker(proposal)
         again = q if checker is proposal else checker.encode(batch)
         return Survivors(
-            self._passes(model, proposal, p, q, wide),
-            self._passes(model, proposal, p, q, half),
-            self._passes(model, checker, p, again, otherwise),
+            self._passes(model, proposal, p, q, cut),
+            self._passes(model, checker, p, again, other_cut),
         ).log_w
 
     def _cuts(
         self, keys: Sequence[int], starts: Sequence[int] | None = None
-    ) -> Iterator[Thinned]:
-        """Return the cuts of passes and of those that check them.
+    ) -> tuple[Thinned, Thinned]:
+        """Return the cuts of passes, narrower ones beside them, and of the others.
 
         Their random numbers are independent.
         """
-        checks = [(CHECKS, self.narrow_width, salt) for salt in CHECKING]
-        for number, width, salt in ((PASSES, self.width, 0), *checks):
-            mine = [key ^ salt for key in keys]
-            uniforms = Streams(mine, number, starts=starts)
-            within = Streams(mine, number * width, number, starts)
-            whole = torch.ones(len(keys), dtype=torch.bool)
-            yield Thinned(number, width, uniforms, within, whole)
+
+        def cut(*passes: tuple[int, int, int]) -> Thinned:
+            widths = [width for number, width, _ in passes for _ in range(number)]
+            uniforms, within = [], []
+            for number, _, salt in passes:
+                mine = [key ^ salt for key in keys]
+                uniforms.append(Streams(mine, number, 0, starts))
+                within.append(Streams(mine, number * max(widths), number, starts))
+            whole = torch.ones(len(keys), len(widths), dtype=torch.bool)
+            return Thinned(tuple(widths), joined(*uniforms), joined(*within), whole)
+
+        narrow, other = ((CHECKS, self.narrow_width, salt) for salt in CHECKING)
+        return cut((PASSES, self.width, 0), narrow), cut(other)
 
     def _passes(
         self,
@@ -268,11 +267,10 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Passes:
         """Thin whole texts, without keeping states."""
         kept = self._thinning(proposal, q, cut)
-        log_p = widened(model.log_joint(p, kept.beam.latents))
-        log_p = log_p.masked_fill(kept.beam.score.isneginf(), -torch.inf)
+        log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes(particles, kept.log_f, kept.cut, cut.groups)
+        return Passes(particles, kept.log_f, kept.cut)
 
     def _thinning(
         self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
@@ -311,17 +309,15 @@ class DiscreteFilter(SearchingEstimator):
             )
         if not isinstance(after, Survivors):  # the beginning
             begin = as_particles(after)
-            nothing = torch.zeros_like(begin.log_w[:, 0], dtype=torch.bool)
-            begun = Passes(begin, begin.log_w, nothing, 1)
-            after = Survivors(begun, begun, begun)
+            begun = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
+            after = Survivors(begun, begun)
 
         def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            wide, half, otherwise = self._cuts(keys, [start + at for start in starts])
-            passes, p = self._thin(model, proposal, piece, wide, before.passes)
-            narrow, p = self._thin(model, proposal, piece, half, before.narrow, p)
+            cut, other_cut = self._cuts(keys, [start + at for start in starts])
+            passes, p = self._thin(model, proposal, piece, cut, before.passes)
             by = _checker(proposal)
-            other, _ = self._thin(model, by, piece, otherwise, before.other, p)
-            return Survivors(passes, narrow, other)
+            other, _ = self._thin(model, by, piece, other_cut, before.other, p)
+            return Survivors(passes, other)
 
         return in_pieces(batch, after, read)
 
@@ -348,7 +344,7 @@ class DiscreteFilter(SearchingEstimator):
         p_state, q_state = old.model_state, old.proposal_state
         q = proposal.encode(piece, q_state)
         begun = old.log_q.shape[1] > 1
-        (cut.whole,) = fetched(~before.cut)
+        (cut.whole,) = fetched(~before.cut.expand(-1, cut.groups))
         kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
         beam = kept.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)
@@ -369,7 +365,7 @@ class DiscreteFilter(SearchingEstimator):
             old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut, cut.groups), p
+        return Passes(particles, log_f, before.cut | kept.cut), p
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -425,6 +421,24 @@ class DiscreteFilter(SearchingEstimator):
             return checked
         replicates = influences(whole) - influences(prefix)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+
+def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
+    """Return log p(x, z) of what survived, nats, (B, K) float64; -inf elsewhere.
+
+    Most places of a text are left over, since others need them.
+    """
+    used = beam.score > -torch.inf
+    most = int(used.sum(1).max().clamp_min(1))
+    place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]
+    text = torch.arange(len(place), device=place.device)[:, None]
+    parts = [
+        part[sent(text, part.device), sent(place, part.device)]
+        for part in parts_of(beam.latents)
+    ]
+    found = model.log_joint(encoded, rebuilt(beam.latents, parts))
+    log_p = wide_zeros(used.shape, used.device).scatter(1, place, widened(found))
+    return log_p.masked_fill(~used, -torch.inf)
 
 
 def _checker(proposal: Sampler[Q]) -> Sampler[Q]:

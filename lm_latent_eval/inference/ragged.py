@@ -113,13 +113,14 @@ def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return order, place - torch.searchsorted(group[order], group[order])
 
 
-def least_of_best(group: Tensor, value: Tensor, number: int) -> Tensor:
-    """Find the ``number``-th largest value of each group.
+def least_of_best(group: Tensor, value: Tensor, number: Tensor) -> Tensor:
+    """Find the value of each group that is the largest but so many.
 
     Args:
         group: The group of each row, non-decreasing, shape (R,).
         value: C values a row, shape (R, C).
-        number: Which to find, 1 for the largest.
+        number: Which to find, 1 for the largest; of the groups from 0 on, (M,), and
+            again of the next M.
 
     Returns:
         Shape (G,), of groups 0 to the last; ``-inf`` of those with fewer values.
@@ -127,16 +128,19 @@ def least_of_best(group: Tensor, value: Tensor, number: int) -> Tensor:
     Example:
         >>> group = torch.tensor([0, 0, 2])
         >>> value = torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 6.0]])
-        >>> least_of_best(group, value, 3)
+        >>> least_of_best(group, value, torch.tensor([3, 1]))
         tensor([2., -inf, -inf])
     """
     place = torch.arange(len(group), device=group.device)
     place = place - torch.searchsorted(group, group)
     counts = torch.bincount(group).tolist()
-    shape = (len(counts), max([number, *counts]), value.shape[1])
-    table = value.new_full(shape, -torch.inf)
+    most = int(number.max())
+    table = value.new_full(
+        (len(counts), max([most, *counts]), value.shape[1]), -torch.inf
+    )
     table[group, place] = value
-    return table.flatten(1).topk(number).values[:, -1]
+    nth = number[torch.arange(len(counts)) % len(number)] - 1
+    return table.flatten(1).topk(most).values.gather(1, nth[:, None])[:, 0]
 
 
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:

@@ -35,9 +35,10 @@ class Dense:
     """Integers that are equal, within a text, where everything goes on alike after
     choices, (B, K, N); None: nothing is known of it."""
 
-    def lists_all(self) -> Tensor:
-        """Return of which texts every choice is listed by itself: all, (B,) bool."""
-        return torch.ones_like(self.log_p[:, 0, 0], dtype=torch.bool)
+    def lists_all(self, groups: int) -> Tensor:
+        """Return of which groups every choice is listed by itself: all, (B, R) bool."""
+        shape, device = (len(self.log_p), groups), self.log_p.device
+        return torch.ones(shape, dtype=torch.bool, device=device)
 
     def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """Return the score of every choice, and its rank, (B groups, M) float64.
@@ -134,12 +135,13 @@ class Ragged:
     """Which stand for many choices, of which one is drawn if they go on, (N,) bool;
     None: none does."""
 
-    def lists_all(self) -> Tensor:
-        """Return of which texts every choice is listed by itself, (B,) bool."""
-        sure = torch.ones(self.shape[0], dtype=torch.bool, device=self.history.device)
+    def lists_all(self, groups: int) -> Tensor:
+        """Return of which groups every choice is listed by itself, (B, R) bool."""
+        number, device = self.shape[0] * groups, self.history.device
+        sure = torch.ones(number, dtype=torch.bool, device=device)
         if self.many is not None:
-            sure[self.history[self.many] // self.shape[1]] = False
-        return sure
+            sure[self.history[self.many] // (self.shape[1] // groups)] = False
+        return sure.view(self.shape[0], groups)
 
     def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """Return the score of every choice, and its rank, (B groups, M) float64.

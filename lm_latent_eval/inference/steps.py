@@ -95,7 +95,7 @@ class Steps(Unfolds[StateT], Protocol[StateT]):
             t: The step. Of a text that has ended anything may be listed, or nothing.
             score: Of the histories, nats, (B, K); ``-inf``: there is none.
             cut: The rule that chooses. If not ``exhaustive``, choices may be left out
-                that cannot be among the ``width`` best of a text; if it is, one choice
+                that cannot be among the best of a group; if it is, one choice
                 may stand for many. None: every choice by itself.
         """
         ...
@@ -248,7 +248,8 @@ class Found(NamedTuple, Generic[StateT]):
     log_f: Tensor
     """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
     cut: Tensor
-    """Whether any choice of a text was left out, (B,) bool; of a beam, as if it was."""
+    """Whether any choice of a group was left out, (B, R) bool; of a beam, as if it
+    was."""
     log_q: Tensor | None
     """Of the piece, nats, (B, K) float64; None: not requested."""
 
@@ -282,7 +283,8 @@ def searching(
     links: list[Tensor] = []
     path: list[Columns] = []
     stay = _best_histories(score, cut)
-    left_out = (score > -torch.inf).sum(1) > groups * cut.width
+    widths = sent(torch.tensor(cut.widths), device)
+    left_out = (score > -torch.inf).unflatten(1, (groups, -1)).sum(2) > widths
     for t in range(steps.num_steps):
         yield state
         choices = steps.choices(state, t, score, cut)
@@ -307,8 +309,8 @@ def searching(
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
             kept_on = (rank.gather(1, column) + log_kept > -torch.inf).sum(1)
             too_many = (rank > -torch.inf).sum(1) > kept_on
-            some_left = too_many.view(batch, -1).any(1) | ~choices.lists_all()
-            left_out = left_out | (some_left & (steps.length > t))
+            some_left = too_many.view(size) | ~choices.lists_all(groups)
+            left_out = left_out | (some_left & going_on)
         if with_log_q:
             assert isinstance(choices, Dense)
             every = widened(choices.log_p if choices.score is None else choices.score)
@@ -348,10 +350,10 @@ def _every(score: Tensor) -> Tensor:
 
 def _best_histories(score: Tensor, cut: Cut) -> Tensor:
     """Return the histories that a text without a token keeps, in order, (B, R S)."""
-    size = score.shape[1] // cut.groups
-    if size <= cut.width:
+    size, width = score.shape[1] // cut.groups, max(cut.widths)
+    if size <= width:
         return _every(score)
-    best = best_of(score.unflatten(1, (cut.groups, size)).flatten(0, 1), cut.width)
+    best = best_of(score.unflatten(1, (cut.groups, size)).flatten(0, 1), width)
     first = torch.arange(cut.groups, device=score.device)[:, None] * size
     kept: Tensor = best.sort(1).values.unflatten(0, (len(score), cut.groups)) + first
     return kept.flatten(1)

@@ -35,13 +35,13 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True)
 class Thinning(Generic[LatentsT]):
-    """Latents that a search has kept, K of each of B texts, distinct in each pass."""
+    """Latents that a search has kept, K of each of B texts, distinct in each group."""
 
     beam: Beam[LatentsT]
     log_f: Tensor
     """Log of one over the probability that each survived, (B, K) float64 nats."""
     cut: Tensor
-    """Whether anything was left out of a text, (B,) bool."""
+    """Whether anything was left out of a group, (B, R) bool."""
 
 
 class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):

@@ -16,7 +16,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference import particles
 from lm_latent_eval.inference import steps as engine
-from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, thinned
+from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
     LIKELY,
@@ -49,7 +49,7 @@ def chances(rank: torch.Tensor, number: int) -> dict[tuple[int, ...], float]:
     found: dict[tuple[int, ...], float] = {}
     for low, high in itertools.pairwise(points):
         u = torch.tensor([(low + high) / 2], dtype=torch.float64)
-        column, log_f = thinned(rank[None], torch.tensor([number]), MOST, u)
+        column, log_f = thinned(relative(rank[None]), torch.tensor([number]), MOST, u)
         kept = tuple(column[0, log_f[0] > -math.inf].tolist())
         found[kept] = found.get(kept, 0.0) + high - low
     return found
@@ -74,7 +74,7 @@ def test_a_cut_keeps_sums_on_average(row, number):
     assert abs(sum(kept.values()) - 1) < 1e-9
     u = torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     numbers = torch.full((2000,), number)
-    column, log_f = thinned(rank.expand(2000, -1), numbers, MOST, u)
+    column, log_f = thinned(relative(rank.expand(2000, -1)), numbers, MOST, u)
     used = log_f > -math.inf
     for choice, value in enumerate(row):
         chance = sum(p for columns, p in kept.items() if choice in columns)
@@ -96,7 +96,7 @@ def test_a_cut_keeps_sums_on_average(row, number):
 def test_a_text_without_doubt_takes_few_places():
     rank = torch.tensor([[0.0, -5.0, *[-40.0] * 98], [0.0] * 100]).double()
     streams = Streams([1], 2), Streams([1], 160, 2)
-    cut = Thinned(2, 80, *streams, whole=torch.tensor([True]))
+    cut = Thinned((80, 80), *streams, whole=torch.ones(1, 2, dtype=torch.bool))
     column, log_f = cut.keep(rank, 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [FEWEST, 80]

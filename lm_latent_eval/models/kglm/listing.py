@@ -126,7 +126,10 @@ class Competing:
     """Of a walk that takes each mention type, nats, (R, 4)."""
     enough: Tensor
     """What may be among the best ranks no less, nats, (R,)."""
-    cut: Cut
+    width: Tensor
+    """The most that go on of the group of each, (R,)."""
+    exhaustive: bool
+    """Whether what cannot be among the best is wanted."""
 
     def surely(self, mention: Mention, node: Tensor, gain: Tensor) -> Listing:
         """Let every walk take a type, whose node is certain."""
@@ -137,7 +140,7 @@ class Competing:
         """Return the walks that may take a type, if no node adds more than ``most``."""
         rank = self.rank[:, mention]
         possible = rank > -torch.inf
-        if not self.cut.exhaustive:
+        if not self.exhaustive:
             possible &= rank + most >= self.enough
         return possible.nonzero()[:, 0]
 
@@ -163,7 +166,7 @@ def listed_steps(
     .. math:: \log p(z_{\le t}, x_{\le t}) + \log \beta_{t+1}(z_{\le t}) =
         \sum_{i \le t} \log q(z_i) + \log Z_i - \log \beta_i(z_{<i})
 
-    Listed is what ranks no lower than the last of the ``width`` best of those that are
+    Listed is what ranks no lower than the last of the W best of those that are
     known at once (of every walk NONE, CONTINUE and the best NEW entity) and has a share
     of ``least`` of their total. An ``exhaustive`` cut gets everything else as choices
     of ``REST``.
@@ -194,12 +197,14 @@ def listed_steps(
     rank = (score + gains.total[which])[:, None] + types[which]
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
     known[:, -1] += best_new[which]
-    enough = least_of_best(group, known, cut.width)
+    widths = torch.tensor(cut.widths)
+    enough = least_of_best(group, known, widths)
     if cut.least is not None:
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
         enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
     enough = enough[group] - GRID  # for rounding
-    walks = Competing(which, text, group, rank, enough, cut)
+    width = widths[group % cut.groups]
+    walks = Competing(which, text, group, rank, enough, width, cut.exhaustive)
 
     going_on = gains.mentioned(every, past.previous)[which]
     introduced, unlisted_new = _new(walks, walk, new, gains)
@@ -293,13 +298,13 @@ def _new(
     """List NEW entities of walks, and the others of each walk as one.
 
     Every walk has the same ones to choose from, so of the one that ranks i-th (from 1)
-    only the first ``width`` / i can be among the ``width`` best, but where a walk has
-    mentioned them already.
+    only the first W / i can be among the W best, but where a walk has mentioned them
+    already.
     """
     able = walks.able(Mention.NEW, new.worth[walks.text, 0])
     base = walks.rank[:, Mention.NEW]
     order, rank = ranked_within(walks.group[able], ranks(base[able]))
-    most = (walks.cut.width // (rank + 1)).clamp_max(new.entity.shape[1])
+    most = (walks.width[able][order] // (rank + 1)).clamp_max(new.entity.shape[1])
     place, ranked = expand_ranges(torch.zeros_like(most), most)
     row = able[order[ranked]]
     good = base[row] + new.worth[walks.text[row], place] >= walks.enough[row]

@@ -153,7 +153,7 @@ class WalkSteps:
             text * cut.groups + place // (state.shape[1] // cut.groups),
             score[text, place],
             cut,
-            self._new(t, cut.width),
+            self._new(t, max(cut.widths)),
             None if self.gains is None else (self.gains, t),
             paid,
         )

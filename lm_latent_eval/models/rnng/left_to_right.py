@@ -283,7 +283,7 @@ class StackSteps:
         left anything out.
         """
         text, word = self.encoded.token(t)
-        there, width = score[text] > -torch.inf, 0 if cut is None else cut.width
+        there, width = score[text] > -torch.inf, max(cut.widths) if cut else 0
         if self._found(state) is None:
             self._list([state], t, every=cut is None or cut.exhaustive)
         ahead = self._found(state)
