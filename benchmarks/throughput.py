@@ -1,14 +1,11 @@
 """Words scored a second, on a processor or a GPU.
 
     python benchmarks/throughput.py --num-samples 10 100
-    python benchmarks/throughput.py --device cuda --num-samples 100 1000 --compile
+    python benchmarks/throughput.py --device cuda --num-samples 100 1000
 
 Scores documents of the embedded world, or of ``--data``, once to warm up and once to
-measure. On a GPU it prints seconds and the peak of its memory; ``--compile`` repeats
-that with the model's ``encode`` compiled, and with CUDA graphs of what was compiled. On
-a processor it prints CPU seconds.
-
-On a GPU this has not been run yet: no numbers of one are in the documents.
+measure. On a GPU it prints seconds and the peak of its memory, on a processor CPU
+seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo import texts as demo_texts
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.text.corpora import stream_texts
-
-WAYS = {"eager": None, "compiled": "default", "with CUDA graphs": "reduce-overhead"}
 
 
 def seconds(device: torch.device) -> float:
@@ -65,7 +60,6 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, nargs="+", default=[100])
     parser.add_argument("--estimator", nargs="+", default=["is", "mixed"])
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
 
     if args.data is None:
@@ -82,18 +76,12 @@ def main() -> None:
     print(f"hardware  {name}; s are {unit}")
     print(f"versions  Python {platform.python_version()}, torch {torch.__version__}")
     print(f"model     {args.pretrained}, {len(texts)} texts, seed 0\n")
-    for way, mode in WAYS.items():
-        if mode and not args.compile:
-            continue
-        model = lm_latent_eval.load(args.pretrained, device=args.device)
-        if mode:
-            network = model.checkpoint.model
-            network.encode = torch.compile(network.encode, mode=mode, dynamic=True)
-        for estimator, number in itertools.product(args.estimator, args.num_samples):
-            found = measure(
-                model, texts, args.device, estimator=estimator, num_samples=number
-            )
-            print(f"{way:18}{estimator:8}K = {number:<6}{found}", flush=True)
+    model = lm_latent_eval.load(args.pretrained, device=args.device)
+    for estimator, number in itertools.product(args.estimator, args.num_samples):
+        found = measure(
+            model, texts, args.device, estimator=estimator, num_samples=number
+        )
+        print(f"{estimator:8}K = {number:<6}{found}", flush=True)
 
 
 if __name__ == "__main__":

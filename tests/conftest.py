@@ -35,18 +35,6 @@ PROJECT = Path(__file__).parents[1]
 collect_ignore = ["reference/runs/make.py"]  # needs packages that tests do not
 
 
-def pytest_collection_modifyitems(items):
-    """Skip what needs a CUDA device where there is none."""
-    needy = [item for item in items if item.get_closest_marker("gpu")]
-    if not needy:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for item in needy:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
 def find_folder(variable: str, default: str) -> Path:
     """Return a folder of test material, or skip the test (in CI: fail)."""
     named = os.environ.get(variable)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 
@@ -290,8 +291,8 @@ def a_token(model: str, estimator: str) -> int:
         return 1 + deep
     if model in ON_THE_HOST:
         return 0
-    if estimator == "dpf":  # passes and two checks; of KGLM what is not listed, too
-        return 6 if model == "kglm" else 3
+    if estimator == "dpf":  # passes and their check; of KGLM what is not listed, too
+        return 4 if model == "kglm" else 2
     return 2 if estimator == "mixed" else 1 + deep  # it searches, and then it draws
 
 
@@ -317,11 +318,37 @@ def test_proposals_give_the_numbers_of_the_cpu(name, which):
         close(numbers, expected[what], what)
 
 
+# -- a real one ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, Run]:
+    return runs("cpu", narrow=False)
+
+
+@pytest.fixture(scope="module")
+def there() -> dict[str, Run]:
+    return runs("cuda", narrow=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [n for n in COSTS if n != "train mdm"])  # it draws
+def test_cuda_gives_the_numbers_of_the_cpu(here, there, name):
+    close(there[name](), here[name]())
+
+
 # -- strings -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
-def test_the_backend_answers_as_on_the_cpu(name, tmp_path):
+@pytest.mark.parametrize(
+    ("device", "opened"),
+    [
+        (SIMULATED, partial(simulated_device, float64=False)),
+        pytest.param("cuda", nullcontext, marks=pytest.mark.gpu),
+    ],
+)
+def test_the_backend_answers_as_on_the_cpu(name, device, opened, tmp_path):
     path = written(name, tmp_path)
     samples = {} if name in WITHOUT_LATENTS else {"num_samples": 10}
 
@@ -341,8 +368,8 @@ def test_the_backend_answers_as_on_the_cpu(name, tmp_path):
         return numbers, [*(g for _, g in parts), *texts, *lm.generate_until(drawn)]
 
     numbers, others = answers("cpu")
-    with simulated_device(float64=False):
-        found, also = answers(SIMULATED)
+    with opened():
+        found, also = answers(device)
     assert found == pytest.approx(numbers, rel=PREDICTED, abs=PREDICTED)
     assert also == others
 

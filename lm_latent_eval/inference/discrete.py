@@ -428,17 +428,19 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
 
     Most places of a text are left over, since others need them.
     """
-    used = beam.score > -torch.inf
-    most = int(used.sum(1).max().clamp_min(1))
+    there = beam.score > -torch.inf
+    (used,) = fetched(there)
+    most = max(1, int(used.sum(1).max()))
     place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]
-    text = torch.arange(len(place), device=place.device)[:, None]
+    text = torch.arange(len(place))[:, None]
     parts = [
         part[sent(text, part.device), sent(place, part.device)]
         for part in parts_of(beam.latents)
     ]
-    found = model.log_joint(encoded, rebuilt(beam.latents, parts))
-    log_p = wide_zeros(used.shape, used.device).scatter(1, place, widened(found))
-    return log_p.masked_fill(~used, -torch.inf)
+    found = widened(model.log_joint(encoded, rebuilt(beam.latents, parts)))
+    log_p = wide_zeros(used.shape, found.device)
+    log_p = log_p.scatter(1, sent(place, found.device), found)
+    return log_p.masked_fill(~there, -torch.inf)
 
 
 def _checker(proposal: Sampler[Q]) -> Sampler[Q]:
