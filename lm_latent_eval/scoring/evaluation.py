@@ -164,6 +164,7 @@ class Evaluation:
         def size(text: Text) -> int:
             return min(text.num_words, PIECE)
 
+        work = torch.inference_mode()(work)
         return self.memory.in_batches(texts, len(texts), work, size, refusal)
 
     def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
