@@ -65,13 +65,8 @@ from lm_latent_eval.estimators.importance import (
 )
 from lm_latent_eval.estimators.intervals import (
     Choice,
-    bernstein_interval,
-    best_by_length,
-    difference_interval,
     discoveries,
-    log_ratio_interval,
     probability_interval,
-    smallest_at_most,
 )
 from lm_latent_eval.estimators.rates import (
     InformationRate,

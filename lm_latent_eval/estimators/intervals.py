@@ -10,8 +10,7 @@ stops. A bet's gain is at least -1, and a share gamma of the capital is staked o
 
     that a mean is above m      gain_k = y_k / m - 1
     that it is below m          gain_k = (m - y_k) / (1 - m)
-    that a difference is above d    gain_k = (y_k - y'_k - d) / (1 + d)
-    that a ratio is above r         gain_k = y_k / r - y'_k
+    that a difference is not above 0    gain_k = y_k - y'_k
 
 Each is monotone in what it bets against, so ends are found by bisection, and what the
 draws estimate always lies between them.
@@ -20,8 +19,7 @@ Symbols: y_k = w_k / b -> ``log_y``; gamma_j = 2^-j -> ``_STAKES``;
 pi_j = 1 / ((j + 1)(j + 2)) -> ``_LOG_PRIOR``; each side has delta / 2.
 Source: Waudby-Smith and Ramdas (2024), "Estimating means of bounded random variables by
 betting": theorem 3 and section 4.4 (hedged bets, each on one side; a grid of stakes in
-the place of one that adapts), theorem 2 (empirical Bernstein). Ratios are ours; e-BH:
-Wang and Ramdas (2022).
+the place of one that adapts). e-BH: Wang and Ramdas (2022).
 """
 
 from __future__ import annotations
@@ -89,147 +87,6 @@ def probability_interval(
     return at_least, at_most.clamp(max=0.0)
 
 
-def smallest_at_most(
-    num_samples: int, b: float = 1.0, confidence: float = 0.95
-) -> float:
-    """Return the upper bound of p from K weights of zero, the smallest there is.
-
-    Args:
-        num_samples: K.
-        b: What no weight is above.
-        confidence: Of the interval.
-
-    Example:
-        >>> [round(smallest_at_most(k), 4) for k in (4, 64, 256)]
-        [0.6586, 0.0654, 0.0168]
-    """
-    none = torch.full((num_samples,), -torch.inf, dtype=torch.float64)
-    return probability_interval(none, b, confidence)[1].exp().item()
-
-
-def difference_interval(
-    log_w: Tensor, other: Tensor, b: float = 1.0, confidence: float = 0.95
-) -> tuple[Tensor, Tensor]:
-    r"""Bound the difference of two probabilities from the same draws.
-
-    .. math:: p_a - p_c = E[w_a - w_c], \qquad -b \le w_a - w_c \le b
-
-    Args:
-        log_w: Log w_a, nats, shape ``(..., K)``.
-        other: Log w_c of the same draws, of that shape.
-        b: What no weight is above.
-        confidence: Of both ends together.
-
-    Returns:
-        At least and at most, from -1 to 1, shape ``(...)`` each, float64.
-
-    Raises:
-        ValueError: If a weight is above b, or there are not as many of both.
-
-    Example:
-        >>> a, c = torch.full((9,), 0.9).log(), torch.full((9,), 0.1).log()
-        >>> [round(end.item(), 3) for end in difference_interval(a, c)]
-        [0.114, 0.876]
-    """
-    log_y, log_z = _checked_pair(log_w, other, b)
-    gap = log_y.exp() - log_z.exp()
-    threshold = certificate_cost(confidence) + math.log(2)
-    ends = _least_difference(gap, threshold), -_least_difference(-gap, threshold)
-    return (b * ends[0]).clamp(min=-1.0), (b * ends[1]).clamp(max=1.0)
-
-
-def log_ratio_interval(
-    log_w: Tensor, other: Tensor, b: float = 1.0, confidence: float = 0.95
-) -> tuple[Tensor, Tensor]:
-    r"""Bound log p_a - log p_c from the same draws: a conditional probability, say.
-
-    .. math:: E[w_a - r w_c] = 0 \quad\text{for}\quad r = p_a / p_c
-
-    is tested for every r, and what is not rejected is kept.
-
-    Args:
-        log_w: Log w_a, nats, shape ``(..., K)``.
-        other: Log w_c of the same draws, of that shape.
-        b: What no weight is above.
-        confidence: Of both ends together.
-
-    Returns:
-        At least and at most, nats, shape ``(...)`` each, float64; ``-inf`` and ``inf``
-        where the draws say nothing.
-
-    Raises:
-        ValueError: If a weight is above b, or there are not as many of both.
-
-    Example:
-        >>> a, c = torch.full((64,), 0.9).log(), torch.full((64,), 0.1).log()
-        >>> [round(end.exp().item(), 2) for end in log_ratio_interval(a, c)]
-        [5.29, 9.7]
-    """
-    log_y, log_z = _checked_pair(log_w, other, b)
-    threshold = certificate_cost(confidence) + math.log(2)
-    return _least_log_ratio(log_y, log_z, threshold), -_least_log_ratio(
-        log_z, log_y, threshold
-    )
-
-
-def bernstein_interval(
-    log_w: Tensor, b: float = 1.0, confidence: float = 0.95
-) -> tuple[Tensor, Tensor]:
-    r"""Bound log p from both sides, by an empirical Bernstein inequality.
-
-    .. math::
-        \frac{\sum_k \lambda_k y_k}{\sum_k \lambda_k} \pm
-        \frac{\log(2 / \delta) + \sum_k 4 (y_k - \hat\mu_{k-1})^2 \psi(\lambda_k)}
-        {\sum_k \lambda_k},
-        \qquad \psi(\lambda) = \frac{-\log(1 - \lambda) - \lambda}{4}
-
-    with lambda from the draws before. In closed form, as valid as bets and wider.
-
-    Args:
-        log_w: Log-weights in nats of independent draws, in the order drawn, shape
-            ``(..., K)``.
-        b: What no weight is above.
-        confidence: :math:`1 - \delta`.
-
-    Returns:
-        At least and at most, nats, shape ``(...)`` each, float64.
-
-    Raises:
-        ValueError: If a weight is above b; the error names the draw.
-
-    Example:
-        >>> log_w = torch.tensor([0.2, 0.4, 0.3, 0.3, 0.2, 0.4, 0.3, 0.3]).log()
-        >>> [round(end.exp().item(), 3) for end in bernstein_interval(log_w)]
-        [0.0, 1.0]
-    """
-    middle, radius = bernstein_running(checked_bounded(log_w, b).exp(), confidence)
-    middle, radius = middle[..., -1], radius[..., -1]
-    at_least, at_most = (middle - radius).clamp(min=0.0), middle + radius
-    return at_least.log() + math.log(b), (at_most.log() + math.log(b)).clamp(max=0.0)
-
-
-def bernstein_running(y: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    """Return middle and radius of the empirical Bernstein interval after every draw.
-
-    Args:
-        y: In [0, 1], in the order drawn, shape ``(..., K)``.
-        confidence: At all times together.
-
-    Returns:
-        Shape ``(..., K)`` each.
-    """
-    cost = certificate_cost(confidence) + math.log(2)
-    number = torch.arange(1, y.shape[-1] + 1, dtype=torch.float64, device=y.device)
-    mean = (0.5 + y.cumsum(-1)) / (number + 1)
-    variance = (0.25 + (y - mean).square().cumsum(-1)) / (number + 1)
-    mean, variance = _before(mean, 0.5), _before(variance, 0.25)
-    stake = (2 * cost / (variance * number * number.log1p())).sqrt().clamp(max=0.5)
-    psi = (-torch.log1p(-stake) - stake) / 4
-    total = stake.cumsum(-1)
-    spread = (4 * (y - mean).square() * psi).cumsum(-1)
-    return (stake * y).cumsum(-1) / total, (cost + spread) / total
-
-
 @dataclass(frozen=True)
 class Choice:
     """The most probable option, and whether the draws are sure of it."""
@@ -289,38 +146,6 @@ class Choice:
             return cls(place, decided, -log_e)
         best = int(y.mean(-1).argmax())
         return cls(best, None, fewest[best])
-
-
-def best_by_length(
-    log_w: Tensor, lengths: Sequence[float], b: float = 1.0, confidence: float = 0.95
-) -> int | None:
-    r"""Return the option of the largest log p an unit of length, if it is certain.
-
-    The least that it may be is above the most that each other may be, by intervals that
-    hold together.
-
-    Args:
-        log_w: Log-weights of A options from the same draws, nats, shape ``(A, K)``.
-        lengths: Of each, in bytes or tokens.
-        b: What no weight is above.
-        confidence: Of the choice.
-
-    Returns:
-        Its place; None where the draws are not sure.
-
-    Example:
-        >>> log_w = torch.tensor([[0.5], [0.3]]).log().expand(2, 256)
-        >>> best_by_length(log_w, [1, 1]), best_by_length(log_w, [1, 4])
-        (0, 1)
-    """
-    if len(log_w) == 1:
-        return 0
-    each = 1 - (1 - confidence) / (len(log_w) - 1)
-    units = torch.tensor(lengths, dtype=torch.float64)
-    at_least, at_most = (end / units for end in probability_interval(log_w, b, each))
-    best = int(at_least.argmax())
-    others = torch.cat([at_most[:best], at_most[best + 1 :]])
-    return best if at_least[best] > others.max() else None
 
 
 def discoveries(log_e: Sequence[float], rate: float = 0.05) -> list[bool]:
@@ -463,29 +288,6 @@ def _most_mean(y: Tensor, threshold: float) -> Tensor:
     )
 
 
-def _least_difference(gap: Tensor, threshold: float) -> Tensor:
-    inside = gap.mean(-1)
-    return _boundary(
-        lambda d: (gap - d) / (1 + d).clamp(min=1e-300),
-        inside,
-        -torch.ones_like(inside),
-        threshold,
-    )
-
-
-def _least_log_ratio(log_y: Tensor, log_z: Tensor, threshold: float) -> Tensor:
-    z = log_z.exp()
-    found = log_y.logsumexp(-1) - log_z.logsumexp(-1)
-    # No ratio above the sum of y is won against.
-    inside = torch.minimum(found, log_y.logsumexp(-1))
-    return _boundary(
-        lambda log_r: (log_y - log_r).clamp(max=_MOST_GAIN).exp() - z,
-        inside,
-        _far_below(log_y, threshold),
-        threshold,
-    )
-
-
 def _far_below(log_y: Tensor, threshold: float) -> Tensor:
     """Return a log-mean that the largest y alone rejects, however small the others."""
     stakes, lost = _STAKES[1:, 0], log_y.shape[-1] - 1
@@ -518,17 +320,3 @@ def _boundary(
         outside = torch.where(rejected, middle, outside)
         inside = torch.where(rejected, inside, middle)
     return torch.where(known, outside, far)
-
-
-def _before(values: Tensor, first: float) -> Tensor:
-    """Return each value's predecessor, (..., K)."""
-    return torch.cat([torch.full_like(values[..., :1], first), values[..., :-1]], -1)
-
-
-def _checked_pair(log_w: Tensor, other: Tensor, b: float) -> tuple[Tensor, Tensor]:
-    if log_w.shape != other.shape:
-        raise ValueError(
-            "expected weights of the same draws; got shapes "
-            f"{tuple(log_w.shape)} and {tuple(other.shape)}"
-        )
-    return checked_bounded(log_w, b), checked_bounded(other, b)

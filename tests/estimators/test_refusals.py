@@ -121,8 +121,6 @@ REFUSED = [
         for draws, texts in ((0.0, 0.2), (0.1, INF), (INF, 0.2), (0.1, 0.0))
     ),
     (r"draw 2 of row 1 weighs 2\.5, .*above 2:", of.probability_interval, HEAVY, 2.0),
-    ("b must be positive", of.bernstein_interval, HEAVY, INF),
-    ("of the same draws", of.difference_interval, HEAVY, HEAVY[0]),
     # Choices
     ("pass@6 needs 6 answers", choices.pass_at, 6, np.array([1]), np.array([5])),
     (r"of 2 or more answers, shape \(A, K\); got", choices.Margin.of, QUESTION[0][:1]),
