@@ -36,7 +36,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
-    torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=len(WORDS),
         n_positions=32,
@@ -49,6 +48,7 @@ def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
     )
     model = GPT2LMHeadModel(config)
     # Versions of transformers draw their weights in other orders.
+    torch.manual_seed(seed)
     for weight in model.parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=config.initializer_range)

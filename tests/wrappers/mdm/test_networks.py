@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     BitsAndBytesConfig,
-    DiffusionGemmaConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -117,7 +117,9 @@ def test_networks_with_code_of_their_own(kind, how, shift, tmp_path):
 def test_what_is_not_read_is_said(kind, more, said, tmp_path):
     tokenizer = (more := {**more}).pop("tokenizer", None)
     if kind == "gemma":  # a configuration of transformers
-        DiffusionGemmaConfig().save_pretrained(tmp_path)
+        if not hasattr(transformers, "DiffusionGemmaConfig"):
+            pytest.skip("this transformers has no DiffusionGemma")
+        transformers.DiffusionGemmaConfig().save_pretrained(tmp_path)
     else:
         own_code.write(tmp_path, kind, **more)
     if tokenizer is not None:
