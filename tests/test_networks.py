@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicLayer
 from lm_latent_eval.networks.causal import (
     CausalReader,
     GrowingLayer,
+    cache_name,
     check_causal,
 )
 from tests import tiny_causal
@@ -91,9 +92,9 @@ def without_cache(network, monkeypatch):
 
     @functools.wraps(forward)
     def forgetful(*args, **kwargs):
-        assert kwargs.get("past_key_values") is None
+        assert kwargs.get(cache_name(network)) is None
         found = forward(*args, **{**kwargs, "use_cache": False})
-        found.past_key_values = None
+        setattr(found, cache_name(network), None)
         return found
 
     monkeypatch.setattr(network, "forward", forgetful)

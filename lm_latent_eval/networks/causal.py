@@ -169,7 +169,7 @@ class CausalReader:
         """
         more: dict[str, Any] = {"use_cache": use_cache}
         if past is not None:
-            more["past_key_values"] = past
+            more[cache_name(self.model)] = past
         if last is not None and last < tokens.shape[1] and self._keeps_last:
             more["logits_to_keep"] = last
         with autocast(self.device, self.mixed_precision):
@@ -247,7 +247,7 @@ class Reading:
     def of(cls, reader: CausalReader, tokens: Tensor) -> Self:
         """Read rows of tokens, (R, T)."""
         out = reader.call(tokens, use_cache=True, last=1)
-        cache = getattr(out, "past_key_values", None)
+        cache = cache_of(out)
         if not callable(getattr(cache, "reorder_cache", None)):
             cache = None
         grow_in_place(cache)
@@ -286,7 +286,7 @@ class Reading:
             tokens, past=self.cache, use_cache=before is None, last=number
         )
         if before is None:
-            self.cache = out.past_key_values
+            self.cache = cache_of(out)
         log_p = self.reader.log_probs(out.logits[:, -number:])
         self.log_p = log_p[:, -1]
         return log_p
@@ -352,13 +352,31 @@ def floating(scores: Tensor) -> Tensor:
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
+def cache_name(model: PreTrainedModel) -> str:
+    """Return what a network calls the keys and values that it is given.
+
+    Those of transformers call them ``cache`` from 5.24 on and ``past_key_values``
+    before, as code of others may for longer.
+    """
+    adapted = getattr(model, "get_base_model", None)  # an adapter passes them on
+    own = adapted() if adapted else model
+    names = inspect.signature(own.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
+def cache_of(out: Any) -> Any:
+    """Return the keys and values that a network returns, by either name, or None."""
+    found = getattr(out, "cache", None)
+    return getattr(out, "past_key_values", None) if found is None else found
+
+
 class GrowingLayer(DynamicLayer):
     """Keys and values of one layer, with room for more tokens and rows."""
 
     def __init__(self, layer: DynamicLayer) -> None:
         """Take over what was read."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.dtype, self.device = layer.dtype, layer.device
+        self.device = layer.device
         self.keys, self.values = layer.keys, layer.values
         self.is_initialized = True
         self._room: tuple[Tensor, ...] = ()

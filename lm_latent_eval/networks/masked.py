@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import MOST_ROWS, MemoryLimit, fitting, widened
-from lm_latent_eval.networks.causal import autocast
+from lm_latent_eval.networks.causal import autocast, cache_name, cache_of
 
 R = TypeVar("R")
 
@@ -283,7 +283,7 @@ class BlockCausal:
         cache = copy.deepcopy(self._kept[begun][0]) if begun in self._kept else None
         rest = tokens[len(begun) :] if cache is not None else tokens
         out = self._read(torch.tensor([rest], device=self.model.device), cache)
-        self._kept[tokens] = out.past_key_values, out.logits[0, -1]
+        self._kept[tokens] = cache_of(out), out.logits[0, -1]
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return self._kept[tokens]
@@ -306,7 +306,7 @@ class BlockCausal:
                 input_ids=tokens,
                 attention_mask=mask.expand(len(tokens), 1, -1, -1),
                 position_ids=place[before:].expand(len(tokens), -1),
-                past_key_values=cache,
                 use_cache=True,
+                **{cache_name(self.model): cache},
                 **self.more,
             )

@@ -18,7 +18,7 @@ from lm_latent_eval.harness.backends import LatentKGLM
 model = LatentKGLM()
 ours = set(sys.modules) - host
 new = {name.partition(".")[0] for name in ours}
-known = {"lm_eval", "transformers", "lm_latent_eval", "lm_latent_eval_bridge"}
+known = {"lm_eval", "transformers", "lm_latent_eval", "lm_latent_eval_bridge", "psutil"}
 assert not new - known - {*sys.stdlib_module_names}, "besides those of the hosts"
 # Half a second each: bootstraps and plots wait until they are asked.
 assert not {"scipy.signal", "scipy.stats"} & ours

@@ -322,6 +322,7 @@ def test_a_network_that_asks_for_truth_and_stores_when_told(decoder):
         return decoder(input_ids=input_ids, attention_mask=added, **more)
 
     own_code.device, own_code.dtype = decoder.device, decoder.dtype
+    own_code.forward = decoder.forward
     reader = BlockCausal(own_code, BLOCK, None, True, {"store_kv": True})
     tokens = torch.tensor([SEVEN_TOKENS, [*SEVEN_TOKENS[:6], 5]])
     found = reader.read_on(tokens, 6)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 
 import pytest
 import torch
@@ -57,6 +57,7 @@ def without_tokens(tokenizer):
     model = SegmentedLM(tiny_causal.network(tokenizer))
     banned, forward = [], model.network.model.forward
 
+    @wraps(forward)
     def masked(input_ids, **more):
         found = forward(input_ids, **more)
         found.logits[..., banned] = -torch.inf
