@@ -162,13 +162,15 @@ def equal(number, **values):
     return pa.table(made).replace_schema_metadata({b"about": b'{"seed": 3}'})
 
 
+# Of long words pyarrow 16 takes more than the limit before it can be asked how many.
+MUCH = "than 100 times" if int(pa.__version__.split(".")[0]) > 16 else "realloc"
 HUGE = {
     "rows": (lambda: equal(1_000_000), {}, "claims 1,000,000 rows in"),
     "a long name": (lambda: equal(2000, name="a" * 500_000), {}, "more than 100 times"),
     "long words": (
         lambda: equal(500, words=[["a" * 500_000]]),
         {},
-        "than 100 times|realloc",
+        MUCH,
     ),
     "packed": (lambda: equal(10), {"compression": "zstd"}, "is packed by ZSTD, where"),
 }
