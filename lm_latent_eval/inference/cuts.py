@@ -111,6 +111,14 @@ class Cut(Protocol):
         ...
 
     @property
+    def checks(self) -> int:
+        """How many groups, the last ones, check the others.
+
+        They are ranked by another look-ahead, where there is one.
+        """
+        ...
+
+    @property
     def exhaustive(self) -> bool:
         """Whether choices must be listed that cannot be among the best."""
         ...
@@ -152,6 +160,7 @@ class Best:
     """The W best of each text: a beam."""
 
     groups: ClassVar[int] = 1
+    checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
     least: ClassVar[None] = None
     width: int
@@ -187,6 +196,7 @@ class Fading:
     """
 
     groups: ClassVar[int] = 1
+    checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
     least: ClassVar[None] = None
     width: int
@@ -243,6 +253,7 @@ class Thinned:
     """Step -> (B, R W, 4), of the largest W: of each survivor."""
     whole: Tensor
     """Of which groups nothing was left out so far, (B, R) bool."""
+    checks: int = 0
 
     @property
     def groups(self) -> int:

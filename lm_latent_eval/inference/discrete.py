@@ -14,9 +14,9 @@ cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
 again, with other random numbers, by narrower passes: what width finds is what more of
-it may find. Others, as narrow, go by the proposal's ``checker``: where that looks ahead
-in another way they keep other latents, and what they find beyond the estimate is
-missing in it. Both are part of the error.
+it may find. Others, as narrow, go by another look-ahead where the proposal has one:
+they keep other latents, and what they find beyond the estimate is missing in it. Both
+are part of the error. All passes are groups of one search.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -60,7 +60,7 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     predicted_by,
 )
-from lm_latent_eval.inference.streams import Streams, joined
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
 from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.text.batch import TokenBatch
@@ -79,13 +79,13 @@ MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
 -log p."""
 WIDEST, WIDEST_SHARE = 2.0, 0.01
 """No error is given where passes range over more, likewise."""
-CHECKING = 1, 4
-"""What tells random numbers of checks from those of the passes and of predictions."""
 
 
-@dataclass(frozen=True)
-class Passes:
-    """B texts with the latents that N thinned passes have kept, up to W each."""
+class Passes(NamedTuple):
+    """B texts with the latents that N = R + 2 C passes have kept, up to W each.
+
+    R estimate p(x). C are narrower, and C as narrow go by another look-ahead.
+    """
 
     particles: Particles
     """Weighted by log p(x, z), as those of a beam, (B, N W)."""
@@ -95,55 +95,35 @@ class Passes:
     """Whether a pass has left anything out, (B, N) bool."""
 
     @property
-    def log_p(self) -> Tensor:
-        """Return what each pass estimates, (B, N) float64 nats."""
-        weights = self.particles.log_w + self.log_f
-        total: Tensor = weights.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
-        return total
+    def log_w(self) -> Tensor:
+        """Weights as ``Weights`` reads them, (B, N + 1) float64 nats."""
+        total = self.particles.log_w + self.log_f
+        log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
+        left_out = self.cut[:, :PASSES].any(1, keepdim=True)
+        mark = wide_zeros(left_out.shape, left_out.device)
+        return torch.cat([log_p, mark.masked_fill(left_out, -torch.inf)], -1)
 
     def select(self, index: Tensor) -> Passes:
         return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
 
-
-class Survivors(NamedTuple):
-    """B texts with the latents that passes kept."""
-
-    passes: Passes
-    """R that estimate p(x), and C narrower ones."""
-    other: Passes
-    """C narrower ones by the proposal's ``checker``."""
-
-    @property
-    def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
-        left_out = self.passes.cut[:, :PASSES].any(1, keepdim=True)
-        mark = wide_zeros(left_out.shape, left_out.device)
-        mark = mark.masked_fill(left_out, -torch.inf)
-        return torch.cat([self.passes.log_p, self.other.log_p, mark], -1)
-
-    def select(self, index: Tensor) -> Survivors:
-        return Survivors(self.passes.select(index), self.other.select(index))
-
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
-    ) -> Survivors:
+    ) -> Passes:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        read = self.passes.particles.ahead(model, inputs, given)
-        return self._replace(passes=replace(self.passes, particles=read))
+        return self._replace(particles=self.particles.ahead(model, inputs, given))
 
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        particles = self.passes.particles
-        weights = (particles.log_w + self.passes.log_f).clone()
-        first = weights.shape[1] // self.passes.cut.shape[1] * PASSES
+        weights = (self.particles.log_w + self.log_f).clone()
+        first = weights.shape[1] // self.cut.shape[1] * PASSES
         weights[:, first:] = -torch.inf  # narrower ones predict nothing
-        return predicted_by(model, [(particles, weights)], keys, starts)
+        return predicted_by(model, [(self.particles, weights)], keys, starts)
 
 
 class Weights(NamedTuple):
-    """What was found of a text: a row of ``Survivors.log_w``, or several."""
+    """What was found of a text: a row of ``Passes.log_w``, or several."""
 
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
@@ -218,6 +198,16 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
+    def log_weights(
+        self,
+        model: LM[P],
+        proposal: Sampler[Q],
+        batch: TokenBatch,
+        keys: list[int],
+    ) -> Tensor:
+        """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
+        return super().log_weights(model, _with_checks(proposal), batch, keys)
+
     def weigh(
         self,
         model: LM[P],
@@ -226,51 +216,13 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
+        """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        cut, other_cut = self._cuts(keys)
-        checker = _checker(proposal)
-        again = q if checker is proposal else checker.encode(batch)
-        return Survivors(
-            self._passes(model, proposal, p, q, cut),
-            self._passes(model, checker, p, again, other_cut),
-        ).log_w
-
-    def _cuts(
-        self, keys: Sequence[int], starts: Sequence[int] | None = None
-    ) -> tuple[Thinned, Thinned]:
-        """Return the cuts of passes, narrower ones beside them, and of the others.
-
-        Their random numbers are independent.
-        """
-
-        def cut(*passes: tuple[int, int, int]) -> Thinned:
-            widths = [width for number, width, _ in passes for _ in range(number)]
-            uniforms, within = [], []
-            for number, _, salt in passes:
-                mine = [key ^ salt for key in keys]
-                uniforms.append(Streams(mine, number, 0, starts))
-                within.append(Streams(mine, number * max(widths), number, starts))
-            whole = torch.ones(len(keys), len(widths), dtype=torch.bool)
-            return Thinned(tuple(widths), joined(*uniforms), joined(*within), whole)
-
-        narrow, other = ((CHECKS, self.narrow_width, salt) for salt in CHECKING)
-        return cut((PASSES, self.width, 0), narrow), cut(other)
-
-    def _passes(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        p: P,
-        q: Q,
-        cut: Thinned,
-    ) -> Passes:
-        """Thin whole texts, without keeping states."""
-        kept = self._thinning(proposal, q, cut)
+        kept = self._thinning(proposal, q, self._cut(keys))
         log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes(particles, kept.log_f, kept.cut)
+        return Passes(particles, kept.log_f, kept.cut).log_w
 
     def _thinning(
         self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
@@ -287,6 +239,15 @@ class DiscreteFilter(SearchingEstimator):
             "choices step by step; use mixed, is or smc"
         )
 
+    def _cut(self, keys: Sequence[int], starts: Sequence[int] | None = None) -> Thinned:
+        """Return the cut of all passes, whose random numbers are independent."""
+        widths = [self.width] * PASSES + [self.narrow_width] * (2 * CHECKS)
+        number = len(widths)
+        uniforms = Streams(keys, number, 0, starts)
+        within = Streams(keys, number * self.width, number, starts)
+        whole = torch.ones(len(keys), number, dtype=torch.bool)
+        return Thinned(tuple(widths), uniforms, within, whole, CHECKS)
+
     def extend(
         self,
         model: LM[P],
@@ -295,7 +256,7 @@ class DiscreteFilter(SearchingEstimator):
         keys: list[int],
         starts: list[int],
         after: Weighted,
-    ) -> Survivors:
+    ) -> Passes:
         """Read on: search and thin over some more tokens.
 
         Raises:
@@ -307,17 +268,14 @@ class DiscreteFilter(SearchingEstimator):
                 f"estimator={self.name}: the proposal {proposal.name!r} reads whole "
                 "texts, and cannot go on after one"
             )
-        if not isinstance(after, Survivors):  # the beginning
+        if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after)
-            begun = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
-            after = Survivors(begun, begun)
+            after = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
+        by = _with_checks(proposal)
 
-        def read(before: Survivors, piece: TokenBatch, at: int) -> Survivors:
-            cut, other_cut = self._cuts(keys, [start + at for start in starts])
-            passes, p = self._thin(model, proposal, piece, cut, before.passes)
-            by = _checker(proposal)
-            other, _ = self._thin(model, by, piece, other_cut, before.other, p)
-            return Survivors(passes, other)
+        def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
+            cut = self._cut(keys, [start + at for start in starts])
+            return self._thin(model, by, piece, cut, before)
 
         return in_pieces(batch, after, read)
 
@@ -328,18 +286,8 @@ class DiscreteFilter(SearchingEstimator):
         piece: TokenBatch,
         cut: Thinned,
         before: Passes,
-        encoded: P | None = None,
-    ) -> tuple[Passes, P]:
-        """Thin a piece and weigh what survives; return that, and the piece encoded.
-
-        Args:
-            model: A left-to-right latent LM.
-            proposal: Of its latents.
-            piece: The tokens that follow.
-            cut: The rule that thins.
-            before: What survived so far.
-            encoded: What p made of it after other histories, if it was read already.
-        """
+    ) -> Passes:
+        """Thin a piece, the tokens that follow, and weigh what survives."""
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
         q = proposal.encode(piece, q_state)
@@ -352,10 +300,7 @@ class DiscreteFilter(SearchingEstimator):
             (index,) = fetched(origin)
             p_state, q_state = p_state.resample(index), q_state.resample(index)
             q = encode_again(proposal, q, piece, q_state)
-        if encoded is None:
-            p = old.encoded(model, piece, p_state)
-        else:
-            p = encode_again(model, encoded, piece, p_state)
+        p = old.encoded(model, piece, p_state)
         log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
         particles = Particles(
             model.advance(p, beam.latents),
@@ -365,7 +310,7 @@ class DiscreteFilter(SearchingEstimator):
             old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut), p
+        return Passes(particles, log_f, before.cut | kept.cut)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -391,7 +336,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _checked(estimate, of.passes, of.grown, of.found)
+        return _with_error(estimate, of.passes, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -416,7 +361,7 @@ class DiscreteFilter(SearchingEstimator):
             log_weights=(),
         )
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
-        checked = _checked(estimate, whole - prefix, grown, found)
+        checked = _with_error(estimate, whole - prefix, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
@@ -443,12 +388,12 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
     return log_p.masked_fill(~there, -torch.inf)
 
 
-def _checker(proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return the proposal that looks ahead otherwise, or the same if none does."""
-    return proposal.checker if isinstance(proposal, StepProposal) else proposal
+def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
+    """Return a proposal with the look-ahead of passes that check, if it has one."""
+    return proposal.with_checks() if isinstance(proposal, StepProposal) else proposal
 
 
-def _checked(
+def _with_error(
     estimate: Estimate, passes: Tensor, grown: float, found: float
 ) -> Estimate:
     """Add the error of an estimate where passes and their check agree.

@@ -50,11 +50,6 @@ class Streams:
         return replace(self, starts=[start + tokens for start in starts])
 
 
-def joined(*streams: Streams) -> Uniforms:
-    """Return random numbers of the same texts for several groups of samples."""
-    return lambda step: torch.cat([each(step) for each in streams], 1)
-
-
 MODEL_LANES = 3
 """Random numbers of a decision that are the model's: the last is left to inference."""
 

@@ -119,11 +119,10 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
     def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
         """Return the steps that searches go by."""
 
-    @property
-    def checker(self) -> Self:
-        """A proposal that looks ahead otherwise, for what checks a search.
+    def with_checks(self) -> Self:
+        """Return one that looks ahead in another way as well, for groups that check.
 
-        This one, if there is none.
+        This one, if there is no other way.
         """
         return self
 

@@ -6,8 +6,8 @@ expected values: of the hidden Markov model of ``twisting``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -89,6 +89,20 @@ class ExpectedParents:
             log_edge=like.new_zeros(0, num_tokens),
         )
 
+    def given(self, *recent: Tensor) -> ExpectedParents:
+        """Return them for several r, (B, T, S) each, one batch below the other."""
+        number, size = len(recent), self.known.numel()
+        first = torch.arange(number, device=self.head.device)[:, None] * size
+        return replace(
+            self,
+            weight=torch.cat([self.weight] * number),
+            recent=torch.cat(recent),
+            known=torch.cat([self.known] * number),
+            head=(first + self.head).flatten(),
+            tail=(first + self.tail).flatten(),
+            kind=torch.cat([self.kind] * number),
+        )
+
     def derived(self, t: int, psi: Tensor, alike: Tensor) -> Derivations:
         """Return what DERIVED mentions at t are worth, by parent.
 
@@ -152,7 +166,8 @@ class ExpectedParents:
         return self.log_edge[self.kind, t].exp()
 
 
-class Derivations(NamedTuple):
+@dataclass(frozen=True)
+class Derivations:
     """What a DERIVED mention is worth at a token, by its parent: numbers of (B, S)."""
 
     paid: Tensor
@@ -166,12 +181,12 @@ class Derivations(NamedTuple):
     alike: Tensor
     """The expected psi of what they derive, (B, 1)."""
 
-    @property
+    @cached_property
     def others(self) -> Tensor:
         """Return what a state weighs as a parent, whoever was mentioned last."""
         return self.weight * self.recent
 
-    @property
+    @cached_property
     def alone(self) -> Tensor:
         """Return what it weighs more if it was mentioned last."""
         return self.weight * (1 - self.recent)
@@ -187,7 +202,7 @@ class Derivations(NamedTuple):
         """Return what is expected of a DERIVED mention, by the last mention."""
         return self.total / self.number
 
-    @property
+    @cached_property
     def number(self) -> Tensor:
         """Return what the parents weigh together, by the last mention; above 0."""
         everybody = self.others.sum(-1, True) + self.unknown

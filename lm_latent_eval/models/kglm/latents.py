@@ -151,6 +151,11 @@ class NextStep:
             expected=None if self.expected is None else self.expected.select(position),
         )
 
+    @property
+    def num_positions(self) -> int:
+        """P."""
+        return len(self.scores.mention)
+
     def scaled(self, factor: float) -> NextStep:
         """Multiply scores and twist by a number."""
         return replace(
@@ -296,12 +301,12 @@ class KGLMState:
     """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
     expected: Tensor
     """What the ranks of searched walks expect of what follows, on the host, nats,
-    (B, K); 0 where they did not look further."""
+    (B, K, S) in S ways; 0 where they did not look further."""
 
     @classmethod
     def begin(cls, carry: Carry, history: Tensor) -> KGLMState:
-        """Return walks of which nothing is expected."""
-        return cls(carry, history, widened(torch.zeros(history.shape[:2])))
+        """Return walks of which nothing is expected, in any way."""
+        return cls(carry, history, widened(torch.zeros(*history.shape[:2], 1)))
 
     def select(self, index: Tensor) -> KGLMState:
         carry = self.carry.select(index)
@@ -311,6 +316,34 @@ class KGLMState:
         """Pick walks of each text, (B, K')."""
         at = torch.arange(len(index))[:, None], index
         return KGLMState(self.carry, self.history[at], self.expected[at])
+
+
+@dataclass(frozen=True)
+class LookAhead:
+    """What searches expect of the text ahead of B texts, in S ways.
+
+    What is expected of text b in way s is outlook s B + b.
+    """
+
+    walk: NextStep
+    """Steps of searches, at (S B) T positions."""
+    gains: ParentGains
+    """What entities that a walk has mentioned add to its rank, by outlook."""
+    other_word: Tensor
+    """What ranks take the word to cost of a node that the twist does not list, (B, T)
+    nats, on the host."""
+
+    @property
+    def outlooks(self) -> int:
+        """S B."""
+        return len(self.gains.log_absent)
+
+    def up_to(self, num_tokens: int, length: int) -> tuple[LookAhead, NextStep]:
+        """Cut pieces of T = ``length`` tokens; return also the step that follows."""
+        first = torch.arange(self.outlooks)[:, None] * length
+        inside = (first + torch.arange(num_tokens)).flatten()
+        then = self.walk.select(first[:, 0] + num_tokens)
+        return replace(self, walk=self.walk.select(inside)), then
 
 
 @dataclass(frozen=True)
@@ -326,30 +359,27 @@ class Encoded:
     """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
     carry: Carry
     expected: Tensor
-    """What the ranks of the walks before the piece expect of it, (B, 1 or K) nats, on
-    the host."""
-    search: NextStep | None = None
-    """Steps of searches, where these are not ``walk``."""
-    gains: ParentGains | None = None
-    """What entities that a walk has mentioned add to their ranks."""
-    other_word: Tensor | None = None
-    """What ranks take the word to cost of a node that the twist does not list, (B, T)
-    nats, on the host; None: there is no twist."""
+    """What the ranks of the walks before the piece expect of it, (B, 1 or K, 1 or S)
+    nats, on the host."""
+    ahead: LookAhead | None = None
+    """By which searches go; None: by ``walk``."""
     then: NextStep | None = None
-    """Steps of searches at the token after the piece; None: nothing is expected."""
+    """Steps of searches at the token after the piece, at S B positions; None: nothing
+    is expected."""
 
     def up_to(self, num_tokens: int) -> Encoded:
         """Return a piece that ends earlier, but for where the text stands."""
         place = torch.arange(num_tokens)
         batch, length = self.text.shape[:2]
         position = (torch.arange(batch)[:, None] * length + place).flatten()
-        search = self.search and self.search.select(position)
-        then = self.search and self.search.select(self._positions(num_tokens))
+        ahead, then = None, None
+        if self.ahead is not None:
+            ahead, then = self.ahead.up_to(num_tokens, length)
         return replace(
             self,
             text=self.text[:, :num_tokens],
             walk=self.walk.select(position),
-            search=search,
+            ahead=ahead,
             then=then,
         )
 
@@ -360,9 +390,7 @@ class Encoded:
             batch=self.batch.piece(t, t + 1),
             text=self.text[:, t : t + 1],
             walk=self.walk.select(self._positions(t)),
-            search=None,
-            gains=None,
-            other_word=None,
+            ahead=None,
             then=None,
             history=after.history if after else self.history,
         )
@@ -393,9 +421,11 @@ class Encoded:
         state = KGLMState.begin(self.carry, window)
         if self.then is None:
             return state
-        text = torch.arange(len(window))[:, None].expand(window.shape[:2])
-        (expected,) = fetched(self.then.expected_after(text, window))
-        return replace(state, expected=widened(expected))
+        outlook = torch.arange(self.then.num_positions).view(-1, len(window), 1)
+        outlook = outlook.expand(-1, -1, window.shape[1])
+        windows = window.expand(len(outlook), *window.shape)
+        (expected,) = fetched(self.then.expected_after(outlook, windows))
+        return replace(state, expected=widened(expected).movedim(0, -1))
 
     def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
         """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.

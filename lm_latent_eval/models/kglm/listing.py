@@ -83,6 +83,8 @@ class WalkChoices(Ragged):
 
     derived: Unlisted = field(kw_only=True)
     """What choices of ``REST`` stand for that are DERIVED."""
+    outlook: Tensor = field(kw_only=True)
+    """By which its history is ranked, (N,)."""
 
 
 class Listing(NamedTuple):
@@ -118,8 +120,8 @@ class Competing:
 
     past: Tensor
     """Which of D distinct pasts each has, (R,)."""
-    text: Tensor
-    """Non-decreasing, (R,)."""
+    outlook: Tensor
+    """By which each is ranked, (R,)."""
     group: Tensor
     """Non-decreasing, (R,)."""
     rank: Tensor
@@ -148,7 +150,7 @@ class Competing:
 def listed_steps(
     walk: NextStep,
     rows: Rows,
-    text: Tensor,
+    outlook: Tensor,
     group: Tensor,
     score: Tensor,
     cut: Cut,
@@ -174,11 +176,11 @@ def listed_steps(
     Args:
         walk: The distribution of the next steps.
         rows: R decisions.
-        text: Whose they are, non-decreasing, (R,).
+        outlook: By which each is ranked, (R,).
         group: Which of them compete, at one position each, non-decreasing, (R,).
         score: What the walks so far are ranked by, nats, (R,) float64.
         cut: What chooses among them.
-        new: NEW entities at the position of every text.
+        new: NEW entities at the position of every outlook.
         worth: What entities are worth as parents, and at which token this is.
         paid: What was expected of the text from here on, if not by ``walk``, (R,) nats.
     """
@@ -186,7 +188,7 @@ def listed_steps(
     if paid is not None:
         paid = paid.new_zeros(len(past.position)).scatter(0, which, paid)
     types, parents = _types(walk, past, paid)
-    of_past = torch.zeros_like(past.position).scatter(0, which, text)
+    of_past = torch.zeros_like(past.position).scatter(0, which, outlook)
     gains = Gains.nothing(len(of_past))
     if worth is not None:
         gains = worth[0].after(worth[1], of_past, past.window)
@@ -204,7 +206,7 @@ def listed_steps(
         enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
     enough = enough[group] - GRID  # for rounding
     width = widths[group % cut.groups]
-    walks = Competing(which, text, group, rank, enough, width, cut.exhaustive)
+    walks = Competing(which, outlook, group, rank, enough, width, cut.exhaustive)
 
     going_on = gains.mentioned(every, past.previous)[which]
     introduced, unlisted_new = _new(walks, walk, new, gains)
@@ -301,22 +303,22 @@ def _new(
     only the first W / i can be among the W best, but where a walk has mentioned them
     already.
     """
-    able = walks.able(Mention.NEW, new.worth[walks.text, 0])
+    able = walks.able(Mention.NEW, new.worth[walks.outlook, 0])
     base = walks.rank[:, Mention.NEW]
     order, rank = ranked_within(walks.group[able], ranks(base[able]))
     most = (walks.width[able][order] // (rank + 1)).clamp_max(new.entity.shape[1])
     place, ranked = expand_ranges(torch.zeros_like(most), most)
     row = able[order[ranked]]
-    good = base[row] + new.worth[walks.text[row], place] >= walks.enough[row]
+    good = base[row] + new.worth[walks.outlook[row], place] >= walks.enough[row]
     number = torch.bincount(row[good], minlength=len(base))
     (keep,) = (place < number[row]).nonzero(as_tuple=True)
     row, place = row[keep], place[keep]
-    here = walks.text[row], place
+    here = walks.outlook[row], place
     node = walk.graph.node_of_entity[new.entity[here]]
     gain = gains.mentioned(walks.past[row], node)
     listed = Listing(Mention.NEW, row, node, new.log_prob[here], gain)
     rest = able[number[able] < int(walk.introducible.sum())]
-    log_rest = _log_rest(new.log_prob)[walks.text[rest], number[rest]]
+    log_rest = _log_rest(new.log_prob)[walks.outlook[rest], number[rest]]
     nothing = torch.zeros_like(log_rest)
     return listed, Listing(Mention.NEW, rest, REST - number[rest], log_rest, nothing)
 

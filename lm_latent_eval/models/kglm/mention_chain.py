@@ -8,7 +8,7 @@ would be with other parents.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -45,6 +45,11 @@ class Costs:
     """Mention types after no mention, where nothing can be continued, (B, T, 4)."""
     first: Tensor
     """And where nothing was mentioned yet to derive from, (B, T, 4)."""
+
+    def repeated(self, number: int) -> Costs:
+        """Repeat the batch."""
+        parts = (getattr(self, field.name) for field in fields(self))
+        return Costs(*(torch.cat([part] * number) for part in parts))
 
     def types(self, t: int) -> tuple[Tensor, Tensor]:
         """Return mention types after a mention of each state and none, (B, S, 4)."""
@@ -163,8 +168,10 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
 
 def derivable_tokens(
     costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
-) -> Derivable:
+) -> tuple[Tensor, Derivable]:
     """Read a text by the chain with parents, for what other parents would change.
+
+    Returns what ``beginnings`` does, and that.
 
     Args:
         costs: Of the chain.
@@ -175,6 +182,7 @@ def derivable_tokens(
     batch, num_tokens, num_states = costs.word.shape
     number = min(LIKELIEST, num_states)
     sizes = (), (number,), (number,), (num_states,), (num_states,), (2,)
+    begun = torch.empty_like(costs.word)
     found = [costs.word.new_empty(batch, num_tokens, *size) for size in sizes]
     found[2] = found[2].long()
     for t, reading in enumerate(forward(costs, parents, psi, beta)):
@@ -192,4 +200,5 @@ def derivable_tokens(
         )
         for part, value in zip(found, values, strict=True):
             part[:, t] = value
-    return Derivable(*found)
+        begun[:, t] = reading.begun
+    return begun, Derivable(*found)

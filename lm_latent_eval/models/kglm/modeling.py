@@ -444,14 +444,12 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     reads_target: bool
     looks_ahead: bool
     temperature: float
-    all_remembered: bool = False
-    """Whether it looks ahead as if every entity that the text may mention had just been
-    mentioned."""
+    checks: bool = False
+    """Whether groups that check look ahead as if every entity that the text may mention
+    had just been mentioned: they keep walks whose parents the others do not expect."""
 
-    @property
-    def checker(self) -> KGLMProposal:
-        """One that keeps walks whose parents this one does not expect."""
-        return replace(self, all_remembered=True) if self.looks_ahead else self
+    def with_checks(self) -> KGLMProposal:
+        return replace(self, checks=self.looks_ahead)
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
@@ -479,17 +477,15 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         if not self.looks_ahead:
             return encoded
         whole = further or batch
-        walk, search, gains, other_word = twisted_walks(
+        walk, ahead = twisted_walks(
             encoded.walk,
             whole,
             partial(self.model._log_words, encoded.text, whole),
             cutoff=self.model.config.cutoff,
             follows=after is not None,
-            all_remembered=self.all_remembered,
+            checks=self.checks,
         )
-        encoded = replace(
-            encoded, walk=walk, search=search, gains=gains, other_word=other_word
-        )
+        encoded = replace(encoded, walk=walk, ahead=ahead)
         return encoded.up_to(tokens.shape[1]) if further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
@@ -504,16 +500,11 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         whatever its temperature.
         """
         targets, length = encoded.batch.on_host
-        walk = encoded.search or encoded.walk
-        return WalkSteps(
-            walk,
-            encoded.history,
-            length,
-            targets.shape[1],
-            encoded.expected,
-            encoded.gains,
-            partial(self._owed, encoded) if self.looks_ahead else None,
-        )
+        before = encoded.history, length, targets.shape[1], encoded.expected
+        if encoded.ahead is None:
+            return WalkSteps(encoded.walk, *before)
+        owed = partial(self._owed, encoded)
+        return WalkSteps(encoded.ahead.walk, *before, encoded.ahead.gains, owed)
 
     def _owed(self, encoded: Encoded, t: int, text: Tensor, node: Tensor) -> Tensor:
         """Return log p of words t under nodes, less what ranks took it for, (n,) nats.
@@ -524,10 +515,10 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
             text: Non-decreasing, (n,).
             node: Which the twist does not list, (n,).
         """
-        assert encoded.other_word is not None
+        assert encoded.ahead is not None
         here = encoded.batch.piece(t, t + 1)
         words = self.model._log_words(encoded.text[:, t : t + 1], here, text, node)
-        return widened(fetched(words)[0]) - encoded.other_word[text, t]
+        return widened(fetched(words)[0]) - encoded.ahead.other_word[text, t]
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""

@@ -103,7 +103,7 @@ class WalkSteps:
     """
 
     walk: NextStep
-    """The distribution of the next step, at B T positions."""
+    """The distribution of the next step, at (S B) T positions: by outlook and token."""
     history: Tensor
     """Nodes of the tokens before the piece, (B, 1 or K, W)."""
     length: Tensor
@@ -111,9 +111,11 @@ class WalkSteps:
     num_steps: int
     """T."""
     expected: Tensor
-    """What the ranks of the walks before the piece expect of it, nats, (B, 1 or K)."""
+    """What the ranks of the walks before the piece expect of it, nats,
+    (B, 1 or K, 1 or S)."""
     gains: ParentGains | None = None
-    """What a walk's entities are worth to a search; None: nothing is known."""
+    """What a walk's entities are worth to a search, by outlook; None: nothing is known,
+    and there is one outlook a text."""
     owed: Callable[[int, Tensor, Tensor], Tensor] | None = None
     """Token, texts and nodes that the twist does not list -> log p of the word, less
     what the twist took it for, nats; None: there is no twist."""
@@ -122,6 +124,11 @@ class WalkSteps:
     _ordered: dict[int, Ordered] = field(default_factory=dict)
     """Those of one step, the best first."""
     num_columns: ClassVar[int] = 2
+
+    @property
+    def outlooks(self) -> int:
+        """S B, see ``LookAhead``."""
+        return len(self.length) if self.gains is None else len(self.gains.log_absent)
 
     def begin(self, num_histories: int | None) -> Tensor:
         """Return the windows before the piece: of K walks, or of those there are."""
@@ -145,12 +152,20 @@ class WalkSteps:
             raise ValueError("the steps of a walk are too many to list all of them")
         going_on = (score > -torch.inf) & (self.length > t)[:, None]
         text, place = going_on.nonzero(as_tuple=True)
-        paid = None if t else self.expected.expand(score.shape)[text, place]
+        group, ways = (
+            place // (state.shape[1] // cut.groups),
+            self.outlooks // len(state),
+        )
+        way = (group >= cut.groups - cut.checks).long().clamp_max(ways - 1)
+        outlook = way * len(state) + text
+        paid = None
+        if t == 0:
+            paid = self.expected.expand(*score.shape, ways)[text, place, way]
         listed = listed_steps(
             self.walk,
-            Rows(text * self.num_steps + t, state[text, place]),
-            text,
-            text * cut.groups + place // (state.shape[1] // cut.groups),
+            Rows(outlook * self.num_steps + t, state[text, place]),
+            outlook,
+            text * cut.groups + group,
             score[text, place],
             cut,
             self._new(t, max(cut.widths)),
@@ -165,6 +180,7 @@ class WalkSteps:
             ahead=None if self.gains is None else listed.ahead,
             many=listed.node <= REST if cut.exhaustive else None,
             derived=listed.derived,
+            outlook=outlook[listed.row],
             key=listed.key,
         )
 
@@ -187,8 +203,9 @@ class WalkSteps:
                 text, place = (rest & (mention == type)).nonzero(as_tuple=True)
                 which, u = REST - node[text, place], uniforms()[text, place]
                 if type is Mention.NEW:
-                    position, new = text * self.num_steps + t, self._new(t, 0)
-                    new = Ordered(*(part[text] for part in new))
+                    outlook = choices.at(choices.outlook, choice)[text, place]
+                    position = outlook * self.num_steps + t
+                    new = Ordered(*(part[outlook] for part in self._new(t, 0)))
                     drawn = drawn_of_the_rest(self.walk, position, which, new, u)
                 else:
                     drawn = choices.derived.draw(which, u)
@@ -227,11 +244,10 @@ class WalkSteps:
         They are fetched of several tokens at once, which a device is waited for.
         """
         if t not in self._best:
-            batch, num_entities = len(self.length), self.walk.graph.num_entities
-            size = max(1, batch * min(width, num_entities))
+            size = max(1, self.outlooks * min(width, self.walk.graph.num_entities))
             ends = min(self.num_steps, t + max(1, AT_ONCE // size))
-            text = torch.arange(batch) * self.num_steps
-            here = torch.arange(t, ends)[:, None] + text
+            first = torch.arange(self.outlooks) * self.num_steps
+            here = torch.arange(t, ends)[:, None] + first
             table = fetched(*self.walk.new.top(here.flatten(), width))
             log_best, entity = (part.unflatten(0, here.shape) for part in table)
             self._best.clear()
@@ -242,13 +258,13 @@ class WalkSteps:
         return self._ordered[t]
 
     def _in_order(self, t: int, log_prob: Tensor, entity: Tensor) -> Ordered:
-        """Order the NEW entities of token t by what they are worth, (B, n) each."""
+        """Order the NEW entities of token t by what they are worth, (S B, n) each."""
         if self.gains is None:
             return Ordered(log_prob, entity, log_prob)
-        text = torch.arange(len(entity))[:, None].expand_as(entity)
+        outlook = torch.arange(len(entity))[:, None].expand_as(entity)
         node = self.walk.graph.node_of_entity[entity]
         worth = log_prob + self.gains.expected_after(t).mentioned(
-            text.flatten(), node.flatten()
+            outlook.flatten(), node.flatten()
         ).view_as(log_prob)
         order = ranks(worth).sort(dim=1, descending=True, stable=True).indices
         return Ordered(*(x.gather(1, order) for x in (log_prob, entity, worth)))

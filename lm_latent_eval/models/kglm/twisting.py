@@ -18,8 +18,8 @@ DERIVED keeps its share where all that was mentioned is too long ago. The entity
 DERIVED mention names, which depends on the walk so far, follows from the last node
 alone and from what the text says of others (``ExpectedParents``): first, to find out
 who they are, from a chain in which it is any of the C candidates alike, then, some
-rounds, from the chain with the parents so far: a mean field. A proposal that checks a
-search takes all candidates to have just been mentioned instead. So the sums are exact
+rounds, from the chain with the parents so far: a mean field. What checks a search
+takes all candidates to have just been mentioned instead. So the sums are exact
 for these chains, and for p a guess: it is a proposal's to be corrected by weights.
 
 Tilted by log psi, p's conditional of z_t knows what every choice will save or cost in
@@ -46,7 +46,7 @@ from lm_latent_eval.models.kglm.expected_parents import (
     parents_of,
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph, words_ahead
-from lm_latent_eval.models.kglm.latents import Mention, NextStep
+from lm_latent_eval.models.kglm.latents import LookAhead, Mention, NextStep
 from lm_latent_eval.models.kglm.mention_chain import (
     Ahead,
     Costs,
@@ -188,8 +188,8 @@ def twisted_walks(
     *,
     cutoff: int,
     follows: bool,
-    all_remembered: bool = False,
-) -> tuple[NextStep, NextStep, ParentGains, Tensor]:
+    checks: bool = False,
+) -> tuple[NextStep, LookAhead]:
     """Twist p's walk by the expected log-probability of the words ahead.
 
     Args:
@@ -198,45 +198,56 @@ def twisted_walks(
         words: p's words.
         cutoff: Tokens that an entity stays a parent after its mention.
         follows: Whether the texts follow others, whose mentions are not known here.
-        all_remembered: Whether all candidates are taken to have just been mentioned,
-            r = 1, instead of those that the chain expects.
+        checks: Whether to look ahead in a second way as well: with all candidates taken
+            to have just been mentioned, r = 1, instead of those that the chain expects.
 
     Returns:
-        The walk with its twist, and what is ``expected`` of the rest of the text: to
-        draw from, and to search. What a search expects more of walks that have
-        mentioned entities as parents to come. What both take the word to cost of a node
-        that is no candidate, nats, on the host, (B, T).
+        The walk with its twist, and what is ``expected`` of the rest of the text, to
+        draw from; and what searches look ahead by.
     """
     states = Candidates.of(batch, walk.graph)
     costs = _costs(walk, batch, words, states, cutoff if follows else 0)
-    nodes, recent = F.pad(states.node, (0, 1)), torch.ones_like(costs.word)
+    nodes, all_recent = F.pad(states.node, (0, 1)), torch.ones_like(costs.word)
     parents = parents_of(
-        walk, nodes, recent, batch.on_host[1], cutoff=cutoff, follows=follows
+        walk, nodes, all_recent, batch.on_host[1], cutoff=cutoff, follows=follows
     )
+    chain = ExpectedParents.anybody(costs.word)
+    for _ in range(1 + ROUNDS):
+        psi, beta = backward(costs, batch.length, chain)
+        absent = log_absent(beginnings(costs, chain, psi, beta))
+        recent = recent_mentions(absent, cutoff)
+        chain = parents.given(recent)
 
-    def chained(parents: ExpectedParents) -> tuple[Ahead, Ahead, Tensor]:
-        psi, beta = backward(costs, batch.length, parents)
-        return psi, beta, log_absent(beginnings(costs, parents, psi, beta))
+    # From here on by outlook.
+    number = 2 if checks else 1
+    chain = parents.given(recent, all_recent) if checks else chain
+    costs, length = costs.repeated(number), batch.length.repeat(number)
+    psi, beta = backward(costs, length, chain)
+    begun, tokens = derivable_tokens(costs, chain, psi, beta)
+    absent, *parts = fetched(log_absent(begun), *tokens)
+    inside = torch.arange(batch.targets.shape[1]) < batch.on_host[1][:, None]
+    gains = ParentGains.of(
+        absent,
+        Derivable(*parts).only(inside.repeat(number, 1)),
+        nodes.repeat(number, 1),
+        cutoff,
+        walk.graph.num_nodes,
+    )
+    (other_word,) = fetched(costs.word[: len(states.node), :, -1])
 
-    if not all_remembered:
-        chain = ExpectedParents.anybody(costs.word)
-        for _ in range(1 + ROUNDS):
-            *_, absent = chained(chain)
-            chain = parents = replace(parents, recent=recent_mentions(absent, cutoff))
-    psi, beta, absent = chained(parents)
-
-    def twisted(furthest: float) -> NextStep:
-        twist, expected = (_relative(x, walk, states, furthest) for x in (psi, beta))
+    def twisted(walk: NextStep, states: Candidates, furthest: float) -> NextStep:
+        of_walk = slice(len(states.node))
+        twist, expected = (
+            _relative(Ahead(*(x[of_walk] for x in ahead)), walk, states, furthest)
+            for ahead in (psi, beta)
+        )
         return replace(walk, twist=twist, expected=expected)
 
-    absent, other_word, *tokens = fetched(
-        absent, costs.word[..., -1], *derivable_tokens(costs, parents, psi, beta)
-    )
-    inside = torch.arange(absent.shape[1] - 1) < batch.on_host[1][:, None]
-    gains = ParentGains.of(
-        absent, Derivable(*tokens).only(inside), nodes, cutoff, walk.graph.num_nodes
-    )
-    return twisted(FURTHEST), twisted(FURTHEST_SEARCHED), gains, other_word
+    drawn = twisted(walk, states, FURTHEST)
+    states = Candidates(states.node.repeat(number, 1), states.used.repeat(number, 1))
+    walk = walk.select(torch.arange(walk.num_positions).repeat(number))
+    searched = twisted(walk, states, FURTHEST_SEARCHED)
+    return drawn, LookAhead(searched, gains, other_word)
 
 
 def _costs(

@@ -343,18 +343,21 @@ def words_alone(monkeypatch):
     [("by edges", 0), ("by edges", 2), ("by edges", None), ("unlisted", 0)],
 )
 def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, rounds):
-    """Without rounds, the tilt of the proposal that checks."""
+    """Without rounds, the tilt by which searches are checked."""
     words_alone(rounds or 0)
     if derived == "unlisted":
         monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
-    proposal = kglm.proposal("adapted")
-    proposal = proposal.checker if rounds is None else proposal
-    walk = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2])).walk
+    proposal = kglm.proposal("adapted").with_checks()
+    encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
-    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-        # Those of the second text of the batch.
-        found = of_every_node(kglm, twist, torch.arange(4, 8))
-        torch.testing.assert_close(found, wanted, **EXACTLY)
+    # Those of the second text of the batch.
+    places = [(encoding.ahead.walk, 16)]
+    if rounds is not None:
+        places = [(encoding.walk, 4), (encoding.ahead.walk, 4)]
+    for walk, first in places:
+        for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
+            found = of_every_node(kglm, twist, torch.arange(first, first + 4))
+            torch.testing.assert_close(found, wanted, **EXACTLY)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
 
@@ -512,7 +515,7 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
     monkeypatch.setattr(derivable, "LITTLE", -1.0)
     batch = batch_of(TEXT)
-    gains, cutoff = kglm.proposal("adapted").encode(batch).gains, kglm.config.cutoff
+    gains, cutoff = kglm.proposal("adapted").encode(batch).ahead.gains, kglm.config.cutoff
     costs, parents, *_ahead = seen["chain"]
 
     def log_evidence(parents):
