@@ -36,6 +36,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
 from lm_latent_eval.inference.ragged import segment_logsumexp
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Uniforms
 
 GRID = 2.0**-10
@@ -249,8 +250,8 @@ class Thinned:
     """W of each group."""
     uniforms: Uniforms
     """Step -> (B, R, 4): of each group."""
-    within: Uniforms
-    """Step -> (B, R W, 4), of the largest W: of each survivor."""
+    within: Streams
+    """Step -> (B, W R, 4), of the largest W: of each survivor."""
     whole: Tensor
     """Of which groups nothing was left out so far, (B, R) bool."""
     checks: int = 0
@@ -298,8 +299,8 @@ class Thinned:
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""
-        numbers = self.within(t).unflatten(1, (self.groups, max(self.widths)))
-        mine: Tensor = numbers[..., :number, CHOICE_LANE].flatten(1)
+        numbers = self.within.few(number * self.groups)(t)[..., CHOICE_LANE]
+        mine: Tensor = numbers.unflatten(1, (number, self.groups)).mT.flatten(1)
         return mine
 
 

@@ -44,6 +44,10 @@ class Streams:
         ]
         return torch.from_numpy(np.stack(drawn))
 
+    def few(self, num_samples: int) -> Streams:
+        """Return those of the first samples alone."""
+        return replace(self, num_samples=num_samples)
+
     def ahead(self, tokens: int) -> Streams:
         """Return the numbers of so many decisions later."""
         starts = self.starts or [0] * len(self.keys)

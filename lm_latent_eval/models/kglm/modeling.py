@@ -40,6 +40,7 @@ from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Row
 from lm_latent_eval.models.kglm.network import TABLE, AliasMemo, Trunk, Words, log_add
 from lm_latent_eval.models.kglm.steps import (
     WalkSteps,
+    distinct_walks,
     log_nodes,
     log_prob_walks,
     moved,
@@ -171,22 +172,34 @@ class KGLM(Pretrained):
         return replace(encoded, batch=batch, history=history, expected=expected)
 
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
-        history, walks = encoded.on_host(walks)
-        _, length = encoded.batch.on_host
-        log_z = log_prob_walks(encoded.walk, history, walks, length)
-        return (widened(log_z) + self.log_words(encoded, walks)).sum(-1)
+        """Return log p(x, z_k) in nats, (B, K) float64.
 
-    def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
+        Walks that are equal, as those that several searches find, are scored once.
+        """
+        history, walks = encoded.on_host(walks)
+        one, which = distinct_walks(history, walks)
+        length = encoded.batch.on_host[1][:, None] * one
+        log_z = log_prob_walks(encoded.walk, history, walks, length)
+        log_p = (widened(log_z) + self.log_words(encoded, walks, length)).sum(-1)
+        return log_p.flatten()[sent(which, log_p.device)]
+
+    def log_words(
+        self, encoded: Encoded, walks: Walks, length: Tensor | None = None
+    ) -> Tensor:
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
         Each (position, node) of a text is scored once, however many walks share it.
+
+        Args:
+            encoded: The texts.
+            walks: K of each.
+            length: Tokens of walks to score, on the host, (B, K); None: all.
         """
         batch, num_nodes = encoded.batch, self.knowledge.num_nodes
-        targets, length = batch.on_host
+        targets, all_tokens = batch.on_host
+        length = all_tokens[:, None] if length is None else length
         (node,) = fetched(walks.node)
-        inside = torch.arange(targets.shape[1]) < length[:, None, None]
-        inside = inside.expand_as(node)
+        inside = (torch.arange(targets.shape[1]) < length[..., None]).expand_as(node)
         place = torch.arange(targets.numel()).view_as(targets)[:, None].expand_as(node)
         pair, shared = torch.unique(
             place[inside] * num_nodes + node[inside], return_inverse=True
@@ -540,7 +553,8 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         """Return log q(z_k | x) in nats, (B, K) float64."""
         history, walks = encoded.on_host(walks)
         _, length = encoded.batch.on_host
-        return widened(log_prob_walks(encoded.walk, history, walks, length)).sum(-1)
+        log_q = log_prob_walks(encoded.walk, history, walks, length[:, None])
+        return widened(log_q).sum(-1)
 
     def moved(
         self, encoded: Encoded, walks: Walks, uniforms: Uniforms

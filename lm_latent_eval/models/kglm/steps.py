@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.cuts import Cut, ranks
+from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import distinct_pairs, segment_logsumexp
 from lm_latent_eval.inference.step_choices import Choices
 from lm_latent_eval.inference.steps import Taken
@@ -50,10 +51,32 @@ def windows(history: Tensor, node: Tensor) -> Tensor:
 def log_prob_walks(
     walk: NextStep, history: Tensor, walks: Walks, length: Tensor
 ) -> Tensor:
-    """Return log p(z_t | z_<t) of whole walks in nats, (B, K, T); 0 past the end."""
-    places = torch.arange(walks.node.shape[-1])
-    inside = places < length[:, None, None]
+    """Return log p(z_t | z_<t) of walks in nats, (B, K, T); 0 past the end.
+
+    Args:
+        walk: The distribution of the next step.
+        history: Nodes before the piece, on the host, (B, K, W).
+        walks: On the host.
+        length: Tokens of walks to score, on the host, (B, 1 or K).
+    """
+    inside = torch.arange(walks.node.shape[-1]) < length[..., None]
     return _scored(walk, walk.log_prob, history, walks, inside.expand_as(walks.node))
+
+
+def distinct_walks(history: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
+    """Find the different walks of each text, which follow nodes (B, K, W).
+
+    Returns:
+        Which walks are the first of their kind, (B, K) bool, and the place of that one
+        in the flattened (B K) of every walk, (B, K).
+    """
+    text = torch.arange(len(history))[:, None].expand(walks.node.shape[:2])
+    code = fingerprint((text, history, *walks)).flatten()
+    _, kind = torch.unique(code, return_inverse=True)
+    place = torch.arange(len(code))
+    first = torch.full_like(place, len(code)).scatter_reduce(0, kind, place, "amin")
+    which = first[kind]
+    return (which == place).view_as(text), which.view_as(text)
 
 
 def _scored(

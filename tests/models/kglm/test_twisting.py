@@ -100,7 +100,7 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues)
     walks = every_walk(kglm.knowledge, 3, kglm.config.cutoff, 4)
     history = encoded.history.expand(1, walks.node.shape[1], -1)
     plain, ours = (
-        log_prob_walks(walk, history, walks, encoded.batch.length)[0]
+        log_prob_walks(walk, history, walks, encoded.batch.length[:, None])[0]
         for walk in (encoded.walk, twisted)
     )
     assert abs(ours.sum(-1).logsumexp(0)) < 1e-10
@@ -515,7 +515,10 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
     monkeypatch.setattr(derivable, "LITTLE", -1.0)
     batch = batch_of(TEXT)
-    gains, cutoff = kglm.proposal("adapted").encode(batch).ahead.gains, kglm.config.cutoff
+    gains, cutoff = (
+        kglm.proposal("adapted").encode(batch).ahead.gains,
+        kglm.config.cutoff,
+    )
     costs, parents, *_ahead = seen["chain"]
 
     def log_evidence(parents):
