@@ -224,7 +224,8 @@ def twisted_walks(
     costs, length = costs.repeated(number), batch.length.repeat(number)
     psi, beta = backward(costs, length, chain)
     begun, tokens = derivable_tokens(costs, chain, psi, beta)
-    absent, *parts = fetched(log_absent(begun), *tokens)
+    other_word = costs.word[: len(states.node), :, -1]
+    absent, other_word, *parts = fetched(log_absent(begun), other_word, *tokens)
     inside = torch.arange(batch.targets.shape[1]) < batch.on_host[1][:, None]
     gains = ParentGains.of(
         absent,
@@ -233,7 +234,6 @@ def twisted_walks(
         cutoff,
         walk.graph.num_nodes,
     )
-    (other_word,) = fetched(costs.word[: len(states.node), :, -1])
 
     def twisted(walk: NextStep, states: Candidates, furthest: float) -> NextStep:
         of_walk = slice(len(states.node))
