@@ -175,10 +175,8 @@ class WalkSteps:
             raise ValueError("the steps of a walk are too many to list all of them")
         going_on = (score > -torch.inf) & (self.length > t)[:, None]
         text, place = going_on.nonzero(as_tuple=True)
-        group, ways = (
-            place // (state.shape[1] // cut.groups),
-            self.outlooks // len(state),
-        )
+        group = place // (state.shape[1] // cut.groups)
+        ways = self.outlooks // len(state)
         way = (group >= cut.groups - cut.checks).long().clamp_max(ways - 1)
         outlook = way * len(state) + text
         paid = None
@@ -221,10 +219,10 @@ class WalkSteps:
         mention, node = choices.decided(choice)
         log_f, rest = None, node <= REST
         if rest.any():
-            log_f = widened(torch.zeros(node.shape))
+            log_f, numbers = widened(torch.zeros(node.shape)), uniforms()
             for type in (Mention.NEW, Mention.DERIVED):
                 text, place = (rest & (mention == type)).nonzero(as_tuple=True)
-                which, u = REST - node[text, place], uniforms()[text, place]
+                which, u = REST - node[text, place], numbers[text, place]
                 if type is Mention.NEW:
                     outlook = choices.at(choices.outlook, choice)[text, place]
                     position = outlook * self.num_steps + t
