@@ -69,11 +69,11 @@ def compute(
     against: Any = None,
 ) -> dict[str, Any]:
     """Compute contrastive entropies and ratios of every level."""
-    scores = torch.tensor(present(log_scores, "log_scores"), dtype=torch.float64)
+    scores = torch.as_tensor(present(log_scores, "log_scores"), dtype=torch.float64)
     copies = _by_level(distorted, levels)
     drawn = None
     if stderrs is not None:
-        drawn = torch.tensor(present(stderrs, "stderrs"), dtype=torch.float64)
+        drawn = torch.as_tensor(present(stderrs, "stderrs"), dtype=torch.float64)
     how = {"baseline": baseline, "stderrs": drawn}
     found = contrastive_levels(scores, copies, len(log_scores), **how)
     result: dict[str, Any] = _entropies(found, "sentence")
