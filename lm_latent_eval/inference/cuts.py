@@ -87,7 +87,7 @@ FEWEST = 40
 """No fewer places are given: what looks hopeless may be ranked wrongly."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
-FINER = 300
+FINER = 1500
 """A choice takes a whole place if its share of a total is at least 1 / (FINER W)."""
 LEAST_SHARE = 1e-3
 """Of p: a twentieth of what one of 50 draws moves an estimate by."""

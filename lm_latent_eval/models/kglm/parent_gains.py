@@ -111,16 +111,21 @@ class Gains:
 
         An entity that is remembered already stays for longer.
         """
+        added = self.total.new_zeros(len(row))
         if self.worth is None:
-            return self.total.new_zeros(len(row))
-        parts = zip(row.split(MOST_ROWS), node.split(MOST_ROWS), strict=True)
-        return torch.cat([self._mentioned(*part) for part in parts])
+            return added
+        state = self.worth.states(self.text[row], node)
+        (some,) = state.nonzero(as_tuple=True)
+        columns = (x[some].split(MOST_ROWS) for x in (row, node, state))
+        for place, *part in zip(some.split(MOST_ROWS), *columns, strict=True):
+            added[place] = self._mentioned(*part)
+        return added
 
-    def _mentioned(self, row: Tensor, node: Tensor) -> Tensor:
+    def _mentioned(self, row: Tensor, node: Tensor, state: Tensor) -> Tensor:
+        """Return what ``mentioned`` does, of nodes that are states of their texts."""
         assert self.worth is not None
         assert self.ahead is not None
         text = self.text[row]
-        state = self.worth.states(text, node)
         more = self.ahead.share[text, state]
         if len(self.key):
             wanted = row * self.worth.num_nodes + node
