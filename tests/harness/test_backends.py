@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
+from tests.harness.conftest import EVERY_WALK
 from tests.tiny_checkpoint import (
     COPIED,
     UTTERED,
@@ -19,9 +19,6 @@ from tests.tiny_checkpoint import (
     rolling,
 )
 
-EVERY_WALK = 17_000
-"""A beam of this width holds every walk over six tokens."""
-
 TEXTS = {
     "Ada saw the fox": ("Ada", "saw", "the", "fox"),
     "the fox saw Bo.": ("the", "fox", "saw", "Bo", "."),
@@ -30,27 +27,16 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def truth(model):
-    return Truth(model)
-
-
-@pytest.fixture(scope="module")
-def exact(tiny):
-    """A beam that holds every walk."""
-    return LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK)
-
-
 # -- whole texts ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unk", ["penalized", "closed"])
 def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
-    tiny, model, unk
+    backend, truth, unk
 ):
     """An unknown word costs what its policy says."""
-    lm = LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK, unk=unk)
-    truth = Truth(model, penalized=unk == "penalized")
+    lm = backend(estimator="beam", num_samples=EVERY_WALK, unk=unk)
+    truth = Truth(truth.model, penalized=unk == "penalized")
     answers = lm.loglikelihood_rolling(rolling(*TEXTS))
     for text, answer in zip(TEXTS.values(), answers, strict=True):
         words = ids(*text, "END")
@@ -113,24 +99,22 @@ VOCABULARY = (*UTTERED, *COPIED, "zebra")
 
 
 @pytest.mark.parametrize("seed", [12, 0, 7])
-def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
+def test_greedy_is_the_argmax_over_every_walk(backend, seed, tmp_path):
     model = tiny_checkpoint.kglm(seed)
-    lm = LatentKGLM(
-        pretrained=str(tiny_checkpoint.write(tmp_path, model)),
-        estimator="beam",
-        num_samples=EVERY_WALK,
-    )
+    folder = tiny_checkpoint.write(tmp_path, model)
+    lm = backend(pretrained=folder, estimator="beam", num_samples=EVERY_WALK)
+    truth = Truth(model)
     for context in CONTEXTS:
         text = " ".join(context).replace("?", "zebra")
         pairs = [(text, f" {word}") for word in VOCABULARY]
-        best = Truth(model).most_probable(ids(*context))
+        best = truth.most_probable(ids(*context))
         answers = lm.loglikelihood(conditional(*pairs))
         for word, (_, greedy) in zip(VOCABULARY, answers, strict=True):
             utters = word != "zebra" and ids(word) == [best]
             assert greedy == utters, (context, word)
     # Of two words, both.
-    first = Truth(model).most_probable([])
-    second = Truth(model).most_probable([first])
+    first = truth.most_probable([])
+    second = truth.most_probable([first])
     spelled = dict(zip(ids(*UTTERED), UTTERED, strict=True))
     if {first, second} <= spelled.keys():
         pairs = [("", f"{a} {b}") for a in UTTERED for b in UTTERED]
@@ -143,12 +127,12 @@ def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
         assert seed, "premise: two words are the most probable for one seed at least"
 
 
-def test_the_unknown_word_is_never_greedy(tmp_path):
+def test_the_unknown_word_is_never_greedy(backend, tmp_path):
     """Not even where it has nearly all of the probability."""
     model = tiny_checkpoint.kglm()
     model.generative.words.bias[UNKNOWN] = 100.0
-    folder = str(tiny_checkpoint.write(tmp_path, model))
-    lm = LatentKGLM(pretrained=folder, num_samples=20)
+    folder = tiny_checkpoint.write(tmp_path, model)
+    lm = backend(pretrained=folder, estimator="auto", num_samples=20)
     ((log_p, greedy),) = lm.loglikelihood(conditional(("the", " zebra")))
     assert log_p == pytest.approx(Truth(model).penalty, abs=0.2), "premise"
     assert not greedy

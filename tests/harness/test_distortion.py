@@ -122,8 +122,8 @@ def words_of(ids: list[int]) -> list[int]:
     return [END if i == 1 else tiny_checkpoint.ids(names[i])[0] for i in ids]
 
 
-def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, tiny_lstm):
-    lm = LatentLSTM(pretrained=tiny_lstm)
+def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, lstm_directory):
+    lm = LatentLSTM(pretrained=lstm_directory)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, ids, true_log_p = columns(grammar)
     model, expected = tiny_checkpoint.lstm(), {}
@@ -140,8 +140,8 @@ def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, tiny_lstm
         evaluate(lm, corpus, metadata={"end": "implied"})
 
 
-def test_the_share_of_an_estimator_is_told_apart(grammar, tiny):
-    lm = LatentKGLM(pretrained=tiny, estimator="is", num_samples=40)
+def test_the_share_of_an_estimator_is_told_apart(grammar, kglm_directory):
+    lm = LatentKGLM(pretrained=kglm_directory, estimator="is", num_samples=40)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, _, true_log_p = columns(grammar)
     truth = dict(zip(index, true_log_p.tolist(), strict=True))

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thoughts import row_of
@@ -126,13 +125,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(tiny, folder):
+def run(kglm_directory, folder):
     """Run the worker alone or launched; return its runs."""
 
     def start(name, how):
         tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
         text, cache = folder / "text.txt", folder / f"{name}-cache"
-        return launch(folder, WORKER, [tiny, text, tasks, cache], how)
+        return launch(folder, WORKER, [kglm_directory, text, tasks, cache], how)
 
     return start
 
@@ -249,8 +248,8 @@ def test_two_processes_think_as_one(tmp_path):
 # -- one process that is told of others ----------------------------------------------
 
 
-def test_what_pads_a_process_is_not_in_the_summary(tiny):
-    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+def test_what_pads_a_process_is_not_in_the_summary(backend):
+    lm = backend(num_samples=5)
     (text,) = rolling("the fox")
     lm.loglikelihood_rolling([text, text])
     assert lm.summary.as_dict()["requests"] == 1
@@ -260,9 +259,9 @@ def test_what_pads_a_process_is_not_in_the_summary(tiny):
     assert lm.summary.as_dict()["requests"] == 3
 
 
-def test_diagnostics_are_gathered_at_the_barrier(tiny, monkeypatch):
+def test_diagnostics_are_gathered_at_the_barrier(backend, monkeypatch):
     """There all processes meet; ``get_model_info`` is for one process alone."""
-    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+    lm = backend(num_samples=5)
     monkeypatch.setattr(type(lm), "world_size", 2)
     gathered = []
     monkeypatch.setattr(
