@@ -10,6 +10,7 @@ from tests.environment import Environment, pip
 from tests.tiny_checkpoint import Truth
 
 EVERY_WALK = 17_000
+"""A beam of this width holds every walk over six tokens."""
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,7 @@ def backend(kglm_directory):
 
 @pytest.fixture
 def exact(backend):
-    """Return a backend whose beam holds every walk over six tokens."""
+    """Return a backend whose beam holds every walk."""
     return backend(estimator="beam", num_samples=EVERY_WALK)
 
 
