@@ -22,12 +22,11 @@ from tests.stock_tasks import (
     PAGES,
     PAIRS,
     PASSAGES,
-    SPLITS,
     TASKS,
-    approximately,
     assert_the_scorer_says_so_alone,
     evaluated,
     log_likelihoods,
+    write_pages,
 )
 from tests.tiny_checkpoint import ids, rolling
 
@@ -40,16 +39,13 @@ def test_the_stock_tasks_report_what_enumeration_says(exact, truth):
     log_p = [truth.log_p(ids(*words.split(), "END")) for _, words, *_ in PAGES]
     num_words = sum(n for *_, n, _ in PAGES)
     num_bytes = sum(n for *_, n in PAGES)
-    found = results["wikitext"]
-    assert found["word_perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / num_words), rel=1e-10
-    )
-    assert found["byte_perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / num_bytes), rel=1e-10
-    )
-    assert found["bits_per_byte,none"] == pytest.approx(
-        -sum(log_p) / num_bytes / math.log(2), rel=1e-10
-    )
+    for name, expected in (
+        ("word_perplexity", math.exp(-sum(log_p) / num_words)),
+        ("byte_perplexity", math.exp(-sum(log_p) / num_bytes)),
+        ("bits_per_byte", -sum(log_p) / num_bytes / math.log(2)),
+    ):
+        found = results["wikitext"][f"{name},none"]
+        assert found == pytest.approx(expected, rel=1e-10)
 
     log_p, hits = [], []
     for passage in PASSAGES:
@@ -57,10 +53,8 @@ def test_the_stock_tasks_report_what_enumeration_says(exact, truth):
         log_p.append(truth.log_p(ids(*context, last)) - truth.log_p(ids(*context)))
         hits.append(ids(last) == [truth.most_probable(ids(*context))])
     assert 0 < sum(hits) < len(hits), "premise"
-    found = results["lambada_openai"]
-    assert found["perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / len(log_p)), rel=1e-10
-    )
+    found, perplexity = results["lambada_openai"], math.exp(-sum(log_p) / len(log_p))
+    assert found["perplexity,none"] == pytest.approx(perplexity, rel=1e-10)
     assert found["acc,none"] == sum(hits) / len(hits)
 
     preferred = []
@@ -75,11 +69,7 @@ def test_the_stock_tasks_report_what_enumeration_says(exact, truth):
 def test_text_whose_words_are_lost_is_refused_by_name_or_warned_of(
     backend, spelled_directory, caplog
 ):
-    pages = [{"page": "the <unk> saw Ada . \n"}]
-    write_dataset(
-        "EleutherAI/wikitext_document_level",
-        {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, pages)},
-    )
+    write_pages(["the <unk> saw Ada . \n"])
 
     def run(unk):
         lm = backend(pretrained=spelled_directory, num_samples=5, unk=unk)
@@ -107,7 +97,8 @@ def test_limits_and_cached_requests_move_no_number(backend, tmp_path):
     some, every = log_likelihoods(limited), log_likelihoods(whole)
     assert some.keys() == {(name, i) for name in TASKS for i in (0, 1)}
     for key, numbers in some.items():
-        assert approximately(numbers) == every[key]
+        for found, expected in zip(numbers, every[key], strict=True):
+            assert found == pytest.approx(expected, rel=1e-12)
     assert not list(tmp_path.rglob("record_*")), "nobody has asked for an output"
 
 
