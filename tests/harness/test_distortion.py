@@ -19,7 +19,7 @@ from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import START
 from tests import tiny_checkpoint
 from tests.distortion.languages.tiny import gpt2
 from tests.distortion_tasks import (
@@ -122,19 +122,14 @@ def test_errors_of_a_model_and_their_curve(corpus, tmp_path, spread):
 # -- models of whole texts -------------------------------------------------------------
 
 
-def words_of(ids: list[int]) -> list[int]:
-    """A sequence of the grammar in the ids of the tiny checkpoints."""
-    names = {2: "the", 3: "fox", 4: "saw"}
-    return [END if i == 1 else tiny_checkpoint.ids(names[i])[0] for i in ids]
-
-
 def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, lstm_directory):
     lm = LatentLSTM(pretrained=lstm_directory)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, ids, true_log_p = columns(grammar)
     model, expected = tiny_checkpoint.lstm(), {}
+    numbers = [START, *tiny_checkpoint.ids("END", "the", "fox", "saw")]
     for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
-        words = words_of(each)
+        words = [numbers[i] for i in each]
         batch = TokenBatch.collate([words], [[0.0] * len(words)], first=START)
         [log_p] = model.log_joint(model.encode(batch), NO_LATENT).flatten().tolist()
         expected[number] = log_p - truth

@@ -71,12 +71,7 @@ FUNCTIONS = """
 from datasets import Dataset
 
 def questions(**_):
-    contexts = ["Ada saw", "the", "Bo saw the", "fox", "the fox saw"]
-    choices = [" the fox", " Bo.", " Ada"]
-    return {"test": Dataset.from_list([
-        {"context": c, "choices": choices, "answer": i % 3}
-        for i, c in enumerate(contexts)
-    ])}
+    return {{"test": Dataset.from_list({})}}
 """
 
 TEXTS = ["Ada saw the fox " * 5 + ".", "Bo.", "the fox saw Bo . " * 5 + "a", "a zebra"]
@@ -109,12 +104,25 @@ def launch(folder, worker, arguments, how):
     return json.loads(out.read_text())
 
 
-def write_tasks(folder, texts, functions=FUNCTIONS):
-    """Write a text, and below ``tasks`` the questions that functions make."""
+def questions(contexts, choices):
+    """Return rows of as many questions."""
+    return [
+        {"context": context, "choices": choices, "answer": n % 3}
+        for n, context in enumerate(contexts)
+    ]
+
+
+QUESTIONS = questions(
+    ["Ada saw", "the", "Bo saw the", "fox", "the fox saw"], [" the fox", " Bo.", " Ada"]
+)
+
+
+def write_tasks(folder, texts, rows=QUESTIONS):
+    """Write a text, and below ``tasks`` the questions."""
     (folder / "text.txt").write_text(texts)
     (folder / "tasks").mkdir()
     (folder / "tasks" / "tiny_questions.yaml").write_text(TASK)
-    (folder / "tasks" / "functions.py").write_text(functions)
+    (folder / "tasks" / "functions.py").write_text(FUNCTIONS.format(rows))
     return folder
 
 
@@ -186,17 +194,7 @@ def close_to(value):
 
 # -- thoughts ------------------------------------------------------------------------
 
-CHOICES = [" a", " b c", " c"]
 CONTEXTS = ["a b", "c", "b b c a", "a c", "c c c", "b", "a a", "c b a"]
-QUESTIONS = f"""
-from datasets import Dataset
-
-def questions(**_):
-    return {{"test": Dataset.from_list([
-        {{"context": context, "choices": {CHOICES}, "answer": n % 3}}
-        for n, context in enumerate({CONTEXTS})
-    ])}}
-"""
 THINKING = """
 import json, sys
 import torch
@@ -231,7 +229,7 @@ def think(directory, tasks, out):
 def test_two_processes_think_as_one(tmp_path):
     network, tasks = tmp_path / "network", tmp_path / "tasks"
     tiny_causal.save(network, thinking.tokenizer(), thinking.network().model)
-    write_tasks(tmp_path, "", QUESTIONS)
+    write_tasks(tmp_path, "", questions(CONTEXTS, [" a", " b c", " c"]))
     one, two = tmp_path / "one", tmp_path / "two"
     said = think(network, tasks, one)
     assert launch(tmp_path, THINKING, [network, tasks, two], ACCELERATE) == said

@@ -141,16 +141,11 @@ def test_distorted_copies_are_no_corpus(backend):
 
 
 # The model knows neither zebra nor yak, and an unknown word is a class of its own.
-TIED = """
-from datasets import Dataset
-
-def questions(**_):
-    pairs = [[" the zebra", " the yak"], [" the fox", " zebra fox zebra"]] * 2
-    return {"test": Dataset.from_list([
-        {"context": "Ada saw", "choices": pair, "answer": i // 2}
-        for i, pair in enumerate(pairs)
-    ])}
-"""
+TIED = [
+    {"context": "Ada saw", "choices": choices, "answer": answer}
+    for answer in (0, 1)
+    for choices in ([" the zebra", " the yak"], [" the fox", " zebra fox zebra"])
+]
 
 
 @pytest.fixture

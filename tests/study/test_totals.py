@@ -38,8 +38,8 @@ def some(log_w):
     return DrawnRows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
 
 
-def summed(parts, sizes=(1, 5, 7, SAMPLES), seed=0) -> Totals:
-    found = Totals(SAMPLES, sizes, seed)
+def summed(parts, sizes=(1, 5, 7, SAMPLES)) -> Totals:
+    found = Totals(SAMPLES, sizes, seed=0)
     for part in parts:
         found.add(part)
     return found
