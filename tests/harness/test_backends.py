@@ -173,7 +173,7 @@ def test_generation_stops_at_the_first_stop_string(backend):
 
 def test_sampled_words_follow_their_probabilities(backend, truth):
     """First words of many generations, against enumeration."""
-    number = 600
+    number = 1_500
     lm = backend(estimator="beam", num_samples=200, batch_size=64)
     requests = generation(*["the"] * number, max_gen_toks=1, do_sample=True)
     words = [text.strip() for text in lm.generate_until(requests)]

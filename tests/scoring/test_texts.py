@@ -71,6 +71,8 @@ def test_whole_texts_end(documents, sentences):
             " saw Ada. Bo",
             [(FIRST[:2], [*FIRST[2:], SECOND[0]])],
         ),
+        # A word across the border is the continuation's.
+        ("documents", "the f", "ox saw", [(FIRST[:1], FIRST[1:3])]),
         # Nothing given: the first sentence ends, the second may go on.
         ("sentences", "", TWO, [([], [*FIRST, END]), ([], SECOND)]),
         # In the middle of the first, and at its end, which is not known to be one.
