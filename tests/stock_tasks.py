@@ -42,13 +42,18 @@ SPLITS = ("train", "validation", "test")
 TASKS = ["wikitext", "lambada_openai", "blimp_adjunct_island"]
 
 
-def write_stock_data():
-    """Write the data sets of ``TASKS`` into the working directory."""
-    pages = [{"page": page} for page, *_ in PAGES]
+def write_pages(pages):
+    """Write WikiText."""
+    rows = [{"page": page} for page in pages]
     write_dataset(
         "EleutherAI/wikitext_document_level",
-        {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, pages)},
+        {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, rows)},
     )
+
+
+def write_stock_data():
+    """Write the data sets of ``TASKS`` into the working directory."""
+    write_pages(page for page, *_ in PAGES)
     passages = [{"text": text} for text in PASSAGES]
     write_dataset("EleutherAI/lambada_openai", {"default": {"test": passages}})
     pairs = [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS]
@@ -137,13 +142,3 @@ def plain_names(results):
         else value
         for key, value in results.items()
     }
-
-
-def approximately(answers):
-    """Allow for rounding in the log-likelihoods of (log-likelihood, greedy) pairs."""
-    return [
-        (pytest.approx(a[0], rel=1e-12), a[1])
-        if isinstance(a, tuple)
-        else pytest.approx(a, rel=1e-12)
-        for a in answers
-    ]

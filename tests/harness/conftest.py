@@ -7,34 +7,20 @@ import pytest
 from tests import stock_tasks, tiny_checkpoint
 from tests.conftest import PROJECT
 from tests.environment import Environment, pip
+from tests.tiny_checkpoint import Truth
+
+EVERY_WALK = 17_000
+"""A beam of this width holds every walk over six tokens."""
 
 
 @pytest.fixture(scope="session")
-def model():
-    """Return the tiny KGLM of the checkpoint ``tiny``."""
-    return tiny_checkpoint.kglm()
-
-
-@pytest.fixture(scope="session")
-def tiny(kglm_directory):
-    """Return the directory of a tiny KGLM in float64."""
-    return str(kglm_directory)
-
-
-@pytest.fixture(scope="session")
-def tiny_spelled(spelled_directory):
-    """Return the directory of the tiny KGLM with an orthography."""
-    return str(spelled_directory)
-
-
-@pytest.fixture(scope="session")
-def tiny_lstm(lstm_directory):
-    """Return the directory of a tiny LSTM in float64."""
-    return str(lstm_directory)
+def truth():
+    """Return the probabilities of the tiny KGLM, by listing every walk."""
+    return Truth(tiny_checkpoint.kglm())
 
 
 @pytest.fixture
-def backend(tiny):
+def backend(kglm_directory):
     """Return a function that opens the tiny KGLM with other settings.
 
     By importance sampling, unless they say otherwise: its tiny texts would be exact.
@@ -42,8 +28,14 @@ def backend(tiny):
     from lm_latent_eval.harness.backends import LatentKGLM
 
     return lambda **settings: LatentKGLM(
-        **{"pretrained": tiny, "estimator": "is", **settings}
+        **{"pretrained": kglm_directory, "estimator": "is", **settings}
     )
+
+
+@pytest.fixture
+def exact(backend):
+    """Return a backend whose beam holds every walk."""
+    return backend(estimator="beam", num_samples=EVERY_WALK)
 
 
 @pytest.fixture
@@ -53,19 +45,6 @@ def stock_data(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
     stock_tasks.write_stock_data()
-
-
-@pytest.fixture
-def evaluate_stock(tiny, stock_data):
-    """Return a function that evaluates stock tasks in process."""
-    from lm_latent_eval.harness.backends import LatentKGLM
-
-    def run(**options):
-        return stock_tasks.evaluated(
-            LatentKGLM(pretrained=tiny, num_samples=12), **options
-        )
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
+from tests.harness.conftest import EVERY_WALK
 from tests.tiny_checkpoint import (
     COPIED,
     UTTERED,
@@ -19,9 +19,6 @@ from tests.tiny_checkpoint import (
     rolling,
 )
 
-EVERY_WALK = 17_000
-"""A beam of this width holds every walk over six tokens."""
-
 TEXTS = {
     "Ada saw the fox": ("Ada", "saw", "the", "fox"),
     "the fox saw Bo.": ("the", "fox", "saw", "Bo", "."),
@@ -30,27 +27,16 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def truth(model):
-    return Truth(model)
-
-
-@pytest.fixture(scope="module")
-def exact(tiny):
-    """A beam that holds every walk."""
-    return LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK)
-
-
 # -- whole texts ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unk", ["penalized", "closed"])
 def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
-    tiny, model, unk
+    backend, truth, unk
 ):
     """An unknown word costs what its policy says."""
-    lm = LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK, unk=unk)
-    truth = Truth(model, penalized=unk == "penalized")
+    lm = backend(estimator="beam", num_samples=EVERY_WALK, unk=unk)
+    truth = Truth(truth.model, penalized=unk == "penalized")
     answers = lm.loglikelihood_rolling(rolling(*TEXTS))
     for text, answer in zip(TEXTS.values(), answers, strict=True):
         words = ids(*text, "END")
@@ -113,24 +99,22 @@ VOCABULARY = (*UTTERED, *COPIED, "zebra")
 
 
 @pytest.mark.parametrize("seed", [12, 0, 7])
-def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
+def test_greedy_is_the_argmax_over_every_walk(backend, seed, tmp_path):
     model = tiny_checkpoint.kglm(seed)
-    lm = LatentKGLM(
-        pretrained=str(tiny_checkpoint.write(tmp_path, model)),
-        estimator="beam",
-        num_samples=EVERY_WALK,
-    )
+    folder = tiny_checkpoint.write(tmp_path, model)
+    lm = backend(pretrained=folder, estimator="beam", num_samples=EVERY_WALK)
+    truth = Truth(model)
     for context in CONTEXTS:
         text = " ".join(context).replace("?", "zebra")
         pairs = [(text, f" {word}") for word in VOCABULARY]
-        best = Truth(model).most_probable(ids(*context))
+        best = truth.most_probable(ids(*context))
         answers = lm.loglikelihood(conditional(*pairs))
         for word, (_, greedy) in zip(VOCABULARY, answers, strict=True):
             utters = word != "zebra" and ids(word) == [best]
             assert greedy == utters, (context, word)
     # Of two words, both.
-    first = Truth(model).most_probable([])
-    second = Truth(model).most_probable([first])
+    first = truth.most_probable([])
+    second = truth.most_probable([first])
     spelled = dict(zip(ids(*UTTERED), UTTERED, strict=True))
     if {first, second} <= spelled.keys():
         pairs = [("", f"{a} {b}") for a in UTTERED for b in UTTERED]
@@ -143,12 +127,12 @@ def test_greedy_is_the_argmax_over_every_walk(seed, tmp_path):
         assert seed, "premise: two words are the most probable for one seed at least"
 
 
-def test_the_unknown_word_is_never_greedy(tmp_path):
+def test_the_unknown_word_is_never_greedy(backend, tmp_path):
     """Not even where it has nearly all of the probability."""
     model = tiny_checkpoint.kglm()
     model.generative.words.bias[UNKNOWN] = 100.0
-    folder = str(tiny_checkpoint.write(tmp_path, model))
-    lm = LatentKGLM(pretrained=folder, num_samples=20)
+    folder = tiny_checkpoint.write(tmp_path, model)
+    lm = backend(pretrained=folder, estimator="auto", num_samples=20)
     ((log_p, greedy),) = lm.loglikelihood(conditional(("the", " zebra")))
     assert log_p == pytest.approx(Truth(model).penalty, abs=0.2), "premise"
     assert not greedy
@@ -178,39 +162,29 @@ def test_greedy_generation_is_the_chain_of_argmaxes(exact, truth):
 
 def test_generation_stops_at_the_first_stop_string(backend):
     lm = backend(num_samples=20)
-    free = lm.generate_until(
-        generation("the", "Ada", max_gen_toks=12, do_sample=True, until=[])
-    )
+    how = {"max_gen_toks": 12, "do_sample": True}
+    free = lm.generate_until(generation("the", "Ada", **how, until=[]))
     for number, text in enumerate(free):
         third = text.split()[2]
-        request = generation(
-            "the", "Ada", max_gen_toks=12, do_sample=True, until=[third, "zebra"]
-        )[number]
+        request = generation("the", "Ada", **how, until=[third, "zebra"])[number]
         (cut,) = lm.generate_until([request])
         assert cut == text[: text.index(third)]
 
 
 def test_sampled_words_follow_their_probabilities(backend, truth):
     """First words of many generations, against enumeration."""
-    number = 600
+    number = 1_500
     lm = backend(estimator="beam", num_samples=200, batch_size=64)
     requests = generation(*["the"] * number, max_gen_toks=1, do_sample=True)
     words = [text.strip() for text in lm.generate_until(requests)]
     free = Truth(truth.model, penalized=False)
     choices = ["END", *UTTERED, *COPIED]
-    log_p = torch.tensor(
-        [free.log_p(ids("the", word), only_copied=True) for word in choices]
-    )
-    expected = log_p.softmax(0) * number
-    found = torch.tensor([words.count(w if w != "END" else "") for w in choices])
-    rare = expected < 5
-    cells = [*found[~rare].tolist(), found[rare].sum().item()]
-    wanted = [*expected[~rare].tolist(), expected[rare].sum().item()]
-    if wanted[-1] < 5:  # a chi-square needs cells of some size
-        cells[-2:], wanted[-2:] = [sum(cells[-2:])], [sum(wanted[-2:])]
-    assert len(cells) > 2, "premise"
-    scaled = [w * number / sum(wanted) for w in wanted]
-    assert stats.chisquare(cells, scaled).pvalue > 1e-4
+    log_p = [free.log_p(ids("the", word), only_copied=True) for word in choices]
+    expected = torch.tensor(log_p).double().softmax(0) * number
+    assert (expected > 5).all(), "premise: a chi-square needs cells of some size"
+    found = [words.count(w if w != "END" else "") for w in choices]
+    assert sum(found) == number
+    assert stats.chisquare(found, expected).pvalue > 1e-4
 
 
 def test_wordy_arguments_are_checked(backend):

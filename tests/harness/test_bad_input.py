@@ -21,18 +21,17 @@ from tests.tiny_checkpoint import conditional, generation, rolling
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("kglm", marks=pytest.mark.nightly), "lstm"]
+    ("name", "number"),
+    [pytest.param("kglm", 10_000, marks=pytest.mark.nightly), ("lstm", 100_000)],
 )
-def test_a_very_long_text_is_one_document(tiny, tiny_lstm, name):
+def test_a_very_long_text_is_one_document(backend, lstm_directory, name, number):
     """Not cut, and in the memory of a piece: ten times the words take little more."""
     # ru_maxrss counts kilobytes, but bytes on macOS.
     megabyte = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    lm = (
-        LatentKGLM(pretrained=tiny, estimator="is", num_samples=1, proposal="peeking")
-        if name == "kglm"
-        else LatentLSTM(pretrained=tiny_lstm)
-    )
-    number = 10_000 if name == "kglm" else 100_000
+    if name == "kglm":
+        lm = backend(num_samples=1, proposal="peeking")
+    else:
+        lm = LatentLSTM(pretrained=lstm_directory)
     lm.loglikelihood_rolling(rolling("the fox saw Ada " * (number // 40)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (answer,) = lm.loglikelihood_rolling(rolling("the fox saw Ada " * (number // 4)))
@@ -67,13 +66,13 @@ def test_a_wrong_setting_names_itself_and_the_remedy(backend):
         assert "\n" not in str(caught.value)
 
 
-def test_what_a_checkpoint_lacks_is_named(tmp_path):
+def test_what_a_checkpoint_lacks_is_named(backend, tmp_path):
     model = tiny_checkpoint.kglm()
     model.config.num_unknown_types = 0
-    folder = str(tiny_checkpoint.write(tmp_path, model))
-    assert LatentKGLM(pretrained=folder).fingerprint["unk"] == "closed"
+    folder = tiny_checkpoint.write(tmp_path, model)
+    assert backend(pretrained=folder).fingerprint["unk"] == "closed"
     with pytest.raises(ValueError, match=r"num_unknown_types .* use unk=closed"):
-        LatentKGLM(pretrained=folder, unk="penalized")
+        backend(pretrained=folder, unk="penalized")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +84,8 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path):
         ({"batch_size": "auto"}, "5", None),
     ],
 )
-def test_one_text_at_a_time_is_nobodys_default(tiny, arguments, given, texts):
-    said = {"pretrained": tiny, "num_samples": 3, **arguments}
+def test_one_text_at_a_time_is_nobodys_default(kglm_directory, arguments, given, texts):
+    said = {"pretrained": kglm_directory, "num_samples": 3, **arguments}
     others = {"batch_size": given, "device": "cpu"}
     as_string = ",".join(f"{name}={value}" for name, value in said.items())
     for lm in (
@@ -108,8 +107,8 @@ def test_lm_eval_still_passes_a_number_on_where_nobody_asks():
     assert passed_on("--batch_size", "1") == "1"
 
 
-def test_words_have_no_chat_template(tiny):
-    lm = LatentKGLM(pretrained=tiny, num_samples=3)
+def test_words_have_no_chat_template(backend):
+    lm = backend(num_samples=3)
     assert lm.chat_template(False) == ""
     for ask in (
         lambda: lm.chat_template(True),
@@ -119,14 +118,14 @@ def test_words_have_no_chat_template(tiny):
             ask()
 
 
-def test_a_device_that_is_not_there_is_the_cpu(tiny, caplog):
+def test_a_device_that_is_not_there_is_the_cpu(backend, caplog):
     """lm-eval itself asks for its first GPU where its user names none."""
     with caplog.at_level(logging.INFO):
-        lm = LatentKGLM(pretrained=tiny, device="cuda:0", num_samples=3)
+        lm = backend(device="cuda:0", num_samples=3)
         used = "cuda" if torch.cuda.is_available() else "cpu"
         assert lm.checkpoint.model.device.type == used
         assert "cuda" not in caplog.text
-        lm = LatentKGLM(pretrained=tiny, device="cuda:99", num_samples=3)
+        lm = backend(device="cuda:99", num_samples=3)
     assert lm.device == lm.checkpoint.model.device == torch.device("cpu")
     assert "device=cuda:99 is not there; using the CPU" in caplog.text
     assert lm.get_model_info()["model_device"] == "cpu"

@@ -93,13 +93,14 @@ site.addsitedir({str(self.root)!r})
 
     def registered(self, **environment: str) -> dict[str, str]:
         """Return what is registered after a plain import, which must be silent."""
-        code = "import lm_eval.models\n" + PRINT_REGISTRY
-        return ast.literal_eval(self.check(code, **environment))
+        return ast.literal_eval(self.check(PRINT_REGISTRY, **environment))
 
 
-PRINT_REGISTRY = (
-    "from lm_eval.api.registry import model_registry; print(dict(model_registry))\n"
-)
+PRINT_REGISTRY = """
+import lm_eval.models
+from lm_eval.api.registry import model_registry
+print(dict(model_registry))
+"""
 
 
 @pytest.fixture
@@ -243,18 +244,15 @@ def test_without_lm_eval_the_error_is_pythons_own(site):
     assert "lm_latent_eval" not in done.stderr
 
 
-ASK = """
-import lm_eval.models
-from lm_eval.api.registry import get_model, model_registry
-assert "hf" in model_registry
-get_model("latent_one")
-"""
-
-
 def refused(site: Site, name: str = "latent_one") -> str:
     """Return the last line of what asking for a backend ends in."""
     site.write("lm_eval/api/registry.py", THEIRS.read_text())
-    done = site.run(ASK.replace("latent_one", name))
+    done = site.run(f"""
+        import lm_eval.models
+        from lm_eval.api.registry import get_model, model_registry
+        assert "hf" in model_registry
+        get_model({name!r})
+    """)
     assert done.returncode == 1
     return done.stderr.splitlines()[-1]
 
@@ -303,7 +301,7 @@ def test_the_pth_is_one_short_ascii_line():
 def test_a_bridge_that_is_broken_or_gone_lets_python_start(site, code):
     bridge = site.root / "lm_latent_eval_bridge.py"
     bridge.write_text(code) if code else bridge.unlink()
-    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    done = site.run(PRINT_REGISTRY)
     assert done.returncode == 0
     assert ast.literal_eval(done.stdout) == BUILT_IN
     assert "lm_latent_eval_bridge.pth" in done.stderr, "site names the line"
@@ -315,7 +313,7 @@ def test_a_damaged_line_lets_python_start(site, place):
     line = bytearray(PTH.read_bytes())
     line[place] ^= 1
     (site.root / "lm_latent_eval_bridge.pth").write_bytes(line)
-    done = site.run("import lm_eval.models\n" + PRINT_REGISTRY)
+    done = site.run(PRINT_REGISTRY)
     assert done.returncode == 0
     assert ast.literal_eval(done.stdout).items() >= BUILT_IN.items()
 

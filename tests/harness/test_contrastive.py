@@ -37,18 +37,6 @@ def evaluate(tmp_path):
     return partial(contrastive_tasks.evaluate, folder=tmp_path)
 
 
-def substituted(results, level, replicate, replicates) -> list[int]:
-    """How often the substitute stands in each sentence's copy."""
-    place = 1 + LEVELS.index(level) * replicates + replicate
-    counts = []
-    for sample in results["samples"][TASK]:
-        assert len(sample["arguments"]) == 1 + len(LEVELS) * replicates
-        assert sample["arguments"][0] == whole_text(sample["doc"]["text"])
-        copy = sample["arguments"][place][-1]
-        counts.append(copy.split().count(SUBSTITUTE))
-    return counts
-
-
 # -- numbers ---------------------------------------------------------------------------
 
 
@@ -58,10 +46,12 @@ def test_entropies_and_ratios_are_those_of_the_copies(evaluate, replicates):
     found = evaluate(Unigrams(), metadata={"noise_replicates": replicates})
     numbers, words = found["results"][TASK], torch.tensor([6, 7, 1, 14])
     assert numbers["words,none"] == 28
-    log_p = {}
-    for level in LEVELS:
-        counts = [substituted(found, level, r, replicates) for r in range(replicates)]
-        log_p[level] = -2 * math.log(2) * torch.tensor(counts).double()
+    counts = [
+        [copy.split().count(SUBSTITUTE) for *_, copy in sample["arguments"][1:]]
+        for sample in found["samples"][TASK]
+    ]
+    nats = -2 * math.log(2) * torch.tensor(counts).double().T
+    log_p = dict(zip(LEVELS, nats.split(replicates), strict=True))
     mild, more, most = (log_p[level].sum() for level in LEVELS)
     assert 0 > mild > more > most, "premise"
     assert replicates == 1 or log_p[10].sum(1).std() > 0, "premise"

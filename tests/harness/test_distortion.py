@@ -15,10 +15,11 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.statistics import ErrorCurve
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import START
 from tests import tiny_checkpoint
 from tests.distortion.languages.tiny import gpt2
 from tests.distortion_tasks import (
@@ -57,6 +58,11 @@ def grammar(tmp_path_factory):
     found = draw(fox(), tmp_path_factory.mktemp("corpus"), 50, max_length=9)
     assert 0 < sum(found.dataset()["ended"]) < 50, "premise"
     return found
+
+
+def texts_of(corpus: Corpus) -> list[str]:
+    tokenizer = corpus.tokenizer()
+    return [tokenizer.decode(ids) for ids in corpus.dataset()["ids"]]
 
 
 def columns(corpus: Corpus):
@@ -116,19 +122,14 @@ def test_errors_of_a_model_and_their_curve(corpus, tmp_path, spread):
 # -- models of whole texts -------------------------------------------------------------
 
 
-def words_of(ids: list[int]) -> list[int]:
-    """A sequence of the grammar in the ids of the tiny checkpoints."""
-    names = {2: "the", 3: "fox", 4: "saw"}
-    return [END if i == 1 else tiny_checkpoint.ids(names[i])[0] for i in ids]
-
-
-def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, tiny_lstm):
-    lm = LatentLSTM(pretrained=tiny_lstm)
+def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, lstm_directory):
+    lm = LatentLSTM(pretrained=lstm_directory)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, ids, true_log_p = columns(grammar)
     model, expected = tiny_checkpoint.lstm(), {}
+    numbers = [START, *tiny_checkpoint.ids("END", "the", "fox", "saw")]
     for number, each, truth in zip(index, ids, true_log_p.tolist(), strict=True):
-        words = words_of(each)
+        words = [numbers[i] for i in each]
         batch = TokenBatch.collate([words], [[0.0] * len(words)], first=START)
         [log_p] = model.log_joint(model.encode(batch), NO_LATENT).flatten().tolist()
         expected[number] = log_p - truth
@@ -140,15 +141,14 @@ def test_a_model_of_whole_texts_counts_the_end_itself(grammar, corpus, tiny_lstm
         evaluate(lm, corpus, metadata={"end": "implied"})
 
 
-def test_the_share_of_an_estimator_is_told_apart(grammar, tiny):
-    lm = LatentKGLM(pretrained=tiny, estimator="is", num_samples=40)
+def test_the_share_of_an_estimator_is_told_apart(grammar, kglm_directory):
+    lm = LatentKGLM(pretrained=kglm_directory, estimator="is", num_samples=40)
     found = evaluate(lm, grammar, metadata={"end": "implied"})
     index, _, true_log_p = columns(grammar)
     truth = dict(zip(index, true_log_p.tolist(), strict=True))
     variances = []
     for sample in found["samples"][TASK]:
-        [[answer]] = sample["resps"]
-        scored = answer[0] if isinstance(answer, tuple) else answer
+        scored = score_of(sample["resps"][0][0])
         variances.append(scored.estimate.draws_stderr**2)
         assert sample["estimator_bias"] == -variances[-1] / 2
         error = float(scored) - truth[sample["doc"]["index"]]
@@ -163,12 +163,10 @@ def test_the_share_of_an_estimator_is_told_apart(grammar, tiny):
 
 
 def test_a_limit_makes_bins_of_what_is_asked(corpus, caplog):
-    rows = corpus.dataset()
-    tokenizer = corpus.tokenizer()
-    told = Told({tokenizer.decode(ids): -len(ids) / 2 for ids in rows["ids"]})
-    found = evaluate(told, corpus, limit=40)
     _, ids, true_log_p = columns(corpus)
     model_log_p = torch.tensor([-len(each) / 2 for each in ids]).double()
+    told = Told(dict(zip(texts_of(corpus), model_log_p.tolist(), strict=True)))
+    found = evaluate(told, corpus, limit=40)
     curve = ErrorCurve.of(
         true_log_p[:40], model_log_p[:40], bins="count", num_bins=10, resamples=1
     )
@@ -221,7 +219,7 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(tmp_path, c
     language = CausalLanguage(gpt2(vocab_size=5), 1.0, 0, 1, words)
     spelled = draw(language, tmp_path, 200, max_length=5)
     tokenizer, rows = spelled.tokenizer(), spelled.dataset()
-    texts = [tokenizer.decode(ids) for ids in rows["ids"]]
+    texts = texts_of(spelled)
     kept = {
         i: text
         for i, ids, text in zip(rows["index"], rows["ids"], texts, strict=True)
@@ -235,28 +233,23 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(tmp_path, c
     assert [s["arguments"] for s in found["samples"][TASK]] == [
         [("<s>", text)] for text in kept.values()
     ]
-    numbers = found["results"][TASK]
-    assert numbers["left_out,none"] == 200 - len(kept)
-    assert found["configs"][TASK]["metadata"]["distortion"]["left_out"] == 200 - len(
-        kept
-    )
-    assert f"{200 - len(kept)} of 200 sequences of" in caplog.text
+    lost = 200 - len(kept)
+    assert found["results"][TASK]["left_out,none"] == lost
+    assert found["configs"][TASK]["metadata"]["distortion"]["left_out"] == lost
+    assert f"{lost} of 200 sequences of" in caplog.text
 
 
 # -- log-probabilities of zero, and other answers --------------------------------------
 
 
 def answers(grammar: Any, **changes: float) -> dict[str, float]:
-    tokenizer = grammar.tokenizer()
-    texts = [tokenizer.decode(ids) for ids in grammar.dataset()["ids"]]
-    return dict.fromkeys(texts, -5.0) | changes
+    return dict.fromkeys(texts_of(grammar), -5.0) | changes
 
 
 def test_what_a_model_rules_out_makes_means_infinite_and_is_counted(grammar):
-    rows = grammar.dataset()
-    rarest = min(rows["log_p"])
-    text = grammar.tokenizer().decode(rows["ids"][rows["log_p"][:].index(rarest)])
-    places = [p for p, each in enumerate(rows["log_p"]) if each == rarest]
+    _, _, true_log_p = columns(grammar)
+    places = (true_log_p == true_log_p.min()).nonzero().flatten().tolist()
+    text = texts_of(grammar)[places[0]]
     assert len(places) < 5, "premise: in one bin"
     found = evaluate(Told(answers(grammar, **{text: -math.inf})), grammar)
     numbers = found["results"][TASK]
@@ -276,8 +269,8 @@ def test_what_a_model_rules_out_makes_means_infinite_and_is_counted(grammar):
 
 @pytest.mark.parametrize("log_p", [math.nan, math.inf, 0.5])
 def test_what_is_no_log_probability_names_its_sequence(grammar, log_p):
-    text = grammar.tokenizer().decode(grammar.dataset()[7]["ids"])
-    index = grammar.dataset()["ids"][:].index(grammar.dataset()[7]["ids"])
+    texts = texts_of(grammar)
+    text, index = texts[7], texts.index(texts[7])
     told = Told(answers(grammar, **{text: log_p}))
     with pytest.raises(ValueError, match=rf"sequence {index} .*of {log_p} nats"):
         evaluate(told, grammar)
@@ -290,8 +283,8 @@ def test_what_is_asked_the_wrong_way_is_refused(grammar, tmp_path, caplog, stock
     other = draw(fox(), tmp_path / "other", 20, max_length=3)
     for each in (grammar, other):
         found = evaluate(Told(answers(each)), each, cache_requests=True)
-        text = each.tokenizer().decode(each.dataset()[0]["ids"])
-        assert found["samples"][TASK][0]["arguments"] == [("<s>", text)]
+        asked = found["samples"][TASK][0]["arguments"]
+        assert asked == [("<s>", texts_of(each)[0])]
     assert "requests are not cached" in caplog.text
     for metadata, message in (
         ({"corpus": ""}, "needs the folder of a corpus"),

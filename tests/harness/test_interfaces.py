@@ -63,8 +63,8 @@ def counts(tmp_path):
     return {"pretrained": str(tmp_path), "model": f"{__name__}:Counts"}
 
 
-def test_it_is_what_the_model_s_own_name_is(tiny):
-    any_one, own = Latent(pretrained=tiny), LatentKGLM(pretrained=tiny)
+def test_it_is_what_the_model_s_own_name_is(kglm_directory):
+    any_one, own = (kind(pretrained=kglm_directory) for kind in (Latent, LatentKGLM))
     found, wanted = (lm.loglikelihood_rolling(rolling(*TEXTS)) for lm in (any_one, own))
     assert found == wanted
     for name in ("fingerprint", "tokenizer_name"):
@@ -72,12 +72,15 @@ def test_it_is_what_the_model_s_own_name_is(tiny):
     assert any_one.get_model_info() == own.get_model_info()
 
 
-def test_names_and_settings_that_are_wrong(tiny, tiny_lstm, counts, monkeypatch):
+def test_names_and_settings_that_are_wrong(
+    kglm_directory, lstm_directory, counts, monkeypatch
+):
+    kglm = {"pretrained": kglm_directory}
     lstm = "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel"
     for backend, given, message in (
-        (LatentLSTM, {"pretrained": tiny_lstm, "model": "kglm"}, "lstm models alone"),
-        (Latent, {"pretrained": tiny, "model": "lstm"}, "holds a kglm model, not a ls"),
-        (Latent, {"pretrained": tiny, "model": lstm}, f"'kglm' model, not of {lstm}"),
+        (LatentLSTM, {"pretrained": lstm_directory, "model": "kglm"}, "models alone"),
+        (Latent, kglm | {"model": "lstm"}, "holds a kglm model, not a lstm"),
+        (Latent, kglm | {"model": lstm}, f"'kglm' model, not of {lstm}"),
         (Latent, {}, "latent has no embedded model"),
         (Latent, {"pretrained": counts["pretrained"]}, "of type 'counts'; this packag"),
     ):
@@ -88,7 +91,7 @@ def test_names_and_settings_that_are_wrong(tiny, tiny_lstm, counts, monkeypatch)
         lambda *_, **__: pytest.fail("loaded"),
     )
     with pytest.raises(ValueError, match="'samples' is not an argument of latent_kglm"):
-        Latent(pretrained=tiny, samples=3)
+        Latent(**kglm, samples=3)
 
 
 def test_queries_go_in_and_answers_come_out(counts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from functools import partial
 
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -28,9 +29,13 @@ def directory(tmp_path_factory):
     return folder
 
 
+def opened(folder, **how):
+    return LatentMDM(pretrained=str(folder), device="cpu", **how)
+
+
 @pytest.fixture(scope="module")
 def backend(directory):
-    return lambda **how: LatentMDM(pretrained=str(directory), device="cpu", **how)
+    return partial(opened, directory)
 
 
 @pytest.mark.usefixtures("stock_data")
@@ -63,7 +68,7 @@ def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
     shutil.copytree(directory, counted)
     lengths = Lengths.train([2, 4, 4])
     lengths.save(counted)
-    lm = LatentMDM(pretrained=str(counted), device="cpu")
+    lm = opened(counted)
     assert lm.fingerprint["ends"] == "counted"
     assert lm.fingerprint["mass"] == "sub-normalised"
     with_ends = lm.loglikelihood_rolling(rolling(*TEXTS))
@@ -72,7 +77,7 @@ def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
         number = len(text.split())
         assert a - b == pytest.approx(lengths.log_p(number), abs=1e-9)
         assert a.estimate.num_tokens == number + 1 and b.estimate.num_tokens == number
-    given = LatentMDM(pretrained=str(counted), device="cpu", ends="conditioned")
+    given = opened(counted, ends="conditioned")
     assert given.loglikelihood_rolling(rolling(*TEXTS)) == without
     with pytest.raises(ValueError, match=r"ends=counted: .* has no lengths.json"):
         backend(ends="counted")
@@ -86,10 +91,6 @@ def test_networks_that_cannot_be_and_room_are_named(backend, tmp_path):
     causal = tmp_path / "causal"
     tiny_causal.save(causal, tiny.tokenizer(), GPT2LMHeadModel(config))
     tiny_causal.save(tmp_path, tiny.tokenizer(mask=False), tiny.network().model)
-
-    def opened(folder=tmp_path, **how):
-        return LatentMDM(pretrained=str(folder), device="cpu", **how)
-
     for refused, said in (
         (lambda: opened(causal), "a gpt2 is a causal model"),
         (
@@ -98,12 +99,12 @@ def test_networks_that_cannot_be_and_room_are_named(backend, tmp_path):
         ),
         (lambda: backend(mask_token="<m>"), "mask_token='<m>': the tokenizer has no"),
         (lambda: backend(max_length=3), "max_length=3: no room for a text"),
-        (opened, "has a token that masks: give mask_token"),
+        (lambda: opened(tmp_path), "has a token that masks: give mask_token"),
     ):
         with pytest.raises(ValueError, match=said):
             refused()
     (one,), (other,) = (
-        opened(mask_token=mask).loglikelihood_rolling(rolling("Ada saw"))
+        opened(tmp_path, mask_token=mask).loglikelihood_rolling(rolling("Ada saw"))
         for mask in ("[MASK]", 1)
     )
     assert one == other

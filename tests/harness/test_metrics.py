@@ -40,36 +40,29 @@ PRODUCTS = (1 / 32, 3 / 32)
 """Of the first draws and of the second draws."""
 
 
-def answer(text, estimate, stream="", unspelled=0):
-    return Answer(0, estimate, stream, unspelled).about(text)
+def answer(text, estimate, stream=""):
+    return Answer(0, estimate, stream).about(text)
 
 
-def sampled(*, streams=("a", "b"), weights=WEIGHTS, unspelled=(0, 0)):
-    estimates = [
-        Estimate.from_log_weights(
-            torch.tensor(w, dtype=torch.float64).log(), num_tokens=t
-        )
-        for w, t in zip(weights, TOKENS, strict=True)
-    ]
-    columns = zip(TEXTS, estimates, streams, unspelled, strict=True)
-    return [answer(*each) for each in columns]
+def answers(make, weights, streams=("a", "b")):
+    found = []
+    for text, w, t, stream in zip(TEXTS, weights, TOKENS, streams, strict=True):
+        log_w = torch.tensor(w, dtype=torch.float64).log()
+        found.append(answer(text, make(log_w, num_tokens=t), stream))
+    return found
+
+
+def sampled(weights=WEIGHTS, **more):
+    return answers(Estimate.from_log_weights, weights, **more)
 
 
 def plain():
-    values = (math.log(1 / 2), math.log(1 / 8))
-    return [
-        Answer.exact(value, text) for text, value in zip(TEXTS, values, strict=True)
-    ]
+    values = math.log(1 / 2), math.log(1 / 8)
+    return [*map(Answer.exact, values, TEXTS)]
 
 
 def beams():
-    estimates = [
-        Estimate.from_beam(
-            torch.tensor([w[0] / 2, w[1] / 2], dtype=torch.float64).log(), num_tokens=t
-        )
-        for w, t in zip(WEIGHTS, TOKENS, strict=True)
-    ]
-    return [answer(*each) for each in zip(TEXTS, estimates, strict=True)]
+    return answers(Estimate.from_beam, [(a / 2, b / 2) for a, b in WEIGHTS])
 
 
 DRAWN = math.hypot(SE, SE**2 / 2)

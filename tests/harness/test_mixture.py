@@ -10,6 +10,7 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from lm_latent_eval.estimators.mixtures import log_mixture
+from lm_latent_eval.harness.answers import score_of
 from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
@@ -43,8 +44,8 @@ def networks(tmp_path_factory):
 
 @pytest.fixture
 def mixed(tmp_path, networks):
-    def mixed(content, name="mixture.yaml", **arguments):
-        path = tmp_path / name
+    def mixed(content, **arguments):
+        path = tmp_path / "mixture.yaml"
         path.write_text(yaml.safe_dump(content))
         given = {"base": "hf", "pretrained": networks["one"], "dtype": "float64"}
         if arguments.get("base") == "latent_tokens":
@@ -62,10 +63,6 @@ def of(networks, *names):
 
 
 WEIGHTS = [math.log(0.25), math.log(0.75)]
-
-
-def numbers(answers):
-    return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
 
 
 def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
@@ -90,8 +87,9 @@ def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
             models.loglikelihood_rolling(texts),
         ),
     ):
-        for a, b, score in zip(*map(numbers, (*parts, sums)), strict=True):
-            assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
+        for a, b, score in zip(*parts, sums, strict=True):
+            nats = log_mixture(WEIGHTS, [score_of(a), score_of(b)])
+            assert score_of(score) == pytest.approx(nats, rel=ROUNDING)
 
 
 def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
@@ -108,8 +106,10 @@ def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
     ]
     pairs = [("ab", "a"), ("ab", "b")]
     asked = conditional(*pairs)
-    one, other = (numbers(part.loglikelihood(asked)) for part in parts)
-    scores = numbers(found.loglikelihood(asked))
+    one, other, scores = (
+        [score_of(answer) for answer in lm.loglikelihood(asked)]
+        for lm in (*parts, found)
+    )
     for a, b, score in zip(one, other, scores, strict=True):
         assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
     assert sum(map(math.exp, scores)) <= 1 + ROUNDING
@@ -141,7 +141,7 @@ def bytes_network(tmp_path_factory):
 
 
 @pytest.fixture
-def evaluate(bytes_network, stock_data, tmp_path):
+def evaluate(mixed, bytes_network, stock_data, tmp_path):
     write_arc((question, options, "ABCD"[right]) for question, options, right in ROWS)
     mmlu = [
         {"question": question, "subject": "x", "choices": options, "answer": right}
@@ -151,11 +151,8 @@ def evaluate(bytes_network, stock_data, tmp_path):
     write_dataset("cais/mmlu", {"abstract_algebra": dict.fromkeys(splits, mmlu)})
 
     def run(content, task, arguments=(), **more):
-        path = tmp_path / "mixture.yaml"
-        path.write_text(yaml.safe_dump(content))
-        given = {"pretrained": bytes_network, "dtype": "float64", **dict(arguments)}
         return evaluated(
-            LatentMixture(mixture=str(path), device="cpu", **given),
+            mixed(content, pretrained=bytes_network, **dict(arguments)),
             [task],
             [str(STOCK / "arc"), str(STOCK / "mmlu" / "default")],
             out=tmp_path / "out",

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thoughts import row_of
@@ -72,12 +71,7 @@ FUNCTIONS = """
 from datasets import Dataset
 
 def questions(**_):
-    contexts = ["Ada saw", "the", "Bo saw the", "fox", "the fox saw"]
-    choices = [" the fox", " Bo.", " Ada"]
-    return {"test": Dataset.from_list([
-        {"context": c, "choices": choices, "answer": i % 3}
-        for i, c in enumerate(contexts)
-    ])}
+    return {{"test": Dataset.from_list({})}}
 """
 
 TEXTS = ["Ada saw the fox " * 5 + ".", "Bo.", "the fox saw Bo . " * 5 + "a", "a zebra"]
@@ -110,12 +104,25 @@ def launch(folder, worker, arguments, how):
     return json.loads(out.read_text())
 
 
-def write_tasks(folder, texts, functions=FUNCTIONS):
-    """Write a text, and below ``tasks`` the questions that functions make."""
+def questions(contexts, choices):
+    """Return rows of as many questions."""
+    return [
+        {"context": context, "choices": choices, "answer": n % 3}
+        for n, context in enumerate(contexts)
+    ]
+
+
+QUESTIONS = questions(
+    ["Ada saw", "the", "Bo saw the", "fox", "the fox saw"], [" the fox", " Bo.", " Ada"]
+)
+
+
+def write_tasks(folder, texts, rows=QUESTIONS):
+    """Write a text, and below ``tasks`` the questions."""
     (folder / "text.txt").write_text(texts)
     (folder / "tasks").mkdir()
     (folder / "tasks" / "tiny_questions.yaml").write_text(TASK)
-    (folder / "tasks" / "functions.py").write_text(functions)
+    (folder / "tasks" / "functions.py").write_text(FUNCTIONS.format(rows))
     return folder
 
 
@@ -126,13 +133,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(tiny, folder):
+def run(kglm_directory, folder):
     """Run the worker alone or launched; return its runs."""
 
     def start(name, how):
         tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
         text, cache = folder / "text.txt", folder / f"{name}-cache"
-        return launch(folder, WORKER, [tiny, text, tasks, cache], how)
+        return launch(folder, WORKER, [kglm_directory, text, tasks, cache], how)
 
     return start
 
@@ -187,17 +194,7 @@ def close_to(value):
 
 # -- thoughts ------------------------------------------------------------------------
 
-CHOICES = [" a", " b c", " c"]
 CONTEXTS = ["a b", "c", "b b c a", "a c", "c c c", "b", "a a", "c b a"]
-QUESTIONS = f"""
-from datasets import Dataset
-
-def questions(**_):
-    return {{"test": Dataset.from_list([
-        {{"context": context, "choices": {CHOICES}, "answer": n % 3}}
-        for n, context in enumerate({CONTEXTS})
-    ])}}
-"""
 THINKING = """
 import json, sys
 import torch
@@ -232,7 +229,7 @@ def think(directory, tasks, out):
 def test_two_processes_think_as_one(tmp_path):
     network, tasks = tmp_path / "network", tmp_path / "tasks"
     tiny_causal.save(network, thinking.tokenizer(), thinking.network().model)
-    write_tasks(tmp_path, "", QUESTIONS)
+    write_tasks(tmp_path, "", questions(CONTEXTS, [" a", " b c", " c"]))
     one, two = tmp_path / "one", tmp_path / "two"
     said = think(network, tasks, one)
     assert launch(tmp_path, THINKING, [network, tasks, two], ACCELERATE) == said
@@ -249,8 +246,8 @@ def test_two_processes_think_as_one(tmp_path):
 # -- one process that is told of others ----------------------------------------------
 
 
-def test_what_pads_a_process_is_not_in_the_summary(tiny):
-    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+def test_what_pads_a_process_is_not_in_the_summary(backend):
+    lm = backend(num_samples=5)
     (text,) = rolling("the fox")
     lm.loglikelihood_rolling([text, text])
     assert lm.summary.as_dict()["requests"] == 1
@@ -260,9 +257,9 @@ def test_what_pads_a_process_is_not_in_the_summary(tiny):
     assert lm.summary.as_dict()["requests"] == 3
 
 
-def test_diagnostics_are_gathered_at_the_barrier(tiny, monkeypatch):
+def test_diagnostics_are_gathered_at_the_barrier(backend, monkeypatch):
     """There all processes meet; ``get_model_info`` is for one process alone."""
-    lm = LatentKGLM(pretrained=tiny, num_samples=5)
+    lm = backend(num_samples=5)
     monkeypatch.setattr(type(lm), "world_size", 2)
     gathered = []
     monkeypatch.setattr(

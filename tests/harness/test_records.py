@@ -50,12 +50,12 @@ def recorded(lm, tasks, folder, out, use_cache=None):
 
 
 @pytest.fixture
-def run(tiny_spelled, tmp_path):
+def run(spelled_directory, tmp_path):
     """Return a function that runs both tasks, or some, and returns the results."""
     write_tasks(tmp_path, TEXTS)
 
     def run(output, use_cache=None, before=lambda lm: None, tasks=TASKS, **settings):
-        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=20, **settings)
+        lm = LatentKGLM(pretrained=spelled_directory, num_samples=20, **settings)
         before(lm)
         return recorded(lm, tasks, tmp_path, output, use_cache)
 
@@ -141,25 +141,20 @@ def test_distorted_copies_are_no_corpus(backend):
 
 
 # The model knows neither zebra nor yak, and an unknown word is a class of its own.
-TIED = """
-from datasets import Dataset
-
-def questions(**_):
-    pairs = [[" the zebra", " the yak"], [" the fox", " zebra fox zebra"]] * 2
-    return {"test": Dataset.from_list([
-        {"context": "Ada saw", "choices": pair, "answer": i // 2}
-        for i, pair in enumerate(pairs)
-    ])}
-"""
+TIED = [
+    {"context": "Ada saw", "choices": choices, "answer": answer}
+    for answer in (0, 1)
+    for choices in ([" the zebra", " the yak"], [" the fox", " zebra fox zebra"])
+]
 
 
 @pytest.fixture
-def moved(tiny, tmp_path):
+def moved(kglm_directory, tmp_path):
     write_tasks(tmp_path, "", TIED)
 
     def evaluate(nats):
         """Add so many to the first option's score."""
-        lm = LatentKGLM(pretrained=tiny, num_samples=9, unk="closed")
+        lm = LatentKGLM(pretrained=kglm_directory, num_samples=9, unk="closed")
         score = lm._scorer.score_continuations
 
         def rounded(queries):
@@ -211,7 +206,7 @@ metric_list:
 
 
 @pytest.fixture
-def missing(tiny_spelled, tmp_path, monkeypatch):
+def missing(spelled_directory, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     miss(monkeypatch)
     write_tasks(tmp_path, MISSED_TEXTS)
@@ -219,7 +214,7 @@ def missing(tiny_spelled, tmp_path, monkeypatch):
     (tmp_path / "tasks" / "stock.yaml").write_text(stock)
 
     def evaluate(tasks, use_cache=None):
-        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=9, estimator="is")
+        lm = LatentKGLM(pretrained=spelled_directory, num_samples=9, estimator="is")
         return recorded(lm, tasks, tmp_path, tmp_path / "out", use_cache)
 
     return evaluate

@@ -17,49 +17,35 @@ import pytest
 import yaml
 
 from lm_latent_eval.harness import running, tasks
-from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.tasks import WholeTextTask, write_dataset
 from tests.stock_tasks import (
     PAGES,
     PAIRS,
     PASSAGES,
-    SPLITS,
     TASKS,
-    approximately,
     assert_the_scorer_says_so_alone,
     evaluated,
     log_likelihoods,
+    write_pages,
 )
-from tests.tiny_checkpoint import Truth, ids, rolling
-
-EVERY_WALK = 17_000
-"""A beam of this width holds every walk over six tokens."""
+from tests.tiny_checkpoint import ids, rolling
 
 pytestmark = pytest.mark.usefixtures("stock_data")
 
 
-@pytest.fixture(scope="module")
-def truth(model):
-    return Truth(model)
-
-
-def test_the_stock_tasks_report_what_enumeration_says(tiny, truth):
-    lm = LatentKGLM(pretrained=tiny, estimator="beam", num_samples=EVERY_WALK)
-    exact = evaluated(lm)["results"]
+def test_the_stock_tasks_report_what_enumeration_says(exact, truth):
+    results = evaluated(exact)["results"]
 
     log_p = [truth.log_p(ids(*words.split(), "END")) for _, words, *_ in PAGES]
     num_words = sum(n for *_, n, _ in PAGES)
     num_bytes = sum(n for *_, n in PAGES)
-    found = exact["wikitext"]
-    assert found["word_perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / num_words), rel=1e-10
-    )
-    assert found["byte_perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / num_bytes), rel=1e-10
-    )
-    assert found["bits_per_byte,none"] == pytest.approx(
-        -sum(log_p) / num_bytes / math.log(2), rel=1e-10
-    )
+    for name, expected in (
+        ("word_perplexity", math.exp(-sum(log_p) / num_words)),
+        ("byte_perplexity", math.exp(-sum(log_p) / num_bytes)),
+        ("bits_per_byte", -sum(log_p) / num_bytes / math.log(2)),
+    ):
+        found = results["wikitext"][f"{name},none"]
+        assert found == pytest.approx(expected, rel=1e-10)
 
     log_p, hits = [], []
     for passage in PASSAGES:
@@ -67,10 +53,8 @@ def test_the_stock_tasks_report_what_enumeration_says(tiny, truth):
         log_p.append(truth.log_p(ids(*context, last)) - truth.log_p(ids(*context)))
         hits.append(ids(last) == [truth.most_probable(ids(*context))])
     assert 0 < sum(hits) < len(hits), "premise"
-    found = exact["lambada_openai"]
-    assert found["perplexity,none"] == pytest.approx(
-        math.exp(-sum(log_p) / len(log_p)), rel=1e-10
-    )
+    found, perplexity = results["lambada_openai"], math.exp(-sum(log_p) / len(log_p))
+    assert found["perplexity,none"] == pytest.approx(perplexity, rel=1e-10)
     assert found["acc,none"] == sum(hits) / len(hits)
 
     preferred = []
@@ -79,20 +63,16 @@ def test_the_stock_tasks_report_what_enumeration_says(tiny, truth):
         good, bad = map(truth.log_p, words)
         preferred.append(good > bad)
     assert 0 < sum(preferred) < len(preferred), "premise"
-    assert exact["blimp_adjunct_island"]["acc,none"] == sum(preferred) / len(PAIRS)
+    assert results["blimp_adjunct_island"]["acc,none"] == sum(preferred) / len(PAIRS)
 
 
 def test_text_whose_words_are_lost_is_refused_by_name_or_warned_of(
-    tiny_spelled, caplog
+    backend, spelled_directory, caplog
 ):
-    pages = [{"page": "the <unk> saw Ada . \n"}]
-    write_dataset(
-        "EleutherAI/wikitext_document_level",
-        {"wikitext-2-raw-v1": dict.fromkeys(SPLITS, pages)},
-    )
+    write_pages(["the <unk> saw Ada . \n"])
 
     def run(unk):
-        lm = LatentKGLM(pretrained=tiny_spelled, num_samples=5, unk=unk)
+        lm = backend(pretrained=spelled_directory, num_samples=5, unk=unk)
         return evaluated(lm, ["wikitext"])
 
     with pytest.raises(ValueError, match=r"wikitext/0 .*1 literal <unk>.*unk=penal"):
@@ -105,17 +85,20 @@ def test_text_whose_words_are_lost_is_refused_by_name_or_warned_of(
     assert results["config"]["latent_eval"]["bytes_are_scored"] is False
 
 
-def test_limits_and_cached_requests_move_no_number(evaluate_stock, backend, tmp_path):
-    whole, limited = evaluate_stock(cache_requests=True), evaluate_stock(limit=2)
-    ours = backend(estimator="auto", num_samples=12)._scorer
-    assert_the_scorer_says_so_alone(whole, ours, 1e-12)
+def test_limits_and_cached_requests_move_no_number(backend, tmp_path):
+    def lm():
+        return backend(estimator="auto", num_samples=12)
+
+    whole, limited = evaluated(lm(), cache_requests=True), evaluated(lm(), limit=2)
+    assert_the_scorer_says_so_alone(whole, lm()._scorer, 1e-12)
     assert len(list((tmp_path / "requests").iterdir())) == len(TASKS), "premise"
-    assert evaluate_stock(cache_requests=True)["results"] == whole["results"]
+    assert evaluated(lm(), cache_requests=True)["results"] == whole["results"]
     assert {n["effective"] for n in limited["n-samples"].values()} == {2}
     some, every = log_likelihoods(limited), log_likelihoods(whole)
     assert some.keys() == {(name, i) for name in TASKS for i in (0, 1)}
     for key, numbers in some.items():
-        assert approximately(numbers) == every[key]
+        for found, expected in zip(numbers, every[key], strict=True):
+            assert found == pytest.approx(expected, rel=1e-12)
     assert not list(tmp_path.rglob("record_*")), "nobody has asked for an output"
 
 

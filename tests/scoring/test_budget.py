@@ -49,28 +49,16 @@ WORDS = 5 + 2 + 2
 
 
 @pytest.fixture
-def text_file(tmp_path):
+def estimate(model, tmp_path):
+    """Return the command that scores both texts, as a function of K."""
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(TEXTS) + "\n")
-    return path
+    command = ["estimate", str(model.checkpoint.directory), f"--data={path}"]
+    return lambda k: main([*command, "--estimator=mixed", f"--num-samples={k}"])
 
 
-def ways(model, text_file):
-    """Everything that scores two texts, as functions of K."""
-    directory, how = str(model.checkpoint.directory), {"estimator": "mixed"}
-    command = ["estimate", directory, f"--data={text_file}", "--estimator=mixed"]
-    return {
-        "python": lambda k: model.log_likelihood(TEXTS, num_samples=k, **how),
-        "harness": lambda k: LatentKGLM(
-            pretrained=directory, num_samples=k, device="cpu", **how
-        ).loglikelihood_rolling(rolling(*TEXTS)),
-        "estimate": lambda k: main([*command, f"--num-samples={k}"]),
-    }
-
-
-def test_a_large_run_states_its_cost_first(model, text_file, monkeypatch, caplog):
-    score = ways(model, text_file)["estimate"]
-    score(30)
+def test_a_large_run_states_its_cost_first(estimate, monkeypatch, caplog):
+    estimate(30)
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
     said_before = []
@@ -81,7 +69,7 @@ def test_a_large_run_states_its_cost_first(model, text_file, monkeypatch, caplog
         return weigh(*arguments)
 
     monkeypatch.setattr(WholeTexts, "draw", watching)
-    score(30)
+    estimate(30)
     assert said_before == [True]
     said = f"up to 30 latents of 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
     assert said in caplog.text
@@ -131,7 +119,7 @@ def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog
 
 @pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
 def test_what_cannot_fit_is_refused_before_it_is_allocated(
-    model, estimator, text_file, capsys
+    model, estimator, estimate, capsys
 ):
     message = r"latents of 2 texts: .*take [\d,.]+ GB, and there are .* GB: draw fewer"
     how = {"num_samples": 10**12, "estimator": estimator}
@@ -143,7 +131,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
         with pytest.raises(ValueError, match=message):
             score()
     if estimator == "mixed":
-        assert ways(model, text_file)["estimate"](10**12) == 2
+        assert estimate(10**12) == 2
         (line,) = capsys.readouterr().err.splitlines()
         # 88 bytes a weight of the text at work, 16 a word of the half that is searched
         # for, 8 a draw of each estimate, which are the other half.
@@ -160,8 +148,20 @@ def test_all_estimates_have_to_fit_together(model, monkeypatch):
         model.log_likelihood([*TEXTS, "Ada"], num_samples=100)
 
 
-@pytest.mark.parametrize("way", ["python", "harness"])
-def test_an_interruption_says_what_is_kept(model, text_file, monkeypatch, way):
+KEPT = {
+    "texts were scored, and are lost: `lm-latent-eval estimate --output`": (
+        lambda model: model.log_likelihood(TEXTS, num_samples=10)
+    ),
+    "requests were answered; with --use_cache, the same command goes on": (
+        lambda model: LatentKGLM(
+            pretrained=model.checkpoint.directory, num_samples=10, device="cpu"
+        ).loglikelihood_rolling(rolling(*TEXTS))
+    ),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_an_interruption_says_what_is_kept(model, monkeypatch, kept):
     draw = WholeTexts.draw
 
     def interrupted(*arguments):
@@ -170,10 +170,6 @@ def test_an_interruption_says_what_is_kept(model, text_file, monkeypatch, way):
 
     monkeypatch.setattr(WholeTexts, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt) as stop:
-        ways(model, text_file)[way](10)
+        KEPT[kept](model)
     (note,) = stop.value.__notes__
-    kept = {
-        "python": "texts were scored, and are lost: `lm-latent-eval estimate --output`",
-        "harness": "requests were answered; with --use_cache, the same command goes on",
-    }
-    assert note.startswith(f"interrupted: 1 of 2 {kept[way]}")
+    assert note.startswith(f"interrupted: 1 of 2 {kept}")

@@ -17,7 +17,6 @@ from tests.test_laws import opened
 
 LONGEST = {"rnng": 5}
 """Words of a text, 3 elsewhere: shorter sentences have but one tree."""
-NUMBER = 1500
 ERRORS = 4.5
 """Standard errors; 13 statistics are beyond one of them once in 10,000 runs."""
 WORD_BY_WORD = [
@@ -44,7 +43,7 @@ def drawn(name, number, most):
 @pytest.mark.parametrize("name", WORD_BY_WORD)
 def test_latents_are_drawn_from_the_posterior(name):
     """The mean of two functions of z over texts, against their exact expectations."""
-    case, model, texts = drawn(name, NUMBER, LONGEST.get(name, 3))
+    case, model, texts = drawn(name, 1500, LONGEST.get(name, 3))
     assert len(texts) > 30, "premise: enough of them end"
     off, variance = torch.zeros(2).double(), torch.zeros(2).double()
     for text in texts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -215,12 +216,10 @@ def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
     scorer = scorer_of(open_model(folders["l"]), {}, quiet=True)
     other = score(scorer, PHRASES)
     documents = {
-        n: type(one.documents[n])(text, spans=spans)
-        for n, (text, spans) in enumerate(
-            zip(PHRASES, of_words(scorer, PHRASES), strict=True)
-        )
+        n: replace(one.documents[n], spans=spans)
+        for n, spans in enumerate(of_words(scorer, PHRASES))
     }
-    other = type(other)(other.task, other.settings, other.answers, True, documents)
+    other = replace(other, documents=documents)
     [found] = compare({"A": [[one]], "B": [[other]]})
     kinds = analysis.kinds(found)
     assert {kind.name for kind in kinds} >= {"names", "punctuation", "ends of texts"}

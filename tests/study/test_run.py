@@ -23,7 +23,7 @@ from tests.rounding import agree
 
 TEXTS = ("the fox saw Ada .", "Bo saw the fox .", "the fox .", "Ada saw Bo .", "fox")
 PLAN = {"num_samples": 20, "replicate": 4, "beam_widths": (1, 3)}
-TEMPERATURES = (1.0, 2.0)
+PLAN |= {"temperatures": (1.0, 2.0)}
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,8 @@ def data(tmp_path):
     return path
 
 
-def study(checkpoint, data, output, **changes) -> Study:
-    names = checkpoint.model.proposal_names
-    choices = PLAN | {"temperatures": TEMPERATURES} | changes
-    tempered = choices.pop("tempered", None)
-    limit = choices.pop("limit", None)
-    plan = StudyPlan.of(names, tempered, **choices)
+def study(checkpoint, data, output, limit=None, **changes) -> Study:
+    plan = StudyPlan.of(checkpoint.model.proposal_names, None, **PLAN | changes)
     return Study(checkpoint, data, plan, output, limit=limit, quiet=True)
 
 
@@ -85,32 +81,25 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
     study(checkpoint, data, whole).run()
     monkeypatch.setattr("lm_latent_eval.study.run.TEXTS_AT_ONCE", 2)
     monkeypatch.setattr("lm_latent_eval.study.totals.ROWS_AT_ONCE", 50)
-    left, plain = [after], WholeTexts.weigh
+    weighed, most, plain = [], after, WholeTexts.weigh
 
-    def stopping(self, texts):
+    def weigh(self, texts):
         """Stop after some texts, like a machine that is switched off."""
         for found in plain(self, texts):
-            if left[0] == 0:
+            if len(weighed) == most:
                 raise KeyboardInterrupt
-            left[0] -= 1
+            weighed.append(found)
             yield found
 
-    with monkeypatch.context() as patched:
-        patched.setattr(WholeTexts, "weigh", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            study(checkpoint, data, cut).run()
-    assert len(draws(cut)) == after
-    weighed = []
-
-    def counting(self, texts):
-        weighed.extend(texts)
-        return plain(self, texts)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(WholeTexts, "weigh", counting)
-        study(checkpoint, data, cut).run()
-    settings = len(study(checkpoint, data, cut).plan.settings())
-    assert len(weighed) == len(TEXTS) * settings - after
+    monkeypatch.setattr(WholeTexts, "weigh", weigh)
+    again = study(checkpoint, data, cut)
+    with pytest.raises(KeyboardInterrupt):
+        again.run()
+    assert len(draws(cut)) == len(weighed) == after
+    most = math.inf
+    study(checkpoint, data, cut).run()
+    settings = len(again.plan.settings())
+    assert len(weighed) == len(TEXTS) * settings, "none twice"
     assert agree(read(cut / ROWS_FILE), read(whole / ROWS_FILE))
     assert agree(draws(cut), draws(whole))
 

@@ -84,22 +84,21 @@ def test_no_two_curves_look_alike():
     """As many proposals as any model has, and all temperatures by default."""
     others = ["lookahead", "nonpeeking", "prior", "smoothing"]
     temperatures = [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
-    settings = {**SETTINGS, "others": others, "temperatures": temperatures}
+    settings = SETTINGS | {"temperatures": temperatures}
     curves = [("peeking", t) for t in temperatures] + [(o, 1.0) for o in others]
-    made = [
-        {"estimator": "is", "proposal": p, "temperature": t, "num_samples": 1}
-        for p, t in curves
+    made = rows({curve: [9, 8, 7] for curve in curves}, {})
+    # Another model with fewer proposals: a name looks the same beside this one.
+    columns = [
+        StudyColumn({**settings, "others": names}, made, "peeking")
+        for names in (others, ["prior"])
     ]
-    [looks] = _looks([StudyColumn(settings, made, "peeking")])
-    styles = [
+    looks, fewer = _looks(columns)
+    styles = {
         (look["color"], look.get("marker"), look.get("linestyle"))
         for look in looks.values()
-    ]
-    assert len(set(styles)) == len(curves) == len({x["label"] for x in looks.values()})
-    # Another model with fewer proposals: a name looks the same beside this one.
-    fewer = StudyColumn({**settings, "others": ["prior"]}, made, "peeking")
-    both = _looks([StudyColumn(settings, made, "peeking"), fewer])
-    assert both[1]["prior", 1.0] == both[0]["prior", 1.0]
+    }
+    assert len(styles) == len(curves) == len({x["label"] for x in looks.values()})
+    assert fewer["prior", 1.0] == looks["prior", 1.0]
 
 
 def test_temperatures_near_1_have_a_panel_that_tells_them_apart():

@@ -38,8 +38,8 @@ def some(log_w):
     return DrawnRows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
 
 
-def summed(parts, sizes=(1, 5, 7, SAMPLES), seed=0) -> Totals:
-    found = Totals(SAMPLES, sizes, seed)
+def summed(parts, sizes=(1, 5, 7, SAMPLES)) -> Totals:
+    found = Totals(SAMPLES, sizes, seed=0)
     for part in parts:
         found.add(part)
     return found
@@ -119,7 +119,8 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     found = summed([some])
     made = list(rows.drawn_rows(SETTING, found, 5, num_configurations=3))
     assert len(made) == 2 * 4
-    last = next(r for r in made if r["num_samples"] == 60 and r["level"] == "instance")
+    row = {(r["num_samples"], r["level"]): r for r in made}
+    last, corpus, five = row[60, "instance"], row[60, "corpus"], row[5, "instance"]
     log_p = log_evidence(log_w).sum().item()
     assert last["log_likelihood"] == pytest.approx(log_p, rel=1e-8)
     assert last["perplexity"] == pytest.approx(math.exp(-log_p / 45), rel=1e-8)
@@ -131,14 +132,12 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     sizes = effective_sample_size(log_w)
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
-    corpus = next(r for r in made if r["num_samples"] == 60 and r["level"] == "corpus")
     assert corpus["perplexity"] == pytest.approx(
         math.exp(-corpus_log_evidence(log_w).item() / 45), rel=1e-8
     )
     assert corpus["effective_sample_size"] == pytest.approx(
         corpus_effective_sample_size(log_w).item(), rel=1e-8
     )
-    five = next(r for r in made if r["num_samples"] == 5 and r["level"] == "instance")
     assert len(five["replicates"]) == 12
     inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]
     assert 0.94 < sum(inside) / RECOMBINED < 0.96
