@@ -16,6 +16,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
+from tests.test_ladder import imports
 
 PAGE = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
 ROOT = Path(lm_latent_eval.__file__).parent
@@ -172,13 +173,11 @@ def test_no_other_place_reads_pickles_or_runs_code():
     loading = 0
     examples = [*(PROJECT / "examples").rglob("*.py"), *PROJECT.glob("benchmarks/*.py")]
     for path in [*ROOT.rglob("*.py"), *examples]:
-        ours = ROOT in path.parents
+        ours, code = ROOT in path.parents, path.read_text(encoding="utf-8")
         where = str(path.relative_to(ROOT) if ours else path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom) and ours:
-                names = [alias.name for alias in node.names]
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                assert not OTHERS & {name.split(".")[0] for name in names}, where
+        if ours:
+            assert not OTHERS & {name.split(".")[0] for name in imports(code)}, where
+        for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Attribute | ast.Name) and ours:
                 last = node.id if isinstance(node, ast.Name) else node.attr
                 if last in LAST:

@@ -18,6 +18,7 @@ from lm_latent_eval.audit.session import (
     Session,
 )
 from lm_latent_eval.audit.verdict import Kind, Verdict
+from lm_latent_eval.harness.audit import Model
 from tests.audit import faulty
 from tests.audit.faulty import alarms, audited
 
@@ -58,16 +59,20 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
     assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 cannot")
 
 
-def test_chance_does_not_fail_clean_scorers():
-    """15 of them with Monte Carlo errors: 4 fail in 0.6 % of cases at most."""
-    failed = [world for world in range(15) if audited(world, noise=0.02).failed]
-    assert len(failed) < 4
-
-
-@pytest.mark.nightly
-def test_one_clean_audit_in_20_fails_at_most():
-    failed = sum(audited(w, noise=(0.0, 0.02)[w % 2]).failed for w in range(1_000))
-    assert failed <= 64  # 97.5 % of binomials of 5 %
+@pytest.mark.parametrize(
+    ("audits", "noises", "most"),
+    # More fail in 0.6 % of cases at most, and in 2.5 %.
+    [
+        (15, (0.02,), 3),
+        pytest.param(1_000, (0.0, 0.02), 64, marks=pytest.mark.nightly),
+    ],
+)
+def test_one_clean_audit_in_20_fails_at_most(audits, noises, most):
+    """With Monte Carlo errors of so many nats."""
+    failed = sum(
+        audited(w, noise=noises[w % len(noises)]).failed for w in range(audits)
+    )
+    assert failed <= most
 
 
 @pytest.mark.parametrize(("fault", "strength"), WEAKEST)
@@ -92,16 +97,14 @@ def test_each_fault_is_caught_in_95_of_100_audits(fault, strength):
     assert sum(found) >= 95
 
 
-def faulty_model(**arguments):
-    from lm_latent_eval.harness.audit import Model
-
-    return Model.open(faulty.NAME, arguments)
+def asking(**options):
+    """Return what asks a clean scorer."""
+    return Requester(Model.open(faulty.NAME, {"world": 0}), **options)
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_texts_of_one_word_leave_items_untold(kind):
-    model, texts = faulty_model(world=0), ["ada", "bo"]
-    found = audit(Session(Requester(model), kind, Plan.within(300), texts))
+    found = audit(Session(asking(), kind, Plan.within(300), ["ada", "bo"]))
     said = by_title(found)
     if kind in (Kind.TOKENS, Kind.WORDS):
         assert not found.failed
@@ -135,9 +138,7 @@ def test_who_answers_nothing_does_not_pass():
 @pytest.mark.parametrize("requests", [300, 900, 2_000])
 def test_no_more_is_asked_than_was_announced(requests):
     plan, said = Plan.within(requests), []
-    session = Session(
-        Requester(faulty_model(world=0)), Kind.WORDS, plan, faulty.texts(0)
-    )
+    session = Session(asking(), Kind.WORDS, plan, faulty.texts(0))
     found = audit(session, say=said.append)
     assert plan.total <= requests
     assert found.requests <= plan.total + TRIED
@@ -147,9 +148,8 @@ def test_no_more_is_asked_than_was_announced(requests):
 
 
 def test_more_requests_than_allowed_are_refused():
-    asker = Requester(faulty_model(world=0), most=3)
     with pytest.raises(OverBudgetError, match="more than the 3 requests"):
-        asker.score([("ada", " bo")] * 4)
+        asking(most=3).score([("ada", " bo")] * 4)
     assert Reply(1e4).p == float("inf") and Reply(float("nan")).p == 0
 
 
