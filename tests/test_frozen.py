@@ -24,24 +24,19 @@ _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
 _FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
 _LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
 CHANGED: dict[tuple[str, str], str] = {
-    **{("kglm", f"{estimator} adapted"): _LINKED for estimator in ("is", "smc")},
     **{
-        ("demonstration", f"{estimator} adapted"): _LINKED
+        (name, f"{estimator} adapted"): _LINKED
+        for name in ("kglm", "demonstration")
         for estimator in ("is", "smc")
     },
     **{
         ("kglm", f"mixed {proposal}"): _LINKED
         for proposal in ("adapted", "smoothing", "peeking", "nonpeeking", "prior")
     },
-    ("hmm", "mixed posterior"): _TIES,
-    ("hmm", "mixed prior"): _TIES,
-    ("lda", "mixed document"): _TIES,
-    ("lda", "mixed adapted"): _TIES,
-    ("lda", "mixed prior"): _TIES,
+    **{("hmm", f"mixed {which}"): _TIES for which in ("posterior", "prior")},
+    **{("lda", f"mixed {q}"): _TIES for q in ("document", "adapted", "prior")},
     ("demonstration", "mixed adapted"): _FURTHEST,
-    ("rnng", "is adapted"): _FIRST_ORDER,
-    ("rnng", "mixed adapted"): _FIRST_ORDER,
-    ("rnng", "smc adapted"): _FIRST_ORDER,
+    **{("rnng", f"{e} adapted"): _FIRST_ORDER for e in ("is", "mixed", "smc")},
 }
 """(Model, estimator and proposal) -> why its random streams are no longer the same."""
 FURTHER = {

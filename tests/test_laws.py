@@ -70,6 +70,11 @@ class Tiny:
         return testing.Case(model, partial(self.latents, model), **fields)
 
 
+def without_latents(build: Callable[[], Any]) -> Tiny:
+    words = (UNKNOWN, tiny_models.KNOWN)
+    return Tiny(build, lambda model, text: NO_LATENT, words, ("none",))
+
+
 TINY_MODELS = {
     "entitynlm": Tiny(
         tiny_entitynlm.entitynlm,
@@ -105,12 +110,7 @@ TINY_MODELS = {
         reads_on=("posterior", "adapted"),
         copied=tiny_models.COPIED,
     ),
-    "lstm": Tiny(
-        tiny_models.lstm,
-        lambda model, text: NO_LATENT,
-        (UNKNOWN, tiny_models.KNOWN),
-        ("none",),
-    ),
+    "lstm": without_latents(tiny_models.lstm),
     "nklm": Tiny(
         tiny_nklm.nklm,
         tiny_nklm.every_copy,
@@ -119,12 +119,7 @@ TINY_MODELS = {
         reads_on=("adapted",),
         copied=tiny_models.COPIED,
     ),
-    "rnn": Tiny(
-        tiny_models.rnn,
-        lambda model, text: NO_LATENT,
-        (UNKNOWN, tiny_models.KNOWN),
-        ("none",),
-    ),
+    "rnn": without_latents(tiny_models.rnn),
     "rnng": Tiny(
         tiny_rnng.tiny,
         lambda model, text: every_prefix(len(text), end=text[-1] == END),
@@ -133,12 +128,7 @@ TINY_MODELS = {
         reads_on=("crf",),
         goes_on=False,
     ),
-    "srnn": Tiny(
-        tiny_models.srnn,
-        lambda model, text: NO_LATENT,
-        (UNKNOWN, tiny_models.KNOWN),
-        ("none",),
-    ),
+    "srnn": without_latents(tiny_models.srnn),
 }
 
 

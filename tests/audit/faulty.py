@@ -291,8 +291,3 @@ def audited(world: int, plan: Plan | None = None, **arguments: object) -> Audit:
         Requester(model), Kind.WORDS, plan or Plan(), texts(world), seed=world
     )
     return audit(session, model=NAME)
-
-
-def alarms(found: Audit) -> set[str]:
-    """The items that fail and must not."""
-    return {one.item.title for one in found.alarms}

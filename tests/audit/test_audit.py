@@ -20,7 +20,7 @@ from lm_latent_eval.audit.session import (
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model
 from tests.audit import faulty
-from tests.audit.faulty import alarms, audited
+from tests.audit.faulty import audited
 
 CAUGHT = {
     "cache": verdict.ROLLING,
@@ -38,7 +38,7 @@ CAUGHT = {
 }
 """Fault -> the item that names it; others may fail as well."""
 CASES = [(fault, s) for fault, some in faulty.FAULTS.items() for s in some]
-WEAKEST = [(fault, some[0]) for fault, some in faulty.FAULTS.items()]
+WEAKEST = [(fault, some[0], CAUGHT[fault]) for fault, some in faulty.FAULTS.items()]
 
 
 def by_title(found):
@@ -75,19 +75,15 @@ def test_one_clean_audit_in_20_fails_at_most(audits, noises, most):
     assert failed <= most
 
 
-@pytest.mark.parametrize(("fault", "strength"), WEAKEST)
-def test_each_fault_is_caught(fault, strength):
+@pytest.mark.parametrize(
+    ("fault", "strength", "item"), [*WEAKEST, ("total", math.log(2), verdict.LISTS)]
+)
+def test_each_fault_is_caught(fault, strength, item):
     found = audited(1, fault=fault, strength=strength)
-    assert CAUGHT[fault].title in alarms(found)
-    [finding] = [one for one in found.alarms if one.item is CAUGHT[fault]]
+    [finding] = [one for one in found.alarms if one.item is item]
     assert finding.witness, "what shows it"
+    assert item is not verdict.LISTS or finding.witness["total"] > 1.05
     json.dumps(found.as_dict())
-
-
-def test_lists_that_total_more_than_1_are_found():
-    found = audited(1, fault="total", strength=math.log(2))
-    assert verdict.LISTS.title in alarms(found)
-    assert by_title(found)[verdict.LISTS.title].witness["total"] > 1.05
 
 
 @pytest.mark.nightly
