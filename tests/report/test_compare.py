@@ -110,12 +110,7 @@ VERDICTS = {
     "a bound": (record(3.0, "strict lower"), LOWER["exact"], "A", "by at least that"),
     "draws": (record(3.0, "stochastic lower"), LOWER["exact"], "A", "by at least that"),
     "both": (record(3.0, "stochastic lower"), at_most(9.0, None), None, UNSURE),
-    "nothing": (
-        record(3.0, "none"),
-        LOWER["exact"],
-        None,
-        "number of A bounds nothing",
-    ),
+    "nothing": (record(3.0, "none"), LOWER["exact"], None, "of A bounds nothing"),
     "both known": (
         known(record(3.0, "stochastic lower")),
         known(LOWER["stochastic lower"]),
