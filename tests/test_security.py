@@ -106,7 +106,6 @@ It has a process to itself, limits of time and memory (on Linux), and unpickles 
     convert/test_lda.py::test_the_pickle_in_a_file_of_tomotopy_is_not_run
 with nothing else: other words
     harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
-    harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
 code in their folder is refused
     test_security.py::test_no_other_place_reads_pickles_or_runs_code
     test_untrusted.py::test_code_of_a_network_is_not_run
