@@ -47,6 +47,21 @@ def find_folder(variable: str, default: str) -> Path:
     pytest.skip(reason)
 
 
+@pytest.fixture
+def refused(capsys):
+    """Return what runs a command that is refused in one line, and returns the line."""
+    from lm_latent_eval.cli import main
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("lm-latent-eval: ") and said.count("\n") == 1, said
+        return said
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def kglm_directory(tmp_path_factory) -> Path:
     """Return the directory of a tiny KGLM in float64; nobody may change it."""

@@ -6,7 +6,6 @@ python -m tests.constraints > constraints.txt
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -49,16 +48,11 @@ def closure(requirements: list[Requirement]) -> dict[str, Version]:
         except PackageNotFoundError:
             continue  # KenLM does not build everywhere
         found[name] = Version(installed.version)
-        waiting += _required(installed.requires or (), extras)
+        for other in map(Requirement, installed.requires or ()):
+            asked = ({"extra": extra} for extra in (*extras, ""))
+            if other.marker is None or any(map(other.marker.evaluate, asked)):
+                waiting.append(other)
     return found
-
-
-def _required(listed, extras: frozenset[str]) -> Iterator[Requirement]:  # type: ignore[no-untyped-def]
-    for each in map(Requirement, listed):
-        if each.marker is None or any(
-            each.marker.evaluate({"extra": extra}) for extra in (*extras, "")
-        ):
-            yield each
 
 
 def locked() -> dict[str, Requirement]:

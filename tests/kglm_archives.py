@@ -13,6 +13,8 @@ from tests import kglm_reference as reference
 from tests.allennlp_archive import files, write_tar
 
 FOLDER = Path(__file__).parent / "reference" / "kglm_archive"
+OPTIONS = ("hidden_size", "num_layers", "cutoff", "tie_weights", "use_shortlist")
+"""Of a golden configuration, as the archive of a model has them."""
 SPECIAL = ["@@PADDING@@", "@@UNKNOWN@@", "@@START@@", "@@END@@"]
 
 
@@ -36,13 +38,7 @@ def golden_archive(name: str, *, proposal: bool = False, offset: bool = False):
         "dataset_reader": {"type": "enhanced-wikitext-kglm", "offset": offset},
         "model": {
             "type": "kglm-disc" if proposal else "kglm",
-            **{
-                option: options[option]
-                for option in (
-                    *("hidden_size", "num_layers", "cutoff"),
-                    *("tie_weights", "use_shortlist"),
-                )
-            },
+            **{option: options[option] for option in OPTIONS},
         },
     }
     which = "kglmdisc" if proposal else "kglm"

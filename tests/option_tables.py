@@ -123,10 +123,6 @@ def _flags(add: Callable[[Any, str], None]) -> set[str]:
     return {action.dest for action in parser._actions}
 
 
-def _names() -> list[str]:
-    return sorted(models.MODELS | models.WRAPPERS)
-
-
 def _has(name: str) -> str:
     """Return the estimators and proposals of a model that has been trained on all."""
     kind = models.model_class(name)
@@ -139,7 +135,7 @@ def _has(name: str) -> str:
 
 
 def _own() -> Iterator[str]:
-    for name in _names():
+    for name in sorted(models.MODELS | models.WRAPPERS):
         kind = models.model_class(name)
         if issubclass(kind, OffersOptions):
             yield f"\n## `latent_{name}`\n"

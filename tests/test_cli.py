@@ -11,18 +11,14 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 import lm_latent_eval
 from lm_latent_eval import demo
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.cli.arguments import Parser
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
 
 RUN = ["--epochs", "2", "--batch-size", "8", "--num-layers", "1", "--hidden-size", "9"]
 KGLM = [*RUN, "--token-embedding-dim", "8", "--entity-embedding-dim", "5"]
@@ -47,16 +43,6 @@ def train(folder, model: str, output: str, *options: str) -> int:
     return main(["train", model, *data, "--output", str(folder / output), *options])
 
 
-def log_p(checkpoint, text: str) -> torch.Tensor:
-    ids = [*checkpoint.tokenizer(text).ids, END]
-    batch = TokenBatch.collate([ids], first=START)
-    model, latents = checkpoint.model, NO_LATENT
-    if checkpoint.name in ("kglm", "lrlm", "nklm"):
-        proposal = model.proposal()
-        latents = proposal.beam(proposal.encode(batch), 3).latents
-    return model.log_joint(model.encode(batch), latents)
-
-
 TRAINED = {"kglm": KGLM, "lrlm": RELATIONS, "nklm": RELATIONS, "lstm": LSTM}
 
 
@@ -75,8 +61,6 @@ def test_train_and_load(folder, capsys, model):
     if model in sizes:
         name, least = sizes[model]
         assert getattr(found.model.config, name) > least, "the whole graph"
-    text = json.loads((folder / "dev.jsonl").read_text("utf-8").splitlines()[0])
-    assert log_p(found, " ".join(text["tokens"])).max() > -1e3
     assert not [*folder.glob("*.training*")], "it has ended"
 
 
@@ -99,7 +83,6 @@ def test_train_on_texts_that_are_cut_already(folder, tmp_path, capsys, model, op
     read = load_checkpoint(tmp_path / model, expected=model)
     assert {*read.tokenizer.vocabulary} == {*" ".join(lines).split()} - {"<unk>"}
     assert read.orthography is None, "their strings are lost"
-    assert log_p(read, lines[0]).isfinite().all()
     capsys.readouterr()
     words = ["--vocabulary", str(tmp_path / model)]
     assert train(tmp_path, model, model, *cut, *options, *words) == 0
@@ -155,15 +138,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_mistakes_end_in_one_line(folder, tmp_path, capsys, command):
+def test_mistakes_end_in_one_line(folder, tmp_path, refused, command):
     empty = tmp_path / "no-text.jsonl"
     empty.touch()
     places = {"train": folder / "train.jsonl", "empty": empty, "out": tmp_path / "out"}
     given = command.format(**places, folder=tmp_path / "nothing").split()
     (tmp_path / "nothing").mkdir()
-    assert main(given) == 2
-    shown = capsys.readouterr().err
-    assert MISTAKES[command] in shown and shown.count("\n") == 1
+    assert MISTAKES[command] in refused(*given)
     assert not (tmp_path / "out").exists()
 
 

@@ -133,12 +133,10 @@ def test_every_metric_has_a_meaning():
     assert {m for m in METRICS if not m.endswith("_stderr")} <= MEANING.keys()
 
 
-def test_other_models_and_no_results(tmp_path, capsys):
+def test_other_models_and_no_results(tmp_path, refused):
     write(tmp_path, {"model": "hf"}, {})
     assert "hf is not one of our models" in explain(tmp_path)
     (tmp_path / "results_2026.json").write_text('{"config": 3, "results": {}}')
-    assert main(["explain", str(tmp_path)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "results_2026.json holds no results of lm_eval" in line
-    assert main(["explain", str(tmp_path / "nothing")]) == 2
-    assert "--output_path" in capsys.readouterr().err
+    said = refused("explain", tmp_path)
+    assert "results_2026.json holds no results of lm_eval" in said
+    assert "--output_path" in refused("explain", tmp_path / "nothing")

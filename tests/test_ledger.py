@@ -452,13 +452,8 @@ def test_huge_claims_cost_nothing(tmp_path, at, claim):
 # -- JSON lines ----------------------------------------------------------------------
 
 
-def lines_file(folder, version=1) -> LinesFile:
-    return LinesFile(folder / "found.jsonl", "list of finds", version)
-
-
-def write_lines(folder, *rows) -> list[str]:
-    lines_file(folder).write(ASKED, rows)
-    return lines_file(folder).path.read_text().splitlines()
+def lines_file(folder) -> LinesFile:
+    return LinesFile(folder / "found.jsonl", "list of finds", 1)
 
 
 NO_LINES = {
@@ -482,8 +477,10 @@ def test_lines_of_something_else_are_refused(tmp_path, content):
 
 
 def test_a_line_that_was_edited_says_where(tmp_path):
-    head, line = write_lines(tmp_path, {"n": 3, "m": math.inf})
-    path, written = lines_file(tmp_path).path, json.loads(line)
+    lines_file(tmp_path).write(ASKED, [{"n": 3, "m": math.inf}])
+    path = lines_file(tmp_path).path
+    head, line = path.read_text().splitlines()
+    written = json.loads(line)
     asked = {"format": 1, "seed": 0, "sizes": [1, 2]}
     assert lines_file(tmp_path).read() == (asked, {2: {"n": 3, "m": "inf"}})
     json.loads(line, parse_constant=pytest.fail)

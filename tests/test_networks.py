@@ -87,7 +87,8 @@ def test_what_is_known_is_not_read_again(network, forwards):
     assert forwards == [(1, len(GIVEN)), (2, 1), (2, 1)]
 
 
-def without_cache(network, monkeypatch):
+@pytest.mark.parametrize("cached", [True, False])
+def test_rows_are_kept_dropped_and_repeated(network, cached, monkeypatch):
     forward = network.forward
 
     @functools.wraps(forward)
@@ -97,13 +98,8 @@ def without_cache(network, monkeypatch):
         setattr(found, cache_name(network), None)
         return found
 
-    monkeypatch.setattr(network, "forward", forgetful)
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_rows_are_kept_dropped_and_repeated(network, cached, monkeypatch):
     if not cached:
-        without_cache(network, monkeypatch)
+        monkeypatch.setattr(network, "forward", forgetful)
     reader = CausalReader(network, "tiny", 0.7)
     one, two = [5, 0, 1], [5, 2, 2]
 

@@ -153,11 +153,11 @@ def test_a_column_that_is_another_is_named(tmp_path, kind):
 
 def equal(number, **values):
     """A table of equal rows, which takes little room in a file."""
-    found = {"n": 1, "share": 0.5, "name": "a", "sure": True} | values
-    lists = {"weights": [0.5], "words": [["a"]]} | values
+    row = {"n": 1, "share": 0.5, "name": "a", "sure": True, "weights": [0.5]}
+    row |= {"words": [["a"]]} | values
     made = {
         name: pa.repeat(pa.scalar(value, SCHEMA.field(name).type), number)
-        for name, value in {**found, **lists}.items()
+        for name, value in row.items()
     }
     return pa.table(made).replace_schema_metadata({b"about": b'{"seed": 3}'})
 
@@ -167,11 +167,7 @@ MUCH = "than 100 times" if int(pa.__version__.split(".")[0]) > 16 else "realloc"
 HUGE = {
     "rows": (lambda: equal(1_000_000), {}, "claims 1,000,000 rows in"),
     "a long name": (lambda: equal(2000, name="a" * 500_000), {}, "more than 100 times"),
-    "long words": (
-        lambda: equal(500, words=[["a" * 500_000]]),
-        {},
-        MUCH,
-    ),
+    "long words": (lambda: equal(500, words=[["a" * 500_000]]), {}, MUCH),
     "packed": (lambda: equal(10), {"compression": "zstd"}, "is packed by ZSTD, where"),
 }
 

@@ -16,6 +16,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
+from tests.test_ladder import imports
 
 PAGE = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
 ROOT = Path(lm_latent_eval.__file__).parent
@@ -105,7 +106,6 @@ It has a process to itself, limits of time and memory (on Linux), and unpickles 
     convert/test_lda.py::test_the_pickle_in_a_file_of_tomotopy_is_not_run
 with nothing else: other words
     harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
-    harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
 code in their folder is refused
     test_security.py::test_no_other_place_reads_pickles_or_runs_code
     test_untrusted.py::test_code_of_a_network_is_not_run
@@ -172,13 +172,11 @@ def test_no_other_place_reads_pickles_or_runs_code():
     loading = 0
     examples = [*(PROJECT / "examples").rglob("*.py"), *PROJECT.glob("benchmarks/*.py")]
     for path in [*ROOT.rglob("*.py"), *examples]:
-        ours = ROOT in path.parents
+        ours, code = ROOT in path.parents, path.read_text(encoding="utf-8")
         where = str(path.relative_to(ROOT) if ours else path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom) and ours:
-                names = [alias.name for alias in node.names]
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                assert not OTHERS & {name.split(".")[0] for name in names}, where
+        if ours:
+            assert not OTHERS & {name.split(".")[0] for name in imports(code)}, where
+        for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Attribute | ast.Name) and ours:
                 last = node.id if isinstance(node, ast.Name) else node.attr
                 if last in LAST:

@@ -40,13 +40,13 @@ class Coin(nn.Module):
         )
 
 
-def trainer(directory: Path, options: Options = OPTIONS, loss=None, parts=2):
+def trainer(directory: Path, options: Options = OPTIONS, loss=None, parts=2, **more):
     """A trainer of coins; ``loss`` replaces that of the first."""
     coins = [Coin() for _ in range(parts)]
     wrapped = {f"coin{i}": Part(c, c) for i, c in enumerate(coins)}
     if loss is not None:
         wrapped["coin0"] = Part(coins[0], lambda items: loss(coins[0], items))
-    return Trainer(wrapped, size=len, options=options, directory=directory)
+    return Trainer(wrapped, size=len, options=options, directory=directory, **more)
 
 
 def texts(seed: int, share: float, number: int = 40) -> list[list[int]]:
@@ -170,10 +170,8 @@ def test_another_run_starts_anew(tmp_path, change, why, capsys):
     runs = []
     for folder in ("a", "fresh"):
         options = replace(OPTIONS, **change.get("options", {}))
-        run = trainer(tmp_path / folder, options, parts=change.get("parts", 2))
-        if "about" in change:
-            given = {"size": len, "options": OPTIONS, "directory": run.directory}
-            run = Trainer(run.parts, **given, about=change["about"])
+        more = {name: change[name] for name in ("parts", "about") if name in change}
+        run = trainer(tmp_path / folder, options, **more)
         before = run.state.path.read_bytes() if folder == "a" else None
         capsys.readouterr()
         history = run.run(change.get("train", TRAIN), change.get("dev", DEV))

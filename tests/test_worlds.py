@@ -3,7 +3,7 @@
 import pytest
 
 from lm_latent_eval import demo
-from lm_latent_eval.demo import TOKEN, Document, tokenize
+from lm_latent_eval.demo import TOKEN, tokenize
 from worlds.__main__ import main as draw_again
 from worlds.facts import facts
 from worlds.graph import forward
@@ -13,11 +13,6 @@ from worlds.world import SIZES, World, generate, raw_text
 @pytest.fixture(scope="module")
 def world() -> World:
     return generate(seed=0)
-
-
-@pytest.fixture(scope="module")
-def corpus(world: World) -> list[Document]:
-    return [x for split in SIZES for x in world.documents(split)]
 
 
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
@@ -45,8 +40,8 @@ def test_what_is_shipped_is_read_as_it_was_drawn(world):
     assert len({*demo.other_texts()} - {*demo.texts("train")}) > 1000
 
 
-def test_tokens_survive_a_round_trip(corpus):
-    for document in corpus:
+def test_tokens_survive_a_round_trip(world):
+    for document in [x for split in SIZES for x in world.documents(split)]:
         tokens = document["tokens"]
         assert TOKEN.findall(" ".join(tokens)) == tokens
         assert document["text"] == raw_text(tokens)

@@ -63,14 +63,14 @@ def words():
     return wrapped(built)
 
 
-def wrapped(tokenizer, **more):
+def fast(tokenizer, **special):
+    """Return a tokenizer of the ``tokenizers`` library as one of transformers."""
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def wrapped(tokenizer):
     """Make it one of transformers', whose texts begin and end with ``END``."""
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        additional_special_tokens=[ODD],
-        **more,
-    )
+    return fast(tokenizer, eos_token=END, additional_special_tokens=[ODD])
 
 
 def model(vocab_size, *, positions=64, seed=0, spread=1.5, dtype=torch.float64):
@@ -179,8 +179,3 @@ class Listed:
             and self.strings[z].startswith(s)
             and len(self.strings[z[:-1]]) < len(s)
         )
-
-
-def fast(tokenizer, **special):
-    """Return a tokenizer of the ``tokenizers`` library as one of transformers."""
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)

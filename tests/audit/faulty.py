@@ -209,15 +209,12 @@ class Bigram(LM):
         return scores
 
     def _noisy(self, score, pair, text=None):
-        if not self.noise and self.fault != "bytes":
-            return score
-        if self.noise:
-            key = zlib.crc32(f"{self.seed} {pair}".encode())
-            score += self.noise * float(np.random.default_rng(key).normal())
         found = Counted(score)
         if self.noise:
-            share = self.strength if self.fault == "errors" else 1.0
-            found.stderr = self.noise / share
+            key = zlib.crc32(f"{self.seed} {pair}".encode())
+            noise = self.noise * float(np.random.default_rng(key).normal())
+            found = Counted(score + noise)
+            found.stderr = self.noise / (self.strength if self.fault == "errors" else 1)
         if self.fault == "bytes" and text is not None:
             found.num_bytes = math.ceil(len(text.encode()) * (1 + self.strength))
         return found
@@ -291,8 +288,3 @@ def audited(world: int, plan: Plan | None = None, **arguments: object) -> Audit:
         Requester(model), Kind.WORDS, plan or Plan(), texts(world), seed=world
     )
     return audit(session, model=NAME)
-
-
-def alarms(found: Audit) -> set[str]:
-    """The items that fail and must not."""
-    return {one.item.title for one in found.alarms}

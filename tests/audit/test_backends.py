@@ -13,10 +13,8 @@ from lm_latent_eval.audit.run import audit
 from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
-from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
-from tests import tiny_causal, tiny_checkpoint
+from tests import tiny_causal, tiny_checkpoint, tiny_models
 from tests.stock_tasks import tasks
-from tests.tiny_models import randomised
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
 
@@ -122,9 +120,7 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
 
 def test_a_sentence_rnn_is_no_likelihood(tmp_path, capsys):
     vocabulary = tiny_checkpoint.tokenizer().vocab_size
-    config = SRNNConfig(vocab_size=vocabulary, hidden_size=4)
-    model = randomised(SentenceRNN(config).double(), 1, 1.0).eval()
-    folder = tiny_checkpoint.write(tmp_path, model)
+    folder = tiny_checkpoint.write(tmp_path, tiny_models.srnn(1, vocabulary, 4))
     arguments = ["audit", "--model", "latent_srnn", "--model_args"]
     assert cli.main([*arguments, f"pretrained={folder}", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

@@ -102,15 +102,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_a_wrong_archive_is_refused(tmp_path, capsys, message):
+def test_a_wrong_archive_is_refused(tmp_path, refused, message):
     path, *proposals = (
         write_directory(tmp_path / f"a{n}", contents)
         for n, contents in enumerate(WRONG[message])
     )
-    with pytest.raises(ValueError, match=message):
-        convert(path, tmp_path / "out", proposals=proposals)
-    command = ["convert", "entitynlm", "--archive", str(path)]
-    command += [part for q in proposals for part in ("--proposal", str(q))]
-    assert main([*command, "--output", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    command = ["convert", "entitynlm", "--archive", path]
+    command += [part for q in proposals for part in ("--proposal", q)]
+    assert message in refused(*command, "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()

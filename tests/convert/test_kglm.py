@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.kglm import convert, read_aliases, split_alias
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
@@ -26,6 +27,27 @@ from tests.kglm_archives import (
     word,
     written,
 )
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory):
+    """Convert configuration A, B or C with both proposals, once."""
+    folder = tmp_path_factory.mktemp("golden")
+
+    @cache
+    def converted(name: str) -> Checkpoint:
+        archive = write_tar(folder / f"{name}.tar.gz", files(*golden_archive(name)))
+        proposals = [
+            write_directory(
+                folder / f"{name}-{offset}",
+                files(*golden_archive(name, proposal=True, offset=offset)),
+            )
+            for offset in (True, False)
+        ]
+        convert(archive, folder / name, proposals=proposals, **knowledge(folder))
+        return load_checkpoint(folder / name, expected="kglm")
+
+    return converted
 
 
 @pytest.mark.parametrize("name", "ABC")

@@ -160,12 +160,6 @@ def test_every_flipped_bit_is_read_or_refused(tmp_path, pipeline):
                 assert "\n" not in str(err)
 
 
-def bad_npy(folder, header):
-    content = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
-    (folder / "a.npy").write_bytes(content + bytes(64))
-    return folder / "a.npy"
-
-
 NPY = {
     "more than there is": b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,)}"
     % (1 << 40),
@@ -180,7 +174,9 @@ NPY = {
 @pytest.mark.parametrize("kind", NPY)
 def test_npy_files_that_hold_something_else(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    path = bad_npy(tmp_path, NPY[kind] + b"\n")
+    path, header = tmp_path / "a.npy", NPY[kind] + b"\n"
+    size = len(header).to_bytes(2, "little")
+    path.write_bytes(b"\x93NUMPY\x01\0" + size + header + bytes(64))
     with at_most(LITTLE), pytest.raises(PickleError, match=r"a\.npy is"):
         read_npy(path)
     assert not (tmp_path / "exploded").exists()

@@ -83,50 +83,46 @@ def test_calls_are_refused_in_every_protocol(tmp_path, protocol):
     assert sprung.exists(), "premise: the pickle is malicious"
 
 
-OPEN = 'open({!r}, "w")'
-
+CODE = b"X" + struct.pack("<i", 0)
+"""Where code is put: an empty string."""
 MALICIOUS = {
-    "eval": (lambda c: b"c__builtin__\neval\n(" + c + b"tR.", "builtins.eval"),
+    "eval": (b"c__builtin__\neval\n(" + CODE + b"tR.", "builtins.eval"),
     "exec by name on the stack": (
-        lambda c: b"\x80\x04" + stack_global("builtins", "exec") + b"(" + c + b"tR.",
+        b"\x80\x04" + stack_global("builtins", "exec") + b"(" + CODE + b"tR.",
         "builtins.exec",
     ),
     "a nested name": (
-        lambda c: (
-            b"\x80\x04"
-            + stack_global("collections", "OrderedDict.__init__.__globals__")
-            + b"(tR."
-        ),
+        b"\x80\x04"
+        + stack_global("collections", "OrderedDict.__init__.__globals__")
+        + b"(tR.",
         "collections.OrderedDict.__init__",
     ),
     "a dotted name of an allowed type": (
-        lambda c: (
-            b"\x80\x04" + stack_global("builtins", "dict.fromkeys") + b"(" + c + b"tR."
-        ),
+        b"\x80\x04" + stack_global("builtins", "dict.fromkeys") + b"(" + CODE + b"tR.",
         "builtins.dict.fromkeys",
     ),
     "a dotted module": (
-        lambda c: b"\x80\x04" + stack_global("collections.abc", "sys") + b".",
+        b"\x80\x04" + stack_global("collections.abc", "sys") + b".",
         "collections.abc.sys",
     ),
-    "INST": (lambda c: b"(" + c + b"i__builtin__\neval\n.", "INST"),
-    "NEWOBJ": (lambda c: b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
-    "BUILD": (lambda c: b"ccollections\nCounter\n}b.", "BUILD"),
+    "INST": (b"(" + CODE + b"i__builtin__\neval\n.", "INST"),
+    "NEWOBJ": (b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
+    "BUILD": (b"ccollections\nCounter\n}b.", "BUILD"),
     "a name of two lines": (
-        lambda c: b"\x80\x04" + stack_global("os\n", "system") + b".",
+        b"\x80\x04" + stack_global("os\n", "system") + b".",
         r"os\n.system",
     ),
-    "a persistent id on the stack": (lambda c: b"\x80\x02K\x01Q.", "BINPERSID"),
-    "a registered extension": (lambda c: b"\x80\x02\x82\xf0.", "EXT1"),
+    "a persistent id on the stack": (b"\x80\x02K\x01Q.", "BINPERSID"),
+    "a registered extension": (b"\x80\x02\x82\xf0.", "EXT1"),
 }
 
 
 @pytest.mark.parametrize("kind", MALICIOUS)
 def test_what_plain_data_do_not_need_is_refused(tmp_path, kind):
-    build, named = MALICIOUS[kind]
+    content, named = MALICIOUS[kind]
     sprung = tmp_path / "sprung"
-    code = OPEN.format(str(sprung)).encode()
-    content = build(b"X" + struct.pack("<i", len(code)) + code)
+    code = f'open({str(sprung)!r}, "w")'.encode()
+    content = content.replace(CODE, b"X" + struct.pack("<i", len(code)) + code)
     with pytest.raises(PickleError, match=r"data\.pkl is refused: .*") as caught:
         load(content, tmp_path)
     assert named in str(caught.value)

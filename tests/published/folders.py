@@ -68,24 +68,21 @@ def spaced(residues: str) -> str:
     return " ".join(residues)
 
 
-def write_bert_tokenizer(vocabulary: Path, directory: Path) -> None:
-    """Write what both antibody packages build in their code."""
-    shutil.copy(vocabulary, directory / "vocab.txt")
+def antibody(models: Path, name: str, directory: Path) -> Path:
+    """Write a model of antibody sequences: weights, configuration, tokenizer.
+
+    The tokenizer is what both packages build in their code.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in (f"{name}/config.json", f"{name}/pytorch_model.bin", "vocab.txt"):
+        shutil.copy(models / file, directory)
     how: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
     how["do_lower_case"] = False
     # Of IgLM: chains and species, which its code gives as tokens and not as text.
-    words = vocabulary.read_text(encoding="utf-8").split()
-    marks = [word for word in words[5:] if word.startswith("[")]
-    how |= {"additional_special_tokens": marks} if marks else {}
+    words = (models / "vocab.txt").read_text(encoding="utf-8").split()
+    if marks := [word for word in words[5:] if word.startswith("[")]:
+        how["additional_special_tokens"] = marks
     (directory / "tokenizer_config.json").write_text(json.dumps(how))
-
-
-def antibody(models: Path, name: str, directory: Path) -> Path:
-    """Write a model of antibody sequences: weights, configuration, tokenizer."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in ("config.json", "pytorch_model.bin"):
-        shutil.copy(models / name / file, directory)
-    write_bert_tokenizer(models / "vocab.txt", directory)
     return directory
 
 
@@ -153,16 +150,15 @@ def main(directory: Path) -> None:
         if (FOLDER / models).is_dir():
             written = antibody(FOLDER / models, kind, directory / name)
             print(written, sha256(written / "pytorch_model.bin"))
-    if (FOLDER / KENLM).exists():
-        print(FOLDER / KENLM, sha256(FOLDER / KENLM))
+    for ngrams in (KENLM, SPHINX):
+        if (FOLDER / ngrams).exists():
+            print(FOLDER / ngrams, sha256(FOLDER / ngrams))
     if (FOLDER / SPHINX).exists():
-        print(FOLDER / SPHINX, sha256(FOLDER / SPHINX))
         written = sphinx_arpa(FOLDER / SPHINX, directory)
         print(written, sha256(written))
-    by_character = [spaced(text.replace(" ", "")) for text in SENTENCES]
     for name, texts in (
         ("antibodies", [spaced(HEAVY), spaced(LIGHT)]),
-        ("characters", by_character),
+        ("characters", [spaced(text.replace(" ", "")) for text in SENTENCES]),
         ("words", SENTENCES),
         ("english", ENGLISH),
     ):

@@ -20,7 +20,6 @@ from tests.published.folders import ANTIBERTY, HEAVY, IGLM, LIGHT, antibody, spa
 from tests.tiny_checkpoint import conditional, rolling
 
 pytestmark = pytest.mark.nightly
-START, END = HEAVY[:100], HEAVY[100:104]
 CHAINS = {"[HEAVY]": HEAVY, "[LIGHT]": LIGHT}
 
 
@@ -61,27 +60,25 @@ def scores(folder, monkeypatch):
     return log_p
 
 
-def test_one_residue_is_what_the_package_says(opened, scores):
-    before, residue = HEAVY[:60], HEAVY[60]
-    asked = conditional((spaced(before), f" {residue}"))
-    [(found, _)] = opened().loglikelihood(asked)
-    wanted = scores([*before, "_"], 60, residue)
-    assert found == pytest.approx(wanted, abs=1e-4)
-
-
-def test_the_exact_sum_is_that_over_all_orders(opened, scores):
-    asked = conditional((spaced(START), f" {spaced(END)}"))
-    [(found, _)] = opened(estimator="exact").loglikelihood(asked)
+@pytest.mark.parametrize(
+    ("given", "end", "options", "rounding"),
+    [(60, 61, {}, 1e-4), (100, 104, {"estimator": "exact"}, 1e-3)],
+)
+def test_log_p_is_that_of_the_package_over_all_orders(
+    opened, scores, given, end, options, rounding
+):
+    """Of one residue there is one order, so that anything is exact."""
+    asked = conditional((spaced(HEAVY[:given]), f" {spaced(HEAVY[given:end])}"))
+    [(found, _)] = opened(**options).loglikelihood(asked)
     of_orders = []
-    for order in itertools.permutations(range(len(END))):
-        residues, total = [*START, *"_" * len(END)], 0.0
+    for order in itertools.permutations(range(given, end)):
+        residues, total = [*HEAVY[:given], *"_" * (end - given)], 0.0
         for place in order:
-            at = len(START) + place
-            total += scores(residues, at, END[place])
-            residues[at] = END[place]
+            total += scores(residues, place, HEAVY[place])
+            residues[place] = HEAVY[place]
         of_orders.append(total)
     wanted = torch.tensor(of_orders).logsumexp(0).item() - math.log(len(of_orders))
-    assert found == pytest.approx(wanted, abs=1e-3)
+    assert found == pytest.approx(wanted, abs=rounding)
 
 
 def test_whole_domains(opened):

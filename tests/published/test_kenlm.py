@@ -6,15 +6,15 @@ import math
 
 import pytest
 
+from lm_latent_eval.harness.kenlm import KenLM
 from tests.published.folders import ENGLISH, KENLM, SENTENCES, SPHINX, sphinx_arpa
 from tests.tiny_checkpoint import rolling
+
+pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
 
 
 @pytest.fixture(scope="module")
 def model(published):
-    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
-    from lm_latent_eval.harness.kenlm import KenLM
-
     return KenLM(pretrained=str(published(KENLM, "e4097ca9ca1082928c2e")))
 
 
@@ -44,11 +44,8 @@ def test_english_words_have_the_probabilities_of_their_own_package(
     published, tmp_path, caplog
 ):
     """pocketsphinx reads the file as it is published, KenLM what it was written as."""
-    pytest.importorskip("kenlm", reason="pip install 'lm-latent-eval[ngram]'")
     path = published(SPHINX, "db21d064228667769")
     from pocketsphinx import Config, LogMath, NGramModel
-
-    from lm_latent_eval.harness.kenlm import KenLM
 
     unit = LogMath()
     its_own = NGramModel(Config(), unit, str(path))

@@ -10,12 +10,13 @@ import math
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
+from tests import tiny_causal
 from tests.published.folders import TOKENIZERS, tokenizer
 
 pytestmark = pytest.mark.nightly
@@ -48,20 +49,8 @@ def blind(loaded):
 
 def network(loaded):
     """Return a random network for a tokenizer, blind to what comes before."""
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=len(loaded),
-        n_positions=128,
-        n_embd=8,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    model = GPT2LMHeadModel(config).double()
+    model = tiny_causal.model(len(loaded), positions=128)
     with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0, 0.4)
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.normal_(0, 1)
     start = loaded.bos_token_id

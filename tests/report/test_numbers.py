@@ -30,7 +30,7 @@ def scored(spelled_directory, tmp_path_factory):
     return output, files.score_file(scorer, TEXTS, output)
 
 
-def test_they_are_those_of_the_run(scored, capsys):
+def test_they_are_those_of_the_run(scored, capsys, refused):
     output, items = scored
     read = files.read_record(output)
     for name, number in numbers(read).items():
@@ -47,7 +47,7 @@ def test_they_are_those_of_the_run(scored, capsys):
     lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
     found = {line["metric"]: line for line in lines}
     assert float(found["bits_per_byte"]["value"]) == METRICS["bits_per_byte"](items)
-    assert main(["recompute", str(output), "--format", "word"]) == 2
+    refused("recompute", output, "--format", "word")
 
 
 def test_what_takes_log_weights_says_that_there_are_none(scored):
@@ -79,7 +79,7 @@ def test_the_error_over_texts_holds_the_one_over_draws():
     assert alone.draws_stderr == found.draws_stderr
 
 
-def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):
+def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, refused):
     head, *rows = scored[0].read_text().splitlines()
     lacking = json.loads(head)
     del lacking["vocabulary"]
@@ -92,9 +92,7 @@ def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, capsys):
         (['{"format": 3, "seed": 0}'], f"{cut} is not a file of estimates"),
     ):
         cut.write_text("\n".join(lines) + "\n")
-        assert main(["explain", str(cut)]) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        assert message in refused("explain", cut)
 
 
 def test_an_unfinished_run_says_so(tmp_path, capsys):
@@ -109,11 +107,9 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["recompute", "thoughts"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, capsys, command, whole):
+def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, refused, command, whole):
     for kind in ("record", "thoughts"):
         (tmp_path / f"{kind}_0.partial.jsonl").write_text('{"format": 1}\n')
     path = tmp_path if whole else tmp_path / "thoughts_0.partial.jsonl"
-    assert main([command, str(path)]) == 2
-    said = capsys.readouterr().err
+    said = refused(command, path)
     assert "by an unfinished run of lm-latent-eval 0.2: finish it with" in said
-    assert said.count("\n") == 1

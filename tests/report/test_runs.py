@@ -30,21 +30,14 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def refused(capsys, *arguments):
-    assert main(["compare", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
-
-
-def test_passages_are_clusters_by_themselves(capsys):
+def test_passages_are_clusters_by_themselves(capsys, refused):
     out = shown(capsys, *INSPECT)
     assert "mill: 20 questions, 10 clusters (passage), match" in out
     assert "A is better" in out
     assert "over answers" in out
     alone = shown(capsys, *INSPECT, "--cluster", "none")
     assert "mill: 20 questions, match" in alone
-    said = refused(capsys, *INSPECT, "--cluster", "topic")
+    said = refused("compare", *INSPECT, "--cluster", "topic")
     assert "they say passage" in said
 
 
@@ -59,7 +52,7 @@ def test_archives_have_the_scores_of_the_logs_they_were_made_of(capsys):
     assert shown(capsys, lines, EVERY[1], "--format", "csv") == from_logs
 
 
-def test_pass_at_k(capsys):
+def test_pass_at_k(capsys, refused):
     out = shown(capsys, *INSPECT, "--pass-at", "2", "--format", "csv")
     [run] = read(RUNS / "inspect_good.json")
     [said] = log("good")["results"]["scores"]
@@ -74,16 +67,16 @@ def test_pass_at_k(capsys):
     )
     assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
     assert "pass@2" in out
-    assert "needs 3 answers" in refused(capsys, *INSPECT, "--pass-at", "3")
+    assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
 
 
-def test_what_would_decide_is_said(capsys):
+def test_what_would_decide_is_said(capsys, refused):
     out = shown(capsys, *INSPECT, "--power", "5")
     assert "To decide 5 points of match at 80% between A and B:" in out
     assert "answers a question" in out
     csv = shown(capsys, *INSPECT, "--power", "5", "--format", "csv")
     assert "needed for 5 points of match" in csv
-    assert "expected a positive" in refused(capsys, *INSPECT, "--power", "0")
+    assert "expected a positive" in refused("compare", *INSPECT, "--power", "0")
 
 
 def test_more_latents_help_where_draws_are_the_error():
@@ -110,7 +103,7 @@ def changed(**changes):
     return content
 
 
-def test_what_lacks_is_said_with_what_makes_it(capsys, tmp_path):
+def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
     odd = {"match": log("poor")["samples"][3]["scores"]["match"] | {"value": "maybe"}}
     for content, said in (
         (log("poor") | {"samples": None}, "--no-log-samples"),
@@ -118,17 +111,17 @@ def test_what_lacks_is_said_with_what_makes_it(capsys, tmp_path):
         (changed(scores=odd), "sample 4: scores: match: expected a number"),
     ):
         (tmp_path / "log.json").write_text(json.dumps(content))
-        assert said in refused(capsys, INSPECT[0], str(tmp_path / "log.json"))
+        assert said in refused("compare", INSPECT[0], str(tmp_path / "log.json"))
     (tmp_path / "log.eval").write_bytes(b"PK")
-    said = refused(capsys, str(tmp_path / "log.eval"), EVERY[0])
+    said = refused("compare", str(tmp_path / "log.eval"), EVERY[0])
     assert "inspect log convert" in said
-    assert "--metric is one of match" in refused(capsys, *INSPECT, "--metric", "f1")
+    assert "--metric is one of match" in refused("compare", *INSPECT, "--metric", "f1")
     shutil.copy(EVERY[0], tmp_path / "eee.json")
-    said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])
+    said = refused("compare", str(tmp_path / "eee.json"), EVERY[1])
     assert "no eee_samples.jsonl beside it" in said and "every_eval_ever conv" in said
     text = (RUNS / "eee_good_samples.jsonl").read_text()
     (tmp_path / "eee_samples.jsonl").write_text(text + '{"sample_id": 3}\n')
-    said = refused(capsys, str(tmp_path / "eee.json"), EVERY[1])
+    said = refused("compare", str(tmp_path / "eee.json"), EVERY[1])
     assert "eee_samples.jsonl, line 41" in said
 
 
@@ -154,7 +147,7 @@ def sample(n, score, **more):
     }
 
 
-def test_written_answers_of_lm_eval(capsys, tmp_path):
+def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
     """0.4 has a number a document; 0.5 one a repeat, where there are several."""
     a = generated(tmp_path / "a", [sample(n, float(n % 5 > 0)) for n in range(40)])
     b = generated(
@@ -169,14 +162,14 @@ def test_written_answers_of_lm_eval(capsys, tmp_path):
     assert "+30.0%" in out
     assert "over answers" in out
     assert "+15.0%" in shown(capsys, a, b, "--metric", "f1")
-    said = refused(capsys, a, b, "--metric", "bleu")
+    said = refused("compare", a, b, "--metric", "bleu")
     assert (
         "line 1: bleu: there is none; --metric NAME takes one of exact_match, f1"
         in said
     )
     other = [sample(n, 1.0, doc_hash="another") for n in range(40)]
     c = generated(tmp_path / "c", other)
-    assert "is another one" in refused(capsys, a, c)
+    assert "is another one" in refused("compare", a, c)
 
 
 def scores(name, values, **more):
@@ -262,7 +255,7 @@ def test_copies_of_a_text_are_one():
     assert "120 texts in 60 clusters (text)" in as_text([both])
 
 
-def test_a_column_is_a_side(capsys, tmp_path):
+def test_a_column_is_a_side(capsys, refused, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"q{n},{n // 3},{n % 5},{n % 3 == 0:d},1" for n in range(45)]
     path.write_text("\n".join(["id,source,first,second,third", *lines]))
@@ -271,9 +264,9 @@ def test_a_column_is_a_side(capsys, tmp_path):
     assert "scores: ranking" in out
     assert "column second" in out
     path.write_text("id,first\n1,2\n")
-    assert "expected a head of different names" in refused(capsys, str(path))
+    assert "expected a head of different names" in refused("compare", str(path))
     path.write_text("id,a,b\n1,2,x\n")
-    assert "row 2: b: expected a number, not 'x'" in refused(capsys, str(path))
+    assert "row 2: b: expected a number, not 'x'" in refused("compare", str(path))
 
 
 def test_a_column_of_log_likelihoods_has_rates(tmp_path):
