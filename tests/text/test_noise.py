@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from lm_latent_eval.text.noise import NoiseChannel
+from tests.means import p_value
 
 SENTENCE = ("a", "b", "c")
 VOCABULARY = ("v", "w", "a")
@@ -52,16 +52,8 @@ def test_outcomes_have_their_exact_probabilities(x_s, x_t):
     channel = NoiseChannel(x_s, x_t, VOCABULARY)
     draws = 30_000
     counts = Counter(tuple(distort(SENTENCE, channel, n)) for n in range(draws))
-    assert counts.keys() <= probabilities.keys()
     expected = {state: draws * p for state, p in probabilities.items()}
-    often = [state for state, n in expected.items() if n >= 10]
-    rest = set(expected) - set(often)
-    observed = [counts[state] for state in often] + [sum(counts[s] for s in rest)]
-    wanted = [expected[state] for state in often] + [sum(expected[s] for s in rest)]
-    if not rest:
-        observed, wanted = observed[:-1], wanted[:-1]
-    assert len(often) > 5, "premise: many cells"
-    assert chisquare(observed, wanted).pvalue > 1e-4
+    assert p_value(counts, expected, cells=6) > 1e-4
 
 
 @given(

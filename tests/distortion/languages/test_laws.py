@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from tests.distortion.languages.tiny import LANGUAGES, beginnings, p_value, records
+from tests.distortion.languages.tiny import LANGUAGES, beginnings, records
+from tests.means import p_value
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)

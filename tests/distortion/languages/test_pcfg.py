@@ -12,14 +12,8 @@ import torch
 from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.grammar import Derivation, Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests.distortion.languages.tiny import (
-    REGULAR,
-    derived,
-    p_value,
-    pcfg,
-    records,
-    regular,
-)
+from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
+from tests.means import p_value
 
 
 @pytest.mark.parametrize("make", [pcfg, regular])

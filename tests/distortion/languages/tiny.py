@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from scipy.stats import chisquare
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
@@ -131,21 +130,3 @@ def beginnings(language: Any, max_length: int) -> Iterator[list[int]]:
     for length in range(1, max_length):
         for ids in itertools.product(others, repeat=length):
             yield [*ids]
-
-
-def p_value(drawn: Counter[Any], expected: Mapping[Hashable, float]) -> float:
-    """Of a chi-square test; what is expected less than five times is one cell.
-
-    Or, if all of it is, part of the first: that is too few for a cell of its own.
-    """
-    assert drawn.keys() <= {name for name, count in expected.items() if count > 0}
-    common = [name for name, count in expected.items() if count >= 5]
-    assert len(common) >= 8, "premise: enough to compare"
-    observed = [drawn[name] for name in common]
-    wanted = [expected[name] for name in common]
-    rare = drawn.total() - sum(observed), sum(expected.values()) - sum(wanted)
-    if rare[1] >= 5:
-        observed, wanted = [*observed, rare[0]], [*wanted, rare[1]]
-    else:
-        observed[0], wanted[0] = observed[0] + rare[0], wanted[0] + rare[1]
-    return float(chisquare(observed, wanted).pvalue)

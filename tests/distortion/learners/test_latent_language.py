@@ -34,9 +34,10 @@ from tests.distortion.languages.test_laws import (  # noqa: F401
     test_scores_do_not_depend_on_company,
     test_what_can_be_drawn_totals_one,
 )
-from tests.distortion.languages.tiny import p_value, records
+from tests.distortion.languages.tiny import records
 from tests.distortion.learners.tiny import checkpoint as rnng
 from tests.distortion.learners.tiny import draw
+from tests.means import p_value
 from tests.models.rnng.reference import every_prefix
 
 
