@@ -21,9 +21,9 @@ from transformers import (
 
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
+from tests.means import uniform
 
 ANY_ORDER = Unmasking()
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
@@ -82,15 +82,7 @@ def lopsided(model: nn.Module, seed: int = 0, spread: float = 0.8) -> nn.Module:
 
 KINDS = {
     "bert": lambda: BertForMaskedLM(BertConfig(**SIZE)),
-    "modernbert": lambda: ModernBertForMaskedLM(
-        ModernBertConfig(
-            **SIZE,
-            bos_token_id=BEGIN,
-            cls_token_id=BEGIN,
-            eos_token_id=END,
-            sep_token_id=END,
-        )
-    ),
+    "modernbert": lambda: ModernBertForMaskedLM(ModernBertConfig(**SIZE, **MARKS)),
     "roberta": lambda: RobertaForMaskedLM(
         RobertaConfig(**SIZE | {"max_position_embeddings": 24})
     ),
@@ -100,10 +92,6 @@ KINDS = {
 def network(kind: str = "bert", *, framed: bool = False) -> Network:
     model = lopsided(KINDS[kind]())
     return Network.of(model, tokenizer(framed=framed), max_length=20)
-
-
-def mdm(kind: str = "bert", **how) -> MaskedDiffusion:
-    return MaskedDiffusion(network(kind, **how))
 
 
 def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
@@ -116,6 +104,11 @@ def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
         torch.device("cpu"),
         **how,
     )
+
+
+def numbers(seed: int):
+    """Return a function that draws independent numbers of each (batch, n)."""
+    return lambda batch, number: uniform(number, seed=1000 * seed + batch)
 
 
 def ask(reader: MaskedReader, target: TargetTokens, asking, rule=ANY_ORDER):
