@@ -13,7 +13,6 @@ import torch
 from lm_latent_eval.estimators import MissedSupportError, certified_log_likelihood
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.wrappers.mdm import estimators, orders
-from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from tests.means import mean_is, p_value, weights_are_of
 from tests.wrappers import asking
@@ -175,19 +174,14 @@ def test_impossible_orders_are_draws_of_weight_zero(rules_out, temperature):
     weights_are_of(truth, log_w, 0.06)
 
 
-def model(network):
-    return MaskedDiffusion.of_function(
-        lambda tokens: network(input_ids=tokens).logits,
-        tiny.tokenizer(),
-        version="never",
-        max_length=20,
-    )
+def scorer_of(network, **options):
+    return tiny.scorer_of(lambda x: network(input_ids=x).logits, **options)
 
 
 @pytest.mark.parametrize("options", ESTIMATORS)
 @pytest.mark.parametrize("text", ["Bo", "the saw Bo Ada"])
 def test_a_text_that_is_never_written_is_named(rules_out, options, text):
-    scorer = model(rules_out).scorer({**options, "logit_shift": 0}, quiet=True)
+    scorer = scorer_of(rules_out, **options, logit_shift=0)
     reason = r"text/1 \(.*Bo.*probability of zero"
     for score, asked in (
         (scorer.score_texts, asking.queries("saw Ada", text)),
@@ -200,10 +194,7 @@ def test_a_text_that_is_never_written_is_named(rules_out, options, text):
 
 
 def test_a_bound_that_is_no_number_says_what_is_one(rules_out):
-    bounded, drawn = (
-        model(rules_out).scorer({"estimator": estimator}, quiet=True)
-        for estimator in ("elbo", "is")
-    )
+    bounded, drawn = (scorer_of(rules_out, estimator=e) for e in ("elbo", "is"))
     with pytest.raises(MissedSupportError, match=r"text/0.*some of the masks.*=is"):
         asking.estimate(bounded, "the fox saw")
     assert math.isfinite(asking.estimate(drawn, "the fox saw").log_evidence)

@@ -408,11 +408,7 @@ def remote_class():
     return module.Remote
 
 
-def of_function(logits):
-    model = MaskedDiffusion.of_function(
-        logits, tiny.tokenizer(), version="tiny", max_length=20
-    )
-    return model.scorer({"estimator": "is", "num_samples": 8}, quiet=True)
+DRAWN = {"estimator": "is", "num_samples": 8}
 
 
 @pytest.mark.nightly
@@ -423,13 +419,12 @@ def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
     how = ["--auto-class", "AutoModelForMaskedLM", "--dtype", "float64"]
     remote = remote_class([*serve, *how, "--device", "cpu"])
     try:
-        there, here = (
-            of_function(f)
-            for f in (remote, lambda x: network(input_ids=x).logits.float())
-        )
         found, wanted = (
             [a.estimate.log_evidence for a in asking.answers(s, "the fox saw", "Bo")]
-            for s in (there, here)
+            for s in (
+                tiny.scorer_of(remote, **DRAWN),
+                tiny.scorer_of(lambda x: network(input_ids=x).logits.float(), **DRAWN),
+            )
         )
     finally:
         remote.close()
@@ -440,7 +435,7 @@ def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
 def test_a_process_that_ends_is_told(remote_class):
     remote = remote_class([sys.executable, "-c", "import sys; sys.stdin.read(1)"])
     with pytest.raises(RuntimeError, match="the process that serves the model has end"):
-        of_function(remote)
+        tiny.scorer_of(remote, **DRAWN)
     remote.close()
 
 

@@ -21,6 +21,7 @@ from transformers import (
 
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
 from tests.means import uniform
@@ -104,6 +105,14 @@ def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
         torch.device("cpu"),
         **how,
     )
+
+
+def scorer_of(logits, **options):
+    """Return what scores by a function from token ids to scores."""
+    model = MaskedDiffusion.of_function(
+        logits, tokenizer(), version="tiny", max_length=20
+    )
+    return model.scorer(options, quiet=True)
 
 
 def numbers(seed: int):
