@@ -69,11 +69,6 @@ def curve(model=MODEL, num_bins=4, **about):
     )
 
 
-def lengths():
-    tokens = torch.arange(40).div(10, rounding_mode="floor") + 1
-    return LengthErrors.of(TRUE, MODEL, tokens, fewest=5, resamples=50)
-
-
 def trajectory(epochs=4, num_bins=5):
     shrinking = torch.arange(epochs, 0, -1, dtype=torch.float64)[:, None]
     return ErrorTrajectory.of(TRUE, TRUE * (1 + shrinking.square() / 10), num_bins)
@@ -99,7 +94,9 @@ def by_bin(rows, sequences, first):
 
 
 CURVES = {"a": curve(), "b": curve(2 * TRUE, 2)}
-LENGTHS = lengths()
+LENGTHS = LengthErrors.of(
+    TRUE, MODEL, torch.arange(40) // 10 + 1, fewest=5, resamples=50
+)
 EPOCHS = trajectory()
 GROWTH = {
     "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
@@ -199,12 +196,8 @@ def error_map(*groups):
     """Return a map of width 10 of (edits, log p_L, log p_M, how many)."""
     found = ErrorMap(10.0)
     for edits, true, model, count in groups:
-        column = torch.full((count,), float(true), dtype=torch.float64)
-        found.add(
-            column,
-            torch.full_like(column, float(model)),
-            torch.full((count,), edits),
-        )
+        pair = torch.tensor([[true], [model]], dtype=torch.float64).expand(2, count)
+        found.add(*pair, torch.full((count,), edits))
     return found
 
 
@@ -272,7 +265,7 @@ def test_truth_goes_right_and_the_model_up():
     assert corners[0, :, 0].tolist() == [-8, -6, -4, -2]
     assert corners[:, 0, 1].tolist() == [-8, -6, -4, -2]
     (equality,) = ax.lines
-    ((x, y),) = [equality.get_xy1()]
+    x, y = equality.get_xy1()
     assert (equality.get_slope(), x) == (1, y)
 
 
