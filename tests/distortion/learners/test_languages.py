@@ -43,6 +43,7 @@ DOUBLE = {"device": "cpu", "dtype": "float64"}
 )
 def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     language = open_language(folder / name, **options)
+    assert language.settings().get("dtype", "float64") == "float64"
     corpus = draw(tmp_path / "corpus", 30, language=language, max_length=5)
     again = language_of(Corpus.open(tmp_path / "corpus"), device="cpu")
     assert again.settings() == language.settings()
