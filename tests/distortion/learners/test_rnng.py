@@ -129,10 +129,7 @@ def test_corpora_without_trees(tmp_path):
 
 def test_words_that_brackets_cannot_hold(tmp_path):
     for words, message in (
-        (
-            ["do", "n't"],
-            r"words \"do n't\" are read from brackets as \[\"don't\"\]",
-        ),
+        (["do", "n't"], r"words \"do n't\" are read from brackets as \[\"don't\"\]"),
         (["a", "b-"], r"'a b-' are read from brackets as \['a', 'b', '-'\]"),
         (["f(x)", "y"], r"brackets in words or symbols: f\(x\); rename"),
     ):

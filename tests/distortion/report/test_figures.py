@@ -361,10 +361,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path):
         ("needs an error trajectory", lambda path: draw_training(path, [], None)),
         ("needs the errors of a model", lambda path: draw_lengths(path, [])),
         ("no sequences", lambda path: draw_map(path, ErrorMap(1.0))),
-        (
-            "needs a joint histogram",
-            lambda path: draw_estimates(path, [], CURVES),
-        ),
+        ("needs a joint histogram", lambda path: draw_estimates(path, [], CURVES)),
     ):
         with pytest.raises(ValueError, match=message):
             draw(tmp_path / "figure")

@@ -60,11 +60,7 @@ OF_COLUMNS = [
     ),
     ("temperatures", {"0.7": "scores", "1": "random"}, {"0.7": CURVE, "1": OVER}),
     ("lengths", {"mine": "scores"}, {"mine": LENGTHS}),
-    (
-        "errors",
-        {"mine": "scores"},
-        {"mine": {"curve": CURVE, "histogram": HISTOGRAM}},
-    ),
+    ("errors", {"mine": "scores"}, {"mine": {"curve": CURVE, "histogram": HISTOGRAM}}),
 ]
 
 
