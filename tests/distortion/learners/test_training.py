@@ -134,9 +134,8 @@ def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
         # Adam divides by gradients: where one is as good as 0, rounding decides.
         sure = (adam.state[weights]["exp_avg_sq"] / (1 - 0.999**3)).sqrt() > 1e-7
         num_sure += int(sure.sum())
-        torch.testing.assert_close(
-            there[name][sure], weights[sure], rtol=1e-8, atol=1e-8
-        )
+        kept = there[name][sure]
+        torch.testing.assert_close(kept, weights[sure], rtol=1e-8, atol=1e-8)
     assert num_sure > 0.8 * sum(w.numel() for w in model.parameters())
 
 
@@ -160,10 +159,8 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
         assert columns.num_tokens.tolist() == [*map(len, read.ids)]
         assert torch.equal(columns.ended, read.ended)
         assert torch.equal(columns.true_log_p, read.log_p)
-        expected = learner.score(read.ids, range(25)).log_p
-        torch.testing.assert_close(
-            columns.model_log_p, expected, rtol=1e-12, atol=1e-12
-        )
+        found, again = columns.model_log_p, learner.score(read.ids, range(25)).log_p
+        torch.testing.assert_close(found, again, rtol=1e-12, atol=1e-12)
         assert columns.stderr.tolist() == [0.0] * 25
         assert learner.bound is Bound.EXACT
     text = (tmp_path / "history.jsonl").read_text()
@@ -269,17 +266,14 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     text.write_text("a b b\nb a\n" * 40)
     data = TextData(text, TokenIds.read(tmp_path / "first"), MAX_LENGTH)
     start = PretrainedStart(tmp_path / "first")
-    history = learn(
-        tmp_path / "second", corpora, start, data=data, dev=data, batch_size=16
-    )
+    how = {"data": data, "dev": data, "batch_size": 16}
+    history = learn(tmp_path / "second", corpora, start, **how)
     before = load_causal_learner(tmp_path / "first", corpora.dev, device="cpu")
     after = load_causal_learner(tmp_path / "second", corpora.dev, device="cpu")
     rows = [[2, 3, 3, 1], [3, 2, 1]]
-    losses = [
-        -each.score(rows, [0, 1]).log_p.sum().item() / 7 for each in (before, after)
-    ]
-    assert history.best.dev_nats_per_token == pytest.approx(losses[1], abs=1e-5)
-    assert losses[1] < losses[0] - 0.1
+    old, new = (-x.score(rows, [0, 1]).log_p.sum().item() / 7 for x in (before, after))
+    assert history.best.dev_nats_per_token == pytest.approx(new, abs=1e-5)
+    assert new < old - 0.1
 
 
 def test_global_random_numbers_stay_as_they_are(tmp_path, corpora):
@@ -310,14 +304,15 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
 
 
 def test_impossible_options_are_refused():
-    for name, wrong in (
-        ("epochs", 0),
-        ("micro_batch", 0),
-        ("learning_rate", float("nan")),
-        ("max_grad_norm", -1.0),
-    ):
+    wrong = {
+        "epochs": 0,
+        "micro_batch": 0,
+        "learning_rate": np.nan,
+        "max_grad_norm": -1,
+    }
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
-            TrainingOptions(**{"epochs": 1, "learning_rate": 0.1} | {name: wrong})
+            TrainingOptions(**{"epochs": 1, "learning_rate": 0.1, name: value})
 
 
 def test_command_trains(tmp_path, corpora, capsys):
@@ -345,9 +340,8 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     first, other = (h.epochs[0].train_nats_per_token for h in (history, single))
     # bfloat16 has 8 bits of mantissa.
     assert first != other and first == pytest.approx(other, rel=2**-7)
-    learner = load_causal_learner(
-        tmp_path / "mixed", corpora.dev, device="cpu", batch_size=32
-    )
+    path, how = tmp_path / "mixed", {"device": "cpu", "batch_size": 32}
+    learner = load_causal_learner(path, corpora.dev, **how)
     weights = learner.model.state_dict().values()
     assert {each.dtype for each in weights} == {torch.float32}
     loss = scored_nats(learner, corpora.dev)
