@@ -23,14 +23,8 @@ from lm_latent_eval.distortion.learners import training
 from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
     PretrainedStart,
-    Start,
 )
-from lm_latent_eval.distortion.learners.data import (
-    CorpusData,
-    FreshData,
-    TextData,
-    TrainingData,
-)
+from lm_latent_eval.distortion.learners.data import CorpusData, FreshData, TextData
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.estimators import Bound
@@ -55,16 +49,7 @@ def corpora(tmp_path_factory) -> Corpora:
     return Corpora(tmp_path_factory.mktemp("corpora"))
 
 
-def learn(
-    output: Path,
-    corpora: Corpora,
-    start: Start | None = None,
-    *,
-    data: TrainingData | None = None,
-    dev: CorpusData | TextData | None = None,
-    test: Corpus | None = None,
-    **given: Any,
-) -> History:
+def learn(output, corpora, start=None, *, data=None, dev=None, test=None, **given):
     """Train on the corpora, or on other data."""
     options = {"epochs": 3, "learning_rate": 0.02, "batch_size": 32} | given
     return train_learner(
@@ -277,7 +262,7 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
 
 
 def test_global_random_numbers_stay_as_they_are(tmp_path, corpora):
-    def state() -> list[Any]:
+    def state():
         numpy_state = np.random.get_state()[1].tolist()
         return [random.getstate(), numpy_state, torch.get_rng_state().tolist()]
 
