@@ -111,6 +111,7 @@ def test_the_noise_is_this_in_every_process():
     assert done.stdout.split() == ["acxdvvgv", "vecdbwgx", "cbgdefah"]
 
 
+CHANNEL = NoiseChannel.preset(0.1, VOCABULARY)
 IMPOSSIBLE = {
     "total more than 1": lambda: NoiseChannel(0.6, 0.5, VOCABULARY),
     "substitution=-0.1": lambda: NoiseChannel(-0.1, 0.5, VOCABULARY),
@@ -123,12 +124,8 @@ IMPOSSIBLE = {
     "level=30.*0.3 for 30 %": lambda: NoiseChannel.preset(30, VOCABULARY),
     "level=-0.1": lambda: NoiseChannel.preset(-0.1, VOCABULARY),
     "level='30%'": lambda: NoiseChannel.preset("30%", VOCABULARY),
-    "got the string 'a b'": lambda: distort(
-        "a b", NoiseChannel.preset(0.1, VOCABULARY), 0
-    ),
-    "replicate=-1": lambda: distort(
-        ["a"], NoiseChannel.preset(0.1, VOCABULARY), 0, replicate=-1
-    ),
+    "got the string 'a b'": lambda: distort("a b", CHANNEL, 0),
+    "replicate=-1": lambda: distort(["a"], CHANNEL, 0, replicate=-1),
 }
 
 

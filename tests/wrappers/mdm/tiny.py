@@ -7,17 +7,10 @@ from functools import cache
 from itertools import permutations
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
@@ -81,12 +74,16 @@ def lopsided(model: nn.Module, seed: int = 0, spread: float = 0.8) -> nn.Module:
     return model.double().eval().requires_grad_(False)
 
 
+def masked_lm(name: str, **more):
+    """Return a new network of transformers that predicts masked tokens."""
+    config = getattr(transformers, f"{name}Config")(**SIZE | more)
+    return getattr(transformers, f"{name}ForMaskedLM")(config)
+
+
 KINDS = {
-    "bert": lambda: BertForMaskedLM(BertConfig(**SIZE)),
-    "modernbert": lambda: ModernBertForMaskedLM(ModernBertConfig(**SIZE, **MARKS)),
-    "roberta": lambda: RobertaForMaskedLM(
-        RobertaConfig(**SIZE | {"max_position_embeddings": 24})
-    ),
+    "bert": lambda: masked_lm("Bert"),
+    "modernbert": lambda: masked_lm("ModernBert", **MARKS),
+    "roberta": lambda: masked_lm("Roberta", max_position_embeddings=24),
 }
 
 
