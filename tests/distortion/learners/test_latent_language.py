@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
-from lm_latent_eval.distortion.learners.latent import exact_vocabulary
 from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.text.batch import TokenBatch
@@ -129,11 +127,8 @@ def test_words_are_those_that_can_be_uttered():
 def test_a_sequence_with_too_many_latents_is_refused():
     language = LatentLanguage(rnng(), max_words=4)
     assert language.log_p([[2] * 4, [2] * 4 + [1]]).isfinite().all()
-    with pytest.raises(
-        ValueError,
-        match=r"2 of 3 sequences have more than 4 words: sequence 1 has 5, and 14 "
-        r"latents to sum over\. Draw them with a smaller max_length",
-    ):
+    message = r"2 of 3 sequences have more than 4 words: sequence 1 has 5, and 14 lat"
+    with pytest.raises(ValueError, match=rf"{message}.* a smaller max_length"):
         language.log_p([[2, 1], [2] * 5, [2] * 6 + [1]])
     message = "max_length=5: .* 5 words, and 14 latents .* max_length of 4 or less"
     with pytest.raises(ValueError, match=message):
@@ -150,14 +145,9 @@ def test_models_that_are_no_languages():
         (rnng(sentence_ends=False), r"do not \(no distribution over lengths\)"),
         (rnng(never_uttered=[PADDING]), r"do not \(sub-normalised\)"),
         (rnng(never_uttered=[PADDING, START, END]), "never utters the end of a text"),
+        (rnng(["grow", "New York"]), r"untrained: .*'New York' is not a str"),
     ):
         with pytest.raises(ValueError, match=message):
             LatentLanguage(given)
     can = {name for name in MODELS if hasattr(model_class(name), "log_marginal")}
     assert can == {"rnng", "lstm", "rnn"}
-
-
-def test_a_word_of_two_words():
-    spaced = replace(rnng(), words=exact_vocabulary(["grow", "New York"]))
-    with pytest.raises(ValueError, match=r"untrained: .*'New York' is not a str"):
-        LatentLanguage(spaced)

@@ -175,6 +175,9 @@ def test_what_has_no_curve(columns, settings, message):
 # Estimated log p_M
 
 
+ONE_BIN = {"bins": "count", "num_bins": 1}
+
+
 def test_monte_carlo_errors_by_hand():
     true_log_p = doubles(-4.0, -3.0, -2.0, -1.0)
     stderr = doubles(0.3, 0.4, 0.0, 0.2)
@@ -204,13 +207,9 @@ def test_uneven_weights_have_more_bias_than_the_second_order(spread, bias, claim
     true_log_p = torch.full((10_000,), -70.0, dtype=torch.float64)
     stderr = importance_stderr(log_w)
 
+    model_log_p = true_log_p + log_evidence(log_w)
     curve = ErrorCurve.of(
-        true_log_p,
-        true_log_p + log_evidence(log_w),
-        stderr=stderr,
-        bins="count",
-        num_bins=1,
-        resamples=2,
+        true_log_p, model_log_p, stderr=stderr, **ONE_BIN, resamples=2
     )
 
     error = log_evidence(log_w).std().item() / math.sqrt(10_000)
@@ -231,15 +230,9 @@ def test_underestimation_is_called_as_often_as_the_confidence_allows():
         own = normal(800, seed=trial, sd=0.1)
         # A lognormal p-hat: unbiased, and its logarithm se^2 / 2 too low.
         noise = log_normal(800, seed=trials + trial, sd=0.24)
-        true_log_p = torch.full_like(own, -100)
+        true_log_p, how = torch.full_like(own, -100), {"resamples": 400, "seed": trial}
         (found,) = ErrorCurve.of(
-            true_log_p,
-            true_log_p + own + noise,
-            stderr=stderr,
-            bins="count",
-            num_bins=1,
-            resamples=400,
-            seed=trial,
+            true_log_p, true_log_p + own + noise, stderr=stderr, **ONE_BIN, **how
         ).bins
         called += found.underestimates
         biased += found.upper < 0
