@@ -10,6 +10,7 @@ import torch
 
 from lm_latent_eval.distortion.catalog import language_of, open_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.learners.latent import words_of
 from lm_latent_eval.models import checkpoint as checkpoints
 from tests.distortion.languages.tiny import REGULAR, gpt2
 from tests.distortion.learners.tiny import checkpoint, draw
@@ -41,6 +42,8 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     assert again.settings() == language.settings()
     known = corpus.reader()(corpus.indices)
     torch.testing.assert_close(again.log_p(known.ids), known.log_p, rtol=0, atol=1e-10)
+    if name == "rnng":
+        assert words_of(corpus) == {2: "grow", 3: "plums"}
     # It may have been moved, but not changed.
     moved = tmp_path / name
     copy = shutil.copy if name.endswith("json") else shutil.copytree
