@@ -76,23 +76,20 @@ def test_spread_survives_means_that_are_far_from_zero():
 
 
 def test_rows_without_a_finite_error():
-    zero = torch.tensor([-math.inf])
+    true_log_p = torch.tensor([-math.inf, -math.inf, -2, -2])
+    model_log_p = torch.tensor([-2, -math.inf, -math.inf, -3])
     errors = ErrorMap(WIDTH)
-    errors.add(zero, torch.tensor([-2.0]), torch.tensor([0]))
-    errors.add(zero, zero, torch.tensor([1]))
-    errors.add(torch.tensor([-2.0]), zero, torch.tensor([2]))
-    errors.add(torch.tensor([-2.0]), torch.tensor([-3.0]), torch.tensor([3]))
+    errors.add(true_log_p, model_log_p, torch.arange(4))
 
-    over, neither, under, one = errors.rows()
+    *nothing, one = rows = errors.rows()
 
     assert [c.edits for c in errors.cells()] == [3]
-    for row in (over, neither, under):
+    for row in nothing:
         assert math.isnan(row.mean_error) and row.stderr == math.inf
-    assert (over.impossible, over.both_impossible, over.ruled_out) == (1, 0, 0)
-    assert (neither.impossible, neither.both_impossible, neither.ruled_out) == (1, 1, 0)
-    assert (under.impossible, under.both_impossible, under.ruled_out) == (0, 0, 1)
-    shares = [row.share_overestimated for row in (over, neither, under, one)]
-    assert shares == [1, 0, 0, 0]
+    assert [row.impossible for row in rows] == [1, 1, 0, 0]
+    assert [row.both_impossible for row in rows] == [0, 1, 0, 0]
+    assert [row.ruled_out for row in rows] == [0, 0, 1, 0]
+    assert [row.share_overestimated for row in rows] == [1, 0, 0, 0]
     assert (one.mean_error, one.stderr) == (-1, math.inf)
 
 
