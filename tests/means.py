@@ -1,11 +1,14 @@
-"""Independent draws, and their means held to five standard errors of their own."""
+"""Independent draws, their means held to five errors of their own, and their counts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
+from scipy.stats import chisquare
 from torch import Tensor
 
 ROUNDING = 1e-9
@@ -42,3 +45,24 @@ def weights_are_of(
     """Hold the mean of weights to p(x), relatively; log p of each or of all."""
     log_w = torch.as_tensor(log_w, dtype=torch.float64)
     mean_is((log_w - log_p).exp(), 1.0, precise)
+
+
+def p_value(
+    drawn: Counter[Any], expected: Mapping[Hashable, float], cells: int = 8
+) -> float:
+    """Of a chi-square test; what is expected less than five times is one cell.
+
+    Or, if all of it is, part of the first: that is too few for a cell of its own.
+    Without at least so many cells there is nothing to compare.
+    """
+    assert drawn.keys() <= {name for name, count in expected.items() if count > 0}
+    common = [name for name, count in expected.items() if count >= 5]
+    assert len(common) >= cells, "premise: enough to compare"
+    observed = [drawn[name] for name in common]
+    wanted = [expected[name] for name in common]
+    rare = drawn.total() - sum(observed), sum(expected.values()) - sum(wanted)
+    if rare[1] >= 5:
+        observed, wanted = [*observed, rare[0]], [*wanted, rare[1]]
+    else:
+        observed[0], wanted[0] = observed[0] + rare[0], wanted[0] + rare[1]
+    return float(chisquare(observed, wanted).pvalue)

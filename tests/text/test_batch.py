@@ -21,19 +21,16 @@ def rows(batch: TokenBatch) -> list[list[tuple[int, int, float]]]:
     ]
 
 
-def test_each_token_is_predicted_from_the_one_before():
-    batch = TokenBatch.collate([[5, 6, 7], [8]], [[0.0, -1.5, 0.0], [-2.0]], first=2)
-    assert rows(batch) == [[(2, 5, 0.0), (5, 6, -1.5), (6, 7, 0.0)], [(2, 8, -2.0)]]
-    assert batch.unknown_log_prob.dtype == torch.float64
-    assert not TokenBatch.collate([[5, 6]], first=2).unknown_log_prob.any()
-
-
 @given(TEXTS, st.integers(0, 7), st.integers(0, 7), st.data())
-def test_pieces_and_picks(texts, start, size, data):
-    prices = [[-float(i) for i in text] for text in texts]
-    batch = TokenBatch.collate(texts, prices, first=2)
-    whole = rows(batch)
-    assert [[target for _, target, _ in row] for row in whole] == texts
+def test_each_token_is_predicted_from_the_one_before_in_pieces_and_picks(
+    texts, start, size, data
+):
+    prices = [[-i / 3 for i in text] for text in texts]
+    batch, whole = TokenBatch.collate(texts, prices, first=2), []
+    for text, price in zip(texts, prices, strict=True):
+        whole.append(list(zip([2, *text][: len(text)], text, price, strict=True)))
+    assert rows(batch) == whole, "prices are float64"
+    assert not TokenBatch.collate(texts, first=2).unknown_log_prob.any()
     piece = batch.piece(start, start + size)
     assert rows(piece) == [row[start : start + size] for row in whole]
     assert torch.equal(piece.inside, batch.inside[:, start : start + size])

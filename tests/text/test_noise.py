@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from lm_latent_eval.text.noise import NoiseChannel
+from tests.means import p_value
 
 SENTENCE = ("a", "b", "c")
 VOCABULARY = ("v", "w", "a")
@@ -52,16 +52,8 @@ def test_outcomes_have_their_exact_probabilities(x_s, x_t):
     channel = NoiseChannel(x_s, x_t, VOCABULARY)
     draws = 30_000
     counts = Counter(tuple(distort(SENTENCE, channel, n)) for n in range(draws))
-    assert counts.keys() <= probabilities.keys()
     expected = {state: draws * p for state, p in probabilities.items()}
-    often = [state for state, n in expected.items() if n >= 10]
-    rest = set(expected) - set(often)
-    observed = [counts[state] for state in often] + [sum(counts[s] for s in rest)]
-    wanted = [expected[state] for state in often] + [sum(expected[s] for s in rest)]
-    if not rest:
-        observed, wanted = observed[:-1], wanted[:-1]
-    assert len(often) > 5, "premise: many cells"
-    assert chisquare(observed, wanted).pvalue > 1e-4
+    assert p_value(counts, expected, cells=6) > 1e-4
 
 
 @given(
@@ -119,6 +111,7 @@ def test_the_noise_is_this_in_every_process():
     assert done.stdout.split() == ["acxdvvgv", "vecdbwgx", "cbgdefah"]
 
 
+CHANNEL = NoiseChannel.preset(0.1, VOCABULARY)
 IMPOSSIBLE = {
     "total more than 1": lambda: NoiseChannel(0.6, 0.5, VOCABULARY),
     "substitution=-0.1": lambda: NoiseChannel(-0.1, 0.5, VOCABULARY),
@@ -131,12 +124,8 @@ IMPOSSIBLE = {
     "level=30.*0.3 for 30 %": lambda: NoiseChannel.preset(30, VOCABULARY),
     "level=-0.1": lambda: NoiseChannel.preset(-0.1, VOCABULARY),
     "level='30%'": lambda: NoiseChannel.preset("30%", VOCABULARY),
-    "got the string 'a b'": lambda: distort(
-        "a b", NoiseChannel.preset(0.1, VOCABULARY), 0
-    ),
-    "replicate=-1": lambda: distort(
-        ["a"], NoiseChannel.preset(0.1, VOCABULARY), 0, replicate=-1
-    ),
+    "got the string 'a b'": lambda: distort("a b", CHANNEL, 0),
+    "replicate=-1": lambda: distort(["a"], CHANNEL, 0, replicate=-1),
 }
 
 

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lm_latent_eval.text.words import (
-    FILE_NAME,
-    UNKNOWN,
-    WordTokenizer,
-    split,
-)
+from lm_latent_eval.text.words import FILE_NAME, UNKNOWN, WordTokenizer, split
 
 TRAINING = ["The cat saw the cat .", "The dog saw a dog; the end."]
 NAMES = ["The Vorsen cat", "Ünnürup"]

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from tests.distortion.languages.tiny import LANGUAGES, beginnings, p_value, records
+from tests.distortion.languages.tiny import LANGUAGES, beginnings, records
+from tests.means import p_value
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
@@ -26,9 +27,8 @@ def test_a_beginning_ends_or_goes_on(language):
     some = list(beginnings(language, 4))
     longer = [[*ids, token] for ids in some for token in range(language.vocab_size)]
     expected = language.log_p(longer).exp().view(len(some), -1).sum(1)
-    torch.testing.assert_close(
-        language.log_p(some).exp(), expected, rtol=1e-12, atol=1e-15
-    )
+    found = language.log_p(some).exp()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_draws_follow_the_probabilities(language):

@@ -7,19 +7,12 @@ from collections import Counter
 from itertools import product
 
 import pytest
-import torch
 
 from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.grammar import Derivation, Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests.distortion.languages.tiny import (
-    REGULAR,
-    derived,
-    p_value,
-    pcfg,
-    records,
-    regular,
-)
+from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
+from tests.means import p_value
 
 
 @pytest.mark.parametrize("make", [pcfg, regular])
@@ -28,9 +21,7 @@ def test_probabilities_are_those_of_all_derivations(make):
     every = [ids for ids in records(language, 5) if not {0, 4} & {*ids} and ids != [1]]
     found = language.log_p(every).exp()
     expected = [derived(language, ids) for ids in every]
-    torch.testing.assert_close(
-        found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-15
-    )
+    assert found.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-15)
     assert (found > 0).sum() > 50, "premise"
 
 
@@ -117,27 +108,17 @@ def test_phrases_and_brackets_by_hand():
     steps += [None, None, "now", None]
     found = Derivation.of(steps, "SNAVW")
     assert found.words == ("old", "fox", "naps", "now")
-    assert found.phrases == (
-        Phrase("S", 0, 3),
-        Phrase("N", 0, 1),
-        Phrase("A", 0, 0),
-        Phrase("N", 1, 1),
-        Phrase("V", 2, 2),
-        Phrase("W", 2, 2),
+    spans = (0, 3), (0, 1), (0, 0), (1, 1), (2, 2), (2, 2)
+    assert found.phrases == tuple(
+        Phrase(name, *span) for name, span in zip("SNANVW", spans, strict=True)
     )
     assert found.brackets() == "(S (N (A old) (N fox)) (V (W naps)) (_ now))"
 
 
 def test_a_deep_derivation():
     """Right recursion of thousands of symbols."""
-    language = PCFG(
-        {
-            "kind": "pcfg",
-            "start": "S",
-            "words": ["a"],
-            "rules": {"S": {"a S": 0.9999, "a": 0.0001}},
-        }
-    )
+    rules = {"S": {"a S": 0.9999, "a": 0.0001}}
+    language = PCFG({"kind": "pcfg", "start": "S", "words": ["a"], "rules": rules})
     longest = max((language.derivation(0, i) for i in range(5)), key=lambda d: d.words)
     n = len(longest.words)
     assert n > 2000, "premise"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from scipy.stats import chisquare
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
+from tests import tiny_causal
 
 AMBIGUOUS = {
     "kind": "pcfg",
@@ -52,26 +52,11 @@ def regular() -> PCFG:
 
 
 def gpt2(dtype: torch.dtype = torch.float64, vocab_size: int = 4) -> GPT2LMHeadModel:
-    """A model with weights large enough that its predictions are lopsided.
-
-    They are drawn here: how transformers initialises depends on its version.
-    """
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_positions=12,
-        n_embd=8,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    model = GPT2LMHeadModel(config)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weights in model.parameters():
-            if weights.dim() == 2:
-                weights.normal_(0, 0.5, generator=generator)
-    return model.to(dtype)
+    """A model with weights large enough that its predictions are lopsided."""
+    model = tiny_causal.model(vocab_size, positions=12, spread=3).to(dtype)
+    for config in (model.config, model.generation_config):
+        config.bos_token_id, config.eos_token_id = 0, 1
+    return model
 
 
 def causal(temperature: float = 0.7, end_id: int = 1, **options: Any) -> CausalLanguage:
@@ -131,21 +116,3 @@ def beginnings(language: Any, max_length: int) -> Iterator[list[int]]:
     for length in range(1, max_length):
         for ids in itertools.product(others, repeat=length):
             yield [*ids]
-
-
-def p_value(drawn: Counter[Any], expected: Mapping[Hashable, float]) -> float:
-    """Of a chi-square test; what is expected less than five times is one cell.
-
-    Or, if all of it is, part of the first: that is too few for a cell of its own.
-    """
-    assert drawn.keys() <= {name for name, count in expected.items() if count > 0}
-    common = [name for name, count in expected.items() if count >= 5]
-    assert len(common) >= 8, "premise: enough to compare"
-    observed = [drawn[name] for name in common]
-    wanted = [expected[name] for name in common]
-    rare = drawn.total() - sum(observed), sum(expected.values()) - sum(wanted)
-    if rare[1] >= 5:
-        observed, wanted = [*observed, rare[0]], [*wanted, rare[1]]
-    else:
-        observed[0], wanted[0] = observed[0] + rare[0], wanted[0] + rare[1]
-    return float(chisquare(observed, wanted).pvalue)

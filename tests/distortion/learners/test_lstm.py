@@ -39,19 +39,15 @@ def by_hand(model: LSTMForCausalLM, ids: list[int]) -> torch.Tensor:
     """log p of every token after each one, by the equations."""
     layers, size = model.config.num_layers, model.config.hidden_size
     h, c = torch.zeros(2, layers, size, dtype=torch.float64)
-    found = []
+    found, parameters = [], dict(model.lstm.named_parameters())
     for token in ids:
         x = model.embeddings.weight[token]
         for k in range(layers):
-            w = {
-                name.removesuffix(f"_l{k}"): weights
-                for name, weights in model.lstm.named_parameters()
-                if name.endswith(f"_l{k}")
-            }
-            gates = w["weight_ih"] @ x + w["bias_ih"] + w["weight_hh"] @ h[k]
-            i, f, g, o = (gates + w["bias_hh"]).chunk(4)
-            c = c.clone()
-            h = h.clone()
+            gates = torch.zeros(4 * size, dtype=torch.float64)
+            for side, value in (("ih", x), ("hh", h[k])):
+                gates += parameters[f"weight_{side}_l{k}"] @ value
+                gates += parameters[f"bias_{side}_l{k}"]
+            i, f, g, o = gates.chunk(4)
             c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
             h[k] = x = o.sigmoid() * c[k].tanh()
         narrow = model.projection.weight @ x + model.projection.bias
@@ -88,13 +84,9 @@ def test_padding_is_not_read(side):
     model = lstm()
     ids = torch.tensor([[2, 3, 1, 2, 2], [3, 2, 3, 0, 0], [1, 0, 0, 0, 0]])
     lengths = [5, 3, 1]
-    if side == "left":
-        ids = torch.stack(
-            [row.roll(5 - n) for row, n in zip(ids, lengths, strict=True)]
-        )
-    places = torch.arange(5)
     starts = torch.tensor([5 - n if side == "left" else 0 for n in lengths])
-    ends = starts + torch.tensor(lengths)
+    ids = torch.stack([row.roll(int(n)) for row, n in zip(ids, starts, strict=True)])
+    places, ends = torch.arange(5), starts + torch.tensor(lengths)
     mask = (places >= starts[:, None]) & (places < ends[:, None])
     found = model(ids, attention_mask=mask.long(), use_cache=True)
     after = model(
@@ -136,9 +128,8 @@ def test_folder_loads_here_and_where_the_package_is_missing(tmp_path):
     model.save_pretrained(tmp_path / "model")
     ids = torch.tensor([[0, 2, 3, 1]])
     expected = model(ids).logits.log_softmax(-1)
-    again = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model", dtype=torch.float64
-    )
+    load = AutoModelForCausalLM.from_pretrained
+    again = load(tmp_path / "model", dtype=torch.float64)
     assert type(again) is LSTMForCausalLM
     assert again.output.weight is again.embeddings.weight
     found = again.eval()(ids).logits.log_softmax(-1)

@@ -28,7 +28,6 @@ from tests.distortion.languages import tiny
 from tests.distortion.learners.tiny import draw
 
 SIZE = RNNGSize(hidden_size=6, num_layers=1, proposal_size=4, max_words=99, dropout=0.0)
-OPTIONS = Options(epochs=4, learning_rate=2e-2)
 
 
 def corpora(directory, language):
@@ -72,10 +71,10 @@ def test_bad_corpora(tmp_path):
     drawn = draw(tmp_path / "causal", 3, language=tiny.causal())
     with pytest.raises(ValueError, match="its tokens are not words"):
         train_grammar(drawn, drawn, tmp_path / "rnng", size=SIZE)
-    other = {**tiny.AMBIGUOUS, "words": ["b", "a", "never"]}
-    _, dev = corpora(tmp_path / "other", type(tiny.pcfg())(other))
+    other = PCFG({**tiny.AMBIGUOUS, "words": ["b", "a", "never"]})
+    _, dev = corpora(tmp_path / "other", other)
     with pytest.raises(ValueError, match="different words: draw both from one"):
-        train_grammar(corpus, dev, tmp_path / "rnng", size=SIZE, options=OPTIONS)
+        train_grammar(corpus, dev, tmp_path / "rnng", size=SIZE)
 
 
 # Trees
@@ -130,10 +129,7 @@ def test_corpora_without_trees(tmp_path):
 
 def test_words_that_brackets_cannot_hold(tmp_path):
     for words, message in (
-        (
-            ["do", "n't"],
-            r"words \"do n't\" are read from brackets as \[\"don't\"\]",
-        ),
+        (["do", "n't"], r"words \"do n't\" are read from brackets as \[\"don't\"\]"),
         (["a", "b-"], r"'a b-' are read from brackets as \['a', 'b', '-'\]"),
         (["f(x)", "y"], r"brackets in words or symbols: f\(x\); rename"),
     ):

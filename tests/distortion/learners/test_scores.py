@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -34,17 +32,14 @@ class Guess:
     asked: int = 0
     bound = Bound.STOCHASTIC_LOWER
 
-    def score(
-        self, sequences: Sequence[Sequence[int]], indices: Sequence[int], /
-    ) -> LogLikelihoods:
+    def score(self, sequences, indices, /) -> LogLikelihoods:
         self.asked += len(indices)
-        log_p = [
-            -i - sum(ids) / 1000 for i, ids in zip(indices, sequences, strict=True)
-        ]
+        rows = zip(indices, sequences, strict=True)
+        log_p = [-i - sum(ids) / 1000 for i, ids in rows]
         numbers = torch.tensor(log_p, dtype=torch.float64)
         return LogLikelihoods(numbers, torch.full_like(numbers, 0.5))
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self):
         return {"kind": "guess"}
 
 

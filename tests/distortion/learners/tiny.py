@@ -5,6 +5,7 @@ Corpora, causal LMs and LSTMs of one; of another, an untrained RNNG over its wor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ IDS = {2: 5, 3: 4, 1: 3}
 """Token of the language -> word id of the model, which has another order."""
 
 
-def checkpoint(**options) -> Checkpoint:
-    tokenizer = exact_vocabulary(["grow", "plums"])
+def checkpoint(words: Iterable[str] = ("grow", "plums"), **options) -> Checkpoint:
+    tokenizer = exact_vocabulary(words)
     options = {"never_uttered": [PADDING, UNKNOWN, START], **options}
     model = reference.tiny(vocab_size=tokenizer.vocab_size, **options)
     return Checkpoint("rnng", model, tokenizer, Path("untrained"))

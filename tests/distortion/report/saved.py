@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
+from tests.means import uniform
 
 
 def columns(true_log_p: Tensor, model_log_p: Tensor, **changes: Any) -> Columns:
@@ -47,14 +48,7 @@ def save_epochs(directory: Path, epochs: list[Columns], size: int = 100) -> Path
 
 def language(number: int = 400, seed: int = 0) -> Tensor:
     """Log-probabilities as a language has them: few frequent, many rare."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(number, 3, generator=generator, dtype=torch.float64)
-    return 4 * drawn.log().sum(-1) - 5
-
-
-def noise(number: int = 400, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(number, generator=generator, dtype=torch.float64)
+    return 4 * uniform(number, 3, seed=seed).log().sum(-1) - 5
 
 
 def written(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,32 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from lm_latent_eval.distortion.report import (
-    draw_amount,
-    draw_estimates,
-    draw_latent,
-    draw_lengths,
-    draw_map,
-    draw_temperatures,
-    draw_training,
-)
-from lm_latent_eval.distortion.report.curves import (
-    SLICES,
-    colour_scale,
-    plot_amount,
-    plot_corrected,
-    plot_curves,
-    plot_densities,
-    plot_lengths,
-    plot_productivity,
-    plot_training,
-)
-from lm_latent_eval.distortion.report.maps import (
-    plot_histogram,
-    plot_histograms,
-    plot_infinite,
-    plot_map,
-)
+from lm_latent_eval.distortion import report
+from lm_latent_eval.distortion.report import curves, maps
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorMap,
@@ -69,11 +46,6 @@ def curve(model=MODEL, num_bins=4, **about):
     )
 
 
-def lengths():
-    tokens = torch.arange(40).div(10, rounding_mode="floor") + 1
-    return LengthErrors.of(TRUE, MODEL, tokens, fewest=5, resamples=50)
-
-
 def trajectory(epochs=4, num_bins=5):
     shrinking = torch.arange(epochs, 0, -1, dtype=torch.float64)[:, None]
     return ErrorTrajectory.of(TRUE, TRUE * (1 + shrinking.square() / 10), num_bins)
@@ -99,20 +71,25 @@ def by_bin(rows, sequences, first):
 
 
 CURVES = {"a": curve(), "b": curve(2 * TRUE, 2)}
-LENGTHS = lengths()
+LENGTHS = LengthErrors.of(
+    TRUE, MODEL, torch.arange(40) // 10 + 1, fewest=5, resamples=50
+)
 EPOCHS = trajectory()
 GROWTH = {
     "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
     "2-grams": ProductivityCurve.of(range(7), [1, 7]),
 }
-LINES = {
-    "curves": (
-        lambda ax: plot_curves(ax, CURVES, {"a": "r", "b": "g"}),
+COLOURS = curves.colour_scale([EPOCHS])
+LINES = [
+    (
+        curves.plot_curves,
+        (CURVES, {"a": "r", "b": "g"}),
         [[through(each) for each in CURVES.values()]],
         [around(each) for each in CURVES.values()],
     ),
-    "errors of lengths": (
-        lambda ax: plot_lengths(ax, LENGTHS),
+    (
+        curves.plot_lengths,
+        (LENGTHS,),
         [
             [
                 [(each.num_tokens, each.mean_error) for each in LENGTHS.lengths],
@@ -121,49 +98,47 @@ LINES = {
         ],
         [{(e.num_tokens, v) for e in LENGTHS.lengths for v in (e.lower, e.upper)}],
     ),
-    "productivity": (
-        lambda ax: plot_productivity(ax, GROWTH),
+    (
+        curves.plot_productivity,
+        (GROWTH,),
         [[[(1, 1), (2, 1), (4, 0.5), (40, 0)], [(1, 1), (7, 1)]]],
         [],
     ),
-    "epochs": (
-        lambda ax: plot_training(ax, EPOCHS, 2, colour_scale([EPOCHS])),
+    (
+        curves.plot_training,
+        (EPOCHS, 2, COLOURS),
         [by_bin(EPOCHS.mean_error, 1, first=1)],
         [],
     ),
-    "sequences seen, and an inset of changes": (
-        lambda ax: plot_amount(ax, EPOCHS, 500, colour_scale([EPOCHS])),
+    (  # with an inset of changes
+        curves.plot_amount,
+        (EPOCHS, 500, COLOURS),
         [
             by_bin(EPOCHS.mean_error, 500, first=1),
             by_bin(EPOCHS.relative_change, 500, first=2),
         ],
         [],
     ),
-}
+]
 
 
-@pytest.mark.parametrize("kind", LINES)
-def test_lines_and_bands_are_the_numbers(kind):
-    plot, lines, bands = LINES[kind]
+@pytest.mark.parametrize(("plot", "given", "lines", "bands"), LINES)
+def test_lines_and_bands_are_the_numbers(plot, given, lines, bands):
     ax = axes()
-    plot(ax)
+    plot(ax, *given)
     for place, expected in zip([ax, *ax.child_axes], lines, strict=True):
         assert [points(line) for line in place.lines[: len(expected)]] == expected
     assert [corners(band) for band in ax.collections] == bands
-
-
-def test_the_epoch_of_least_loss_is_marked():
-    ax = axes()
-    plot_training(ax, EPOCHS, 2, colour_scale([EPOCHS]))
-    (band,) = ax.patches
-    assert (band.get_x(), band.get_width()) == (1.5, 1)
+    if plot is curves.plot_training:
+        (band,) = ax.patches
+        assert (band.get_x(), band.get_width()) == (1.5, 1), "least loss is marked"
 
 
 def test_corrected_curves_lose_the_estimators_bias():
     ax = axes()
     stderr = -0.1 * TRUE  # so that the bias is -stderr^2 / 2, larger for the rarer
     each = curve(stderr=stderr)
-    plot_corrected(ax, each, None)
+    curves.plot_corrected(ax, each, None)
     line, _, corrected = ax.lines
     parts = [part.square().mean().item() / 2 for part in stderr.flip(0).split(10)]
     raised = [y for _, y in points(corrected)]
@@ -174,20 +149,20 @@ def test_corrected_curves_lose_the_estimators_bias():
 
 def test_densities_are_shares_of_the_sequences_per_nat():
     ax = axes()
-    plot_densities(ax, {1.0: 2 * TRUE, 0.7: TRUE}, {0.7: "r", 1.0: "g"})
+    curves.plot_densities(ax, {1.0: 2 * TRUE, 0.7: TRUE}, {0.7: "r", 1.0: "g"})
     outlines = [patch for patch in ax.patches if not patch.get_fill()]
     for patch, log_p in zip(outlines, (TRUE, 2 * TRUE), strict=True):
         heights, edges, _ = patch.get_data()
-        assert len(heights) == SLICES
+        assert len(heights) == curves.SLICES
         assert (edges[0], edges[-1]) == (-80, -1)
         place = torch.bucketize(log_p, torch.tensor(edges[1:-1]), right=True)
-        counts = place.bincount(minlength=SLICES) / 40 / (79 / SLICES)
+        counts = place.bincount(minlength=curves.SLICES) / 40 / (79 / curves.SLICES)
         assert heights.tolist() == pytest.approx(counts.tolist(), rel=1e-6)
 
 
 def test_equal_log_probabilities_have_a_density():
     ax = axes()
-    plot_densities(ax, {1.0: torch.full((12,), -3.0)}, {1.0: "r"})
+    curves.plot_densities(ax, {1.0: torch.full((12,), -3.0)}, {1.0: "r"})
     heights, edges, _ = ax.patches[0].get_data()
     assert (heights * (edges[1:] - edges[:-1])).sum() == pytest.approx(1)
 
@@ -199,12 +174,8 @@ def error_map(*groups):
     """Return a map of width 10 of (edits, log p_L, log p_M, how many)."""
     found = ErrorMap(10.0)
     for edits, true, model, count in groups:
-        column = torch.full((count,), float(true), dtype=torch.float64)
-        found.add(
-            column,
-            torch.full_like(column, float(model)),
-            torch.full((count,), edits),
-        )
+        pair = torch.tensor([[true], [model]], dtype=torch.float64).expand(2, count)
+        found.add(*pair, torch.full((count,), edits))
     return found
 
 
@@ -226,7 +197,7 @@ HISTOGRAM = JointHistogram.of(TRUE, MODEL, num_bins=7)
 
 def test_cells_are_where_their_numbers_say():
     ax = axes()
-    mesh = plot_map(ax, error_map(*GROUPS))
+    mesh = maps.plot_map(ax, error_map(*GROUPS))
     shown = np.ma.filled(mesh.get_array(), np.nan)
     nan = math.nan
     expected = [[-5, nan, -3], [nan, nan, nan], [nan, nan, 4]]
@@ -245,7 +216,7 @@ def test_cells_are_where_their_numbers_say():
 
 def test_impossible_sequences_are_shares_of_their_row():
     ax = axes()
-    plot_infinite(ax, error_map(*INFINITE).rows())
+    maps.plot_infinite(ax, error_map(*INFINITE).rows())
     found = {
         bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars]
         for bars in ax.containers
@@ -265,14 +236,14 @@ def test_truth_goes_right_and_the_model_up():
     lopsided = JointHistogram.of(
         torch.tensor([-4.0, -2.0, -2.0]), torch.tensor([-8.0, -2.0, -2.1]), num_bins=3
     )
-    mesh = plot_histogram(ax, lopsided, LogNorm(1, 10))
+    mesh = maps.plot_histogram(ax, lopsided, LogNorm(1, 10))
     shown = np.ma.filled(mesh.get_array(), 0)
     assert shown.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 2]], "rows are the model's"
     corners = mesh.get_coordinates()
     assert corners[0, :, 0].tolist() == [-8, -6, -4, -2]
     assert corners[:, 0, 1].tolist() == [-8, -6, -4, -2]
     (equality,) = ax.lines
-    ((x, y),) = [equality.get_xy1()]
+    x, y = equality.get_xy1()
     assert (equality.get_slope(), x) == (1, y)
 
 
@@ -280,7 +251,7 @@ def test_histograms_share_their_range_and_their_counts():
     figure = Figure()
     other = JointHistogram.of(TRUE, 3 * TRUE, num_bins=5)
     axes = list(figure.subplots(1, 2))
-    plot_histograms(figure, axes, [("a", HISTOGRAM), ("b", other)])
+    maps.plot_histograms(figure, axes, [("a", HISTOGRAM), ("b", other)])
     assert {ax.get_xlim() for ax in axes} == {(-120.0, -1.0)}
     assert {ax.get_ylim() for ax in axes} == {(-120.0, -1.0)}
     limits = {ax.collections[0].get_clim() for ax in axes}
@@ -295,59 +266,43 @@ PERFECT = ErrorTrajectory.of(TRUE, TRUE.expand(3, -1).clone(), 2)
 ONE = JointHistogram.of(torch.tensor([-2.0]), torch.tensor([-2.0]), num_bins=1)
 EXAMPLES = [("(1) rare", "a $5 loaf " * 30), ("(2)", "b")]
 INFINITY = "impossible in the language alone"
-FIGURES = {
-    "estimates": (
-        lambda path: draw_latent(path, {"K = 1": curve(), "K = 9": curve()}, None),
-        ("corrected to second order", "<!-- K = 1 -->", "<!-- K = 9 -->"),
+CORRECTED, ERROR = "corrected to second order", "mean estimation error (nats)"
+SIX = [("b", ONE), *((f"model {i}", HISTOGRAM) for i in range(5))]
+AXES = ("true log p (nats)", "model log p (nats)", "underestimated")
+FIGURES = [
+    (
+        report.draw_latent,
+        ({"K = 1": curve(), "K = 9": curve()}, None),
+        (CORRECTED, "<!-- K = 1 -->", "<!-- K = 9 -->"),
     ),
-    "estimates beside exact sums": (
-        lambda path: draw_latent(path, {"K = 1": curve()}, curve()),
-        ("corrected to second order", "<!-- exact -->"),
+    (report.draw_latent, ({"K": curve()}, curve()), (CORRECTED, "<!-- exact -->")),
+    (
+        partial(report.draw_training, title="One"),
+        ([("test", trajectory(40))], 1),
+        ("epoch", ERROR, "least validation loss", "One"),
     ),
-    "training": (
-        lambda path: draw_training(path, [("test", trajectory(40))], 1, title="One"),
-        ("epoch", "mean estimation error (nats)", "least validation loss", "One"),
-    ),
-    "amount, of one epoch and of a model without errors": (
-        lambda path: draw_amount(
-            path, [("a", trajectory(1, 1), 500), ("b", PERFECT, 9)]
-        ),
+    # Of one epoch, and of a model without errors.
+    (
+        report.draw_amount,
+        ([("a", trajectory(1, 1), 500), ("b", PERFECT, 9)],),
         ("sequences seen",),
     ),
-    "a map with impossible sequences": (
-        lambda path: draw_map(path, error_map(*GROUPS, *INFINITE), EXAMPLES),
-        (INFINITY, "share", "mean estimation error (nats)", "(1) rare: a $5 loaf"),
+    (
+        report.draw_map,
+        (error_map(*GROUPS, *INFINITE), EXAMPLES),
+        (INFINITY, "share", ERROR, "(1) rare: a $5 loaf"),
     ),
-    "a map of one cell": (
-        lambda path: draw_map(path, error_map((0, -15, -15, 11))),
-        ("perturbations",),
-    ),
-    "a map without a cell": (
-        lambda path: draw_map(path, error_map((0, -math.inf, -3, 2))),
-        (INFINITY,),
-    ),
-    "histograms and curves": (
-        lambda path: draw_estimates(
-            path,
-            [("b", ONE), *((f"model {i}", HISTOGRAM) for i in range(5))],
-            {"a": curve()},
-        ),
-        (
-            "true log p (nats)",
-            "model log p (nats)",
-            "underestimated",
-            "model 4",
-            "mean estimation error (nats)",
-        ),
-    ),
-}
+    # A map of one cell, and one without.
+    (report.draw_map, (error_map((0, -15, -15, 11)),), ("perturbations",)),
+    (report.draw_map, (error_map((0, -math.inf, -3, 2)),), (INFINITY,)),
+    (report.draw_estimates, (SIX, {"a": curve()}), (*AXES, "model 4", ERROR)),
+]
 
 
-@pytest.mark.parametrize("kind", FIGURES)
-def test_figures_say_what_they_show(tmp_path, kind):
+@pytest.mark.parametrize(("draw", "given", "texts"), FIGURES)
+def test_figures_say_what_they_show(tmp_path, draw, given, texts):
     """In some hundred kilobytes."""
-    draw, texts = FIGURES[kind]
-    draw(tmp_path / "figure")
+    draw(tmp_path / "figure", *given)
     svg = written(tmp_path / "figure")
     assert [text for text in texts if text not in svg] == []
     assert len(svg) < 300_000
@@ -356,23 +311,19 @@ def test_figures_say_what_they_show(tmp_path, kind):
         assert svg.count("$5") >= 2, "long examples are wrapped"
 
 
-def test_nothing_is_drawn_of_nothing(tmp_path):
-    for message, draw in (
-        ("needs an error curve", lambda path: draw_latent(path, {}, curve())),
-        (
-            r"temperature 0\.7",
-            lambda path: draw_temperatures(
-                path, {0.7: torch.tensor([-1.0, -torch.inf])}, {0.7: curve()}
-            ),
-        ),
-        ("needs an error trajectory", lambda path: draw_training(path, [], None)),
-        ("needs the errors of a model", lambda path: draw_lengths(path, [])),
-        ("no sequences", lambda path: draw_map(path, ErrorMap(1.0))),
-        (
-            "needs a joint histogram",
-            lambda path: draw_estimates(path, [], CURVES),
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            draw(tmp_path / "figure")
+NEVER = {0.7: torch.tensor([-1.0, -torch.inf])}
+NOTHING = [
+    ("needs an error curve", report.draw_latent, ({}, curve())),
+    (r"temperature 0\.7", report.draw_temperatures, (NEVER, {0.7: curve()})),
+    ("needs an error trajectory", report.draw_training, ([], None)),
+    ("needs the errors of a model", report.draw_lengths, ([],)),
+    ("no sequences", report.draw_map, (ErrorMap(1.0),)),
+    ("needs a joint histogram", report.draw_estimates, ([], CURVES)),
+]
+
+
+@pytest.mark.parametrize(("message", "draw", "given"), NOTHING)
+def test_nothing_is_drawn_of_nothing(tmp_path, message, draw, given):
+    with pytest.raises(ValueError, match=message):
+        draw(tmp_path / "figure", *given)
     assert not list(tmp_path.iterdir())

@@ -18,10 +18,11 @@ from lm_latent_eval.distortion.statistics import (
     LengthErrors,
 )
 from lm_latent_eval.report.tabular import rendered
-from tests.distortion.report.saved import columns, language, noise, save, save_epochs
+from tests.distortion.report.saved import columns, language, save, save_epochs
+from tests.means import normal
 
 TRUE = language()
-MODEL = 1.1 * TRUE - 0.2 * noise().abs()
+MODEL = 1.1 * TRUE - normal(400, seed=1, sd=0.2).abs()
 
 
 @pytest.fixture
@@ -59,11 +60,7 @@ OF_COLUMNS = [
     ),
     ("temperatures", {"0.7": "scores", "1": "random"}, {"0.7": CURVE, "1": OVER}),
     ("lengths", {"mine": "scores"}, {"mine": LENGTHS}),
-    (
-        "errors",
-        {"mine": "scores"},
-        {"mine": {"curve": CURVE, "histogram": HISTOGRAM}},
-    ),
+    ("errors", {"mine": "scores"}, {"mine": {"curve": CURVE, "histogram": HISTOGRAM}}),
 ]
 
 
@@ -95,7 +92,7 @@ def test_folders_that_a_measure_does_not_take(scores, tmp_path, name, labels, me
 
 
 def test_training_and_amount(tmp_path):
-    epochs = [columns(TRUE, TRUE + noise(seed=e) / e) for e in (1, 2, 3)]
+    epochs = [columns(TRUE, TRUE + normal(400, seed=e) / e) for e in (1, 2, 3)]
     folder = save_epochs(tmp_path / "learner" / "trajectories" / "test", epochs)
     trajectory = ErrorTrajectory.of(
         TRUE, torch.stack([each.model_log_p for each in epochs]), num_bins=10

@@ -5,12 +5,7 @@ from lm_latent_eval.distortion.languages.language import (
     train_bpe,
     word_tokenizer,
 )
-from lm_latent_eval.distortion.report.style import (
-    MODELS,
-    colours,
-    legend,
-    shown,
-)
+from lm_latent_eval.distortion.report.style import MODELS, colours, legend, shown
 from lm_latent_eval.report.figures import drawable, page
 from tests.distortion.report.saved import written
 

@@ -5,24 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.distortion.statistics import (
-    ErrorCurve,
-    JointHistogram,
-)
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.estimators import bootstrap_interval, log_evidence, standard_errors
 from lm_latent_eval.estimators import stderr as importance_stderr
+from tests.means import log_normal, normal, uniform
 
 
 def doubles(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def language(size, seed=0):
+def language(size):
     """Return true and model log-probabilities of some sequences."""
-    generator = torch.Generator().manual_seed(seed)
-    true_log_p = -3 - 40 * torch.rand(size, generator=generator, dtype=torch.float64)
-    noise = torch.randn(size, generator=generator, dtype=torch.float64)
-    return true_log_p, (1.1 * true_log_p + noise).clamp(max=0)
+    true_log_p = -3 - 40 * uniform(size, seed=0)
+    return true_log_p, (1.1 * true_log_p + normal(size, seed=1)).clamp(max=0)
 
 
 # The bootstrap
@@ -179,6 +175,9 @@ def test_what_has_no_curve(columns, settings, message):
 # Estimated log p_M
 
 
+ONE_BIN = {"bins": "count", "num_bins": 1}
+
+
 def test_monte_carlo_errors_by_hand():
     true_log_p = doubles(-4.0, -3.0, -2.0, -1.0)
     stderr = doubles(0.3, 0.4, 0.0, 0.2)
@@ -204,19 +203,13 @@ def test_monte_carlo_errors_by_hand():
 )
 def test_uneven_weights_have_more_bias_than_the_second_order(spread, bias, claimed):
     """The bound holds; the correction falls short, as the documentation says."""
-    generator = torch.Generator().manual_seed(0)
-    log_w = torch.empty(10_000, 100, dtype=torch.float64)
-    log_w.normal_(-(spread**2) / 2, spread, generator=generator)
+    log_w = log_normal(10_000, 100, seed=0, sd=spread)
     true_log_p = torch.full((10_000,), -70.0, dtype=torch.float64)
     stderr = importance_stderr(log_w)
 
+    model_log_p = true_log_p + log_evidence(log_w)
     curve = ErrorCurve.of(
-        true_log_p,
-        true_log_p + log_evidence(log_w),
-        stderr=stderr,
-        bins="count",
-        num_bins=1,
-        resamples=2,
+        true_log_p, model_log_p, stderr=stderr, **ONE_BIN, resamples=2
     )
 
     error = log_evidence(log_w).std().item() / math.sqrt(10_000)
@@ -234,19 +227,12 @@ def test_underestimation_is_called_as_often_as_the_confidence_allows():
     called = biased = 0
     trials, stderr = 800, torch.full((800,), 0.24, dtype=torch.float64)
     for trial in range(trials):
-        generator = torch.Generator().manual_seed(trial)
-        own = 0.1 * torch.randn(800, generator=generator, dtype=torch.float64)
+        own = normal(800, seed=trial, sd=0.1)
         # A lognormal p-hat: unbiased, and its logarithm se^2 / 2 too low.
-        noise = torch.randn(800, generator=generator, dtype=torch.float64)
-        true_log_p = torch.full_like(own, -100)
+        noise = log_normal(800, seed=trials + trial, sd=0.24)
+        true_log_p, how = torch.full_like(own, -100), {"resamples": 400, "seed": trial}
         (found,) = ErrorCurve.of(
-            true_log_p,
-            true_log_p + own - stderr**2 / 2 + stderr * noise,
-            stderr=stderr,
-            bins="count",
-            num_bins=1,
-            resamples=400,
-            seed=trial,
+            true_log_p, true_log_p + own + noise, stderr=stderr, **ONE_BIN, **how
         ).bins
         called += found.underestimates
         biased += found.upper < 0

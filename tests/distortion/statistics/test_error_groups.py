@@ -6,22 +6,16 @@ import torch
 
 from lm_latent_eval.distortion.statistics import ErrorTrajectory, LengthErrors
 from lm_latent_eval.estimators import bootstrap_interval
+from tests.means import normal, uniform
 
 # By length
 
 
-def sentences(size=300, seed=0):
-    """Return columns in which long sequences are worse than their length explains."""
-    generator = torch.Generator().manual_seed(seed)
-    num_tokens = torch.randint(1, 12, (size,), generator=generator, dtype=torch.int32)
-    true_log_p = -3.0 * num_tokens.double()
-    noise = torch.randn(size, generator=generator, dtype=torch.float64)
-    model_log_p = (true_log_p - 0.05 * num_tokens**2 + noise).clamp(max=0)
-    return true_log_p, model_log_p, num_tokens
-
-
 def test_lengths_by_brute_force():
-    true_log_p, model_log_p, num_tokens = sentences()
+    """Where long sequences are worse than their length explains."""
+    num_tokens = (1 + 11 * uniform(300, seed=0)).int()
+    true_log_p, noise = -3.0 * num_tokens.double(), normal(300, seed=1)
+    model_log_p = (true_log_p - 0.05 * num_tokens**2 + noise).clamp(max=0)
     errors = (model_log_p - true_log_p).tolist()
     by_length = {}
     for error, length in zip(errors, num_tokens.tolist(), strict=True):
@@ -62,12 +56,11 @@ def test_columns_without_lengths():
 # Over training
 
 
-def training(epochs=4, size=103, seed=0):
+def training(epochs=4, size=103):
     """Return true log-probabilities, and a model's that come nearer."""
-    generator = torch.Generator().manual_seed(seed)
-    true_log_p = -3 - 40 * torch.rand(size, generator=generator, dtype=torch.float64)
+    true_log_p = -3 - 40 * uniform(size, seed=0)
     share = 1 + 1 / torch.arange(1, epochs + 1, dtype=torch.float64)
-    noise = torch.randn(epochs, size, generator=generator, dtype=torch.float64)
+    noise = normal(epochs, size, seed=1)
     return true_log_p, (share[:, None] * true_log_p + noise).clamp(max=0)
 
 

