@@ -27,6 +27,7 @@ from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.means import weights_are_of
 from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
+from tests.watching import watch
 
 EVERYTHING = 6000
 """More than twice the latents of any case text."""
@@ -90,11 +91,10 @@ def test_mixed_goes_on_where_it_stopped(name, which):
     batch, names = case.batch(texts), keys(len(texts))
     for number in (40, EVERYTHING):
         method = Mixed(number)
-        begin = Particles.begin(len(texts), "cpu")
-        starts = [0] * len(texts)
-        read = method.extend(model, proposal, batch.piece(0, 2), names, starts, begin)
-        starts = [2] * len(texts)
-        read = method.extend(model, proposal, batch.piece(2, 3), names, starts, read)
+        read = Particles.begin(len(texts), "cpu")
+        for start, end in ((0, 2), (2, 3)):
+            piece, starts = batch.piece(start, end), [start] * len(texts)
+            read = method.extend(model, proposal, piece, names, starts, read)
         at_once = method.log_weights(model, proposal, batch, names)
         drawn = slice(method.sampling.num_samples)
         same = read.drawn.log_w.sort().values
@@ -234,15 +234,11 @@ def test_a_difference_of_bounds_is_no_bound():
 def test_no_round_holds_more_latents_than_said(monkeypatch):
     """Of short texts as well, whose latents are small: each has a state."""
     case, _, proposal = opened("kglm", "peeking")
-    texts, drawn = case.readable(proposal)[:2], []
+    texts = case.readable(proposal)[:2]
     whole = case.log_weights(ImportanceSampling(21), proposal, texts)
-    sample = type(proposal).sample
-
-    def watching(self, encoded, uniforms, num_samples):
-        drawn.append(len(texts) * num_samples)
-        return sample(self, encoded, uniforms, num_samples)
-
-    monkeypatch.setattr(type(proposal), "sample", watching)
+    drawn = watch(
+        monkeypatch, type(proposal), "sample", lambda draws, *_: draws.log_q.numel()
+    )
     monkeypatch.setattr(importance, "ROWS", 8)
     parts = case.log_weights(ImportanceSampling(21), proposal, texts)
     assert max(drawn) == 8

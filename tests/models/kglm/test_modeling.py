@@ -20,6 +20,7 @@ from tests.kglm_space import every_walk
 from tests.large_graph import NUM_WORDS
 from tests.memory import measured, on_linux
 from tests.tiny_models import COPIED, KNOWN
+from tests.watching import watch
 
 CUTOFF = 2
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
@@ -119,15 +120,8 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     large = large_graph.kglm(large_graph.graph(12, 90)).double()
     proposal = tiny_models.randomised(large, 0, 1.0).proposal("adapted")
     batch, width = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]]), 12
-    encoded, numbers = proposal.encode(batch), []
-    listed_steps = steps.listed_steps
-
-    def watching(*arguments):
-        result = listed_steps(*arguments)
-        numbers.append(len(result.row))
-        return result
-
-    monkeypatch.setattr(steps, "listed_steps", watching)
+    encoded = proposal.encode(batch)
+    numbers = watch(monkeypatch, steps, "listed_steps", lambda some, *_: len(some.row))
     beam, few = proposal.beam(encoded, width), sum(numbers)
     numbers.clear()
 
@@ -253,22 +247,10 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     words_of = torch.randint(4, NUM_WORDS, (3, 5), generator=generator)
     batch = tiny_models.batch(words_of.tolist())
     encoded, walks = kglm.encode(batch), Walks(torch.zeros_like(node), node)
-    whole, largest = kglm.log_words(encoded, walks), []
-
-    def watched(name: str) -> None:
-        found = getattr(network.Words, name)
-
-        def watching(self, *arguments):
-            result = found(self, *arguments)
-            largest.append(result.numel())
-            return result
-
-        monkeypatch.setattr(network.Words, name, watching)
-
+    largest = []
     for name in ("position_scores", "entity_scores", "encode_aliases"):
-        watched(name)
-    assert torch.equal(kglm.log_words(encoded, walks), whole)
-    table = 10 * NUM_WORDS
+        watch(monkeypatch, network.Words, name, lambda x, *_: largest.append(x.numel()))
+    whole, table = kglm.log_words(encoded, walks), 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
     monkeypatch.setattr(modeling, "TABLE", table)

@@ -22,7 +22,7 @@ from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
 from lm_latent_eval.models.kglm.listing import keys_after
-from lm_latent_eval.models.kglm.mention_chain import backward, derivable_tokens
+from lm_latent_eval.models.kglm.mention_chain import backward
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
@@ -33,6 +33,7 @@ from tests import kglm_reference as reference
 from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.tiny_models import COPIED, KNOWN
+from tests.watching import watch
 
 ADA, BO, CY = 1, 2, 3
 
@@ -505,21 +506,12 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
 
 def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
     """Against sums with r of one token set to what a walk has mentioned."""
-    seen = {}
-
-    def watched(*chain):
-        seen["chain"] = chain
-        return derivable_tokens(*chain)
-
-    monkeypatch.setattr(twisting, "derivable_tokens", watched)
+    seen = watch(monkeypatch, twisting, "derivable_tokens", lambda _, *chain: chain)
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
     monkeypatch.setattr(derivable, "LITTLE", -1.0)
     batch = batch_of(TEXT)
-    gains, cutoff = (
-        kglm.proposal("adapted").encode(batch).ahead.gains,
-        kglm.config.cutoff,
-    )
-    costs, parents, *_ahead = seen["chain"]
+    gains = kglm.proposal("adapted").encode(batch).ahead.gains
+    cutoff, (costs, parents, *_) = kglm.config.cutoff, seen[-1]
 
     def log_evidence(parents):
         return backward(costs, batch.length, parents)[1].none[:, 0, 0].item()
