@@ -9,10 +9,14 @@ import pytest
 
 
 def watch(
-    patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., Any]
+    patch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    note: Callable[..., Any],
+    noted: list[Any] | None = None,
 ) -> list[Any]:
-    """Return a list that grows by ``note(result, *arguments)`` at every call."""
-    noted: list[Any] = []
+    """Return a list, new or given, of ``note(result, *arguments)`` of every call."""
+    noted = [] if noted is None else noted
     function = getattr(owner, name)
 
     def watching(*arguments: Any) -> Any:

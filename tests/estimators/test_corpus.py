@@ -190,13 +190,8 @@ def test_intervals_of_a_corpus_cover_the_truth(num_texts, trials):
     """Weights of effective size near 40 of 100: errors of 200 texts lose to the bias
     of their logarithms unless that is counted."""
     num_samples, sigma = 100, 0.95
-    generator = torch.Generator().manual_seed(num_texts)
     covered = without_bias = 0
-    for _ in range(trials):
-        z = torch.randn(
-            num_texts, num_samples, generator=generator, dtype=torch.float64
-        )
-        log_w = sigma * z - sigma**2 / 2  # of mean 1: log p(x) is 0
+    for log_w in log_normal(trials, num_texts, num_samples, seed=num_texts, sd=sigma):
         errors, found = stderr(log_w).tolist(), log_evidence(log_w).tolist()
         texts = [drawn(n, e) for n, e in zip(found, errors, strict=True)]
         rate = CorpusRate.nats(texts, torch.ones(num_texts, dtype=torch.long))

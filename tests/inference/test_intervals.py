@@ -19,6 +19,7 @@ from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
+from tests.means import normal
 from tests.test_laws import opened
 
 TRIALS = 2000
@@ -67,10 +68,8 @@ class Table:
 
 def lopsided(latents=400, agreement=0.7, seed=0):
     """A posterior with a long tail, and a proposal that is off by e^(+-1) or so."""
-    generator = torch.Generator().manual_seed(seed)
     p = (1 + torch.arange(latents, dtype=torch.float64)) ** -1.3
-    off = torch.randn(latents, generator=generator, dtype=torch.float64)
-    q = p**agreement * off.exp()
+    q = p**agreement * normal(latents, seed=seed).exp()
     return p / p.sum() * 1e-3, q / q.sum()
 
 

@@ -18,6 +18,7 @@ from lm_latent_eval.testing.model_laws import numbers_of
 from tests import large_graph, tiny_models
 from tests.kglm_space import every_walk
 from tests.large_graph import NUM_WORDS
+from tests.means import normal
 from tests.memory import measured, on_linux
 from tests.tiny_models import COPIED, KNOWN
 from tests.watching import watch
@@ -83,11 +84,6 @@ def all_pairs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return log_sum_product(a[None], b, *pairs.T).view(len(a), len(b))
 
 
-def drawn(rows: int, columns: int, spread: float, seed: int, dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(rows, columns, generator=generator) * spread).to(dtype)
-
-
 def test_peaks_far_apart_do_not_underflow():
     """In float32 every product of exponentials of a pair can be zero, or subnormal."""
     places = torch.arange(12.0)
@@ -101,11 +97,11 @@ def test_peaks_far_apart_do_not_underflow():
 
 
 def test_the_normaliser_has_the_gradients_of_its_definition():
-    a, b = drawn(3, 6, 2.0, 0, torch.float64), drawn(4, 6, 2.0, 1, torch.float64)
+    a, b = normal(3, 6, seed=0, sd=2.0), normal(4, 6, seed=1, sd=2.0)
     a[0] = torch.tensor([0.0] + [-900.0] * 5)
     b[0] = torch.tensor([-900.0] * 5 + [0.0])  # this pair underflows
     a[:, 2] = -torch.inf
-    weight = drawn(3, 4, 1.0, 2, torch.float64)
+    weight = normal(3, 4, seed=2)
     gradients = []
     for function in (all_pairs, direct):
         leaves = [x.clone().requires_grad_() for x in (a, b)]
@@ -247,9 +243,9 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     words_of = torch.randint(4, NUM_WORDS, (3, 5), generator=generator)
     batch = tiny_models.batch(words_of.tolist())
     encoded, walks = kglm.encode(batch), Walks(torch.zeros_like(node), node)
-    largest = []
+    largest: list[int] = []
     for name in ("position_scores", "entity_scores", "encode_aliases"):
-        watch(monkeypatch, network.Words, name, lambda x, *_: largest.append(x.numel()))
+        watch(monkeypatch, network.Words, name, lambda x, *_: x.numel(), largest)
     whole, table = kglm.log_words(encoded, walks), 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()

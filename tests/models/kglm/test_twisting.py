@@ -32,6 +32,7 @@ from lm_latent_eval.text.words import START
 from tests import kglm_reference as reference
 from tests import tiny_models
 from tests.kglm_space import every_walk
+from tests.means import normal, uniform
 from tests.tiny_models import COPIED, KNOWN
 from tests.watching import watch
 
@@ -82,11 +83,9 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues)
     """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
-    generator = torch.Generator().manual_seed(0)
     num_nodes = kglm.knowledge.num_nodes
-    twist = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
-    others = torch.randn(3, generator=generator, dtype=torch.float64)
-    some = torch.rand(3, num_nodes, generator=generator) < listed
+    twist, others = normal(3, num_nodes, seed=0), normal(3, seed=1)
+    some = uniform(3, num_nodes, seed=2) < listed
     twist = torch.where(some, twist, others[:, None])
     (key,) = some.flatten().nonzero(as_tuple=True)
     sparse = Twist(
