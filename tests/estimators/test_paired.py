@@ -211,6 +211,11 @@ def test_mcnemar_by_enumeration():
     assert found == pytest.approx(total, abs=1e-9)
 
 
+def subsets(of):
+    sizes = range(1, len(of) + 1)
+    return [some for n in sizes for some in itertools.combinations(of, n)]
+
+
 def test_holm_is_a_closed_test():
     """A null is refused where Bonferroni refuses every set of nulls that holds it."""
     dice = np.random.default_rng(0)
@@ -218,12 +223,7 @@ def test_holm_is_a_closed_test():
         p = (dice.random(4) ** 3).tolist()
         levels = holm_levels(p, 0.05)
         for place, level in enumerate(levels):
-            sets = (
-                some
-                for size in range(1, 5)
-                for some in itertools.combinations(range(4), size)
-                if place in some
-            )
+            sets = [some for some in subsets(range(4)) if place in some]
             refused = all(min(p[n] for n in some) < 0.05 / len(some) for some in sets)
             assert (level > 0) is refused
             assert (holm_adjusted(p)[place] < 0.05) is refused
@@ -234,12 +234,8 @@ def test_groups_are_the_largest_sets_that_nothing_tells_apart():
     for _ in range(50):
         pairs = [frozenset(each) for each in itertools.combinations("ABCDEF", 2)]
         apart = {pair for pair in pairs if dice.random() < 0.4}
-        alike = [
-            {*some}
-            for size in range(1, 7)
-            for some in itertools.combinations("ABCDEF", size)
-            if not any(pair <= {*some} for pair in apart)
-        ]
+        sets = [{*some} for some in subsets("ABCDEF")]
+        alike = [some for some in sets if not any(pair <= some for pair in apart)]
         largest = [some for some in alike if not any(some < other for other in alike)]
         found = groups("ABCDEF", apart)
         assert sorted(map(sorted, found)) == sorted(map(sorted, largest))

@@ -157,10 +157,8 @@ def test_first_proposals_of_models_search_by_p(name):
         batch = case.batch([[*text[:-1], *text]])
         p, q = model.encode(batch), proposal.encode(batch)
         beam = proposal.beam(q, 50)
-        log_p, log_q = (
-            model.log_joint(p, beam.latents),
-            proposal.log_prob(q, beam.latents),
-        )
+        log_p = model.log_joint(p, beam.latents)
+        log_q = proposal.log_prob(q, beam.latents)
         some = (beam.score > -torch.inf) & (log_p > -torch.inf)
         if some.sum() > len(most):
             most, of_q = (beam.score - log_p)[some], (beam.score - log_q)[some]

@@ -49,10 +49,8 @@ def answered():
 
     contexts, options = words(CONTEXT), [words(ANSWER) for _ in range(OPTIONS)]
     proposal, streams = model.proposal("adapted"), keys(QUESTIONS)
-    batch, begin = (
-        TokenBatch.collate(contexts, first=2),
-        Particles.begin(QUESTIONS, "cpu"),
-    )
+    batch = TokenBatch.collate(contexts, first=2)
+    begin = Particles.begin(QUESTIONS, "cpu")
     before = method.extend(model, proposal, batch, streams, [0] * QUESTIONS, begin)
     found, truth = [], []
     for option in options:

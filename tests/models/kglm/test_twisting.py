@@ -319,11 +319,18 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     return relative(psi), relative(beta), [begun(t) for t in range(num_tokens)]
 
 
-def of_every_node(kglm, twist, positions):
-    """A twist of a mention, and of none after it, (positions, nodes) each."""
-    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(positions), -1)
-    position = positions[:, None].expand_as(node)
+def of_every_node(kglm, twist, first=0):
+    """A twist of a mention, and of none after it, (tokens of TEXT, nodes) each."""
+    position = torch.arange(first, first + len(TEXT))[:, None]
+    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(TEXT), -1)
+    position = position.expand_as(node)
     return twist.at(position, node), twist.of_none(position, node[..., None])
+
+
+def assert_sums(kglm, walk, psi, beta, first=0):
+    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
+        found = of_every_node(kglm, twist, first)
+        torch.testing.assert_close(found, wanted, **EXACTLY)
 
 
 @pytest.fixture
@@ -351,13 +358,11 @@ def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, 
     encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
     # Those of the second text of the batch.
-    places = [(encoding.ahead.walk, 16)]
-    if rounds is not None:
-        places = [(encoding.walk, 4), (encoding.ahead.walk, 4)]
-    for walk, first in places:
-        for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-            found = of_every_node(kglm, twist, torch.arange(first, first + 4))
-            torch.testing.assert_close(found, wanted, **EXACTLY)
+    if rounds is None:
+        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=16)
+    else:
+        assert_sums(kglm, encoding.walk, psi, beta, first=4)
+        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=4)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
 
@@ -369,10 +374,8 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     after = proposal.advance(encoding, draws.latents)
     walk = proposal.encode(batch_of(TEXT), after).walk
     psi, beta, _ = stand_in(kglm, TEXT, after)
-    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-        found = of_every_node(kglm, twist, torch.arange(4))
-        torch.testing.assert_close(found, wanted, **EXACTLY)
-    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist, torch.arange(4))
+    assert_sums(kglm, walk, psi, beta)
+    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist)
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -456,8 +459,7 @@ def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
     kglm = of_graph()
     alone = encoded(kglm, TEXT).walk.twist
     beside = encoded(kglm, TEXT, TEXT * 30).walk.twist
-    positions = torch.arange(len(TEXT))
-    found = [of_every_node(kglm, twist, positions) for twist in (alone, beside)]
+    found = [of_every_node(kglm, twist) for twist in (alone, beside)]
     torch.testing.assert_close(*found, **EXACTLY)
 
 

@@ -195,10 +195,8 @@ def test_a_transformer_reads_a_document(name, case):
 def test_a_transformer_remembers(name, case, rule, golden):
     """Chunk by chunk, with names that a chunk's end cuts left out, as they did."""
     model = lrlm(name, "lrlm_txl", chunk_size=6, memory_rule=rule)
-    texts, state = (
-        batch(name, [whole(name, case["id"])], "char"),
-        model.about([case["id"]]),
-    )
+    texts = batch(name, [whole(name, case["id"])], "char")
+    state = model.about([case["id"]])
     for n, chunk in enumerate(case[golden]):
         encoded = model.encode(texts.piece(6 * n, 6 * n + 6), state)
         lattice = encoded.lattice
