@@ -113,30 +113,23 @@ def test_mixed_predicts_as_all_latents_do(name):
     """Found, drawn or both: the prediction is that of the estimated joint."""
     case, model, proposal = opened(name)
     stepwise = getattr(proposal, "left_to_right", proposal)
-    context, last = [4, 5], torch.tensor([5])
-    begin = Particles.begin(1, "cpu")
-    batch = case.batch([context])
+    begin, batch = Particles.begin(1, "cpu"), case.batch([[4, 5]])
 
     def read(number: int) -> Population:
         return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)
 
-    every = read(EVERYTHING)
-    exact = every.found.ahead(model, last).next_token(model, [0], [0])
-    found = every.ahead(model, last).next_token(model, [0], [0])
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)
+    def prediction(particles: Population | Particles) -> torch.Tensor:
+        return particles.ahead(model, torch.tensor([5])).next_token(model, [0], [0])
 
-    some = read(6)
-    predicted = some.ahead(model, last).next_token(model, [0], [0])
+    every, some = read(EVERYTHING), read(6)
+    exact, predicted = prediction(every.found), prediction(some)
+    torch.testing.assert_close(prediction(every), exact, rtol=0, atol=1e-6)
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
     found = 3 + some.found.log_w.shape[1]
     outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:found]
     parts = [
-        replace(particles, log_w=weights)
-        .ahead(model, last)
-        .next_token(model, [0], [0])
-        .exp()
-        * weights.logsumexp(-1).exp()
+        (prediction(replace(particles, log_w=weights)) + weights.logsumexp(-1)).exp()
         for particles, weights in ((some.drawn, outside), (some.found, log_p))
         if (weights > -torch.inf).any()
     ]
@@ -144,24 +137,12 @@ def test_mixed_predicts_as_all_latents_do(name):
     torch.testing.assert_close(predicted.exp(), joint, rtol=0, atol=1e-6)
 
 
-def population(found: list[int], drawn: list[int], used: int) -> Population:
-    """Latents by number, each of weight one; ``used`` places of the beam hold some."""
-
-    def particles(path: list[int]) -> Particles:
-        zeros = torch.zeros(1, len(path), dtype=torch.float64)
-        return Particles(None, None, zeros, zeros, torch.tensor([path]))
-
-    beam = particles(found)
-    empty = torch.arange(len(found)) >= used
-    beam = replace(beam, log_q=beam.log_q.masked_fill(empty, -torch.inf))
-    return Population(beam, particles(drawn))
-
-
 def test_a_latent_of_no_probability_is_no_empty_place():
     """The beam is full, so it may not hold everything: nothing is called exact."""
-    full = population([7, 3], [7, 3], used=2)
-    impossible = replace(full.found, log_w=torch.tensor([[0.0, -torch.inf]]).double())
-    log_w = replace(full, found=impossible).log_w[0]
+    zeros = torch.zeros(1, 2, dtype=torch.float64)
+    drawn = Particles(None, None, zeros, zeros, torch.tensor([[7, 3]]))
+    impossible = replace(drawn, log_w=torch.tensor([[0.0, -torch.inf]]).double())
+    log_w = Population(impossible, drawn).log_w[0]
     assert log_w[3].item() == LEAST
     estimate = Mixed(4).estimate(log_w, 1)
     assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)

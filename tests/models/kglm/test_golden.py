@@ -75,22 +75,6 @@ def same_but_padded(ours: Tensor, golden: list[list[float]]) -> None:
     assert ours.shape[1] >= width
 
 
-def word_paths(kglm: KGLM, encoded: Encoded, node: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of uttering and of copying each word, (T,)."""
-    every, which = node.unique(return_inverse=True)
-    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
-    return words.log_paths(  # type: ignore[no-any-return]
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        kglm._entity_vectors(every),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        torch.arange(len(node)),
-        which,
-    )
-
-
 def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden):  # type: ignore[no-untyped-def]
     """Compare every factor of an annotated document, of plain and priced words."""
     (encoded, penalized), z = encodings, case["z"]
@@ -108,7 +92,18 @@ def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden)
     parent, edge = parent_factors(encoded, z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])
-    paths = word_paths(kglm, encoded, annotated.node[0, 0])
+    every, which = annotated.node[0, 0].unique(return_inverse=True)
+    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
+    paths = words.log_paths(
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        kglm._entity_vectors(every),
+        words.encode_aliases(aliases),
+        aliases.flatten(1),
+        position,
+        which,
+    )
     for path, which in zip(paths, ("word_gen", "word_copy"), strict=True):
         assert_same(path, golden[which])
     assert_same(kglm.log_words(encoded, annotated)[0, 0], golden["word"])

@@ -23,7 +23,6 @@ from tests.memory import measured, on_linux
 from tests.tiny_models import COPIED, KNOWN
 from tests.watching import watch
 
-CUTOFF = 2
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
@@ -54,7 +53,8 @@ def test_scores_follow_the_weights(kglm):
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
     texts = tiny_models.batch([[4, 5, 4], [5, 5, 1]])
-    walks = every_walk(model.knowledge, 3, CUTOFF, model.config.special_entities)
+    known, config = model.knowledge, model.config
+    walks = every_walk(known, 3, config.cutoff, config.special_entities)
     walks = Walks(*(z.expand(2, -1, -1) for z in walks))
 
     def log_p(of):
@@ -132,14 +132,6 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     assert torch.equal(beam.score, everything.score)
 
 
-def in_small_groups(monkeypatch, size: int) -> None:
-    """Let everything that is computed in groups be computed in groups this large."""
-    for module in (scores, steps):
-        monkeypatch.setattr(module, "AT_ONCE", size)
-    monkeypatch.setattr(modeling, "TABLE", 40 * size)
-    monkeypatch.setattr(network, "NUMBERS", size)
-
-
 # -- the distribution of new entities -------------------------------------------------
 
 
@@ -190,7 +182,10 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
         tiny_models.randomised(kglm, 0, 1.0)
     case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
     wanted = numbers_of(case, which)
-    in_small_groups(monkeypatch, size)
+    for module in (scores, steps):
+        monkeypatch.setattr(module, "AT_ONCE", size)
+    monkeypatch.setattr(modeling, "TABLE", 40 * size)
+    monkeypatch.setattr(network, "NUMBERS", size)
     for name, tensor in numbers_of(case, which).items():
         torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
 

@@ -49,11 +49,6 @@ def graph() -> KnowledgeGraph:
     )
 
 
-def dense(twist: Twist, num_positions: int) -> torch.Tensor:
-    position = torch.arange(num_positions)[:, None]
-    return twist.at(position, torch.arange(twist.num_nodes).expand(num_positions, -1))
-
-
 def test_names_speak_for_their_nodes(graph):
     matching = AliasMatching().double()
     matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
@@ -69,7 +64,8 @@ def test_names_speak_for_their_nodes(graph):
     expected[1, 1, ADA] = 111.0
     expected[1, 1, BO] = 1.0  # the 9 is beyond the end
     expected[1, 2, CY] = 11.0
-    assert torch.equal(dense(twist, 8).view(2, 4, 4), expected)
+    found = twist.at(torch.arange(8)[:, None], torch.arange(4).expand(8, -1))
+    assert torch.equal(found.view(2, 4, 4), expected)
     row, node, value = twist.entries(torch.tensor([3, 0, 2]))
     assert row.tolist() == [0, 0, 1, 1]
     assert node.tolist() == [ADA, BO, ADA, BO]
