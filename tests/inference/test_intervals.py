@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import (
-    CorpusRate,
-    certified_log_likelihood,
-    log_evidence,
-)
+from lm_latent_eval.estimators import CorpusRate, certified_log_likelihood, log_evidence
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.latent import Beam, Draws

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lm_latent_eval.estimators import (
-    Bound,
-    Estimate,
-    MissedSupportError,
-    log_evidence,
-)
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError, log_evidence
 from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
-from lm_latent_eval.models.recurrent_lm import (
-    RNNConfig,
-    RNNLanguageModel,
-    class_starts,
-)
+from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel, class_starts
 from lm_latent_eval.text.words import END, PADDING, START
 from tests import tiny_models
 from tests.tiny_models import randomised

@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import (
-    ImportanceSampling,
-    Mixed,
-    cuts,
-    mixed,
-)
+from lm_latent_eval.inference import ImportanceSampling, Mixed, cuts, mixed
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import choices, crf, left_to_right
