@@ -153,6 +153,14 @@ def encoded(kglm, *texts):
     return kglm.proposal("adapted").encode(batch_of(*texts))
 
 
+def candidates(graph, *texts):
+    """Names of the states of each text but the first, which is nobody."""
+    states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
+    assert not states.node[:, 0].any()
+    every = zip(states.node, states.used, strict=True)
+    return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
+
+
 def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
     graph = KnowledgeGraph.build(
         [],
@@ -160,16 +168,10 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
         max_aliases=1,
         max_alias_words=3,
     )
-    batch = TokenBatch.collate([[5, 7, 8, 7, 9], [8, 5, 9]], first=2)
-    a, b, c, d = (graph.node_names.index(name) for name in "ABCD")
-    states = Candidates.of(batch, graph)
-    found = [
-        nodes[used].tolist()
-        for nodes, used in zip(states.node, states.used, strict=True)
-    ]
-    assert found == [[0, *sorted([b, d]), c, a], [0, c, *sorted([a, b, d])]]
+    texts = [5, 7, 8, 7, 9], [8, 5, 9]
+    assert candidates(graph, *texts) == [[*"BDCA"], [*"CABD"]]
     monkeypatch.setattr(twisting, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
-    assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
+    assert candidates(graph, *texts) == [["B"], ["C"]]
 
 
 def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
@@ -182,17 +184,12 @@ def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
         max_aliases=1,
         max_alias_words=1,
     )
-
-    def found(texts):
-        states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
-        every = zip(states.node, states.used, strict=True)
-        return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
-
-    assert found([[7, 8], [9, 8], [5]]) == [[*"ABWXVY"], [*"BCWXY"], []]
+    found = candidates(graph, [7, 8], [9, 8], [5])
+    assert found == [[*"ABWXVY"], [*"BCWXY"], []]
     monkeypatch.setattr(twisting, "LINKED", 1)
-    assert found([[9, 7], [9, 8]]) == [[*"ACV"], [*"BCW"]]
+    assert candidates(graph, [9, 7], [9, 8]) == [[*"ACV"], [*"BCW"]]
     monkeypatch.setattr(twisting, "HUB", 4)  # B has five edges, one to itself
-    assert found([[9, 8]]) == [[*"BC"]]
+    assert candidates(graph, [9, 8]) == [[*"BC"]]
 
 
 def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
