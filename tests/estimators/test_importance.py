@@ -180,9 +180,7 @@ def test_the_error_of_a_ratio_counts_what_its_parts_share():
 # -- pilots: why K is not chosen by looking at the estimate; every log p(x) is 0 ----
 
 
-MAXIMUM = 100
-
-PILOT = 10
+MAXIMUM, PILOT = 100, 10
 
 
 def now_and_then_dead(*shape, seed):
