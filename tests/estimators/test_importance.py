@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arviz_stats.base.array import array_stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
@@ -47,7 +47,6 @@ def log_weights(min_size=1, zeros=True):
     )
 
 
-@settings(deadline=None)
 @given(log_w=log_weights(), shift=st.floats(-1e4, 1e4))
 def test_shift_moves_the_evidence_alone(log_w, shift):
     moved = log_w + shift
@@ -61,7 +60,6 @@ def test_shift_moves_the_evidence_alone(log_w, shift):
         )
 
 
-@settings(deadline=None)
 @given(log_w=log_weights(min_size=2))
 def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
     expected = 1 / effective_sample_size(log_w) - 1 / len(log_w)
@@ -71,7 +69,6 @@ def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
     assert 1 <= effective_sample_size(log_w).item() <= len(log_w)
 
 
-@settings(deadline=None)
 @given(log_w=log_weights())
 def test_curve_is_nested_and_ends_at_the_estimate(log_w):
     sizes = range(1, len(log_w) + 1)
@@ -235,7 +232,6 @@ def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
     assert violations(pilot) <= 0.05
 
 
-@settings(deadline=None)
 @given(
     row=st.lists(st.floats(-5, 5), min_size=2, max_size=40).filter(
         lambda row: max(row) - min(row) > 0.1

@@ -222,7 +222,6 @@ def test_a_search_that_holds_little_is_given_up(monkeypatch):
     weights_are_of(exact, estimator.unbiased(log_w).logsumexp(-1) - math.log(3))
 
 
-@torch.no_grad()
 def test_what_was_read_of_some_stacks_is_not_taken_for_others():
     """Encoded again after other histories, which stand on stacks not listed before."""
     case = TINY_MODELS["rnng"].case()
