@@ -159,9 +159,8 @@ def test_where_nothing_is_possible_there_is_no_estimate(places):
 
 
 def test_the_estimate_by_hand():
-    unknown = torch.full((2,), torch.nan, dtype=torch.float64)
-    log_w = torch.tensor([0.3, 0.0, 0.1, 0.2]).log().double()
-    log_w = torch.cat([log_w, unknown])
+    unknown = math.nan, math.nan
+    log_w = torch.tensor([0.3, 0.0, 0.1, 0.2, *unknown]).double().log()
     estimate = Mixed(4).estimate(log_w, num_tokens=2)
     assert math.exp(estimate.log_evidence) == pytest.approx(0.45)
     expected = Estimate.from_log_weights(
@@ -175,8 +174,7 @@ def test_the_estimate_by_hand():
     assert estimate.draws_stderr == pytest.approx(wide)
     assert wide > 0.5 > expected.draws_stderr
 
-    prefix = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().double()
-    prefix = torch.cat([prefix, unknown])
+    prefix = torch.tensor([0.5, 0.0, 0.25, 0.25, *unknown]).double().log()
     difference = Mixed(4).difference(log_w, prefix, 2)
     assert math.exp(difference.log_evidence) == pytest.approx(0.45 / 0.75)
     assert (difference.bound, len(difference.log_weights)) == (Bound.NONE, 0)
