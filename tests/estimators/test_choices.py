@@ -22,13 +22,10 @@ from lm_latent_eval.estimators.choices import (
     tied,
     votes,
 )
+from tests.means import normal, uniform
 
-SEEDED = torch.Generator().manual_seed(0)
-
-LOG_W = torch.rand(3, 40, generator=SEEDED, dtype=torch.float64).log()
-
+LOG_W = uniform(3, 40, seed=0).log()
 NONE = torch.zeros(40, dtype=torch.float64)
-
 RIGHT = torch.tensor([0.0, 1.0, 0.0])
 
 
@@ -84,12 +81,11 @@ def test_the_gap_is_jensen_s():
 
 def test_a_margin_is_sure_where_draws_agree():
     """Errors of two answers are not independent: what draws share cancels."""
-    shared = torch.randn(50, generator=SEEDED, dtype=torch.float64)
+    shared = normal(50, seed=1)
     margin = Margin.of(torch.stack([shared, shared - 0.1]))
     assert margin.difference == pytest.approx(0.1) and margin.stderr < 1e-12
     assert margin.is_sure
-    apart = torch.randn(2, 50, generator=SEEDED, dtype=torch.float64)
-    assert not Margin.of(apart).is_sure
+    assert not Margin.of(normal(2, 50, seed=2)).is_sure
 
 
 def test_what_is_called_decided_seldom_flips():
@@ -97,12 +93,10 @@ def test_what_is_called_decided_seldom_flips():
 
     What replicates of both have in common is no doubt, however much it is.
     """
-    generator, trials, replicates = torch.Generator().manual_seed(0), 4000, 8
-    decided = 0
-    for _ in range(trials):
-        common = 5 * torch.randn(replicates, generator=generator)
-        own = torch.randn(2, replicates, generator=generator)
-        decided += not is_undecided((common + own).tolist())
+    trials, replicates = 4000, 8
+    common = normal(trials, 1, replicates, seed=0, sd=5)
+    own = normal(trials, 2, replicates, seed=1)
+    decided = sum(not is_undecided(each) for each in (common + own).tolist())
     error = math.sqrt(0.05 * 0.95 / trials)
     assert abs(decided / trials - 0.05) < 5 * error
 

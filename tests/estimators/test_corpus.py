@@ -34,24 +34,21 @@ LOG_JOINT = torch.tensor(  # two inputs, three latents each
 def test_levels_on_a_thousand_inputs():
     """The simulation that shows what multiplying a corpus's weights costs."""
     num_inputs, num_samples, replicates = 1000, 100, 24
-    instance, corpus, elbo, corpus_ess = [], [], [], []
+    found = []
     for seed in range(replicates):
         log_w = log_normal(num_inputs, num_samples, seed=seed)  # log p(x) = 0
-        instance.append(log_evidence(log_w).mean().item())
-        corpus.append(corpus_log_evidence(log_w).item() / num_inputs)
-        elbo.append(log_w.mean().item())
-        corpus_ess.append(corpus_effective_sample_size(log_w).item())
+        corpus = corpus_log_evidence(log_w) / num_inputs
+        size = corpus_effective_sample_size(log_w)
+        found.append([log_evidence(log_w).mean(), corpus, log_w.mean(), size])
 
-    for found, published in ((instance, -0.006), (corpus, -0.438), (elbo, -0.499)):
-        found = torch.tensor(found, dtype=torch.float64)
-        spread = found.std().item()  # the published numbers are one replicate each
+    instance, corpus, elbo, size = torch.tensor(found, dtype=torch.float64).T
+    for level, published in ((instance, -0.006), (corpus, -0.438), (elbo, -0.499)):
+        spread = level.std()  # the published numbers are one replicate each
         assert spread < 0.03, "premise: precise enough to tell the levels apart"
-        assert abs(found.mean().item() - published) < 4 * spread
-    assert max(corpus) < min(instance) - 0.3
-    assert sum(corpus_ess) / replicates < 3
-
-    mean, spread = torch.tensor(elbo).mean(), torch.tensor(elbo).std()
-    assert abs(mean + 0.5) < 5 * spread / math.sqrt(replicates)
+        assert abs(level.mean() - published) < 4 * spread
+    assert corpus.max() < instance.min() - 0.3
+    assert size.mean() < 3
+    assert abs(elbo.mean() + 0.5) < 5 * elbo.std() / math.sqrt(replicates)
 
 
 def test_corpus_level_is_unbiased_by_enumeration():
@@ -121,58 +118,57 @@ def test_a_perplexity_that_no_float_holds():
 # -- rates and their errors ---------------------------------------------------------
 
 
-def drawn(log_p, error, checked=True):
-    """Estimates as draws give them, by their log-evidences and errors."""
+def drawn(log_p, error, **more):
+    """Return the estimate of a text as draws give it, by its log-evidence and error."""
     exact = Estimate.exact(log_p, num_tokens=1)
-    replaced = {"stderr": error if checked else None, "draws_stderr": error}
-    return Estimate(**{**vars(exact), **replaced})
+    return replace(exact, **{"stderr": error, "draws_stderr": error, **more})
 
 
-def test_each_error_by_hand():
-    texts = [drawn(-8.0, 0.3), drawn(-2.0, 0.4)]
+APART = [drawn(-8.0, 0.3), drawn(-2.0, 0.4)]
+MISSING = drawn(-5.0, 0.3, stderr=math.hypot(0.3, 0.4))
+AVERAGE = drawn(-9.0, 2.0, bound=Bound.ESTIMATED_LOWER)
+LOGARITHM = replace(AVERAGE, bound=Bound.STOCHASTIC_LOWER)
+BIAS = 3 * 0.1**2 / 2
 
-    rate = CorpusRate.nats(texts, torch.tensor([2, 8]))
 
-    assert rate.value == 1
-    # errors add in squares, biases (half of their squares) as they are
-    assert rate.monte_carlo_stderr == pytest.approx(math.hypot(0.5, 0.125) / 10)
-    assert rate.draws_stderr == pytest.approx(rate.monte_carlo_stderr)
-    bits, ppl = (
-        f(texts, torch.tensor([2, 8])) for f in (CorpusRate.bits, CorpusRate.perplexity)
+@pytest.mark.parametrize(
+    ("texts", "units", "streams", "total", "of_draws"),
+    [
+        # Errors add in squares, biases (half of their squares) as they are.
+        (APART, [2, 8], None, math.hypot(0.5, 0.125), None),
+        # What draws miss has one direction: too low by the same in every text.
+        (
+            *([MISSING] * 100, [1] * 100, None),
+            *(math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)), math.hypot(3, 4.5)),
+        ),
+        # Texts that share their draws err together.
+        ([drawn(-5.0, 0.1)] * 3, [1] * 3, None, math.hypot(0.1 * 3**0.5, BIAS), None),
+        ([drawn(-5.0, 0.1)] * 3, [1] * 3, "aab", math.hypot(0.2, 0.1, BIAS), None),
+        # An average of log-weights has no bias of a logarithm.
+        ([AVERAGE] * 4, [3] * 4, None, 2 * math.sqrt(4), None),
+        ([LOGARITHM] * 4, [3] * 4, None, math.hypot(4, 8), None),
+    ],
+)
+def test_monte_carlo_errors_by_hand(texts, units, streams, total, of_draws):
+    rate = CorpusRate.nats(texts, torch.tensor(units), streams)
+    assert rate.monte_carlo_stderr == pytest.approx(total / sum(units))
+    assert rate.draws_stderr == pytest.approx((of_draws or total) / sum(units))
+    if texts[0] == texts[-1]:
+        assert rate.stderr == pytest.approx(rate.monte_carlo_stderr), "none differs"
+
+
+def test_errors_of_texts_that_differ_by_hand():
+    units = torch.tensor([2, 8])
+    nats, bits, ppl = (
+        rate(APART, units)
+        for rate in (CorpusRate.nats, CorpusRate.bits, CorpusRate.perplexity)
     )
-    assert ppl.value == pytest.approx(2**bits.value)
-    assert ppl.stderr == pytest.approx(ppl.value * bits.stderr * math.log(2))
-    unknown = [*texts, drawn(-2.0, 0.4, checked=False)]
-    rate = CorpusRate.nats(unknown, torch.tensor([2, 8, 3]))
-    assert rate.monte_carlo_stderr is None and rate.stderr is None
-    rate = CorpusRate.nats(texts, torch.tensor([2, 8]))
+    assert nats.value == 1
     # residuals 8 - 2 and 2 - 8, N / (N - 1) = 2; biases are in no spread
     expected = math.hypot(math.sqrt(2 * (36 + 36)), 0.125) / 10
-    assert rate.stderr == pytest.approx(expected)
-
-
-def test_what_draws_miss_adds_up_over_texts():
-    """It has one direction: too low by the same in every text."""
-    part = drawn(-5.0, 0.3)
-    missing = Estimate(**{**vars(part), "stderr": math.hypot(0.3, 0.4)})
-
-    rate = CorpusRate.nats([missing] * 100, torch.tensor([1] * 100))
-
-    together = math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)) / 100
-    assert rate.monte_carlo_stderr == pytest.approx(together)
-    assert rate.stderr == pytest.approx(together), "it is in what differs"
-    assert rate.draws_stderr == pytest.approx(math.hypot(3, 4.5) / 100)
-
-
-def test_texts_that_share_their_draws_err_together():
-    texts, units = [drawn(-5.0, 0.1)] * 3, torch.tensor([1, 1, 1])
-
-    apart = CorpusRate.nats(texts, units)
-    shared = CorpusRate.nats(texts, units, ["a", "a", "b"])
-
-    bias = 3 * 0.1**2 / 2
-    assert apart.draws_stderr == pytest.approx(math.hypot(0.1 * 3**0.5, bias) / 3)
-    assert shared.draws_stderr == pytest.approx(math.hypot(0.2, 0.1, bias) / 3)
+    assert nats.stderr == pytest.approx(expected)
+    assert ppl.value == pytest.approx(2**bits.value)
+    assert ppl.stderr == pytest.approx(ppl.value * bits.stderr * math.log(2))
 
 
 def test_corners_of_errors():
@@ -180,8 +176,10 @@ def test_corners_of_errors():
     assert one.stderr is None and one.monte_carlo_stderr > 0, "over texts"
     most = CorpusRate.perplexity([drawn(-9e5, 0.0)] * 2, torch.tensor([1, 1]))
     assert (most.value, most.stderr) == (math.inf, 0.0)
-    unknown = [drawn(-1.0, math.inf, checked=False)] * 2
-    assert CorpusRate.bits(unknown, torch.tensor([3, 3])).draws_stderr == math.inf
+    unknown = [*APART, drawn(-1.0, math.inf, stderr=None)]
+    rate = CorpusRate.bits(unknown, torch.tensor([3, 3, 3]))
+    assert rate.monte_carlo_stderr is None and rate.stderr is None
+    assert rate.draws_stderr == math.inf
 
 
 @pytest.mark.parametrize(("num_texts", "trials"), [(1, 2000), (200, 200)])
@@ -189,13 +187,8 @@ def test_intervals_of_a_corpus_cover_the_truth(num_texts, trials):
     """Weights of effective size near 40 of 100: errors of 200 texts lose to the bias
     of their logarithms unless that is counted."""
     num_samples, sigma = 100, 0.95
-    generator = torch.Generator().manual_seed(num_texts)
     covered = without_bias = 0
-    for _ in range(trials):
-        z = torch.randn(
-            num_texts, num_samples, generator=generator, dtype=torch.float64
-        )
-        log_w = sigma * z - sigma**2 / 2  # of mean 1: log p(x) is 0
+    for log_w in log_normal(trials, num_texts, num_samples, seed=num_texts, sd=sigma):
         errors, found = stderr(log_w).tolist(), log_evidence(log_w).tolist()
         texts = [drawn(n, e) for n, e in zip(found, errors, strict=True)]
         rate = CorpusRate.nats(texts, torch.ones(num_texts, dtype=torch.long))
@@ -207,17 +200,3 @@ def test_intervals_of_a_corpus_cover_the_truth(num_texts, trials):
     assert covered / trials >= 0.93 - noise
     if num_texts == 200:
         assert without_bias / trials < 0.9, "premise: the bias matters"
-
-
-def test_an_average_of_log_weights_has_no_bias_of_a_logarithm():
-    """Its errors only add in squares; those of logarithms have half a variance more."""
-
-    def estimates(bound):
-        known = Estimate.exact(-9.0, num_tokens=3)
-        return [replace(known, bound=bound, draws_stderr=2.0, stderr=2.0)] * 4
-
-    units = torch.tensor([3] * 4)
-    bound = CorpusRate.nats(estimates(Bound.ESTIMATED_LOWER), units)
-    assert bound.monte_carlo_stderr == pytest.approx(2 * math.sqrt(4) / 12)
-    drawn = CorpusRate.nats(estimates(Bound.STOCHASTIC_LOWER), units)
-    assert drawn.monte_carlo_stderr == pytest.approx(math.hypot(4, 8) / 12)

@@ -16,16 +16,13 @@ from lm_latent_eval.estimators import (
     pareto_k,
     stderr,
 )
+from tests.means import normal
 
-
-def draws(seed=0, num_samples=100):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(num_samples, generator=generator) - 50
+DRAWS = normal(100, seed=0) - 50
 
 
 def test_from_log_weights_is_the_formulas():
-    log_w = draws()
-
+    log_w = DRAWS
     estimate = Estimate.from_log_weights(log_w, num_tokens=12)
 
     expected = Estimate(
@@ -38,7 +35,7 @@ def test_from_log_weights_is_the_formulas():
         num_tokens=12,
         bound=Bound.STOCHASTIC_LOWER,
         estimator="is",
-        log_weights=tuple(log_w.double().tolist()),
+        log_weights=tuple(log_w.tolist()),
     )
     assert estimate == expected and hash(estimate) == hash(expected)
     assert Estimate.from_log_weights(log_w.flip(0), num_tokens=12) != estimate
@@ -102,7 +99,7 @@ def test_a_product_is_as_strong_as_its_weakest_part():
 )
 def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, known):
     """Draws that see 1 - u of p(x) leave the estimate too low by as much."""
-    estimate = Estimate.from_log_weights(draws(), num_tokens=12)
+    estimate = Estimate.from_log_weights(DRAWS, num_tokens=12)
     checked = estimate.checked(unseen, found, same=same)
     assert (checked.unseen, checked.draws_stderr) == (unseen, estimate.draws_stderr)
     if known:

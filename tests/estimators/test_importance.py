@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arviz_stats.base.array import array_stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
@@ -32,13 +32,9 @@ from tests.means import log_normal, mean_is, normal, uniform
 POINTWISE = [log_evidence, log_mass, relative_variance, stderr]
 POINTWISE += [effective_sample_size, pareto_k]
 
-
 # A lopsided model of five latents, one of which it excludes, and its proposal.
 LOG_JOINT = torch.tensor([0.02, 0.003, 0.11, 0.0, 0.007], dtype=torch.float64).log()
-
-
 LOG_Q = torch.tensor([0.25, 0.05, 0.4, 0.1, 0.2], dtype=torch.float64).log()
-
 EXACT = LOG_JOINT.logsumexp(0)
 
 
@@ -51,7 +47,6 @@ def log_weights(min_size=1, zeros=True):
     )
 
 
-@settings(deadline=None)
 @given(log_w=log_weights(), shift=st.floats(-1e4, 1e4))
 def test_shift_moves_the_evidence_alone(log_w, shift):
     moved = log_w + shift
@@ -65,7 +60,6 @@ def test_shift_moves_the_evidence_alone(log_w, shift):
         )
 
 
-@settings(deadline=None)
 @given(log_w=log_weights(min_size=2))
 def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
     expected = 1 / effective_sample_size(log_w) - 1 / len(log_w)
@@ -75,7 +69,6 @@ def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
     assert 1 <= effective_sample_size(log_w).item() <= len(log_w)
 
 
-@settings(deadline=None)
 @given(log_w=log_weights())
 def test_curve_is_nested_and_ends_at_the_estimate(log_w):
     sizes = range(1, len(log_w) + 1)
@@ -147,6 +140,8 @@ def test_zero_weights_and_single_draws():
         (pareto_k, math.inf, math.inf),
     ):
         assert (function(one), function(none)) == (of_one, of_none)
+    assert log_ratio_stderr(one, one) == math.inf
+    assert log_ratio_stderr(none, torch.zeros(30)) == math.inf
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
@@ -169,10 +164,8 @@ def test_intervals_of_wide_weights_hold(sd):
 
 def test_the_error_of_a_ratio_counts_what_its_parts_share():
     """Against the spread over replicates, where the delta method is accurate."""
-    generator = torch.Generator().manual_seed(0)
-    prefix = 0.3 * torch.randn(4000, 200, generator=generator, dtype=torch.float64)
-    step = 0.2 * torch.randn(4000, 200, generator=generator, dtype=torch.float64)
-    log_w = prefix + step - 1.0
+    prefix = normal(4000, 200, seed=0, sd=0.3)
+    log_w = prefix + normal(4000, 200, seed=1, sd=0.2) - 1.0
     ratio = log_evidence(log_w) - log_evidence(prefix)
     spread = ratio.std().item()
     claimed = log_ratio_stderr(log_w, prefix).mean().item()
@@ -181,18 +174,10 @@ def test_the_error_of_a_ratio_counts_what_its_parts_share():
     assert apart > 1.5 * spread, "premise: ignoring the covariance would be wrong"
 
 
-def test_the_error_of_a_ratio_is_unknown_where_it_is():
-    one, zero = torch.tensor([0.0]), torch.tensor([-math.inf, -math.inf])
-    assert log_ratio_stderr(one, one) == math.inf
-    assert log_ratio_stderr(zero, torch.zeros(2)) == math.inf
-
-
 # -- pilots: why K is not chosen by looking at the estimate; every log p(x) is 0 ----
 
 
-MAXIMUM = 100
-
-PILOT = 10
+MAXIMUM, PILOT = 100, 10
 
 
 def now_and_then_dead(*shape, seed):
@@ -247,7 +232,6 @@ def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
     assert violations(pilot) <= 0.05
 
 
-@settings(deadline=None)
 @given(
     row=st.lists(st.floats(-5, 5), min_size=2, max_size=40).filter(
         lambda row: max(row) - min(row) > 0.1

@@ -11,15 +11,8 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.estimators import (
-    Choice,
-    discoveries,
-    probability_interval,
-)
-from lm_latent_eval.estimators.intervals import (
-    log_capital,
-    running_log_capital,
-)
+from lm_latent_eval.estimators import Choice, discoveries, probability_interval
+from lm_latent_eval.estimators.intervals import log_capital, running_log_capital
 from tests.means import uniform
 
 TRIALS, DRAWS = 2000, 128

@@ -20,11 +20,7 @@ from lm_latent_eval.estimators.paired import (
     holm_levels,
     wilson,
 )
-from lm_latent_eval.estimators.power import (
-    needed,
-    needed_questions,
-    power_of_mcnemar,
-)
+from lm_latent_eval.estimators.power import needed, needed_questions, power_of_mcnemar
 
 
 def compared(differences, units, draws=0.0, **more):
@@ -37,30 +33,22 @@ def compared(differences, units, draws=0.0, **more):
 def test_the_errors_are_what_they_say():
     """Texts are drawn with lengths, a difference each, and Monte Carlo noise."""
     generator = torch.Generator().manual_seed(0)
-    rate, noise, count, trials = -0.02, 0.4, 150, 400
-    values, errors, draws, texts, covered = [], [], [], [], 0
+    rate, noise, count, trials, found = -0.02, 0.4, 150, 400, []
     for _ in range(trials):
         units = torch.randint(20, 200, (count,), generator=generator)
         true = rate * units + 0.05 * units * torch.randn(count, generator=generator)
-        found = compared(
-            true + noise * torch.randn(count, generator=generator),
-            units,
-            noise,
-        )
-        values.append(found.value)
-        errors.append(found.stderr)
-        draws.append(found.draws_stderr)
-        texts.append(found.texts_stderr)
-        covered += found.interval[0] <= rate <= found.interval[1]
-    spread = torch.tensor(values).std().item()
-    mean = torch.tensor(errors).mean().item()
+        seen = true + noise * torch.randn(count, generator=generator)
+        found.append(compared(seen, units, noise))
+    spread = torch.tensor([each.value for each in found]).std().item()
+    mean = sum(each.stderr for each in found) / trials
     assert mean == pytest.approx(spread, rel=0.12), "of 400: 3.5 of its own errors"
+    covered = sum(each.interval[0] <= rate <= each.interval[1] for each in found)
     assert 0.91 <= covered / trials <= 0.98
+    draws = [each.draws_stderr for each in found]
+    texts = [each.texts_stderr for each in found]
     assert max(draws) < min(texts), "premise: the parts are told apart"
-    assert all(
-        e == pytest.approx(math.hypot(d, t))
-        for e, d, t in zip(errors, draws, texts, strict=True)
-    )
+    whole = map(math.hypot, draws, texts)
+    assert [each.stderr for each in found] == pytest.approx([*whole])
 
 
 def test_accuracies_are_compared_by_the_questions_that_differ():
@@ -155,9 +143,7 @@ def test_false_verdicts_with_clusters_of_ten(equal):
     trials = 600
     false, unaware = (
         verdicts.decided(
-            trials,
-            150,
-            lambda g, a=aware: verdicts.of_clusters(g, 150, equal, aware=a),
+            trials, 150, lambda g, a=aware: verdicts.of_clusters(g, 150, equal, aware=a)
         )
         for aware in (True, False)
     )
@@ -211,6 +197,11 @@ def test_mcnemar_by_enumeration():
     assert found == pytest.approx(total, abs=1e-9)
 
 
+def subsets(of):
+    sizes = range(1, len(of) + 1)
+    return [some for n in sizes for some in itertools.combinations(of, n)]
+
+
 def test_holm_is_a_closed_test():
     """A null is refused where Bonferroni refuses every set of nulls that holds it."""
     dice = np.random.default_rng(0)
@@ -218,12 +209,7 @@ def test_holm_is_a_closed_test():
         p = (dice.random(4) ** 3).tolist()
         levels = holm_levels(p, 0.05)
         for place, level in enumerate(levels):
-            sets = (
-                some
-                for size in range(1, 5)
-                for some in itertools.combinations(range(4), size)
-                if place in some
-            )
+            sets = [some for some in subsets(range(4)) if place in some]
             refused = all(min(p[n] for n in some) < 0.05 / len(some) for some in sets)
             assert (level > 0) is refused
             assert (holm_adjusted(p)[place] < 0.05) is refused
@@ -234,12 +220,8 @@ def test_groups_are_the_largest_sets_that_nothing_tells_apart():
     for _ in range(50):
         pairs = [frozenset(each) for each in itertools.combinations("ABCDEF", 2)]
         apart = {pair for pair in pairs if dice.random() < 0.4}
-        alike = [
-            {*some}
-            for size in range(1, 7)
-            for some in itertools.combinations("ABCDEF", size)
-            if not any(pair <= {*some} for pair in apart)
-        ]
+        sets = [{*some} for some in subsets("ABCDEF")]
+        alike = [some for some in sets if not any(pair <= some for pair in apart)]
         largest = [some for some in alike if not any(some < other for other in alike)]
         found = groups("ABCDEF", apart)
         assert sorted(map(sorted, found)) == sorted(map(sorted, largest))

@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from lm_latent_eval.estimators import (
-    InformationRate,
-    branching_factor,
-    perplexity,
-)
+from lm_latent_eval.estimators import InformationRate, branching_factor, perplexity
 
 
 @given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))

@@ -17,11 +17,11 @@ from lm_latent_eval.estimators.standard_errors import (
 )
 from lm_latent_eval.wrappers.mdm.estimators import REPLICATES, estimated
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
+from tests.means import normal, uniform
 
 
 def test_a_batch_of_ratios_is_each_of_them():
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.rand(2, 3, 5, 4, generator=generator, dtype=torch.float64)
+    a, b = uniform(2, 3, 5, 4, seed=0)
     found = ratio_stderr(a, b)
     assert found.shape == (3, 5)
     for row, (some, others) in enumerate(zip(a, b, strict=True)):
@@ -73,9 +73,7 @@ def coverage(corpora):
 @pytest.mark.parametrize("spreads", [(1.0,), (1.0, 1.0), (1.0, 0.2, 0.05), (1.0,) * 20])
 @pytest.mark.parametrize("replicates", [5, pytest.param(8, marks=pytest.mark.nightly)])
 def test_intervals_of_few_replicates_hold(replicates, spreads):
-    generator = torch.Generator().manual_seed(0)
-    shape = (TRIALS, len(spreads), replicates)
-    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    noise = normal(TRIALS, len(spreads), replicates, seed=0)
     noise *= torch.tensor(spreads, dtype=torch.float64)[:, None]
     printed, plain = coverage([[told(text) for text in corpus] for corpus in noise])
     # Degrees that are pooled are estimates, too: on the wide side of few texts.
@@ -89,9 +87,7 @@ LENGTH = 10
 
 def answered(masked):
     """Give tokens a log p that follows from what is revealed, lopsidedly."""
-    generator = torch.Generator().manual_seed(3)
-    weight = torch.randn(LENGTH, LENGTH, generator=generator, dtype=torch.float64)
-    seen = 0.3 * (~masked).double() @ weight - 2
+    seen = (~masked).double() @ normal(LENGTH, LENGTH, seed=3, sd=0.3) - 2
     return SimpleNamespace(log_p=-torch.nn.functional.softplus(-seen) * masked)
 
 

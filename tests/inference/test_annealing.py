@@ -30,6 +30,7 @@ from lm_latent_eval.text.words import END, UNKNOWN
 from tests.means import weights_are_of
 from tests.models.lda import tiny
 from tests.test_laws import TINY_MODELS
+from tests.watching import watch
 
 TEXT = [4, 1, 4, 5]
 
@@ -82,13 +83,9 @@ def test_a_text_is_weighed_in_any_company_alike(case):
 
 @pytest.mark.parametrize("method", [AnnealedImportanceSampling(50), ChibStyle(50)])
 def test_no_sweep_uses_the_random_numbers_of_another(case, method, monkeypatch):
-    sweeps, numbers = [], SweepNumbers.__call__
-
-    def watching(self, sweep, num_tokens):
-        sweeps.append(sweep)
-        return numbers(self, sweep, num_tokens)
-
-    monkeypatch.setattr(SweepNumbers, "__call__", watching)
+    sweeps = watch(
+        monkeypatch, SweepNumbers, "__call__", lambda _, numbers, sweep, *more: sweep
+    )
     case.log_weights(method, case.proposal(), [TEXT])
     assert len(sweeps) == len(set(sweeps)) >= 2 * (50 // 10) - 1
 
@@ -150,10 +147,6 @@ CASES = [
     ("rnng", "adapted", [4, UNKNOWN, 4, 5, 4, END]),
     ("rnng", "crf", [4, UNKNOWN, 4, 5, END]),
 ]
-
-every_move = pytest.mark.parametrize(
-    ("name", "which", "text"), CASES, ids=lambda x: x if isinstance(x, str) else None
-)
 
 NUMBER = 10_000
 
@@ -224,7 +217,7 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     assert ((share - f).abs() <= 5 * error + 1 / NUMBER).all()
 
 
-@every_move
+@pytest.mark.parametrize(("name", "which", "text"), CASES, ids=str)
 def test_moves_lead_everywhere(name, which, text):
     """Many moves, all accepted, reach every latent from one."""
     case = TINY_MODELS[name].case()

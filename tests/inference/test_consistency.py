@@ -30,9 +30,11 @@ TEXT = [4, 5, 1, 4]
 BATCH = TokenBatch.collate([TEXT, TEXT[:2]], first=2)
 
 
-def check(model: Any, proposal: Any = None, *, searches: bool = True) -> None:
+def check(
+    model: Any, proposal: Any = None, batch: Any = BATCH, *, searches: bool = True
+) -> None:
     proposal = proposal or model.proposal()
-    consistency.check(model, proposal, BATCH, dtype=torch.float64, searches=searches)
+    consistency.check(model, proposal, batch, dtype=torch.float64, searches=searches)
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
@@ -40,13 +42,7 @@ def test_our_own_models_pass(name):
     case = TINY_MODELS[name].case()
     for name in case.proposals:
         proposal = case.proposal(name)
-        consistency.check(
-            case.model,
-            proposal,
-            case.batch(case.readable(proposal)[3:5]),
-            dtype=torch.float64,
-            searches=True,
-        )
+        check(case.model, proposal, case.batch(case.readable(proposal)[3:5]))
 
 
 class OneColumn(TinyHMM):

@@ -9,16 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import (
-    CorpusRate,
-    certified_log_likelihood,
-    log_evidence,
-)
+from lm_latent_eval.estimators import CorpusRate, certified_log_likelihood, log_evidence
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
+from tests.means import normal
 from tests.test_laws import opened
 
 TRIALS = 2000
@@ -67,10 +64,8 @@ class Table:
 
 def lopsided(latents=400, agreement=0.7, seed=0):
     """A posterior with a long tail, and a proposal that is off by e^(+-1) or so."""
-    generator = torch.Generator().manual_seed(seed)
     p = (1 + torch.arange(latents, dtype=torch.float64)) ** -1.3
-    off = torch.randn(latents, generator=generator, dtype=torch.float64)
-    q = p**agreement * off.exp()
+    q = p**agreement * normal(latents, seed=seed).exp()
     return p / p.sum() * 1e-3, q / q.sum()
 
 
@@ -158,10 +153,8 @@ def test_first_proposals_of_models_search_by_p(name):
         batch = case.batch([[*text[:-1], *text]])
         p, q = model.encode(batch), proposal.encode(batch)
         beam = proposal.beam(q, 50)
-        log_p, log_q = (
-            model.log_joint(p, beam.latents),
-            proposal.log_prob(q, beam.latents),
-        )
+        log_p = model.log_joint(p, beam.latents)
+        log_q = proposal.log_prob(q, beam.latents)
         some = (beam.score > -torch.inf) & (log_p > -torch.inf)
         if some.sum() > len(most):
             most, of_q = (beam.score - log_p)[some], (beam.score - log_q)[some]

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lm_latent_eval.estimators import (
-    Bound,
-    Estimate,
-    MissedSupportError,
-    log_evidence,
-)
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError, log_evidence
 from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,
@@ -27,6 +22,7 @@ from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests.means import weights_are_of
 from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
+from tests.watching import watch
 
 EVERYTHING = 6000
 """More than twice the latents of any case text."""
@@ -90,11 +86,10 @@ def test_mixed_goes_on_where_it_stopped(name, which):
     batch, names = case.batch(texts), keys(len(texts))
     for number in (40, EVERYTHING):
         method = Mixed(number)
-        begin = Particles.begin(len(texts), "cpu")
-        starts = [0] * len(texts)
-        read = method.extend(model, proposal, batch.piece(0, 2), names, starts, begin)
-        starts = [2] * len(texts)
-        read = method.extend(model, proposal, batch.piece(2, 3), names, starts, read)
+        read = Particles.begin(len(texts), "cpu")
+        for start, end in ((0, 2), (2, 3)):
+            piece, starts = batch.piece(start, end), [start] * len(texts)
+            read = method.extend(model, proposal, piece, names, starts, read)
         at_once = method.log_weights(model, proposal, batch, names)
         drawn = slice(method.sampling.num_samples)
         same = read.drawn.log_w.sort().values
@@ -113,30 +108,23 @@ def test_mixed_predicts_as_all_latents_do(name):
     """Found, drawn or both: the prediction is that of the estimated joint."""
     case, model, proposal = opened(name)
     stepwise = getattr(proposal, "left_to_right", proposal)
-    context, last = [4, 5], torch.tensor([5])
-    begin = Particles.begin(1, "cpu")
-    batch = case.batch([context])
+    begin, batch = Particles.begin(1, "cpu"), case.batch([[4, 5]])
 
     def read(number: int) -> Population:
         return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)
 
-    every = read(EVERYTHING)
-    exact = every.found.ahead(model, last).next_token(model, [0], [0])
-    found = every.ahead(model, last).next_token(model, [0], [0])
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)
+    def prediction(particles: Population | Particles) -> torch.Tensor:
+        return particles.ahead(model, torch.tensor([5])).next_token(model, [0], [0])
 
-    some = read(6)
-    predicted = some.ahead(model, last).next_token(model, [0], [0])
+    every, some = read(EVERYTHING), read(6)
+    exact, predicted = prediction(every.found), prediction(some)
+    torch.testing.assert_close(prediction(every), exact, rtol=0, atol=1e-6)
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
     found = 3 + some.found.log_w.shape[1]
     outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:found]
     parts = [
-        replace(particles, log_w=weights)
-        .ahead(model, last)
-        .next_token(model, [0], [0])
-        .exp()
-        * weights.logsumexp(-1).exp()
+        (prediction(replace(particles, log_w=weights)) + weights.logsumexp(-1)).exp()
         for particles, weights in ((some.drawn, outside), (some.found, log_p))
         if (weights > -torch.inf).any()
     ]
@@ -144,24 +132,12 @@ def test_mixed_predicts_as_all_latents_do(name):
     torch.testing.assert_close(predicted.exp(), joint, rtol=0, atol=1e-6)
 
 
-def population(found: list[int], drawn: list[int], used: int) -> Population:
-    """Latents by number, each of weight one; ``used`` places of the beam hold some."""
-
-    def particles(path: list[int]) -> Particles:
-        zeros = torch.zeros(1, len(path), dtype=torch.float64)
-        return Particles(None, None, zeros, zeros, torch.tensor([path]))
-
-    beam = particles(found)
-    empty = torch.arange(len(found)) >= used
-    beam = replace(beam, log_q=beam.log_q.masked_fill(empty, -torch.inf))
-    return Population(beam, particles(drawn))
-
-
 def test_a_latent_of_no_probability_is_no_empty_place():
     """The beam is full, so it may not hold everything: nothing is called exact."""
-    full = population([7, 3], [7, 3], used=2)
-    impossible = replace(full.found, log_w=torch.tensor([[0.0, -torch.inf]]).double())
-    log_w = replace(full, found=impossible).log_w[0]
+    zeros = torch.zeros(1, 2, dtype=torch.float64)
+    drawn = Particles(None, None, zeros, zeros, torch.tensor([[7, 3]]))
+    impossible = replace(drawn, log_w=torch.tensor([[0.0, -torch.inf]]).double())
+    log_w = Population(impossible, drawn).log_w[0]
     assert log_w[3].item() == LEAST
     estimate = Mixed(4).estimate(log_w, 1)
     assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)
@@ -183,9 +159,8 @@ def test_where_nothing_is_possible_there_is_no_estimate(places):
 
 
 def test_the_estimate_by_hand():
-    unknown = torch.full((2,), torch.nan, dtype=torch.float64)
-    log_w = torch.tensor([0.3, 0.0, 0.1, 0.2]).log().double()
-    log_w = torch.cat([log_w, unknown])
+    unknown = math.nan, math.nan
+    log_w = torch.tensor([0.3, 0.0, 0.1, 0.2, *unknown]).double().log()
     estimate = Mixed(4).estimate(log_w, num_tokens=2)
     assert math.exp(estimate.log_evidence) == pytest.approx(0.45)
     expected = Estimate.from_log_weights(
@@ -199,8 +174,7 @@ def test_the_estimate_by_hand():
     assert estimate.draws_stderr == pytest.approx(wide)
     assert wide > 0.5 > expected.draws_stderr
 
-    prefix = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().double()
-    prefix = torch.cat([prefix, unknown])
+    prefix = torch.tensor([0.5, 0.0, 0.25, 0.25, *unknown]).double().log()
     difference = Mixed(4).difference(log_w, prefix, 2)
     assert math.exp(difference.log_evidence) == pytest.approx(0.45 / 0.75)
     assert (difference.bound, len(difference.log_weights)) == (Bound.NONE, 0)
@@ -234,15 +208,11 @@ def test_a_difference_of_bounds_is_no_bound():
 def test_no_round_holds_more_latents_than_said(monkeypatch):
     """Of short texts as well, whose latents are small: each has a state."""
     case, _, proposal = opened("kglm", "peeking")
-    texts, drawn = case.readable(proposal)[:2], []
+    texts = case.readable(proposal)[:2]
     whole = case.log_weights(ImportanceSampling(21), proposal, texts)
-    sample = type(proposal).sample
-
-    def watching(self, encoded, uniforms, num_samples):
-        drawn.append(len(texts) * num_samples)
-        return sample(self, encoded, uniforms, num_samples)
-
-    monkeypatch.setattr(type(proposal), "sample", watching)
+    drawn = watch(
+        monkeypatch, type(proposal), "sample", lambda draws, *_: draws.log_q.numel()
+    )
     monkeypatch.setattr(importance, "ROWS", 8)
     parts = case.log_weights(ImportanceSampling(21), proposal, texts)
     assert max(drawn) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -49,25 +50,19 @@ def answered():
 
     contexts, options = words(CONTEXT), [words(ANSWER) for _ in range(OPTIONS)]
     proposal, streams = model.proposal("adapted"), keys(QUESTIONS)
-    batch, begin = (
-        TokenBatch.collate(contexts, first=2),
-        Particles.begin(QUESTIONS, "cpu"),
-    )
+    batch = TokenBatch.collate(contexts, first=2)
+    begin = Particles.begin(QUESTIONS, "cpu")
     before = method.extend(model, proposal, batch, streams, [0] * QUESTIONS, begin)
-    found, truth = [], []
+    found, truth, exact = [], [], partial(tiny_steps.log_p, model)
     for option in options:
         batch = TokenBatch.collate(option, first=[context[-1] for context in contexts])
         starts = [CONTEXT] * QUESTIONS
         after = method.extend(model, proposal, batch, streams, starts, before)
         rows = zip(after.log_w, before.log_w, strict=True)
         found.append([method.difference(*row, ANSWER) for row in rows])
-        truth.append(
-            [
-                tiny_steps.log_p(model, [*context, *answer])
-                - tiny_steps.log_p(model, context)
-                for context, answer in zip(contexts, option, strict=True)
-            ]
-        )
+        texts = [[*both[0], *both[1]] for both in zip(contexts, option, strict=True)]
+        log_p = zip(map(exact, texts), map(exact, contexts), strict=True)
+        truth.append([whole - context for whole, context in log_p])
     return [*zip(*found, strict=True)], [*zip(*truth, strict=True)]
 
 

@@ -9,19 +9,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lm_latent_eval.inference.ragged import (
-    in_groups,
-    invert_cdf,
-    segment_logsumexp,
-)
+from lm_latent_eval.inference.ragged import in_groups, invert_cdf, segment_logsumexp
 
 PROBABILITY = st.one_of(
     st.just(0.0), st.floats(0.01, 1.0), st.sampled_from([1e-300, 1e-30, 1e-17, 1e-8])
 )
 ROWS = st.lists(st.lists(PROBABILITY, max_size=6), min_size=1, max_size=6)
 UNIFORM = st.one_of(
-    st.floats(2.0**-53, 1 - 2.0**-53),
-    st.sampled_from([2.0**-53, 0.5, 1 - 2.0**-53]),
+    st.floats(2.0**-53, 1 - 2.0**-53), st.sampled_from([2.0**-53, 0.5, 1 - 2.0**-53])
 )
 
 

@@ -20,6 +20,7 @@ from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.reference import every_prefix
 from tests.tiny_checkpoint import Truth, ids
 from tests.tiny_models import batch
+from tests.watching import watch
 
 WORDS = ids("the", "fox", "saw", "the", "fox")
 CONTEXT = 3
@@ -35,16 +36,12 @@ def model():
 @pytest.fixture
 def resampled(monkeypatch):
     """Return a list: which share of the filters drew anew after each token."""
-    shares, resample = [], ParticleFilter._resample
 
-    def noting(method, before, *args):
-        after, origin = resample(method, before, *args)
-        moved = (after.log_w != before.log_w).unflatten(-1, (method.filters, -1))
-        shares.append(moved.any(-1).double().mean().item())
-        return after, origin
+    def share(result, method, before, *more):
+        moved = (result[0].log_w != before.log_w).unflatten(-1, (method.filters, -1))
+        return moved.any(-1).double().mean().item()
 
-    monkeypatch.setattr(ParticleFilter, "_resample", noting)
-    return shares
+    return watch(monkeypatch, ParticleFilter, "_resample", share)
 
 
 def filtered(model, copies, num_samples, words=WORDS):
@@ -52,6 +49,16 @@ def filtered(model, copies, num_samples, words=WORDS):
     method = ParticleFilter(num_samples)
     texts = batch([words] * copies)
     return method.log_weights(model, model.proposal("prior"), texts, keys(copies))
+
+
+def filtered_in_two(model, proposal, num_samples, copies, cut, words):
+    """Weights of copies of a text that is read up to a place, and then on."""
+    method, texts = ParticleFilter(num_samples), batch([words] * copies)
+    read = Particles.begin(copies, "cpu")
+    for start, end in ((0, cut), (cut, len(words))):
+        piece, starts = texts.piece(start, end), [start] * copies
+        read = method.extend(model, proposal, piece, keys(copies), starts, read)
+    return read.log_w
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +83,9 @@ def test_the_estimate_is_unbiased_where_it_looks_ahead(
     ahead, num_samples, cut, resampled
 ):
     """Of a text at once, and of one whose continuation is read after a context."""
-    model, proposal = ahead
-    copies = 8_000 // num_samples
-    method, texts = ParticleFilter(num_samples), batch([WORDS] * copies)
-    particles = Particles.begin(copies, "cpu")
-    for start, end in ((0, cut), (cut, len(WORDS))):
-        piece, starts = texts.piece(start, end), [start] * copies
-        particles = method.extend(
-            model, proposal, piece, keys(copies), starts, particles
-        )
+    log_w = filtered_in_two(*ahead, num_samples, 8_000 // num_samples, cut, WORDS)
     assert sum(share > 0.1 for share in resampled) > 1, "premise: again and again"
-    weights_are_of(Truth(model).log_p(WORDS), log_evidence(particles.log_w))
+    weights_are_of(Truth(ahead[0]).log_p(WORDS), log_evidence(log_w))
 
 
 def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
@@ -119,16 +118,10 @@ def test_the_estimate_of_a_grammar_is_unbiased(grammar, words, resampled):
 def test_a_context_and_its_continuation_are_one_filter(name, request, resampled):
     model = request.getfixturevalue(name)
     words = WORDS if name == "model" else [*SENTENCE, END]
-    method, prior = ParticleFilter(20), model.proposal("prior")
-    texts = batch([words] * 4)
-    whole = method.log_weights(model, prior, texts, keys(4))
+    whole = filtered(model, 4, 20, words)
     assert max(resampled[:CONTEXT]) > 0, "premise: the context draws anew"
-    particles = Particles.begin(4, "cpu")
-    for start, end in ((0, CONTEXT), (CONTEXT, len(words))):
-        particles = method.extend(
-            model, prior, texts.piece(start, end), keys(4), [start] * 4, particles
-        )
-    torch.testing.assert_close(particles.log_w, whole, rtol=1e-9, atol=0)
+    parts = filtered_in_two(model, model.proposal("prior"), 20, 4, CONTEXT, words)
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=0)
 
 
 def test_filters_are_the_weights_of_the_estimate(model):

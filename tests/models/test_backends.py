@@ -23,36 +23,24 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.fuzz import models
-from tests.models.entitynlm.space import every_chain
-from tests.models.lrlm.tiny import every_reading, worded
-from tests.models.nklm.tiny import every_copy
+from tests.models.lrlm.tiny import worded
 from tests.models.rnng import reference
-from tests.models.rnng.reference import every_prefix
+from tests.test_laws import TINY_MODELS
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 
-LISTED = {
+BACKENDS = {
     "entitynlm": (
         partial(LatentEntityNLM, estimator="beam", num_samples=5000),
         models.entitynlm,
-        lambda model, words: every_chain(len(words), model.config.max_mention_length),
     ),
-    "lrlm": (
-        LatentLRLM,
-        partial(worded, "lrlm"),
-        lambda model, words: every_reading(model, len(words)),
-    ),
+    "lrlm": (LatentLRLM, partial(worded, "lrlm")),
     "nklm": (
         partial(LatentNKLM, estimator="beam", num_samples=500),
         partial(worded, "nklm"),
-        every_copy,
     ),
-    "rnng": (
-        partial(LatentRNNG, estimator="beam", num_samples=100),
-        models.rnng,
-        lambda model, words: every_prefix(len(words), end=words[-1] == END),
-    ),
+    "rnng": (partial(LatentRNNG, estimator="beam", num_samples=100), models.rnng),
 }
-"""Name -> a backend that finds every latent, its model, and how to list them."""
+"""Name -> a backend that finds every latent, and its model."""
 
 
 def log_p(name, model, words, costs=None) -> float:
@@ -63,14 +51,14 @@ def log_p(name, model, words, costs=None) -> float:
         beyond = [w == UNKNOWN or w >= model.config.vocab_size for w in words]
         costs = [-math.log(UNKNOWN_TYPES) if is_beyond else 0.0 for is_beyond in beyond]
     batch = TokenBatch.collate([words], [costs], first=START)
-    latents = LISTED[name][2](model, words)
+    latents = TINY_MODELS[name].latents(model, words)
     return model.log_joint(model.encode(batch), latents).logsumexp(-1).item()
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_whole_texts(name, tmp_path):
     """An unknown word of a name has two ways if it is spelled, and they add up."""
-    backend, build, _ = LISTED[name]
+    backend, build = BACKENDS[name]
     model, writing = build(), tiny_checkpoint.orthography()
     plain = backend(pretrained=str(tiny_checkpoint.write(tmp_path / "plain", model)))
     for text, words in (

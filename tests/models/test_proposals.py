@@ -80,11 +80,10 @@ def found(model, batch, width: int) -> list[int]:
 def test_rounding_does_not_decide_between_ties(name, monkeypatch):
     """Of a model without weights, to which many latents are alike."""
     case = TINY_MODELS[name].case()
-    with torch.no_grad():
-        for weight in case.model.parameters():
-            weight.zero_()
-        if name == "rnng":  # an end, which only one tree may have, tells stacks apart
-            case.model.generative.bias[END] = -100.0
+    for weight in case.model.parameters():
+        weight.zero_()
+    if name == "rnng":  # an end, which only one tree may have, tells stacks apart
+        case.model.generative.bias[END] = -100.0
     batch = case.batch([[4, 5, 4, 5]])
 
     def beams():

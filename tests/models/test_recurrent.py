@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
-from lm_latent_eval.models.recurrent_lm import (
-    RNNConfig,
-    RNNLanguageModel,
-    class_starts,
-)
+from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel, class_starts
 from lm_latent_eval.text.words import END, PADDING, START
 from tests import tiny_models
 from tests.tiny_models import randomised
@@ -77,9 +73,6 @@ def test_a_model_may_utter_every_word(build):
     assert model.normalization is Normalization.BELOW_ONE
 
 
-SIGMOID = torch.sigmoid
-
-
 def classed(*starts: int, seed: int = 3) -> RNNLanguageModel:
     config = RNNConfig(
         vocab_size=9, class_starts=starts, embedding_dim=3, hidden_size=2, num_layers=2
@@ -93,8 +86,8 @@ def test_a_text_is_scored_by_hand():
     h, g, total = torch.zeros(4).double(), torch.zeros(3).double(), 0.0
     text, last = [4, 1, 4, END], START
     for word in text:
-        h = SIGMOID(first.input(embed[last]) + first.recurrent(h))
-        g = SIGMOID(second.input(h) + second.recurrent(g))
+        h = torch.sigmoid(first.input(embed[last]) + first.recurrent(h))
+        g = torch.sigmoid(second.input(h) + second.recurrent(g))
         class_scores = (model.classes.weight @ g + model.classes.bias).tolist()
         members = {0: [1], 1: [3, 4]}  # PADDING and START are in them, and excluded
         c = int(word >= 3)

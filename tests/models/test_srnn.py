@@ -14,12 +14,7 @@ from lm_latent_eval.harness.backends import LatentSRNN
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.srnn import (
-    SentenceRNN,
-    hinges,
-    objective,
-    train_srnn,
-)
+from lm_latent_eval.models.srnn import SentenceRNN, hinges, objective, train_srnn
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.text.batch import TokenBatch

@@ -32,6 +32,7 @@ from lm_latent_eval.training.options import (
     RNNSize,
     SRNNSize,
 )
+from tests.means import normal
 from tests.test_laws import TINY_MODELS
 from tests.tiny_models import annotated
 
@@ -131,19 +132,15 @@ def test_gradients_are_those_of_finite_differences(name, which):
         return q.log_prob(q.encode(batch), latents)[0, possible].sum()
 
     value().backward()
-    learnt = {n: w for n, w in model.named_parameters() if w.grad is not None}
-    assert all(weight.grad.any() for weight in learnt.values()), "each does something"
-    generator = torch.Generator().manual_seed(1)
-    directions = {
-        n: torch.randn(w.shape, generator=generator, dtype=w.dtype)
-        for n, w in learnt.items()
-    }
-    slope = sum((w.grad * directions[n]).sum().item() for n, w in learnt.items())
+    learnt = [weight for weight in model.parameters() if weight.grad is not None]
+    assert all(weight.grad.any() for weight in learnt), "each does something"
+    moved = [(w, normal(*w.shape, seed=n)) for n, w in enumerate(learnt)]
+    slope = sum((weight.grad * way).sum().item() for weight, way in moved)
     ends = []
     for step in (1e-5, -2e-5):
         with torch.no_grad():
-            for n, weight in learnt.items():
-                weight += step * directions[n]
+            for weight, way in moved:
+                weight += step * way
             ends.append(value().item())
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
     assert abs(slope) > 1e-3, "premise"

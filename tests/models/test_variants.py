@@ -25,6 +25,7 @@ from tests.models.nklm import tiny as tiny_nklm
 from tests.models.rnng import reference as tiny_rnng
 from tests.models.rnng.reference import every_prefix
 from tests.test_laws import PAIRS, TINY_MODELS, Tiny
+from tests.watching import watch
 
 
 def variant(name: str, build: Callable[..., Any], **changes: Any) -> Tiny:
@@ -133,15 +134,7 @@ WATCHED = {
 def test_parts_move_no_number(name, which, monkeypatch):
     case, rows = TINY_MODELS[name].case(), []
     if watched := WATCHED.get(f"{name} {which}", WATCHED.get(name)):
-        owner, method = watched
-        found = getattr(owner, method)
-
-        def watching(*arguments):
-            result = found(*arguments)
-            rows.append(len(result))
-            return result
-
-        monkeypatch.setattr(owner, method, watching)
+        rows = watch(monkeypatch, *watched, lambda result, *_: len(result))
     whole = numbers_of(case, which)
     assert not watched or max(rows) > ROWS, "premise: there is something to cut"
     rows.clear()

@@ -45,24 +45,23 @@ def change(monkeypatch):
     return changed
 
 
-def _too_probable(right, *given):
-    draws = right(*given)
-    return replace(draws, log_q=draws.log_q - 0.5)
+def _with(field, change):
+    """Change one field of what a method gives."""
+
+    def changed(right, *given):
+        found = right(*given)
+        return replace(found, **{field: change(getattr(found, field))})
+
+    return changed
 
 
-def _without_the_first(right, *given):
-    beam = right(*given)
-    return replace(beam, score=beam.score.index_fill(1, torch.tensor([0]), -torch.inf))
-
-
-def _swapped(right, *given):
-    beam = right(*given)
-    return replace(beam, origin=beam.origin.flip(1))
-
-
-def _unweighed(right, *given):
-    found = right(*given)
-    return replace(found, log_f=torch.zeros_like(found.log_f))
+_too_probable = _with("log_q", lambda log_q: log_q - 0.5)
+_without_the_first = _with(
+    "score", lambda score: score.index_fill(1, torch.tensor([0]), -torch.inf)
+)
+_swapped = _with("origin", lambda origin: origin.flip(1))
+_unweighed = _with("log_f", torch.zeros_like)
+_left_on_the_host = _with("log_q", torch.Tensor.cpu)
 
 
 def _flipped(axis):
@@ -83,11 +82,6 @@ def _as_it_was(right, self, encoded, batch, after):
 def _all_from_the_first(right, self, encoded, uniforms, origin):
     draws, _ = right(self, encoded, uniforms, torch.zeros_like(origin))
     return draws, origin
-
-
-def _left_on_the_host(right, *given):
-    draws = right(*given)
-    return replace(draws, log_q=draws.log_q.cpu())
 
 
 def _unpadded(right, self, encoded, *given):

@@ -15,6 +15,7 @@ from lm_latent_eval.text.words import START
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
 from tests.models.entitynlm.tiny import MAX_LENGTH
+from tests.watching import watch
 
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")
 EXACTLY = {"rtol": 0, "atol": 1e-10}
@@ -92,18 +93,12 @@ def test_a_word_that_is_never_uttered_leaves_a_distribution(model):
 
 def rows_of_words(monkeypatch) -> list[int]:
     """Collect how many rows of scores of all words are asked for."""
-    rows, alone, factored = [], network.Words.log_words, network.log_softmax_at
-
-    def log_words(self, hidden, context):
-        rows.append(len(hidden))
-        return alone(self, hidden, context)
-
-    def log_softmax_at(column, p, q):
-        rows.append(len(p) + len(q))
-        return factored(column, p, q)
-
-    monkeypatch.setattr(network.Words, "log_words", log_words)
-    monkeypatch.setattr(network, "log_softmax_at", log_softmax_at)
+    rows: list[int] = []
+    for owner, name, of_rows in (
+        (network.Words, "log_words", lambda _, words, hidden, context: len(hidden)),
+        (network, "log_softmax_at", lambda _, column, p, q: len(p) + len(q)),
+    ):
+        watch(monkeypatch, owner, name, of_rows, rows)
     return rows
 
 

@@ -20,6 +20,8 @@ from tests.kglm_space import every_walk
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]
 EXACT = reference.numbers()["exact"]
+PENALTY = -math.log(reference.numbers()["num_unknown_types"])
+"""What an unknown word costs."""
 TOLERANCE = 1e-6
 MASKED = -90.0
 """Below this the originals' numbers are mask constants; ours are -inf there."""
@@ -44,24 +46,24 @@ def encode(kglm: KGLM, case: dict, penalty: float = 0.0) -> Encoded:  # type: ig
     return encoded if shortlist is None else over_shortlist(encoded, shortlist)
 
 
+def rows_of(encoded: Encoded, z: dict) -> Rows:  # type: ignore[type-arg]
+    """Every token of an annotated document, after what the annotation says."""
+    node = reference.walks(z).node
+    return Rows(torch.arange(node.shape[-1]), windows(encoded.history, node)[0, 0])
+
+
 def parent_factors(encoded: Encoded, z: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
     """log p(parent) and log p(edge to the node | parent) of the listed parents."""
-    annotated = reference.walks(z)
-    behind = windows(encoded.history, annotated.node)[0, 0]
+    node, rows = reference.walks(z).node[0, 0], rows_of(encoded, z)
     width = max(len(p) for p in z["parent_ids"])
     parents, edges = [], []
     for t, listed in enumerate(z["parent_ids"]):
-        rows = Rows(torch.tensor([t]), behind[t : t + 1])
-        _, entity, log_parent, _ = encoded.walk.parents(rows)
+        here = rows.pick(torch.tensor([t]))
+        _, entity, log_parent, _ = encoded.walk.parents(here)
         for parent in listed + [0] * (width - len(listed)):
-            here = log_parent[entity == parent]
-            parents.append(here.logsumexp(0))
-            edge = encoded.walk.edges.log_prob(
-                torch.tensor([t]),
-                torch.tensor([parent]),
-                annotated.node[0, 0, t : t + 1],
-            )
-            edges.append(edge[0])
+            parents.append(log_parent[entity == parent].logsumexp(0))
+            at = here.position, torch.tensor([parent]), node[t : t + 1]
+            edges.append(encoded.walk.edges.log_prob(*at)[0])
     shape = (len(z["parent_ids"]), width)
     return torch.stack(parents).view(shape), torch.stack(edges).view(shape)
 
@@ -73,29 +75,12 @@ def same_but_padded(ours: Tensor, golden: list[list[float]]) -> None:
     assert ours.shape[1] >= width
 
 
-def word_paths(kglm: KGLM, encoded: Encoded, node: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of uttering and of copying each word, (T,)."""
-    every, which = node.unique(return_inverse=True)
-    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
-    return words.log_paths(  # type: ignore[no-any-return]
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        kglm._entity_vectors(every),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        torch.arange(len(node)),
-        which,
-    )
-
-
 def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden):  # type: ignore[no-untyped-def]
     """Compare every factor of an annotated document, of plain and priced words."""
     (encoded, penalized), z = encodings, case["z"]
     annotated = reference.walks(z)
-    mentions, node = annotated.mention[0, 0], annotated.node[0, 0]
-    position = torch.arange(len(node))
-    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
+    mentions, rows = annotated.mention[0, 0], rows_of(encoded, z)
+    position = rows.position
     assert_same(
         encoded.walk.log_mention(rows)[position, mentions], golden["mention_type"]
     )
@@ -107,7 +92,18 @@ def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden)
     parent, edge = parent_factors(encoded, z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])
-    paths = word_paths(kglm, encoded, node)
+    every, which = annotated.node[0, 0].unique(return_inverse=True)
+    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
+    paths = words.log_paths(
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        kglm._entity_vectors(every),
+        words.encode_aliases(aliases),
+        aliases.flatten(1),
+        position,
+        which,
+    )
     for path, which in zip(paths, ("word_gen", "word_copy"), strict=True):
         assert_same(path, golden[which])
     assert_same(kglm.log_words(encoded, annotated)[0, 0], golden["word"])
@@ -119,7 +115,7 @@ def charged(kglm: KGLM, encoded: Encoded, z: dict) -> tuple[Tensor, Tensor, Tens
     """What the original charges a token: all but parents; of those listed; of all."""
     annotated = reference.walks(z)
     mention, node = annotated.mention[0, 0], annotated.node[0, 0]
-    rows = Rows(torch.arange(len(node)), windows(encoded.history, annotated.node)[0, 0])
+    rows = rows_of(encoded, z)
     new = encoded.walk.new.log_prob(rows.position, torch.tensor(z["entity_ids"]))
     rest: Tensor = (
         encoded.walk.log_mention(rows).gather(1, mention[:, None])[:, 0]
@@ -140,65 +136,22 @@ def charged(kglm: KGLM, encoded: Encoded, z: dict) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_every_factor_of_p(case):
     kglm = reference.model(case["model"], as_reader=True)
-    penalty = -math.log(reference.numbers()["num_unknown_types"])
-    encodings = encode(kglm, case), encode(kglm, case, penalty)
+    encodings = encode(kglm, case), encode(kglm, case, PENALTY)
     assert_factors(kglm, encodings, case, case["factors"])
-
-
-def clean_pieces(case: dict) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
-    """What ``logp_clean`` charges a token, over the listed parents and over all."""
-    kglm = reference.model(case["model"], as_reader=True)
-    rest, listed, every = charged(kglm, encode(kglm, case), case["z"])
-    return rest + listed, rest + every
-
-
-def is_masked(case: dict) -> bool:  # type: ignore[type-arg]
-    """Whether a factor that ``logp_clean`` charges is one of the mask constants."""
-    f, z = case["factors"], case["z"]
-    return any(
-        f["word"][t] < MASKED
-        or (m == Mention.NEW and f["new_entity_unmasked"][t] < MASKED)
-        or (
-            m == Mention.DERIVED
-            and z["parent_ids"][t] != [0]
-            and max(map(sum, zip(f["parent"][t], f["relation"][t], strict=True)))
-            < MASKED
-        )
-        for t, m in enumerate(z["mention_type"])
-    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_logp_clean(case):
-    listed, every = clean_pieces(case)
-    if is_masked(case):
-        assert listed.sum() == -torch.inf
-    else:
-        assert abs(listed.sum().item() - case["logp_clean"]) < TOLERANCE
-    listed_once = [p != [0] and len(set(p)) == len(p) for p in case["z"]["parent_ids"]]
-    charged = torch.tensor(listed_once)
-    assert (every >= listed - 1e-12)[charged].all(), "a sum over all parents is larger"
-
-
-def test_log_joint_is_the_sum_of_the_pieces():
-    """Wherever the annotation is a possible walk; elsewhere log p(x, z) is -inf."""
-    possible = 0
-    for case in CASES:
-        kglm = reference.model(case["model"], as_reader=True)
-        annotated = reference.walks(case["z"])
-        ours = kglm.log_joint(encode(kglm, case), annotated)[0, 0]
-        mention, node = annotated.mention[0, 0], annotated.node[0, 0]
-        before = torch.cat([node.new_zeros(1), node[:-1]])
-        continues = mention == Mention.CONTINUE
-        valid = (~continues | ((node == before) & (node != 0))).all()
-        valid &= ((mention == Mention.NONE) == (node == 0)).all()
-        if valid:
-            _, every = clean_pieces(case)
-            torch.testing.assert_close(ours, every.sum(), rtol=0, atol=TOLERANCE)
-            possible += bool(ours > -torch.inf)
-        else:
-            assert ours == -torch.inf
-    assert possible > 50, "premise: most cases are possible walks"
+    """The sum of what each token is charged, and ours with all parents."""
+    kglm, z = reference.model(case["model"], as_reader=True), case["z"]
+    encoded = encode(kglm, case)
+    rest, listed, every = charged(kglm, encoded, z)
+    assert abs((rest + listed).sum().item() - case["logp_clean"]) < TOLERANCE
+    listed_once = [p != [0] and len(set(p)) == len(p) for p in z["parent_ids"]]
+    more = (every >= listed - 1e-12)[torch.tensor(listed_once)]
+    assert more.all(), "a sum over all parents is larger"
+    ours = kglm.log_joint(encoded, reference.walks(z))[0, 0]
+    torch.testing.assert_close(ours, (rest + every).sum(), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("which", ["peeking", "nonpeeking"])
@@ -214,12 +167,9 @@ def test_every_factor_of_q(case, which):
         introducible=torch.ones(kglm.config.num_entities, dtype=torch.bool),
     )
     z, golden = case["z"], case[which]["factors"]
-    annotated = reference.walks(z)
-    position = torch.arange(len(z["mention_type"]))
-    rows = Rows(position, windows(encoded.history, annotated.node)[0, 0])
-    entity = torch.tensor(z["entity_ids"])
-
-    mention = everything.log_mention(rows)[position, annotated.mention[0, 0]]
+    rows, entity = rows_of(encoded, z), torch.tensor(z["entity_ids"])
+    position = rows.position
+    mention = everything.log_mention(rows)[position, z["mention_type"]]
     assert_same(mention, golden["mention_type"])
     assert_same(
         everything.new.log_prob(position, entity),
@@ -241,39 +191,31 @@ def of_model(case: dict) -> str:  # type: ignore[type-arg]
     return f"{case['model']}-{'.'.join(map(str, case['tokens']))}"
 
 
-def enumerate_walks(case):
-    kglm = reference.model(case["model"])
-    walks = every_walk(
-        kglm.knowledge,
-        len(case["tokens"]) - 1,
-        kglm.config.cutoff,
-        reference.SPECIAL_ENTITIES,
-    )
-    return kglm, walks
+def of_every_walk(case, penalty=0.0):
+    """Every walk of a text, and log p of each with it."""
+    kglm, tokens = reference.model(case["model"]), case["tokens"]
+    limits = kglm.config.cutoff, reference.SPECIAL_ENTITIES
+    walks = every_walk(kglm.knowledge, len(tokens) - 1, *limits)
+    encoded = kglm.encode(reference.batch(tokens, penalty=penalty))
+    return walks, kglm.log_joint(encoded, walks)[0]
 
 
 @pytest.mark.parametrize("case", EXACT, ids=of_model)
 def test_sum_over_every_walk(case):
-    kglm, walks = enumerate_walks(case)
-    log_p = kglm.log_joint(kglm.encode(reference.batch(case["tokens"])), walks)
-    assert abs(log_p.logsumexp(-1).item() - case["log_px_clean"]) < 1e-6
-
-    penalty = -math.log(reference.numbers()["num_unknown_types"])
-    encoded = kglm.encode(reference.batch(case["tokens"], penalty=penalty))
-    total = kglm.log_joint(encoded, walks).logsumexp(-1).item()
-    assert abs(total - case["log_px_clean_penalized"]) < 1e-6
+    for penalty, name in ((0.0, "log_px_clean"), (PENALTY, "log_px_clean_penalized")):
+        _, log_p = of_every_walk(case, penalty)
+        assert abs(log_p.logsumexp(-1).item() - case[name]) < TOLERANCE
 
 
 @pytest.mark.parametrize("case", [c for c in EXACT if c["all"]], ids=of_model)
 def test_every_walk_of_the_original(case):
     """Ours is the original's, summed over the parents of the same walk."""
-    kglm, walks = enumerate_walks(case)
-    log_p = kglm.log_joint(kglm.encode(reference.batch(case["tokens"])), walks)
+    walks, log_p = of_every_walk(case)
     golden = defaultdict(list)
     for entry in case["all"]:
         golden[tuple(entry["m"]), tuple(entry["raw"])].append(entry["clean"])
-    for k in range(walks.node.shape[1]):
+    for k, ours in enumerate(log_p):
         key = tuple(walks.mention[0, k].tolist()), tuple(walks.node[0, k].tolist())
         wanted = torch.tensor(golden.pop(key), dtype=torch.float64).logsumexp(0)
-        assert abs(log_p[0, k] - wanted) < 1e-6
+        assert abs(ours - wanted) < TOLERANCE
     assert not golden, "we miss walks that the original has"

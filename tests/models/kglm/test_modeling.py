@@ -18,10 +18,11 @@ from lm_latent_eval.testing.model_laws import numbers_of
 from tests import large_graph, tiny_models
 from tests.kglm_space import every_walk
 from tests.large_graph import NUM_WORDS
+from tests.means import normal
 from tests.memory import measured, on_linux
 from tests.tiny_models import COPIED, KNOWN
+from tests.watching import watch
 
-CUTOFF = 2
 GRAPHS = {"plain": tiny_models.plain_graph, "full": tiny_models.full_graph}
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
@@ -52,7 +53,8 @@ def test_scores_follow_the_weights(kglm):
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
     texts = tiny_models.batch([[4, 5, 4], [5, 5, 1]])
-    walks = every_walk(model.knowledge, 3, CUTOFF, model.config.special_entities)
+    known, config = model.knowledge, model.config
+    walks = every_walk(known, 3, config.cutoff, config.special_entities)
     walks = Walks(*(z.expand(2, -1, -1) for z in walks))
 
     def log_p(of):
@@ -82,11 +84,6 @@ def all_pairs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return log_sum_product(a[None], b, *pairs.T).view(len(a), len(b))
 
 
-def drawn(rows: int, columns: int, spread: float, seed: int, dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(rows, columns, generator=generator) * spread).to(dtype)
-
-
 def test_peaks_far_apart_do_not_underflow():
     """In float32 every product of exponentials of a pair can be zero, or subnormal."""
     places = torch.arange(12.0)
@@ -100,11 +97,11 @@ def test_peaks_far_apart_do_not_underflow():
 
 
 def test_the_normaliser_has_the_gradients_of_its_definition():
-    a, b = drawn(3, 6, 2.0, 0, torch.float64), drawn(4, 6, 2.0, 1, torch.float64)
+    a, b = normal(3, 6, seed=0, sd=2.0), normal(4, 6, seed=1, sd=2.0)
     a[0] = torch.tensor([0.0] + [-900.0] * 5)
     b[0] = torch.tensor([-900.0] * 5 + [0.0])  # this pair underflows
     a[:, 2] = -torch.inf
-    weight = drawn(3, 4, 1.0, 2, torch.float64)
+    weight = normal(3, 4, seed=2)
     gradients = []
     for function in (all_pairs, direct):
         leaves = [x.clone().requires_grad_() for x in (a, b)]
@@ -119,15 +116,8 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     large = large_graph.kglm(large_graph.graph(12, 90)).double()
     proposal = tiny_models.randomised(large, 0, 1.0).proposal("adapted")
     batch, width = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]]), 12
-    encoded, numbers = proposal.encode(batch), []
-    listed_steps = steps.listed_steps
-
-    def watching(*arguments):
-        result = listed_steps(*arguments)
-        numbers.append(len(result.row))
-        return result
-
-    monkeypatch.setattr(steps, "listed_steps", watching)
+    encoded = proposal.encode(batch)
+    numbers = watch(monkeypatch, steps, "listed_steps", lambda some, *_: len(some.row))
     beam, few = proposal.beam(encoded, width), sum(numbers)
     numbers.clear()
 
@@ -140,14 +130,6 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
         assert torch.equal(ours, wanted)
     assert torch.equal(beam.score, everything.score)
-
-
-def in_small_groups(monkeypatch, size: int) -> None:
-    """Let everything that is computed in groups be computed in groups this large."""
-    for module in (scores, steps):
-        monkeypatch.setattr(module, "AT_ONCE", size)
-    monkeypatch.setattr(modeling, "TABLE", 40 * size)
-    monkeypatch.setattr(network, "NUMBERS", size)
 
 
 # -- the distribution of new entities -------------------------------------------------
@@ -200,7 +182,10 @@ def test_groups_change_nothing(monkeypatch, graph, which, size):
         tiny_models.randomised(kglm, 0, 1.0)
     case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
     wanted = numbers_of(case, which)
-    in_small_groups(monkeypatch, size)
+    for module in (scores, steps):
+        monkeypatch.setattr(module, "AT_ONCE", size)
+    monkeypatch.setattr(modeling, "TABLE", 40 * size)
+    monkeypatch.setattr(network, "NUMBERS", size)
     for name, tensor in numbers_of(case, which).items():
         torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
 
@@ -253,22 +238,10 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     words_of = torch.randint(4, NUM_WORDS, (3, 5), generator=generator)
     batch = tiny_models.batch(words_of.tolist())
     encoded, walks = kglm.encode(batch), Walks(torch.zeros_like(node), node)
-    whole, largest = kglm.log_words(encoded, walks), []
-
-    def watched(name: str) -> None:
-        found = getattr(network.Words, name)
-
-        def watching(self, *arguments):
-            result = found(self, *arguments)
-            largest.append(result.numel())
-            return result
-
-        monkeypatch.setattr(network.Words, name, watching)
-
+    largest: list[int] = []
     for name in ("position_scores", "entity_scores", "encode_aliases"):
-        watched(name)
-    assert torch.equal(kglm.log_words(encoded, walks), whole)
-    table = 10 * NUM_WORDS
+        watch(monkeypatch, network.Words, name, lambda x, *_: x.numel(), largest)
+    whole, table = kglm.log_words(encoded, walks), 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
     monkeypatch.setattr(modeling, "TABLE", table)

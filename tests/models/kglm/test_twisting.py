@@ -22,7 +22,7 @@ from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
 from lm_latent_eval.models.kglm.listing import keys_after
-from lm_latent_eval.models.kglm.mention_chain import backward, derivable_tokens
+from lm_latent_eval.models.kglm.mention_chain import backward
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
@@ -32,7 +32,9 @@ from lm_latent_eval.text.words import START
 from tests import kglm_reference as reference
 from tests import tiny_models
 from tests.kglm_space import every_walk
+from tests.means import normal, uniform
 from tests.tiny_models import COPIED, KNOWN
+from tests.watching import watch
 
 ADA, BO, CY = 1, 2, 3
 
@@ -45,11 +47,6 @@ def graph() -> KnowledgeGraph:
         max_aliases=2,
         max_alias_words=3,
     )
-
-
-def dense(twist: Twist, num_positions: int) -> torch.Tensor:
-    position = torch.arange(num_positions)[:, None]
-    return twist.at(position, torch.arange(twist.num_nodes).expand(num_positions, -1))
 
 
 def test_names_speak_for_their_nodes(graph):
@@ -67,7 +64,8 @@ def test_names_speak_for_their_nodes(graph):
     expected[1, 1, ADA] = 111.0
     expected[1, 1, BO] = 1.0  # the 9 is beyond the end
     expected[1, 2, CY] = 11.0
-    assert torch.equal(dense(twist, 8).view(2, 4, 4), expected)
+    found = twist.at(torch.arange(8)[:, None], torch.arange(4).expand(8, -1))
+    assert torch.equal(found.view(2, 4, 4), expected)
     row, node, value = twist.entries(torch.tensor([3, 0, 2]))
     assert row.tolist() == [0, 0, 1, 1]
     assert node.tolist() == [ADA, BO, ADA, BO]
@@ -81,11 +79,9 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues)
     """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
-    generator = torch.Generator().manual_seed(0)
     num_nodes = kglm.knowledge.num_nodes
-    twist = torch.randn(3, num_nodes, generator=generator, dtype=torch.float64)
-    others = torch.randn(3, generator=generator, dtype=torch.float64)
-    some = torch.rand(3, num_nodes, generator=generator) < listed
+    twist, others = normal(3, num_nodes, seed=0), normal(3, seed=1)
+    some = uniform(3, num_nodes, seed=2) < listed
     twist = torch.where(some, twist, others[:, None])
     (key,) = some.flatten().nonzero(as_tuple=True)
     sparse = Twist(
@@ -157,6 +153,14 @@ def encoded(kglm, *texts):
     return kglm.proposal("adapted").encode(batch_of(*texts))
 
 
+def candidates(graph, *texts):
+    """Names of the states of each text but the first, which is nobody."""
+    states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
+    assert not states.node[:, 0].any()
+    every = zip(states.node, states.used, strict=True)
+    return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
+
+
 def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
     graph = KnowledgeGraph.build(
         [],
@@ -164,16 +168,10 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
         max_aliases=1,
         max_alias_words=3,
     )
-    batch = TokenBatch.collate([[5, 7, 8, 7, 9], [8, 5, 9]], first=2)
-    a, b, c, d = (graph.node_names.index(name) for name in "ABCD")
-    states = Candidates.of(batch, graph)
-    found = [
-        nodes[used].tolist()
-        for nodes, used in zip(states.node, states.used, strict=True)
-    ]
-    assert found == [[0, *sorted([b, d]), c, a], [0, c, *sorted([a, b, d])]]
+    texts = [5, 7, 8, 7, 9], [8, 5, 9]
+    assert candidates(graph, *texts) == [[*"BDCA"], [*"CABD"]]
     monkeypatch.setattr(twisting, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
-    assert Candidates.of(batch, graph).node.tolist() == [[0, min(b, d)], [0, c]]
+    assert candidates(graph, *texts) == [["B"], ["C"]]
 
 
 def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
@@ -186,17 +184,12 @@ def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
         max_aliases=1,
         max_alias_words=1,
     )
-
-    def found(texts):
-        states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
-        every = zip(states.node, states.used, strict=True)
-        return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
-
-    assert found([[7, 8], [9, 8], [5]]) == [[*"ABWXVY"], [*"BCWXY"], []]
+    found = candidates(graph, [7, 8], [9, 8], [5])
+    assert found == [[*"ABWXVY"], [*"BCWXY"], []]
     monkeypatch.setattr(twisting, "LINKED", 1)
-    assert found([[9, 7], [9, 8]]) == [[*"ACV"], [*"BCW"]]
+    assert candidates(graph, [9, 7], [9, 8]) == [[*"ACV"], [*"BCW"]]
     monkeypatch.setattr(twisting, "HUB", 4)  # B has five edges, one to itself
-    assert found([[9, 8]]) == [[*"BC"]]
+    assert candidates(graph, [9, 8]) == [[*"BC"]]
 
 
 def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
@@ -319,11 +312,18 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     return relative(psi), relative(beta), [begun(t) for t in range(num_tokens)]
 
 
-def of_every_node(kglm, twist, positions):
-    """A twist of a mention, and of none after it, (positions, nodes) each."""
-    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(positions), -1)
-    position = positions[:, None].expand_as(node)
+def of_every_node(kglm, twist, first=0):
+    """A twist of a mention, and of none after it, (tokens of TEXT, nodes) each."""
+    position = torch.arange(first, first + len(TEXT))[:, None]
+    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(TEXT), -1)
+    position = position.expand_as(node)
     return twist.at(position, node), twist.of_none(position, node[..., None])
+
+
+def assert_sums(kglm, walk, psi, beta, first=0):
+    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
+        found = of_every_node(kglm, twist, first)
+        torch.testing.assert_close(found, wanted, **EXACTLY)
 
 
 @pytest.fixture
@@ -351,13 +351,11 @@ def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, 
     encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
     psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
     # Those of the second text of the batch.
-    places = [(encoding.ahead.walk, 16)]
-    if rounds is not None:
-        places = [(encoding.walk, 4), (encoding.ahead.walk, 4)]
-    for walk, first in places:
-        for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-            found = of_every_node(kglm, twist, torch.arange(first, first + 4))
-            torch.testing.assert_close(found, wanted, **EXACTLY)
+    if rounds is None:
+        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=16)
+    else:
+        assert_sums(kglm, encoding.walk, psi, beta, first=4)
+        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=4)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
 
@@ -369,10 +367,8 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     after = proposal.advance(encoding, draws.latents)
     walk = proposal.encode(batch_of(TEXT), after).walk
     psi, beta, _ = stand_in(kglm, TEXT, after)
-    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-        found = of_every_node(kglm, twist, torch.arange(4))
-        torch.testing.assert_close(found, wanted, **EXACTLY)
-    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist, torch.arange(4))
+    assert_sums(kglm, walk, psi, beta)
+    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist)
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -456,8 +452,7 @@ def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
     kglm = of_graph()
     alone = encoded(kglm, TEXT).walk.twist
     beside = encoded(kglm, TEXT, TEXT * 30).walk.twist
-    positions = torch.arange(len(TEXT))
-    found = [of_every_node(kglm, twist, positions) for twist in (alone, beside)]
+    found = [of_every_node(kglm, twist) for twist in (alone, beside)]
     torch.testing.assert_close(*found, **EXACTLY)
 
 
@@ -505,21 +500,12 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
 
 def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
     """Against sums with r of one token set to what a walk has mentioned."""
-    seen = {}
-
-    def watched(*chain):
-        seen["chain"] = chain
-        return derivable_tokens(*chain)
-
-    monkeypatch.setattr(twisting, "derivable_tokens", watched)
+    seen = watch(monkeypatch, twisting, "derivable_tokens", lambda _, *chain: chain)
     monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
     monkeypatch.setattr(derivable, "LITTLE", -1.0)
     batch = batch_of(TEXT)
-    gains, cutoff = (
-        kglm.proposal("adapted").encode(batch).ahead.gains,
-        kglm.config.cutoff,
-    )
-    costs, parents, *_ahead = seen["chain"]
+    gains = kglm.proposal("adapted").encode(batch).ahead.gains
+    cutoff, (costs, parents, *_) = kglm.config.cutoff, seen[-1]
 
     def log_evidence(parents):
         return backward(costs, batch.length, parents)[1].none[:, 0, 0].item()

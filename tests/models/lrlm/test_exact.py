@@ -16,35 +16,27 @@ from tests.tiny_models import KNOWN, SYMBOLS, batch
 TEXTS = [list(text) for text in product(SYMBOLS, repeat=4)]
 
 
-def listed(model, text):
-    """Log p of a text: the sum over the list."""
-    encoded = model.encode(batch([text]))
-    return model.log_joint(encoded, every_reading(model, len(text)))[0].logsumexp(-1)
-
-
 def test_the_sum_is_that_of_the_list():
     model = lrlm()
     assert isinstance(model, Summable)
     found = Exact().log_weights(model, model.proposal(), batch(TEXTS), [0] * len(TEXTS))
     for text, ours in list(zip(TEXTS, found[:, 0], strict=True))[::5]:
-        assert abs(ours - listed(model, text)) < 1e-10
+        encoded = model.encode(batch([text]))
+        listed = model.log_joint(encoded, every_reading(model, len(text)))
+        assert abs(ours - listed[0].logsumexp(-1)) < 1e-10
 
 
 def test_a_topic_that_is_given_is_a_condition():
     """The sum over topics of prior and likelihood is p of the text."""
     model = lrlm()
     texts = batch(TEXTS)
-    parts = [
-        model.log_joint(
-            model.encode(texts, model.about([name] * len(TEXTS))), Everything()
-        )
-        + prior
-        for name, prior in zip(("Ada", "Bo"), model.knowledge.log_prior, strict=True)
-    ]
+    parts = []
+    for name, prior in zip(("Ada", "Bo"), model.knowledge.log_prior, strict=True):
+        encoded = model.encode(texts, model.about([name] * len(TEXTS)))
+        parts.append(model.log_joint(encoded, Everything()) + prior)
+    total = torch.stack(parts).logsumexp(0)
     wanted = model.log_joint(model.encode(texts), Everything())
-    torch.testing.assert_close(
-        torch.stack(parts).logsumexp(0), wanted, rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)
     assert (parts[0] - parts[1]).abs().max() > 0.1, "premise: topics matter"
 
 

@@ -7,11 +7,7 @@ import torch
 
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
 from lm_latent_eval.models.kglm.training import build_vocabulary
-from lm_latent_eval.models.lrlm.training import (
-    Annotator,
-    build_topics,
-    topic_of,
-)
+from lm_latent_eval.models.lrlm.training import Annotator, build_topics, topic_of
 from lm_latent_eval.text.words import END
 
 

@@ -69,24 +69,16 @@ def test_annotated_documents(name, case):
     model, which = nklm(name), case["id"]
     z = list(zip(case["rel"], case["pos"], case["surface"], strict=True))
     latents = copies(model, which, [z])
-    fits = all(r < 0 or said(name, which, t, r, p, s) for t, (r, p, s) in enumerate(z))
-    assert fits, "premise: what is copied stands there"
+    words, facts = (document(name, which)[part] for part in ("words", "facts"))
+    for t, (relation, position, surface) in enumerate(z):
+        if relation >= 0:
+            alias = facts[relation]["aliases"][surface]
+            assert alias[position] == words[t], "premise: what is copied stands there"
     for variant in VARIANTS:
         encoded = told(model, name, case, variant)
         found = model.log_joint(encoded, latents)[0, 0]
         close(found, case[f"logp_{variant}"])
-    factors(model, encoded, case, latents)
-
-
-def said(name, which, place, relation, position, surface):
-    """Whether a document has that word of that alias at a place."""
-    words = document(name, which)["words"]
-    alias = document(name, which)["facts"][relation]["aliases"][surface]
-    return place < len(words) and alias[position : position + 1] == [words[place]]
-
-
-def factors(model, encoded, case, latents):
-    """Every factor of the original at every place."""
+    # Every factor of the original at every place.
     hidden = model.predicted_from(encoded, encoded.state, latents)
     hidden, tables = hidden[0, 0], encoded.tables
     topic = latents.topic[0].expand(len(hidden))

@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import (
-    ImportanceSampling,
-    Mixed,
-    cuts,
-    mixed,
-)
+from lm_latent_eval.inference import ImportanceSampling, Mixed, cuts, mixed
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import choices, crf, left_to_right
@@ -31,6 +26,7 @@ from tests.means import weights_are_of
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.test_laws import TINY_MODELS
+from tests.watching import watch
 
 TEXT = [4, 1, 5, 5, 4]
 PROPOSALS = ("adapted", "prior")
@@ -169,22 +165,19 @@ def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
 @every_proposal
 def test_what_was_found_is_not_scored_by_q_again(name, monkeypatch):
     """Histories of a search and of draws are listed together, once a word."""
-    rnng, counted = reference.tiny(), []
+    rnng = reference.tiny()
     batch = TokenBatch.collate([TEXT[:2], [*TEXT, END], [END]], first=START)
-    proposal, listed = rnng.proposal(name, 2.0), WordByWord.listed
+    proposal = rnng.proposal(name, 2.0)
     encoded = proposal.encode(batch)
     beam = proposal.beam(encoded, 10)
     log_p = rnng.log_joint(encoded, beam.latents)
     log_w = log_p - proposal.log_prob(encoded, beam.latents)
-
-    def watching(self, stacks, row, word, *whole):
-        counted.append(len(word))
-        return listed(self, stacks, row, word, *whole)
-
-    monkeypatch.setattr(WordByWord, "listed", watching)
+    words = watch(
+        monkeypatch, WordByWord, "listed", lambda _, q, stacks, row, word, *more: word
+    )
     monkeypatch.setattr(WordByWord, "log_prob", None)
     weights = Mixed(20).weigh(rnng, proposal, batch, [1, 2, 3], (encoded, encoded))
-    assert sum(counted) == int(batch.length.sum())
+    assert sum(map(len, words)) == int(batch.length.sum())
     found = (beam.score > -torch.inf) & (log_p > -torch.inf)
     assert found.sum() > 10, "premise"
     torch.testing.assert_close(weights[:, -10:][found], log_w[found])
@@ -229,7 +222,6 @@ def test_a_search_that_holds_little_is_given_up(monkeypatch):
     weights_are_of(exact, estimator.unbiased(log_w).logsumexp(-1) - math.log(3))
 
 
-@torch.no_grad()
 def test_what_was_read_of_some_stacks_is_not_taken_for_others():
     """Encoded again after other histories, which stand on stacks not listed before."""
     case = TINY_MODELS["rnng"].case()

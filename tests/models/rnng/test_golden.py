@@ -54,12 +54,9 @@ def test_partition_function_and_entropy(name, temperature):
 def test_viterbi(name):
     sentences, proposal, encoded = read(name)
     beam = proposal.beam(encoded, 1)
-    near(
-        beam.score[:, 0] + encoded.log_z,
-        [s["q"]["viterbi"]["score"] for s in sentences],
-        name,
-    )
-    best = [[s["q"]["viterbi"]["actions"]] for s in sentences]
+    viterbi = [s["q"]["viterbi"] for s in sentences]
+    near(beam.score[:, 0] + encoded.log_z, [v["score"] for v in viterbi], name)
+    best = [[v["actions"]] for v in viterbi]
     assert all(map(torch.equal, beam.latents, reference.trees(best, "no_eos")))
 
 
@@ -118,18 +115,13 @@ def test_replayed_samples(name, ends):
     rnng = reference.model(name, ends)
     sentences = reference.sentences(name)
     batch = reference.batch([s["ids"] for s in sentences], ends)
+    golden = [s["replay"][ends] for s in sentences]
     extra = len([0, 1]) if ends == "eos" else 0
-    drawn = reference.trees(
-        [
-            [a[: len(a) - extra] for a in s["replay"][ends]["actions"]]
-            for s in sentences
-        ],
-        ends,
-    )
+    actions = [[a[: len(a) - extra] for a in g["actions"]] for g in golden]
+    drawn = reference.trees(actions, ends)
     proposal = rnng.proposal("crf", 2.0)
     log_q = proposal.log_prob(proposal.encode(batch), drawn)
     log_p = rnng.log_joint(rnng.encode(batch), drawn)
-    golden = [s["replay"][ends] for s in sentences]
     near(log_q, [g["log_q"] for g in golden], name)
     near(log_p - log_q, [g["log_weights"] for g in golden], name)
     iwae = (log_p - log_q).logsumexp(-1) - math.log(log_p.shape[1])

@@ -20,28 +20,17 @@ def enumerated(rnng):
     """log p and log q of every tree of every sentence, with gradients."""
     result = []
     for ids in SENTENCES:
-        batch = reference.batch([ids], "eos")
+        batch, proposal = reference.batch([ids], "eos"), rnng.proposal("crf")
         trees = reference.trees([reference.every_tree(len(ids))], "eos")
-        proposal = rnng.proposal("crf")
-        encoded = proposal.encode(batch)
-        result.append(
-            (
-                rnng.log_joint(rnng.encode(batch), trees)[0],
-                proposal.log_prob(encoded, trees)[0],
-            )
-        )
+        log_p = rnng.log_joint(rnng.encode(batch), trees)[0]
+        result.append((log_p, proposal.log_prob(proposal.encode(batch), trees)[0]))
     return result
 
 
 def gradient(rnng, loss):
-    rnng.zero_grad()
-    loss.backward()
-    return torch.cat(
-        [
-            (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
-            for p in rnng.parameters()
-        ]
-    )
+    weights = [*rnng.parameters()]
+    every = torch.autograd.grad(loss, weights, materialize_grads=True)
+    return torch.cat([of_weight.flatten() for of_weight in every])
 
 
 def test_the_bound_and_its_gradient_are_unbiased():
