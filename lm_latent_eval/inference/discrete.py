@@ -14,7 +14,7 @@ cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So the estimate is made
 again, with other random numbers, by narrower passes: what width finds is what more of
-it may find. Others, as narrow, go by another look-ahead where the proposal has one:
+it may find. Where the proposal has another look-ahead, others, as narrow, go by that:
 they keep other latents, and what they find beyond the estimate is missing in it. Both
 are part of the error. All passes are groups of one search.
 
@@ -31,6 +31,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.estimators import (
@@ -82,9 +83,9 @@ WIDEST, WIDEST_SHARE = 2.0, 0.01
 
 
 class Passes(NamedTuple):
-    """B texts with the latents that N = R + 2 C passes have kept, up to W each.
+    """B texts with the latents that N passes have kept, up to W each.
 
-    R estimate p(x). C are narrower, and C as narrow go by another look-ahead.
+    R estimate p(x), C are narrower. If there is another look-ahead, C more go by it.
     """
 
     particles: Particles
@@ -96,9 +97,11 @@ class Passes(NamedTuple):
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, N + 1) float64 nats."""
+        """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
         total = self.particles.log_w + self.log_f
         log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
+        missing = PASSES + 2 * CHECKS - log_p.shape[1]
+        log_p = F.pad(log_p, (0, missing), value=-torch.inf)
         left_out = self.cut[:, :PASSES].any(1, keepdim=True)
         mark = wide_zeros(left_out.shape, left_out.device)
         return torch.cat([log_p, mark.masked_fill(left_out, -torch.inf)], -1)
@@ -130,7 +133,8 @@ class Weights(NamedTuple):
     narrow: Tensor
     """Those of narrower passes, (..., C)."""
     other: Tensor
-    """Those of narrower passes that look ahead otherwise, (..., C)."""
+    """Those of narrower passes that look ahead otherwise, (..., C); ``-inf``: there
+    are none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
@@ -218,7 +222,7 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        kept = self._thinning(proposal, q, self._cut(keys))
+        kept = self._thinning(proposal, q, self._cut(proposal, keys))
         log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
@@ -239,14 +243,21 @@ class DiscreteFilter(SearchingEstimator):
             "choices step by step; use mixed, is or smc"
         )
 
-    def _cut(self, keys: Sequence[int], starts: Sequence[int] | None = None) -> Thinned:
+    def _cut(
+        self,
+        proposal: Sampler[Q],
+        keys: Sequence[int],
+        starts: Sequence[int] | None = None,
+    ) -> Thinned:
         """Return the cut of all passes, whose random numbers are independent."""
-        widths = [self.width] * PASSES + [self.narrow_width] * (2 * CHECKS)
+        others = isinstance(proposal, StepProposal) and proposal.checks
+        checks = CHECKS if others else 0
+        widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
         number = len(widths)
         uniforms = Streams(keys, number, 0, starts)
         within = Streams(keys, number * self.width, number, starts)
         whole = torch.ones(len(keys), number, dtype=torch.bool)
-        return Thinned(tuple(widths), uniforms, within, whole, CHECKS)
+        return Thinned(tuple(widths), uniforms, within, whole, checks)
 
     def extend(
         self,
@@ -274,7 +285,7 @@ class DiscreteFilter(SearchingEstimator):
         by = _with_checks(proposal)
 
         def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
-            cut = self._cut(keys, [start + at for start in starts])
+            cut = self._cut(by, keys, [start + at for start in starts])
             return self._thin(model, by, piece, cut, before)
 
         return in_pieces(batch, after, read)

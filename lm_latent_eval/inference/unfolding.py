@@ -114,6 +114,9 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
 
     searches_know_q: ClassVar[bool] = False
     """Whether ``searched_steps`` list every choice, with log q for its score."""
+    checks: bool = False
+    """Whether groups that check are ranked by another look-ahead, as ``with_checks``
+    asks for."""
 
     @abstractmethod
     def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
