@@ -34,12 +34,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import beta
 from scipy.stats import t as student
 
@@ -123,6 +124,12 @@ class Counts:
     texts: int
     told: int
     refuted: int
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return those of more texts of the kind."""
+        texts, told = self.texts + other.texts, self.told + other.told
+        refuted = self.refuted + other.refuted
+        return replace(self, texts=texts, told=told, refuted=refuted)
 
     @classmethod
     def of(cls, scores: Scores) -> Counts:
@@ -365,15 +372,21 @@ def line(scores: Scores) -> str:
 
 
 def counted(every: Sequence[Scores], file: Path | None) -> list[Counts]:
-    """Count intervals; a file keeps the counts of kinds that were not scored now."""
-    found = {}
+    """Count intervals, those of one kind in several folders together.
+
+    A file keeps the counts of kinds that were not scored now.
+    """
+    found: dict[tuple[str, str], Counts] = {}
+    now: dict[tuple[str, str], Counts] = {}
     if file and file.exists():
         with file.open(newline="") as lines:
             for kind, method, *numbers in list(csv.reader(lines))[1:]:
                 found[kind, method] = Counts(kind, method, *map(int, numbers))
     for scores in every:
         if scores.told:
-            found[scores.kind, scores.method] = Counts.of(scores)
+            counts, key = Counts.of(scores), (scores.kind, scores.method)
+            now[key] = now[key] + counts if key in now else counts
+    found |= now
     if file:
         with file.open("w", newline="") as lines:
             names = [field.name for field in fields(Counts)]
@@ -427,6 +440,9 @@ def draw_costs(every: Sequence[Scores], file: Path) -> None:
             )
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("CPU seconds a text")
     ax.set_ylabel("largest error of a text, nats")
     ax.grid(color="0.92")
