@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from lm_latent_eval.convert.kglm import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import Walks
+from lm_latent_eval.models.kglm.latents import Encoded, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -88,6 +89,24 @@ def batch(tokens: list[int], *, penalty: float = 0.0) -> TokenBatch:
     vocab_size = numbers()["vocab_size"]
     cost = [penalty if t == UNKNOWN or t >= vocab_size else 0.0 for t in tokens[1:]]
     return TokenBatch.collate([tokens[1:]], [cost], first=tokens[0])
+
+
+def word_paths(
+    kglm: KGLM, encoded: Encoded, position: Tensor, node: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log p of words as the vocabulary and as names utter them, elementwise, nats."""
+    every, which = node.unique(return_inverse=True)
+    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
+    return words.log_paths(
+        encoded.text,
+        encoded.batch.targets,
+        encoded.batch.unknown_log_prob,
+        kglm._entity_vectors(every),
+        words.encode_aliases(aliases),
+        aliases.flatten(1),
+        position,
+        which,
+    )
 
 
 def walks(z: dict[str, Any]) -> Walks:

@@ -221,24 +221,9 @@ def charged(kglm, tokens, walks: Walks, *, copies: bool) -> torch.Tensor:
         derived = encoded.walk.log_derived(rows, to)
         if_parents = (step == Mention.DERIVED) & (rows.previous != 0)
         total += torch.where(if_parents, derived, 0.0)
-        total += uttered(kglm, encoded, rows.position, to, copies)
+        paths = kglm_reference.word_paths(kglm, encoded, rows.position, to)
+        total += torch.logaddexp(*paths) if copies else paths[0]
     return total
-
-
-def uttered(kglm, encoded, position, node, copies: bool) -> torch.Tensor:
-    every, which = node.unique(return_inverse=True)
-    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
-    generate, copy = words.log_paths(
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        kglm._entity_vectors(every),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        position,
-        which,
-    )
-    return generate.logaddexp(copy) if copies else generate
 
 
 def drawn_by_the_original(kglm) -> Walks:

@@ -138,8 +138,11 @@ BIAS = 3 * 0.1**2 / 2
         (APART, [2, 8], None, math.hypot(0.5, 0.125), None),
         # What draws miss has one direction: too low by the same in every text.
         (
-            *([MISSING] * 100, [1] * 100, None),
-            *(math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)), math.hypot(3, 4.5)),
+            [MISSING] * 100,
+            [1] * 100,
+            None,
+            math.hypot(0.3 * 10, 100 * (0.3**2 / 2 + 0.4)),
+            math.hypot(3, 4.5),
         ),
         # Texts that share their draws err together.
         ([drawn(-5.0, 0.1)] * 3, [1] * 3, None, math.hypot(0.1 * 3**0.5, BIAS), None),

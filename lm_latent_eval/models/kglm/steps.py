@@ -177,7 +177,7 @@ class WalkSteps:
         text, place = going_on.nonzero(as_tuple=True)
         group = place // (state.shape[1] // cut.groups)
         ways = self.outlooks // len(state)
-        way = (group >= cut.groups - cut.checks).long().clamp_max(ways - 1)
+        way = (group >= cut.groups - cut.num_checks).long().clamp_max(ways - 1)
         outlook = way * len(state) + text
         paid = None
         if t == 0:

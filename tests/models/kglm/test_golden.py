@@ -92,18 +92,7 @@ def assert_factors(kglm: KGLM, encodings: tuple[Encoded, Encoded], case, golden)
     parent, edge = parent_factors(encoded, z)
     same_but_padded(parent, golden["parent"])
     same_but_padded(edge, golden["relation"])
-    every, which = annotated.node[0, 0].unique(return_inverse=True)
-    aliases, words = kglm.knowledge.aliases[every], kglm.generative.words
-    paths = words.log_paths(
-        encoded.text,
-        encoded.batch.targets,
-        encoded.batch.unknown_log_prob,
-        kglm._entity_vectors(every),
-        words.encode_aliases(aliases),
-        aliases.flatten(1),
-        position,
-        which,
-    )
+    paths = reference.word_paths(kglm, encoded, position, annotated.node[0, 0])
     for path, which in zip(paths, ("word_gen", "word_copy"), strict=True):
         assert_same(path, golden[which])
     assert_same(kglm.log_words(encoded, annotated)[0, 0], golden["word"])
