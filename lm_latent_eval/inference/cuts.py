@@ -90,6 +90,8 @@ ROUNDING = 1e-9
 FINER = 1500
 """A choice takes a whole place if its share of a total is at least 1 / (FINER W). With
 300, twice as many intervals of texts that fit badly did not hold."""
+NARROW = 64
+"""Columns of a table that are not worth dividing."""
 LEAST_SHARE = 1e-3
 """Of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
@@ -275,15 +277,37 @@ class Thinned:
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         width = sent(torch.tensor(self.widths), rank.device)
         width = width.repeat(len(rank) // self.groups)
-        fits = (rank > -torch.inf).sum(1) <= width
+        possible = rank > -torch.inf
+        fits = possible.sum(1) <= width
         self.whole = sent(self.whole, rank.device) & fits.view(-1, self.groups)
-        whole, most = self.whole.flatten(), min(max(self.widths), rank.shape[1])
+        whole = self.whole.flatten()
+        kept, parts = [], alike(possible)
+        for rows, columns in parts:
+            some = None if key is None else key[rows, :columns]
+            of_rows = (x[rows] for x in (width, whole, u))
+            kept.append(self._keep(rank[rows, :columns], some, *of_rows))
+        if len(parts) == 1:
+            return kept[0]
+        most = max(column.shape[1] for column, _ in kept)
+        column, log_f = (
+            rank.new_empty(len(rank), most, dtype=x.dtype) for x in kept[0]
+        )
+        for (rows, _), (some, log_some) in zip(parts, kept, strict=True):
+            left_over = most - some.shape[1]
+            column[rows] = F.pad(some, (0, left_over))
+            log_f[rows] = F.pad(log_some, (0, left_over), value=-torch.inf)
+        return column, log_f
+
+    def _keep(
+        self, rank: Tensor, key: Tensor | None, width: Tensor, whole: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Choose in some rows, which have a width and random numbers each."""
         log_f = torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
-        mass = relative(rank)
+        mass, most = relative(rank), min(max(self.widths), rank.shape[1])
         number = torch.where(whole, width, self._enough(mass, width))
         number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
@@ -303,6 +327,32 @@ class Thinned:
         numbers = self.within.few(number * self.groups)(t)[..., CHOICE_LANE]
         mine: Tensor = numbers.unflatten(1, (number, self.groups)).mT.flatten(1)
         return mine
+
+
+def alike(possible: Tensor) -> list[tuple[Tensor | slice, int]]:
+    """Divide the rows of a table into parts whose last columns are alike.
+
+    Tables of ragged rows are padded. A device is not waited for: it gets one part.
+
+    Args:
+        possible: Where a table has anything, (R, M) bool.
+
+    Returns:
+        Rows of each part, and how many columns they have.
+    """
+    size = possible.shape[1]
+    if possible.device.type != "cpu" or size <= NARROW:
+        return [(slice(None), size)]
+    last = size - possible.flip(1).byte().argmax(1)
+    last = last.masked_fill(~possible.any(1), 0)
+    parts: list[tuple[Tensor | slice, int]] = []
+    while size:
+        least = size // 4 if size > NARROW else -1
+        (rows,) = ((last <= size) & (last > least)).nonzero(as_tuple=True)
+        if len(rows):
+            parts.append((rows, max(1, int(last[rows].max()))))
+        size = max(least, 0)
+    return parts
 
 
 def relative(rank: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,10 +37,22 @@ def expand_ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     return element, row
 
 
+def distinct(number: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the different ones of whole numbers on the host, (N,), in increasing order.
+
+    NumPy takes half the time of torch.
+
+    Returns:
+        Those, (D,), and which of them each of the N is, (N,).
+    """
+    found, which = np.unique(number.numpy(), return_inverse=True)
+    return torch.from_numpy(found), torch.from_numpy(which)
+
+
 def distinct_pairs(
     first: Tensor, second: Tensor, limit: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the different pairs of two columns, in increasing order.
+    """Find the different pairs of two columns on the host, in increasing order.
 
     Args:
         first: Whole numbers, shape (N,).
@@ -54,7 +67,7 @@ def distinct_pairs(
         >>> distinct_pairs(a, b, 2)
         (tensor([2, 4]), tensor([1, 0]), tensor([1, 0, 1]))
     """
-    pair, which = torch.unique(first * limit + second, return_inverse=True)
+    pair, which = distinct(first * limit + second)
     return pair // limit, pair % limit, which
 
 

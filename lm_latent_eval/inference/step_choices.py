@@ -40,18 +40,23 @@ class Dense:
         shape, device = (len(self.log_p), groups), self.log_p.device
         return torch.ones(shape, dtype=torch.bool, device=device)
 
-    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Return the score of every choice, and its rank, (B groups, M) float64.
+    def table(self, score: Tensor, groups: int) -> Tensor:
+        """Return the rank of every choice, (B groups, M) float64.
 
         Args:
             score: Of the histories so far, (B, K) nats.
             groups: Into how many the K histories fall.
         """
-        rows = len(score) * groups
-        total = (score[..., None] + widened(self.log_p)).reshape(rows, -1)
-        if self.ahead is None:
-            return total, total
-        return total, total + widened(self.ahead).reshape(rows, -1)
+        rank = score[..., None] + widened(self.log_p)
+        if self.ahead is not None:
+            rank = rank + widened(self.ahead)
+        return rank.reshape(len(score) * groups, -1)
+
+    def total(self, score: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
+        """Return the scores of histories (B, K') after choices of theirs, nats."""
+        place = origin * self.log_p.shape[2] + choice
+        log_p = widened(self.log_p.flatten(1).gather(1, place))
+        return score.gather(1, origin) + log_p
 
     def keys(self, groups: int) -> Tensor | None:
         """Return the keys of a table's choices, (B groups, M), if there are any."""
@@ -143,19 +148,21 @@ class Ragged:
             sure[self.history[self.many] // (self.shape[1] // groups)] = False
         return sure.view(self.shape[0], groups)
 
-    def table(self, score: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Return the score of every choice, and its rank, (B groups, M) float64.
+    def table(self, score: Tensor, groups: int) -> Tensor:
+        """Return the rank of every choice, (B groups, M) float64.
 
         Args:
             score: Of the histories so far, (B, K) nats.
             groups: Into how many the K histories fall.
         """
-        total = widened(self.log_p) + score.flatten()[self.history]
-        ranked = total if self.ahead is None else total + widened(self.ahead)
-        return (
-            self._in_groups(total, groups, -torch.inf),
-            self._in_groups(ranked, groups, -torch.inf),
-        )
+        rank = widened(self.log_p) + score.flatten()[self.history]
+        if self.ahead is not None:
+            rank = rank + widened(self.ahead)
+        return self._in_groups(rank, groups, -torch.inf)
+
+    def total(self, score: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
+        """Return the scores of histories (B, K') after choices of theirs, nats."""
+        return score.gather(1, origin) + widened(self.at(self.log_p, choice))
 
     def keys(self, groups: int) -> Tensor | None:
         """Return the keys of a table's choices, (B groups, M), if there are any."""

@@ -288,7 +288,7 @@ def searching(
     for t in range(steps.num_steps):
         yield state
         choices = steps.choices(state, t, score, cut)
-        total, rank = choices.table(score, groups)
+        rank = choices.table(score, groups)
         column, log_kept = cut.keep(rank, t, choices.keys(groups))
         if column.shape[1] < stay.shape[1] // groups and (steps.length <= t).any():
             more = stay.shape[1] // groups - column.shape[1]  # of texts that have ended
@@ -296,18 +296,19 @@ def searching(
             log_kept = F.pad(log_kept, (0, more), value=-torch.inf)
         origin, choice = choices.found(column, groups)
         number, size = column.shape[1], (batch, groups)
-        added = total.gather(1, column) + log_kept
+        there = rank.gather(1, column) + log_kept > -torch.inf
+        kept_on = there.sum(1)
         # Texts that have ended keep what they have.
         going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
         origin = torch.where(going_on, origin, kept)
         uniforms = partial(cut.uniforms_of, t, number)
         taken = steps.take(state, t, choices, origin, choice, uniforms)
+        log_kept, there = (x.unflatten(0, size).flatten(1) for x in (log_kept, there))
         if weigh:
-            log_step = log_kept.unflatten(0, size).flatten(1)
+            log_step = log_kept
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
-            kept_on = (rank.gather(1, column) + log_kept > -torch.inf).sum(1)
             too_many = (rank > -torch.inf).sum(1) > kept_on
             some_left = too_many.view(size) | ~choices.lists_all(groups)
             left_out = left_out | (some_left & going_on)
@@ -318,7 +319,8 @@ def searching(
             log_step = choices.at(picked, choice).masked_fill(~going_on, 0.0)
             log_q = log_q.gather(1, origin) + log_step
         before = score.gather(1, kept).masked_fill(~used, -torch.inf)
-        added = added.unflatten(0, size).flatten(1)
+        added = choices.total(score, origin, choice) + log_kept
+        added = added.masked_fill(~there, -torch.inf)
         if taken.log_more is not None:
             added = added + taken.log_more
         score = torch.where(going_on, added, before)

@@ -49,6 +49,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
+    distinct,
     distinct_pairs,
     segment_logsumexp,
 )
@@ -101,7 +102,7 @@ class Rows:
     def distinct(self) -> tuple[Rows, Tensor]:
         """Return every place and past once, and which of them each row has, (R,)."""
         code = fingerprint((self.position[None], self.window[None]))[0]
-        different, which = torch.unique(code, return_inverse=True)
+        different, which = distinct(code)
         every = torch.arange(len(which), device=which.device)
         one = torch.zeros_like(different).scatter(0, which, every)
         return self.pick(one), which

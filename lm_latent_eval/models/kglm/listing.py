@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.inference.cuts import GRID, Cut, ranks
+from lm_latent_eval.inference.cuts import GRID, LEAST, Cut, ranks
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
@@ -83,15 +83,17 @@ class WalkChoices(Ragged):
 
     derived: Unlisted = field(kw_only=True)
     """What choices of ``REST`` stand for that are DERIVED."""
-    outlook: Tensor = field(kw_only=True)
-    """By which its history is ranked, (N,)."""
+    pasts: Rows = field(kw_only=True)
+    """That histories have."""
+    past: Tensor = field(kw_only=True)
+    """Which of them its history has, (N,)."""
 
 
 class Listing(NamedTuple):
-    """Choices of some rows that share a mention type, flat, on the host."""
+    """Choices of some pasts that share a mention type, flat, on the host."""
 
     mention: Mention
-    row: Tensor
+    past: Tensor
     node: Tensor
     log_prob: Tensor
     """Of the node, given the type, nats."""
@@ -115,42 +117,39 @@ class ListedSteps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Competing:
-    """R walks that choose at one position each, and compete in groups."""
+class Pasts:
+    """D pasts, of one walk or several, which choose at one position each."""
 
-    past: Tensor
-    """Which of D distinct pasts each has, (R,)."""
     outlook: Tensor
-    """By which each is ranked, (R,)."""
-    group: Tensor
-    """Non-decreasing, (R,)."""
+    """By which each is ranked, (D,)."""
     rank: Tensor
-    """Of a walk that takes each mention type, nats, (R, 4)."""
-    enough: Tensor
-    """What may be among the best ranks no less, nats, (R,)."""
-    width: Tensor
-    """The most that go on of the group of each, (R,)."""
+    """What a walk gains or loses by taking each mention type, nats, (D, 4)."""
+    least: Tensor
+    """What it loses at most if it is to be among the best, nats, (D,)."""
+    most_new: Tensor
+    """How many NEW entities may be among the best, (D,)."""
     exhaustive: bool
     """Whether what cannot be among the best is wanted."""
 
     def surely(self, mention: Mention, node: Tensor, gain: Tensor) -> Listing:
-        """Let every walk take a type, whose node is certain."""
+        """Let every past take a type, whose node is certain."""
         every = torch.arange(len(node))
         return Listing(mention, every, node, torch.zeros_like(gain), gain)
 
     def able(self, mention: Mention, most: Tensor) -> Tensor:
-        """Return the walks that may take a type, if no node adds more than ``most``."""
+        """Return the pasts that may take a type, if no node adds more than ``most``."""
         rank = self.rank[:, mention]
         possible = rank > -torch.inf
         if not self.exhaustive:
-            possible &= rank + most >= self.enough
+            possible &= rank + most >= self.least
         return possible.nonzero()[:, 0]
 
 
 def listed_steps(
     walk: NextStep,
-    rows: Rows,
+    past: Rows,
     outlook: Tensor,
+    which: Tensor,
     group: Tensor,
     score: Tensor,
     cut: Cut,
@@ -175,67 +174,96 @@ def listed_steps(
 
     Args:
         walk: The distribution of the next steps.
-        rows: R decisions.
-        outlook: By which each is ranked, (R,).
-        group: Which of them compete, at one position each, non-decreasing, (R,).
+        past: D pasts, at one position each.
+        outlook: By which each is ranked, (D,).
+        which: The past of each of R walks, (R,).
+        group: Which of these compete, non-decreasing, (R,).
         score: What the walks so far are ranked by, nats, (R,) float64.
         cut: What chooses among them.
         new: NEW entities at the position of every outlook.
         worth: What entities are worth as parents, and at which token this is.
         paid: What was expected of the text from here on, if not by ``walk``, (R,) nats.
     """
-    past, which = rows.distinct()
     if paid is not None:
         paid = paid.new_zeros(len(past.position)).scatter(0, which, paid)
     types, parents = _types(walk, past, paid)
-    of_past = torch.zeros_like(past.position).scatter(0, which, outlook)
-    gains = Gains.nothing(len(of_past))
+    gains = Gains.nothing(len(outlook))
     if worth is not None:
-        gains = worth[0].after(worth[1], of_past, past.window)
-    every = torch.arange(len(of_past))
-    best = walk.graph.node_of_entity[new.entity[of_past, 0]]
-    best_new = new.log_prob[of_past, 0] + gains.mentioned(every, best)
+        gains = worth[0].after(worth[1], outlook, past.window)
+    every = torch.arange(len(outlook))
+    best = walk.graph.node_of_entity[new.entity[outlook, 0]]
+    rank = gains.total[:, None] + types
 
-    rank = (score + gains.total[which])[:, None] + types[which]
-    known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]].clone()
-    known[:, -1] += best_new[which]
+    known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]]
+    known[:, -1] += new.log_prob[outlook, 0] + gains.mentioned(every, best)
+    known = score[:, None] + known[which]
     widths = torch.tensor(cut.widths)
     enough = least_of_best(group, known, widths)
     if cut.least is not None:
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
         enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
     enough = enough[group] - GRID  # for rounding
-    width = widths[group % cut.groups]
-    walks = Competing(which, outlook, group, rank, enough, width, cut.exhaustive)
+    # A past lists what any of its walks may need.
+    least = score.new_full((len(outlook),), torch.inf)
+    least = least.scatter_reduce(0, which, enough - score, "amin")
+    most_new = _most_new(which, group, score + rank[which, Mention.NEW], widths)
+    pasts = Pasts(outlook, rank, least, most_new, cut.exhaustive)
 
-    going_on = gains.mentioned(every, past.previous)[which]
-    introduced, unlisted_new = _new(walks, walk, new, gains)
-    derived, unlisted = _derived(walks, parents, walk.graph.num_nodes, gains)
+    introduced, unlisted_new = _new(pasts, walk, new, gains)
+    derived, unlisted = _derived(pasts, parents, walk.graph.num_nodes, gains)
+    going_on = gains.mentioned(every, past.previous)
+    nothing = torch.zeros_like(going_on)
     listings = [
-        walks.surely(Mention.NONE, torch.zeros_like(which), torch.zeros_like(going_on)),
-        walks.surely(Mention.CONTINUE, rows.previous, going_on),
+        pasts.surely(Mention.NONE, torch.zeros_like(every), nothing),
+        pasts.surely(Mention.CONTINUE, past.previous, going_on),
         introduced,
         derived,
     ]
     if cut.exhaustive:
-        listings += [unlisted_new, _rest_of(walks, unlisted)]
+        listings += [unlisted_new, _rest_of(pasts, unlisted)]
     columns = list(zip(*listings, strict=True))[1:]
-    row, node, log_prob, gain = (torch.cat(column) for column in columns)
-    mention = torch.cat([torch.full_like(x.row, x.mention) for x in listings])
-    log_p, ahead = types[which[row], mention] + log_prob, gains.total[which[row]] + gain
-    possible = score[row] + log_p + ahead > -torch.inf
-    if not cut.exhaustive:
-        possible &= score[row] + log_p + ahead >= enough[row]
-    possible &= (node != NO_ENTITY) | (mention == Mention.NONE)
+    owner, node, log_prob, gain = (torch.cat(column) for column in columns)
+    mention = torch.cat([torch.full_like(x.past, x.mention) for x in listings])
+    log_p, ahead = types[owner, mention] + log_prob, gains.total[owner] + gain
+    possible = (node != NO_ENTITY) | (mention == Mention.NONE)
+    if cut.exhaustive:
+        possible &= log_p + ahead > -torch.inf
+    else:
+        possible &= log_p + ahead >= least[owner]
     (keep,) = possible.nonzero(as_tuple=True)
     # In an order that no score decides, for those that tie.
-    choice = row[keep] * len(Mention) + mention[keep]
+    choice = owner[keep] * len(Mention) + mention[keep]
     keep = keep[(choice * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
-    row, mention, node, log_p, ahead = (
-        x[keep] for x in (row, mention, node, log_p, ahead)
-    )
-    key = keys_after(past.window, which[row], node)
-    return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
+    key = keys_after(past.window, owner[keep], node[keep])
+
+    # From here on by walk.
+    end = torch.bincount(owner[keep], minlength=len(outlook)).cumsum(0)
+    place, row = expand_ranges(F.pad(end, (1, 0))[which], end[which])
+    if not cut.exhaustive:
+        rank = score[row] + (log_p + ahead)[keep[place]]
+        (good,) = (rank >= enough[row]).nonzero(as_tuple=True)
+        place, row = place[good], row[good]
+    choice = keep[place]
+    chosen = (x[choice] for x in (mention, node, log_p, ahead))
+    return ListedSteps(row, *chosen, unlisted, key[place])
+
+
+def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Tensor:
+    """Return how many NEW entities of each past may be among the W best, (D,).
+
+    Every walk has the same ones to choose from, so of the one that ranks i-th (from 1)
+    only the first W / i can, but where a walk has mentioned them already.
+
+    Args:
+        which: The past of each walk, (R,).
+        group: In which it competes, (R,).
+        base: The rank of a walk that mentions any of them, nats, (R,).
+        widths: W of each group of a text.
+    """
+    order, place = ranked_within(group, ranks(base))
+    most = widths[group[order] % len(widths)] // (place + 1)
+    number = int(which.max()) + 1 if len(which) else 0
+    return most.new_zeros(number).scatter_reduce(0, which[order], most, "amax")
 
 
 def keys_after(window: Tensor, past: Tensor, node: Tensor) -> Tensor:
@@ -295,70 +323,66 @@ def _types(
 
 
 def _new(
-    walks: Competing, walk: NextStep, new: Ordered, gains: Gains
+    pasts: Pasts, walk: NextStep, new: Ordered, gains: Gains
 ) -> tuple[Listing, Listing]:
-    """List NEW entities of walks, and the others of each walk as one.
-
-    Every walk has the same ones to choose from, so of the one that ranks i-th (from 1)
-    only the first W / i can be among the W best, but where a walk has mentioned them
-    already.
-    """
-    able = walks.able(Mention.NEW, new.worth[walks.outlook, 0])
-    base = walks.rank[:, Mention.NEW]
-    order, rank = ranked_within(walks.group[able], ranks(base[able]))
-    most = (walks.width[able][order] // (rank + 1)).clamp_max(new.entity.shape[1])
-    place, ranked = expand_ranges(torch.zeros_like(most), most)
-    row = able[order[ranked]]
-    good = base[row] + new.worth[walks.outlook[row], place] >= walks.enough[row]
-    number = torch.bincount(row[good], minlength=len(base))
-    (keep,) = (place < number[row]).nonzero(as_tuple=True)
-    row, place = row[keep], place[keep]
-    here = walks.outlook[row], place
+    """List NEW entities of pasts, and the others of each past as one."""
+    able = pasts.able(Mention.NEW, new.worth[pasts.outlook, 0])
+    outlook, most = pasts.outlook[able], pasts.most_new[able]
+    least = pasts.least[able] - pasts.rank[able, Mention.NEW]
+    number = _worth_at_least(new.worth, outlook, least).minimum(most)
+    place, which = expand_ranges(torch.zeros_like(number), number)
+    past, here = able[which], (outlook[which], place)
     node = walk.graph.node_of_entity[new.entity[here]]
-    gain = gains.mentioned(walks.past[row], node)
-    listed = Listing(Mention.NEW, row, node, new.log_prob[here], gain)
-    rest = able[number[able] < int(walk.introducible.sum())]
-    log_rest = _log_rest(new.log_prob)[walks.outlook[rest], number[rest]]
-    nothing = torch.zeros_like(log_rest)
-    return listed, Listing(Mention.NEW, rest, REST - number[rest], log_rest, nothing)
+    gain = gains.mentioned(past, node)
+    listed = Listing(Mention.NEW, past, node, new.log_prob[here], gain)
+    (rest,) = (number < int(walk.introducible.sum())).nonzero(as_tuple=True)
+    log_rest = _log_rest(new.log_prob)[outlook[rest], number[rest]]
+    nothing, stands_for = torch.zeros_like(log_rest), REST - number[rest]
+    return listed, Listing(Mention.NEW, able[rest], stands_for, log_rest, nothing)
+
+
+def _worth_at_least(worth: Tensor, row: Tensor, least: Tensor) -> Tensor:
+    """Count how many numbers of some rows are large enough, (D,).
+
+    Args:
+        worth: Nats, each row from the largest down but for rounding, (B, n).
+        row: Rows, (D,).
+        least: What is large enough, nats, (D,).
+    """
+    size = 2 * int(-LEAST)
+    there = ranks(worth).clamp(LEAST, -LEAST).long()
+    row_of = torch.arange(len(worth))[:, None]
+    ordered = (row_of * size - there).flatten()
+    wanted = row * size - ranks(least).clamp(LEAST, -LEAST).long()
+    found = torch.searchsorted(ordered, wanted, right=True)
+    return (found - row * worth.shape[1]).clamp(0, worth.shape[1])
 
 
 def _derived(
-    walks: Competing, of_pasts: ScoredParents, num_nodes: int, gains: Gains
+    pasts: Pasts, of_pasts: ScoredParents, num_nodes: int, gains: Gains
 ) -> tuple[Listing, Unlisted]:
-    """List DERIVED nodes of walks: of each past those that any of its walks lists."""
+    """List DERIVED nodes of pasts, and the others."""
     parents, edges, place = of_pasts
-    able = walks.able(Mention.DERIVED, gains.most[walks.past])
-    past, base = walks.past[able], walks.rank[able, Mention.DERIVED]
-    some = torch.zeros_like(place, dtype=torch.bool).index_fill(0, past, True)
-    of, node, log_prob = derived_nodes(parents, edges, place, some, num_nodes)
-    least = base.new_full(place.shape, torch.inf).scatter_reduce(
-        0, past, walks.enough[able] - base, "amin"
-    )
-    (few,) = (log_prob + gains.most[of] >= least[of]).nonzero(as_tuple=True)
+    able = pasts.able(Mention.DERIVED, gains.most)
+    some = torch.zeros_like(place, dtype=torch.bool).index_fill(0, able, True)
+    past, node, log_prob = derived_nodes(parents, edges, place, some, num_nodes)
+    least = (pasts.least - pasts.rank[:, Mention.DERIVED])[past]
+    (few,) = (log_prob + gains.most[past] >= least).nonzero(as_tuple=True)
     gain = gains.total.new_full(node.shape, -torch.inf)
-    gain[few] = gains.mentioned(of[few], node[few])
-    good = log_prob + gain >= least[of]
-    unlisted = Unlisted.of(of[~good], node[~good], log_prob[~good], len(place))
-    of, node, log_prob, gain = (x[good] for x in (of, node, log_prob, gain))
-    count = torch.bincount(of, minlength=len(place))
-    end = count.cumsum(0)
-    listed, row = expand_ranges((end - count)[past], end[past])
-    return (
-        Listing(
-            Mention.DERIVED, able[row], node[listed], log_prob[listed], gain[listed]
-        ),
-        unlisted,
-    )
+    gain[few] = gains.mentioned(past[few], node[few])
+    good = log_prob + gain >= least
+    unlisted = Unlisted.of(past[~good], node[~good], log_prob[~good], len(place))
+    listed = (x[good] for x in (past, node, log_prob, gain))
+    return Listing(Mention.DERIVED, *listed), unlisted
 
 
-def _rest_of(walks: Competing, unlisted: Unlisted) -> Listing:
-    """Return one choice for the unlisted DERIVED nodes of every walk that has any."""
-    log_sum = unlisted.log_sum[walks.past]
-    possible = (log_sum > -torch.inf) & (walks.rank[:, Mention.DERIVED] > -torch.inf)
-    (row,) = possible.nonzero(as_tuple=True)
-    nothing = torch.zeros_like(log_sum[row])
-    return Listing(Mention.DERIVED, row, REST - walks.past[row], log_sum[row], nothing)
+def _rest_of(pasts: Pasts, unlisted: Unlisted) -> Listing:
+    """Return one choice for the unlisted DERIVED nodes of every past that has any."""
+    possible = pasts.rank[:, Mention.DERIVED] > -torch.inf
+    (past,) = (possible & (unlisted.log_sum > -torch.inf)).nonzero(as_tuple=True)
+    log_sum = unlisted.log_sum[past]
+    nothing = torch.zeros_like(log_sum)
+    return Listing(Mention.DERIVED, past, REST - past, log_sum, nothing)
 
 
 def _log_rest(log_best: Tensor) -> Tensor:

@@ -45,7 +45,6 @@ from lm_latent_eval.models.kglm.steps import (
     log_prob_walks,
     moved,
     node_probs,
-    resampled,
 )
 from lm_latent_eval.models.kglm.twisting import twisted_walks
 from lm_latent_eval.models.pretrained import Pretrained
@@ -545,7 +544,9 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     ) -> tuple[Draws[Walks], Tensor]:
         """Draw K walks a text, which continue those histories, (B, K)."""
         draws, origin = super().sample_from(encoded, uniforms, origin)
-        history = resampled(encoded.history, origin)
+        history = encoded.history.gather(
+            1, origin[..., None].expand(-1, -1, encoded.history.shape[2])
+        )
         log_node = log_nodes(encoded.walk, history, draws.latents)
         return replace(draws, log_q=draws.log_q + log_node), origin
 

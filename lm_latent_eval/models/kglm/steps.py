@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.cuts import Cut, ranks
 from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.inference.ragged import distinct_pairs, segment_logsumexp
+from lm_latent_eval.inference.ragged import (
+    distinct,
+    distinct_pairs,
+    segment_logsumexp,
+)
 from lm_latent_eval.inference.step_choices import Choices
 from lm_latent_eval.inference.steps import Taken
 from lm_latent_eval.latent import Uniforms
@@ -72,7 +77,7 @@ def distinct_walks(history: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
     """
     text = torch.arange(len(history))[:, None].expand(walks.node.shape[:2])
     code = fingerprint((text, history, *walks)).flatten()
-    _, kind = torch.unique(code, return_inverse=True)
+    _, kind = distinct(code)
     place = torch.arange(len(code))
     first = torch.full_like(place, len(code)).scatter_reduce(0, kind, place, "amin")
     which = first[kind]
@@ -118,9 +123,23 @@ def log_nodes(walk: NextStep, history: Tensor, walks: Walks) -> Tensor:
     return widened(log_node).sum(-1)
 
 
+class Behind(NamedTuple):
+    """What is behind K walks of each of B texts, on the host.
+
+    Few of them differ in it.
+    """
+
+    window: Tensor
+    """Nodes of W tokens, but for those of the last one, (D, W)."""
+    past: Tensor
+    """Which window each has, (B, K)."""
+    node: Tensor
+    """Of the last token, 0 if nothing was mentioned, (B, K)."""
+
+
 @dataclass(frozen=True)
 class WalkSteps:
-    """The steps of walks over a piece: a state is the window behind each, (B, K, W).
+    """The steps of walks over a piece.
 
     Walks are on the host.
     """
@@ -153,18 +172,21 @@ class WalkSteps:
         """S B, see ``LookAhead``."""
         return len(self.length) if self.gains is None else len(self.gains.log_absent)
 
-    def begin(self, num_histories: int | None) -> Tensor:
-        """Return the windows before the piece: of K walks, or of those there are."""
-        if num_histories is None:
-            return self.history
-        return self.history.expand(-1, num_histories, -1)
+    def begin(self, num_histories: int | None) -> Behind:
+        """Return what is before the piece: of K walks, or of those there are."""
+        batch, number, width = self.history.shape
+        past = torch.arange(batch * number).view(batch, number)
+        window, node = F.pad(self.history, (1, 0))[..., :width], self.history[..., -1]
+        if num_histories is not None:
+            past, node = (x.expand(-1, num_histories) for x in (past, node))
+        return Behind(window.flatten(0, 1), past, node)
 
-    def num_histories(self, state: Tensor) -> int:
+    def num_histories(self, state: Behind) -> int:
         """Return K."""
-        return state.shape[1]
+        return state.past.shape[1]
 
     def choices(
-        self, state: Tensor, t: int, score: Tensor, cut: Cut | None
+        self, state: Behind, t: int, score: Tensor, cut: Cut | None
     ) -> WalkChoices:
         """List steps of token t that may be among the best, or stand for the rest.
 
@@ -175,17 +197,19 @@ class WalkSteps:
             raise ValueError("the steps of a walk are too many to list all of them")
         going_on = (score > -torch.inf) & (self.length > t)[:, None]
         text, place = going_on.nonzero(as_tuple=True)
-        group = place // (state.shape[1] // cut.groups)
-        ways = self.outlooks // len(state)
+        histories = self.num_histories(state)
+        group = place // (histories // cut.groups)
+        ways = self.outlooks // len(score)
         way = (group >= cut.groups - cut.num_checks).long().clamp_max(ways - 1)
-        outlook = way * len(state) + text
         paid = None
         if t == 0:
             paid = self.expected.expand(*score.shape, ways)[text, place, way]
+        past, which = self._pasts(state, t, way * len(score) + text, text, place)
         listed = listed_steps(
             self.walk,
-            Rows(outlook * self.num_steps + t, state[text, place]),
-            outlook,
+            past,
+            past.position // self.num_steps,
+            which,
             text * cut.groups + group,
             score[text, place],
             cut,
@@ -194,29 +218,46 @@ class WalkSteps:
             paid,
         )
         return WalkChoices(
-            (score.shape[0], score.shape[1]),
-            (text * state.shape[1] + place)[listed.row],
+            (len(score), histories),
+            (text * histories + place)[listed.row],
             (listed.mention, listed.node),
             listed.log_p,
             ahead=None if self.gains is None else listed.ahead,
             many=listed.node <= REST if cut.exhaustive else None,
             derived=listed.derived,
-            outlook=outlook[listed.row],
+            pasts=past,
+            past=which[listed.row],
             key=listed.key,
         )
 
+    def _pasts(
+        self, state: Behind, t: int, outlook: Tensor, text: Tensor, place: Tensor
+    ) -> tuple[Rows, Tensor]:
+        """Find the different pasts of some walks, (R,), and which each has."""
+        number, num_nodes = len(state.window), self.walk.graph.num_nodes
+        pair, node, which = distinct_pairs(
+            outlook * number + state.past[text, place],
+            state.node[text, place],
+            num_nodes,
+        )
+        window = torch.cat([state.window[pair % number, 1:], node[:, None]], 1)
+        # Some differ in what is too long ago by now.
+        past, again = Rows(pair // number * self.num_steps + t, window).distinct()
+        return past, again[which]
+
     def take(
         self,
-        state: Tensor,
+        state: Behind,
         t: int,
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Tensor]:
+    ) -> Taken[Behind]:
         """Extend walks by chosen steps; draw those that stand for the rest."""
         assert isinstance(choices, WalkChoices)
         mention, node = choices.decided(choice)
+        past = choices.at(choices.past, choice)
         log_f, rest = None, node <= REST
         if rest.any():
             log_f, numbers = widened(torch.zeros(node.shape)), uniforms()
@@ -224,14 +265,14 @@ class WalkSteps:
                 text, place = (rest & (mention == type)).nonzero(as_tuple=True)
                 which, u = REST - node[text, place], numbers[text, place]
                 if type is Mention.NEW:
-                    outlook = choices.at(choices.outlook, choice)[text, place]
-                    position = outlook * self.num_steps + t
+                    position = choices.pasts.position[past[text, place]]
+                    outlook = position // self.num_steps
                     new = Ordered(*(part[outlook] for part in self._new(t, 0)))
                     drawn = drawn_of_the_rest(self.walk, position, which, new, u)
                 else:
                     drawn = choices.derived.draw(which, u)
                 node[text, place], log_f[text, place] = drawn[0], -drawn[1]
-        after = self._moved(resampled(state, origin), node)
+        after = Behind(choices.pasts.window, past, node)
         return Taken(after, (mention, node), log_f, self._log_more(t, node))
 
     def _log_more(self, t: int, node: Tensor) -> Tensor | None:
@@ -289,16 +330,6 @@ class WalkSteps:
         ).view_as(log_prob)
         order = ranks(worth).sort(dim=1, descending=True, stable=True).indices
         return Ordered(*(x.gather(1, order) for x in (log_prob, entity, worth)))
-
-    @staticmethod
-    def _moved(state: Tensor, node: Tensor) -> Tensor:
-        """Append nodes to the windows, (B, K, W), (B, K) -> (B, K, W)."""
-        return torch.cat([state[..., 1:], node[..., None]], -1)
-
-
-def resampled(state: Tensor, origin: Tensor) -> Tensor:
-    """Return the windows of some walks, (B, K, W), (B, K') -> (B, K', W)."""
-    return state.gather(1, origin[..., None].expand(-1, -1, state.shape[2]))
 
 
 # -- choices: ranked for search, summed for prediction ------------------------------
