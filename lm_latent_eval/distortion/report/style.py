@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.statistics import ErrorBin
+from lm_latent_eval.distortion.statistics import ErrorBin, LengthError
 from lm_latent_eval.files import write_text
 from lm_latent_eval.report import figures
 from lm_latent_eval.report.tabular import Table
@@ -102,19 +102,23 @@ def shades(count: int) -> list[str]:
 def plot_band(
     ax: Axes,
     x: Sequence[float],
-    middle: Sequence[float],
-    lower: Sequence[float],
-    upper: Sequence[float],
+    errors: Sequence[ErrorBin | LengthError],
     *,
     color: str,
-    label: str | None = None,
+    label: str,
 ) -> None:
-    """Draw a line in its band, which the legend names; one point becomes a dot."""
+    """Draw mean errors in their band, which the legend names; one becomes a dot."""
     alone = len(x) == 1
+    middle = [each.mean_error for each in errors]
     ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
-    width = 2 if alone else 0
     ax.fill_between(
-        x, lower, upper, color=color, alpha=0.25, linewidth=width, label=BAND
+        x,
+        [each.lower for each in errors],
+        [each.upper for each in errors],
+        color=color,
+        alpha=0.25,
+        linewidth=2 if alone else 0,
+        label=BAND,
     )
 
 
