@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 import lm_latent_eval
-from lm_latent_eval.distortion.columns import SHARDS, Shards
+from lm_latent_eval.distortion.columns import SHARDS, Shards, indices_of
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
@@ -154,8 +154,7 @@ class Corpus:
 
     @property
     def indices(self) -> range:
-        first = int(self.settings["first"])
-        return range(first, first + self.num_sequences)
+        return indices_of(self.settings)
 
     def shards(self) -> Shards:
         """Return which file has which sequences."""

@@ -58,11 +58,7 @@ class TokenSequences:
     @classmethod
     def of_corpus(cls, corpus: Corpus) -> TokenSequences:
         """Map the files of a corpus into memory."""
-        arrays: list[pa.ListArray] = []
-        for shard in corpus.shards():
-            with pa.memory_map(str(shard.path)) as file:
-                arrays += pa.ipc.open_stream(file).read_all()["ids"].chunks
-        return cls.of(arrays)
+        return cls.of([batch["ids"] for batch in corpus.shards().batches()])
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -54,6 +54,7 @@ from lm_latent_eval.distortion.learners.scores import Tracked, nats_per_token
 from lm_latent_eval.ledger.files import going_on
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.registry import require
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 
@@ -276,17 +277,11 @@ def train_learner(
                 for name, corpus in others.items()
             ]
             run = _Run(output, data, dev, options, tracked, quiet)
-            _fit(run, model, device)
+            with _quiet_transformers(), _own_randomness():
+                run.train(model, parse_device(device))
+            _finish(output, History.read(output), data.vocabulary)
         data.clear()
         return History.read(output)
-
-
-def _fit(run: _Run, model: Any, device: torch.device | str | None) -> None:
-    """Train to the end, and put the best model into the folder."""
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    with _quiet_transformers(), _own_randomness():
-        run.train(model, where)
-    _finish(run.output, History.read(run.output), run.data.vocabulary)
 
 
 class _Run:
@@ -387,18 +382,16 @@ class _Run:
 
 def _last_checkpoint(checkpoints: Path) -> Path | None:
     """Return the last checkpoint that is whole; remove those that are not."""
-    folders = checkpoints.glob("checkpoint-*")
-    for folder in sorted(folders, key=_updates, reverse=True):
+    folders = {
+        int(f.name.rpartition("-")[2]): f for f in checkpoints.glob("checkpoint-*")
+    }
+    for _, folder in sorted(folders.items(), reverse=True):
         try:
             _history(folder)
             return folder
         except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(folder)
     return None
-
-
-def _updates(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _history(checkpoint: Path) -> History:
