@@ -224,19 +224,12 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
 def _said(each: Comparison) -> str:
     """Say a difference with its interval."""
     a, b = (side.name for side in each.sides)
-    if isinstance(each, TextComparison):
-        low, high = map(bits, each.difference.interval)
-        unit = f"bits a {next(iter(each.units)).removesuffix('s')}"
-        value = f"{bits(each.difference.value):+.4f} {unit}"
-        ends = f"{low:+.4f} to {high:+.4f}"
-    else:
-        low, high = each.interval
-        value = f"{score(each, each.difference.value, '+')} {each.metric}"
-        ends = f"{score(each, low, '+')} to {score(each, high, '+')}"
+    value = f"{score(each, each.difference.value, '+')} {each.metric}"
+    low, high = (score(each, end, "+") for end in each.interval)
     within = f", {each.clusters}" if each.clusters else ""
     what = "texts" if isinstance(each, TextComparison) else "questions"
     number = f"{each.difference.num_texts:,} {what}{within}"
-    return f"{a} - {b}: {value}, at 95 % {ends} ({number})"
+    return f"{a} - {b}: {value}, at 95 % {low} to {high} ({number})"
 
 
 def _band_note(compared: Sequence[Comparison]) -> str:
@@ -359,15 +352,14 @@ def _difference(each: Comparison) -> dict[str, Any]:
             **p,
             "decided": "yes" if each.decided else "no",
         }
-    unit = next(iter(each.units))
     return {
         "pair": f"{a} - {b}",
-        f"bits a {unit.removesuffix('s')}": bits(found.value),
+        each.metric: bits(found.value),
         "± together": bits(found.stderr),
         "± draws": bits(found.draws_stderr),
         "± texts": bits(found.texts_stderr),
-        "from": bits(found.interval[0]),
-        "to (95 %)": bits(found.interval[1]),
+        "from": bits(each.interval[0]),
+        "to (95 %)": bits(each.interval[1]),
         "texts won": found.share_won,
         **p,
         "decided": "yes" if each.decided else "no",
@@ -417,7 +409,7 @@ def _interval(
 def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | None]:
     name = " - ".join(side.name for side in each.sides)
     if isinstance(each, TextComparison):
-        low, high = map(bits, each.difference.interval)
+        low, high = map(bits, each.interval)
         return name, bits(each.difference.value), (low, high), None
     low, high = each.interval
     scale = 100 if each.is_share else 1
