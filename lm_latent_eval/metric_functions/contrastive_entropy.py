@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +12,7 @@ from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
 from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.metric_functions.columns import (
     complete,
+    finite,
     known,
     present,
     whole_counts,
@@ -171,15 +171,11 @@ def _named(name: Any, numbers: Any) -> dict[str, Any]:
     """Name numbers of several levels and their errors; None stays None."""
     return {
         f"{name}{suffix}": {
-            level: None if number is None else _known(getattr(number, part))
+            level: None if number is None else finite(getattr(number, part))
             for level, number in numbers.items()
         }
         for suffix, part in _PARTS.items()
     }
-
-
-def _known(number: Any) -> Any:
-    return number if math.isfinite(number) else None
 
 
 def _verdicts(result: Any, against: Any) -> Any:
