@@ -16,6 +16,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK
@@ -172,7 +173,8 @@ def _lm_eval(record: Record) -> Iterator[str]:
     metadata = {
         name: Path(value).name if isinstance(value, str) else value
         for name, value in (config.get("metadata") or {}).items()
-        if name not in ("version", "config_source", *_named(run.get("model_args")))
+        if name
+        not in ("version", "config_source", *model_arguments(run.get("model_args")))
     }
     if metadata:
         yield f"--metadata {_quoted(json.dumps(metadata))}"
@@ -184,15 +186,8 @@ def _lm_eval(record: Record) -> Iterator[str]:
 
 def _arguments(given: Any) -> str:
     """Return ``--model_args``, folders by their last part."""
-    named = _named(given)
+    named = model_arguments(given)
     return ",".join(f"{name}={_shown(value)}" for name, value in named.items())
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        pairs = (part.partition("=") for part in given.split(",") if part)
-        return {name: value for name, _, value in pairs}
-    return dict(given or {})
 
 
 def _shown(value: Any) -> str:
