@@ -44,6 +44,7 @@ from lm_latent_eval.distortion.languages.language import (
     endless_uniforms,
 )
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 from lm_latent_eval.uniforms import stream_key, uniforms
 
 Edit = Callable[[list[int], float, float, float], None]
@@ -325,8 +326,7 @@ class Perturbed:
         Raises:
             ValueError: If there is nothing to do.
         """
-        if self.num_edits < 1:
-            raise ValueError(f"num_edits={self.num_edits}: expected at least 1")
+        whole("num_edits", self.num_edits, 1)
 
     @property
     def indices(self) -> range:
@@ -391,8 +391,7 @@ class Random:
         Raises:
             ValueError: If there is nothing to do.
         """
-        if self.num_sequences < 1:
-            raise ValueError(f"num_sequences={self.num_sequences}: expected at least 1")
+        whole("num_sequences", self.num_sequences, 1)
 
     @property
     def indices(self) -> range:

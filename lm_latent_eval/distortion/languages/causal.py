@@ -24,7 +24,6 @@ from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
     Sample,
-    checked_length,
     checked_sequences,
     load_tokenizer,
     sequence_key,
@@ -33,6 +32,7 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions, load_causal
+from lm_latent_eval.options import positive, whole
 from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
@@ -63,10 +63,8 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature}: expected more than 0")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size}: expected at least 1")
+        positive("temperature", self.temperature)
+        whole("batch_size", self.batch_size, 1)
         for name in ("begin_id", "end_id"):
             token = getattr(self, name)
             if not 0 <= token < self.vocab_size:
@@ -124,7 +122,7 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     @torch.inference_mode()
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Draw token by token, one random number each, with a key-value cache."""
-        check_positions(self.model, self.name, checked_length(max_length))
+        check_positions(self.model, self.name, whole("max_length", max_length, 1))
         keys = [sequence_key(seed, index) for index in indices]
         sequences: list[list[int]] = []
         log_p = []

@@ -31,11 +31,11 @@ from lm_latent_eval.distortion.columns import SHARDS, Shards, indices_of
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
-    checked_length,
     load_tokenizer,
 )
 from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 
 KIND = "corpus"
 SCHEMA = pa.schema(
@@ -90,14 +90,10 @@ class Corpus:
         Raises:
             ValueError: If a setting is impossible, or the directory is of others.
         """
-        checked_length(max_length)
-        for name, value, least in (
-            ("num_sequences", num_sequences, 1),
-            ("first", first, 0),
-            ("shard_size", shard_size, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{name}={value}: expected at least {least}")
+        whole("max_length", max_length, 1)
+        whole("num_sequences", num_sequences, 1)
+        whole("first", first, 0)
+        whole("shard_size", shard_size, 1)
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),

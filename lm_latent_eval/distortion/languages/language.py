@@ -318,13 +318,6 @@ def checked_sequences(
     return found
 
 
-def checked_length(max_length: int) -> int:
-    """Return a maximum length, or raise if it is none."""
-    if max_length < 1:
-        raise ValueError(f"max_length={max_length}: expected at least 1 token")
-    return max_length
-
-
 def log_p_by_length(
     sequences: Sequence[tuple[int, ...]], log_p: Callable[[Tensor], Tensor]
 ) -> Tensor:

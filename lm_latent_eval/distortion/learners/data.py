@@ -22,6 +22,7 @@ from tqdm import tqdm
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import Language
 from lm_latent_eval.ledger.files import SETTINGS_FILE
+from lm_latent_eval.options import whole
 from lm_latent_eval.text.corpora import stream_texts
 
 IGNORED = -100
@@ -183,8 +184,7 @@ class TextData:
             raise ValueError(
                 f"{self.vocabulary.owner} has no tokenizer to read text by"
             )
-        if self.max_length < 1:
-            raise ValueError(f"max_length={self.max_length}: expected at least 1")
+        whole("max_length", self.max_length, 1)
 
     @property
     def num_sequences(self) -> int:
@@ -371,10 +371,7 @@ class FreshData(_LikeCorpus):
         Raises:
             ValueError: If it is.
         """
-        if self.num_sequences < 1:
-            raise ValueError(
-                f"{self.num_sequences} fresh sequences an epoch: expected at least 1"
-            )
+        whole("num_sequences", self.num_sequences, 1)
 
     @property
     def repeated(self) -> None:

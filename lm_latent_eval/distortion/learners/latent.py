@@ -40,6 +40,7 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Enumerable, Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
@@ -389,9 +390,7 @@ class EveryTree:
                 f"{checkpoint.directory} holds a {checkpoint.name} model, whose "
                 "latents cannot be listed: estimate its likelihoods"
             )
-        if max_words < 1:
-            raise ValueError(f"max_words={max_words}: expected at least 1")
-        self._max_words, self._model = max_words, model
+        self._max_words, self._model = whole("max_words", max_words, 1), model
         # Sentences of n words with a beam of as many trees as they have.
         self._by_length = {}
         for n in range(max_words + 1):

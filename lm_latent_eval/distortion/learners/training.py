@@ -53,6 +53,7 @@ from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingO
 from lm_latent_eval.distortion.learners.scores import Tracked, nats_per_token
 from lm_latent_eval.ledger.files import going_on
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.files import read_text
@@ -244,8 +245,7 @@ def train_learner(
     validated = {} if dev.repeated is None else {"validation": dev.repeated}
     check_apart(data, options.epochs, validated | others, "trained on")
     check_apart(dev, 1, others, "validated with")
-    if track < 1:
-        raise ValueError(f"track={track}: expected at least 1")
+    whole("track", track, 1)
     about = {"start": start.settings(), "options": options.settings()}
     settings: Settings = {
         "lm_latent_eval": lm_latent_eval.__version__,

@@ -30,6 +30,7 @@ from lm_latent_eval.distortion.study.plan import (
 )
 from lm_latent_eval.distortion.study.steps import FIRST, StudySteps
 from lm_latent_eval.ledger.files import going_on
+from lm_latent_eval.options import whole
 
 KIND = "study of distortion"
 
@@ -64,8 +65,7 @@ class DistortionStudy:
             ValueError: If the folder is of another study or of one that is running, or
                 a step cannot be done.
         """
-        if self.jobs < 1:
-            raise ValueError(f"jobs={self.jobs}: expected at least 1")
+        whole("jobs", self.jobs, 1)
         if self.text is not None and not self.text.is_file():
             raise ValueError(f"{self.text}: no such file")
         settings = {
