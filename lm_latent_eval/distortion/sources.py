@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -196,33 +196,6 @@ def _poisson(mean: float, count: int) -> list[float]:
     logs = [k * math.log(mean) - math.lgamma(k + 1) for k in range(count)]
     largest = max(logs)
     return cumulative([math.exp(log - largest) for log in logs])
-
-
-class SequenceSource(Protocol):
-    """Numbered sequences, each in ``rows_each`` forms."""
-
-    @property
-    def corpus(self) -> Corpus:
-        """Corpus that the sequences are from, or are made from."""
-        ...
-
-    @property
-    def indices(self) -> range:
-        """Their numbers."""
-        ...
-
-    @property
-    def rows_each(self) -> int:
-        """Forms of a sequence: after 0, 1, .. perturbations."""
-        ...
-
-    def settings(self) -> Settings:
-        """Return what they depend on besides the corpus."""
-        ...
-
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Return all forms of some sequences, one after the other, and log p_L."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -468,6 +441,14 @@ class Texts:
         return partial(
             tokenizer.encode, add_special_tokens=False, split_special_tokens=True
         )
+
+
+SequenceSource = Unchanged | Short | Perturbed | Random | Texts
+"""Numbered sequences of a corpus or made from it, each in ``rows_each`` forms.
+
+``settings`` are what they depend on besides the corpus; ``read`` returns all forms of
+some sequences, one after the other, and log p_L.
+"""
 
 
 def _first(corpus: Corpus, num_sequences: int | None) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -93,29 +93,6 @@ def fitting(
     return found
 
 
-class Start(Protocol):
-    """Where the training of a learner starts."""
-
-    def build(
-        self, vocabulary: TokenIds, max_length: int, seed: int
-    ) -> PreTrainedModel:
-        """Return the untrained model, in float32 on the CPU.
-
-        Args:
-            vocabulary: What its sequences are made of.
-            max_length: The most tokens of a sequence.
-            seed: Of random weights.
-
-        Raises:
-            ValueError: If it cannot learn such sequences.
-        """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return an identifying description, as JSON."""
-        ...
-
-
 @dataclass(frozen=True)
 class Configuration:
     """A model with random weights.
@@ -160,6 +137,16 @@ class Configuration:
     def build(
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
+        """Return the untrained model, in float32 on the CPU.
+
+        Args:
+            vocabulary: What its sequences are made of.
+            max_length: The most tokens of a sequence.
+            seed: Of random weights.
+
+        Raises:
+            ValueError: If it cannot learn such sequences.
+        """
         ids = (vocabulary.size, vocabulary.begin_id, vocabulary.end_id)
         config = self._config(dict(zip(_FILLED_IN, ids, strict=True)))
         with torch.random.fork_rng():
@@ -213,3 +200,7 @@ class PretrainedStart:
         """Return a digest of its weights."""
         found = CausalLanguage.load(self.path, begin_id=0, end_id=0, device="cpu")
         return {"init": found.settings()["digest"]}
+
+
+Start = Configuration | PretrainedStart
+"""Where the training of a learner starts."""
