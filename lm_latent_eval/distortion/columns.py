@@ -194,16 +194,6 @@ class Columns:
     model_log_p: Tensor
     stderr: Tensor
 
-    def __post_init__(self) -> None:
-        """Refuse columns of different lengths.
-
-        Raises:
-            ValueError: If there are such.
-        """
-        lengths = {each.name: len(getattr(self, each.name)) for each in fields(self)}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"the columns differ in length: {lengths}")
-
     def __len__(self) -> int:
         return len(self.index)
 

@@ -84,7 +84,11 @@ def tables(columns: Sequence[StudyColumn]) -> dict[str, Table]:
         SPREAD: Table(["draws", *titles], [*_lines(columns, _spread)], number=_number),
         BEAMS: Table(["beam", *titles], [*_beams(columns)], number=_number),
     }
-    return {name: table for name, table in found.items() if _has_numbers(table)}
+    return {
+        name: table
+        for name, table in found.items()
+        if any(not isinstance(cell, str | None) for row in table.rows for cell in row)
+    }
 
 
 def _titles(columns: Sequence[StudyColumn]) -> list[str]:
@@ -96,10 +100,6 @@ def _titles(columns: Sequence[StudyColumn]) -> list[str]:
         else title
         for n, title in enumerate(titles)
     ]
-
-
-def _has_numbers(table: Table) -> bool:
-    return any(not isinstance(c, str | None) for row in table.rows for c in row)
 
 
 def _what(column: StudyColumn) -> str:

@@ -30,7 +30,6 @@ import lm_latent_eval
 from lm_latent_eval.distortion.columns import SHARDS, Shards, indices_of
 from lm_latent_eval.distortion.languages.language import (
     Language,
-    Sample,
     load_tokenizer,
 )
 from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
@@ -201,7 +200,12 @@ def _rows(
     language: Language, seed: int, indices: range, max_length: int
 ) -> pa.RecordBatch:
     sample = language.sample(seed, indices, max_length)
-    _check_possible(sample, indices)
+    wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
+    if wrong:
+        raise ValueError(
+            f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
+            f"{sample.log_p[wrong[0]].item()}"
+        )
     columns = {
         "index": list(indices),
         "ids": sample.sequences,
@@ -209,16 +213,6 @@ def _rows(
         "log_p": sample.log_p.tolist(),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-
-
-def _check_possible(sample: Sample, indices: range) -> None:
-    """Raise where a language drew what it calls impossible."""
-    wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
-    if wrong:
-        raise ValueError(
-            f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
-            f"{sample.log_p[wrong[0]].item()}"
-        )
 
 
 class End(StrEnum):

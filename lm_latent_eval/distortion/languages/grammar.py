@@ -146,7 +146,6 @@ class NormalForm:
     """
 
     start: int
-    num_symbols: int
     pairs: NDArray[np.int64]
     """B and C of the rules A -> B C, each pair once, (R, 2)."""
     pair_rules: NDArray[np.float64]
@@ -190,7 +189,6 @@ class NormalForm:
         row = {pair: place for place, pair in enumerate(pairs)}
         form = cls(
             start,
-            len(symbols),
             np.array(pairs, dtype=np.int64).reshape(-1, 2),
             np.zeros((len(pairs), len(symbols))),
             np.zeros((len(symbols), len(symbols))),

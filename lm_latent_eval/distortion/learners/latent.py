@@ -370,7 +370,6 @@ class EveryTree:
         end_id: int,
         *,
         max_words: int = 10,
-        batch_size: int | None = None,
     ) -> None:
         """Match the words of language and model.
 
@@ -379,7 +378,6 @@ class EveryTree:
             words: Token of the language -> word.
             end_id: What its sequences end with.
             max_words: Of a sentence: a word more takes about four times as long.
-            batch_size: Texts scored together; None is as many as memory allows.
 
         Raises:
             ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
@@ -396,9 +394,7 @@ class EveryTree:
         for n in range(max_words + 1):
             width = max(1, model.num_latents(n))
             how = ScoringOptions(estimator="beam", num_samples=width)
-            self._by_length[n] = LatentLearner(
-                checkpoint, words, end_id, how, batch_size=batch_size
-            )
+            self._by_length[n] = LatentLearner(checkpoint, words, end_id, how)
 
     @classmethod
     def load(

@@ -88,7 +88,9 @@ class Report:
         yield self._claims()
         yield "## Estimates on test sequences (figures 1, 2 and 12)"
         yield self._measured("errors", scores(learners.fixed), 2)
-        self._first_figure(learners.fixed[-1])
+        found = Comparison.open(self.layout.scores(learners.fixed[-1], "test"))
+        panel = (learners.fixed[-1].label, histogram(found, self.plan.num_bins))
+        draw_estimates(self._stem(1), [panel], {})
         self._measured("lengths", scores(learners.fixed[1:]), 12)
         yield "## Training time (figure 3)"
         of_epochs = {
@@ -101,7 +103,10 @@ class Report:
         yield self._amount(learners.untempered, 8)
         yield self._amount([learners.pretrained_online], 10)
         yield "## Perturbed sequences (figure 5)"
-        yield self._map(learners.mapped[0])
+        error_map = read_map(self.layout.scores(learners.mapped[0], "perturbed"))
+        examples = self._examples(learners.mapped[0])
+        table = write_map(error_map, self._stem(5), examples)
+        yield self._kept(table, self._stem(5))
         yield "## Random sequences (figure 11)"
         yield self._measured("random", scores(learners.mapped, "random"), 11)
         yield "## Temperatures (figure 6)"
@@ -123,12 +128,14 @@ class Report:
         yield "## Perplexities (table 4; by temperature, table 5)"
         yield self._perplexities(learners.all)
         yield "## New n-grams in the natural text (figure 13)"
-        yield self._novelty()
+        path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
+        table = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
+        yield self._kept(table, self._stem(13))
         for temperature in sorted(self.plan.temperatures):
             yield f"## Sequences at T = {temperature:g} (tables 2 and 6 to 9)"
             corpus = self.layout.corpus(BASE, temperature, "test")
-            found = sample_table(Corpus.open(corpus), SAMPLES)
-            yield self._kept(found, self.output / f"sequences_{temperature:g}")
+            table = sample_table(Corpus.open(corpus), SAMPLES)
+            yield self._kept(table, self.output / f"sequences_{temperature:g}")
 
     def _stem(self, figure: int | str) -> Path:
         return self.output / f"figure_{figure}"
@@ -142,21 +149,11 @@ class Report:
         found = MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
         return self._kept(found, self._stem(figure))
 
-    def _first_figure(self, learner: LearnerSpec) -> None:
-        found = Comparison.open(self.layout.scores(learner, "test"))
-        panel = (learner.label, histogram(found, self.plan.num_bins))
-        draw_estimates(self._stem(1), [panel], {})
-
     def _amount(self, learners: Sequence[LearnerSpec], figure: int) -> str:
         folders = {
             each.label: self.layout.trajectory(each, "test") for each in learners
         }
         return self._measured("amount", folders, figure)
-
-    def _map(self, learner: LearnerSpec) -> str:
-        error_map = read_map(self.layout.scores(learner, "perturbed"))
-        table = write_map(error_map, self._stem(5), self._examples(learner))
-        return self._kept(table, self._stem(5))
 
     def _examples(self, learner: LearnerSpec) -> list[tuple[str, str]]:
         """Return a rare test sequence, and one as rare that was perturbed."""
@@ -225,11 +222,6 @@ class Report:
         for what in ("test", "text"):
             head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
         return self._kept(Table(head, rows), self.output / "perplexities")
-
-    def _novelty(self) -> str:
-        path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
-        found = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
-        return self._kept(found, self._stem(13))
 
     def _claims(self) -> str:
         learners, scores = self.learners, self.layout.scores

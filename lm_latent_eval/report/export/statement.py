@@ -165,16 +165,18 @@ def _lm_eval(record: Record) -> Iterator[str]:
     run = record.settings.get("run", {})
     config = record.settings.get("configs", {}).get(record.task, {})
     yield f"--model {_quoted(run.get('model') or record.settings.get('model'))}"
-    if arguments := _arguments(run.get("model_args")):
-        yield f"--model_args {_quoted(arguments)}"
+    # Folders are named by their last part.
+    arguments = model_arguments(run.get("model_args"))
+    if arguments:
+        shown = ",".join(f"{name}={_shown(value)}" for name, value in arguments.items())
+        yield f"--model_args {_quoted(shown)}"
     yield f"--tasks {_quoted(record.task)}"
     if folder := _include_path(config):
         yield f"--include_path {folder}"
     metadata = {
         name: Path(value).name if isinstance(value, str) else value
         for name, value in (config.get("metadata") or {}).items()
-        if name
-        not in ("version", "config_source", *model_arguments(run.get("model_args")))
+        if name not in ("version", "config_source", *arguments)
     }
     if metadata:
         yield f"--metadata {_quoted(json.dumps(metadata))}"
@@ -182,12 +184,6 @@ def _lm_eval(record: Record) -> Iterator[str]:
         yield f"--num_fewshot {shots}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
-
-
-def _arguments(given: Any) -> str:
-    """Return ``--model_args``, folders by their last part."""
-    named = model_arguments(given)
-    return ",".join(f"{name}={_shown(value)}" for name, value in named.items())
 
 
 def _shown(value: Any) -> str:
