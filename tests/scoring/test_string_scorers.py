@@ -13,8 +13,8 @@ from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.metrics import contrastive_entropy
 from lm_latent_eval.report.compare import analysis, compare
 from lm_latent_eval.scoring.files import score
 from lm_latent_eval.scoring.interface import open_model, scorer_of
@@ -128,7 +128,7 @@ ONE = {"levels": [0.1], "replicates": 1}
 )
 def test_copies_that_cannot_be_scored(texts, scores, how, error, message):
     with pytest.raises(error, match=message):
-        score_copies(texts, lambda _: scores, **how)
+        contrastive_entropy(texts=texts, scorer=lambda _: scores, **how)
 
 
 # -- parts of texts: they add up, and two models' compare where both end ---------------
