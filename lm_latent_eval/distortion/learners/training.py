@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from transformers import (
 from transformers.utils import logging
 
 import lm_latent_eval
+from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners.architectures import Start
@@ -50,7 +52,8 @@ from lm_latent_eval.distortion.learners.data import (
     check_apart,
 )
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
-from lm_latent_eval.distortion.learners.scores import Tracked, nats_per_token
+from lm_latent_eval.distortion.learners.scores import nats_per_token, score_epoch
+from lm_latent_eval.distortion.sources import Unchanged
 from lm_latent_eval.ledger.files import going_on
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
@@ -266,16 +269,17 @@ def train_learner(
         if not _is_complete(output):  # nor by another run meanwhile
             if data.repeated is not None:
                 others["train"] = data.repeated
-            tracked = [
-                Tracked.begin(
+            tracked = []
+            for name, corpus in others.items():
+                source = Unchanged(corpus, min(track, corpus.num_sequences))
+                trajectory = Trajectory.begin(
                     output / TRAJECTORIES / name,
-                    corpus,
-                    track,
+                    source.indices,
                     data.num_sequences,
+                    corpus=corpus.settings,
                     **about,
                 )
-                for name, corpus in others.items()
-            ]
+                tracked.append((source, trajectory))
             run = _Run(output, data, dev, options, tracked, quiet)
             with _quiet_transformers(), _own_randomness():
                 run.train(model, parse_device(device))
@@ -284,21 +288,17 @@ def train_learner(
         return History.read(output)
 
 
+@dataclass
 class _Run:
     """One start of a training, up to its last epoch."""
 
-    def __init__(
-        self,
-        output: Path,
-        data: TrainingData,
-        dev: CorpusData | TextData,
-        options: TrainingOptions,
-        tracked: list[Tracked],
-        quiet: bool,
-    ) -> None:
-        self.output, self.data, self.dev = output, data, dev
-        self.options, self.tracked, self.quiet = options, tracked, quiet
-        self.since = time.perf_counter()
+    output: Path
+    data: TrainingData
+    dev: CorpusData | TextData
+    options: TrainingOptions
+    tracked: list[tuple[Unchanged, Trajectory]]
+    quiet: bool
+    since: float = field(default_factory=time.perf_counter)
 
     def train(self, model: Any, device: torch.device) -> None:
         """Go on from the last checkpoint, if there is more to do."""
@@ -341,8 +341,8 @@ class _Run:
             )
         learner = self._learner(trainer.model)
         dev_loss = nats_per_token(learner, self.dev.sequences(0))
-        for each in self.tracked:
-            each.score(learner, epoch)
+        for source, trajectory in self.tracked:
+            score_epoch(learner, source, trajectory, epoch)
         now = time.perf_counter()
         record = Epoch(
             epoch=epoch,
