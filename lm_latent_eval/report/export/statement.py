@@ -115,16 +115,11 @@ class Statement:
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]
+        kind = "questions" if "acc" in self.numbers else "texts"
         return (
             f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
-            f"{self.texts}"
+            f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
         )
-
-    @property
-    def texts(self) -> str:
-        """Which texts the numbers are of."""
-        kind = "questions" if "acc" in self.numbers else "texts"
-        return f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
 
 
 def slack(answers: Sequence[Answer], bound: Bound) -> float:
@@ -206,12 +201,6 @@ def _quoted(text: Any) -> str:
     return shlex.quote(one_line(str(text)))
 
 
-def versions(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what computed the numbers: package -> version, those that are known."""
-    names = ("lm_latent_eval", "lm_eval", "transformers", "torch")
-    return {name: str(settings[name]) for name in names if settings.get(name)}
-
-
 def section(record: Record) -> str:
     """Return how to make the numbers of a task again, as Markdown."""
     said = command(record)
@@ -219,6 +208,9 @@ def section(record: Record) -> str:
     shown = (
         f"  {markdown(said)}" if set(said) & {"<", "`"} else f"  ```\n  {said}\n  ```"
     )
-    known = versions(record.settings)
-    by = ", ".join(f"{name} {markdown(version)}" for name, version in known.items())
+    by = ", ".join(
+        f"{name} {markdown(str(version))}"
+        for name in ("lm_latent_eval", "lm_eval", "transformers", "torch")
+        if (version := record.settings.get(name))
+    )
     return f"  By {by}:\n\n{shown}" if by else shown
