@@ -67,6 +67,12 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8", newline="\n")  # on any system
 
 
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of what is in a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
     """Return the error of a full disk, if that caused an error.
 

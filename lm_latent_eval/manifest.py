@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.files import write_text
+from lm_latent_eval.files import file_digest, write_text
 from lm_latent_eval.values import Matching, Rules, Whole, check, parse
 
 FILE_NAME = "manifest.json"
@@ -80,7 +80,7 @@ def verify(directory: Path) -> str:
         elif found[name].stat().st_size != listed[name].size:
             size = found[name].stat().st_size
             wrong = f"has {size} bytes, but {listed[name].size} by {FILE_NAME}"
-        elif _sha256(found[name]) != listed[name].sha256:
+        elif file_digest(found[name]) != listed[name].sha256:
             wrong = f"is altered: its SHA-256 is not that of {FILE_NAME}"
         else:
             continue
@@ -144,9 +144,4 @@ def _remedy(directory: Path) -> str:
 
 
 def _entry(path: Path) -> Entry:
-    return Entry(_sha256(path), path.stat().st_size)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return Entry(file_digest(path), path.stat().st_size)

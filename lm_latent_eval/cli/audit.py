@@ -138,18 +138,10 @@ def _audit(args: argparse.Namespace) -> int:
 def _json(value: object) -> str:
     """Return JSON; numbers that it does not have are their names."""
     import json
-    import math
 
-    def finite(one: object) -> object:
-        if isinstance(one, float) and not math.isfinite(one):
-            return str(one)
-        if isinstance(one, dict):
-            return {key: finite(each) for key, each in one.items()}
-        if isinstance(one, list | tuple):
-            return [finite(each) for each in one]
-        return one
+    from lm_latent_eval.ledger.settings import plain
 
-    return json.dumps(finite(value), indent=2, ensure_ascii=False)
+    return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
 def _options(path: Path) -> list[str]:

@@ -61,6 +61,20 @@ class Shard:
         except (OSError, pa.ArrowInvalid):
             return False
 
+    def check(self, remedy: str) -> None:
+        """Raise unless every row is there.
+
+        Raises:
+            ValueError: If the file is missing or cut short.
+        """
+        if not self.is_whole():
+            raise ValueError(f"{self.path} is missing or cut short: {remedy}")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows in the pieces they were written in."""
+        with pa.memory_map(str(self.path)) as file:
+            yield from pa.ipc.open_stream(file)
+
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows as they come; the file has its name when all are there."""
         with (
@@ -135,19 +149,22 @@ class Shards:
             ValueError: If one is missing or cut short.
         """
         for shard in self:
-            if not shard.is_whole():
-                raise ValueError(f"{shard.path} is missing or cut short: {remedy}")
+            shard.check(remedy)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in the pieces they were written in."""
-        for shard in self:
-            with pa.memory_map(str(shard.path)) as file:
-                yield from pa.ipc.open_stream(file)
+        return (batch for shard in self for batch in shard.batches())
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""
         parts = [Dataset.from_file(str(shard.path)) for shard in self]
         return datasets.concatenate_datasets(parts)
+
+
+def indices_of(settings: Settings) -> range:
+    """Return the numbers of the sequences of a folder."""
+    first = int(settings["first"])
+    return range(first, first + int(settings["num_sequences"]))
 
 
 KIND = "scores"
@@ -177,16 +194,6 @@ class Columns:
     model_log_p: Tensor
     stderr: Tensor
 
-    def __post_init__(self) -> None:
-        """Refuse columns of different lengths.
-
-        Raises:
-            ValueError: If there are such.
-        """
-        lengths = {each.name: len(getattr(self, each.name)) for each in fields(self)}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"the columns differ in length: {lengths}")
-
     def __len__(self) -> int:
         return len(self.index)
 
@@ -207,16 +214,10 @@ class Columns:
         )
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch | pa.Table) -> Self:
+    def of(cls, batch: pa.RecordBatch) -> Self:
         """Read rows of an Arrow file."""
-        return cls(
-            *(
-                torch.from_numpy(batch[name].to_numpy(zero_copy_only=False).copy())
-                if isinstance(batch, pa.RecordBatch)
-                else torch.from_numpy(batch[name].to_numpy().copy())
-                for name in SCHEMA.names
-            )
-        )
+        columns = (batch[name].to_numpy(zero_copy_only=False) for name in SCHEMA.names)
+        return cls(*(torch.from_numpy(column.copy()) for column in columns))
 
     def batch(self) -> pa.RecordBatch:
         """Return the rows as an Arrow file takes them."""
@@ -280,11 +281,10 @@ class ScoresFolder:
 
     def shards(self) -> Shards:
         """Return which file has which sequences."""
-        first, number = int(self.settings["first"]), int(self.settings["num_sequences"])
         return Shards(
             self.directory,
             SCHEMA,
-            range(first, first + number),
+            indices_of(self.settings),
             int(self.settings["shard_size"]),
             int(self.settings["rows_each"]),
         )
@@ -362,16 +362,12 @@ class Trajectory:
         found = []
         for epoch in range(1, int(files[-1].stem) + 1):
             shard = self._shard(epoch)
-            if not shard.is_whole():
-                raise ValueError(
-                    f"{shard.path} is missing or cut short: resume the training from "
-                    "an earlier checkpoint, or start it anew"
-                )
-            with pa.memory_map(str(shard.path)) as file:
-                found.append(Columns.of(pa.ipc.open_stream(file).read_all()))
+            shard.check(
+                "resume the training from an earlier checkpoint, or start it anew"
+            )
+            found.append(Columns.cat([*map(Columns.of, shard.batches())]))
         return found
 
     def _shard(self, epoch: int) -> Shard:
-        first, number = int(self.settings["first"]), int(self.settings["num_sequences"])
         path = self.directory / EPOCHS / f"{epoch:05}.arrow"
-        return Shard(path, range(first, first + number), SCHEMA)
+        return Shard(path, indices_of(self.settings), SCHEMA)

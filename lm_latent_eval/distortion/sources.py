@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -44,6 +44,7 @@ from lm_latent_eval.distortion.languages.language import (
     endless_uniforms,
 )
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 from lm_latent_eval.uniforms import stream_key, uniforms
 
 Edit = Callable[[list[int], float, float, float], None]
@@ -197,33 +198,6 @@ def _poisson(mean: float, count: int) -> list[float]:
     return cumulative([math.exp(log - largest) for log in logs])
 
 
-class SequenceSource(Protocol):
-    """Numbered sequences, each in ``rows_each`` forms."""
-
-    @property
-    def corpus(self) -> Corpus:
-        """Corpus that the sequences are from, or are made from."""
-        ...
-
-    @property
-    def indices(self) -> range:
-        """Their numbers."""
-        ...
-
-    @property
-    def rows_each(self) -> int:
-        """Forms of a sequence: after 0, 1, .. perturbations."""
-        ...
-
-    def settings(self) -> Settings:
-        """Return what they depend on besides the corpus."""
-        ...
-
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Return all forms of some sequences, one after the other, and log p_L."""
-        ...
-
-
 @dataclass(frozen=True)
 class Unchanged:
     """The sequences of a corpus, or the first of them."""
@@ -325,8 +299,7 @@ class Perturbed:
         Raises:
             ValueError: If there is nothing to do.
         """
-        if self.num_edits < 1:
-            raise ValueError(f"num_edits={self.num_edits}: expected at least 1")
+        whole("num_edits", self.num_edits, 1)
 
     @property
     def indices(self) -> range:
@@ -391,8 +364,7 @@ class Random:
         Raises:
             ValueError: If there is nothing to do.
         """
-        if self.num_sequences < 1:
-            raise ValueError(f"num_sequences={self.num_sequences}: expected at least 1")
+        whole("num_sequences", self.num_sequences, 1)
 
     @property
     def indices(self) -> range:
@@ -469,6 +441,14 @@ class Texts:
         return partial(
             tokenizer.encode, add_special_tokens=False, split_special_tokens=True
         )
+
+
+SequenceSource = Unchanged | Short | Perturbed | Random | Texts
+"""Numbered sequences of a corpus or made from it, each in ``rows_each`` forms.
+
+``settings`` are what they depend on besides the corpus; ``read`` returns all forms of
+some sequences, one after the other, and log p_L.
+"""
 
 
 def _first(corpus: Corpus, num_sequences: int | None) -> range:

@@ -58,13 +58,8 @@ def checked_weights(log_w: Tensor) -> int:
         raise ValueError(
             f"log_w must have shape (..., K) with K >= 1; got {tuple(log_w.shape)}"
         )
-    bad = log_w.isnan() | log_w.isposinf()
-    if bad.any():
-        where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"log_w{list(where)} is {log_w[where].item()}; "
-            "expected finite or -inf. Did the proposal return log q = -inf?"
-        )
+    expected = "finite or -inf. Did the proposal return log q = -inf?"
+    refuse_first(log_w.isnan() | log_w.isposinf(), log_w, "log_w", expected)
     return int(log_w.shape[-1])
 
 
@@ -72,11 +67,22 @@ def checked_finite(values: Tensor, name: str) -> None:
     """Raise unless it is a floating-point tensor of finite numbers, one or more."""
     if checked_floating(values, name).numel() == 0:
         raise ValueError(f"{name} has shape {tuple(values.shape)}: nothing to compute")
-    bad = (~values.isfinite()).nonzero()
-    if len(bad):
-        where = tuple(bad[0].tolist())
+    refuse_first(~values.isfinite(), values, name, "finite")
+
+
+def refuse_first(bad: Tensor, values: Tensor, name: str, expected: str) -> None:
+    """Raise a ``ValueError`` that names the first bad value, if there is one.
+
+    Args:
+        bad: Where values are bad, of their shape.
+        values: What a caller gave.
+        name: What the caller calls them.
+        expected: What each should have been.
+    """
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
-            f"{name}{list(where)} is {values[where].item()}; expected finite"
+            f"{name}{list(where)} is {values[where].item()}; expected {expected}"
         )
 
 

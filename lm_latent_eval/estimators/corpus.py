@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.checks import checked_floating, checked_weights
+from lm_latent_eval.estimators.checks import (
+    checked_floating,
+    checked_weights,
+    refuse_first,
+)
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     log_evidence,
@@ -52,13 +56,12 @@ def checked_log_evidences(log_evidences: Tensor) -> Tensor:
             "log_evidences must have shape (N,) with N >= 1; "
             f"got {tuple(log_evidences.shape)}"
         )
-    bad = (~log_evidences.isfinite()).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        raise ValueError(
-            f"log_evidences[{index}] is {log_evidences[index].item()}; expected "
-            "finite: -inf means that no draw of this input had a positive weight"
-        )
+    refuse_first(
+        ~log_evidences.isfinite(),
+        log_evidences,
+        "log_evidences",
+        "finite: -inf means that no draw of this input had a positive weight",
+    )
     return in_float64(log_evidences)
 
 
@@ -87,11 +90,7 @@ def total_count(counts: int | Tensor, name: str, num_inputs: int) -> int:
                 f"{name} has shape {tuple(counts.shape)}; expected a total, or one "
                 f"count an input, shape ({num_inputs},)"
             )
-        bad = (~(counts >= 0)).nonzero()
-        if len(bad):
-            index = int(bad[0])
-            found = counts[index].item()
-            raise ValueError(f"{name}[{index}] is {found}; expected >= 0")
+        refuse_first(~(counts >= 0), counts, name, ">= 0")
         counts = counts.sum()
     total = int(counts)
     if total < 1:

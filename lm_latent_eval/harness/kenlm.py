@@ -14,7 +14,6 @@ no probability, and KenLM gives them 10^-100: a warning says so.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import re
@@ -29,7 +28,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
 import lm_latent_eval
-from lm_latent_eval.files import one_line
+from lm_latent_eval.files import file_digest, one_line
 from lm_latent_eval.harness.answers import GuardedHook, of_whole_text
 from lm_latent_eval.registry import require
 
@@ -204,8 +203,7 @@ class KenLM(LM):
     @cached_property
     def digest(self) -> str:
         """A short digest of the model's file."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return file_digest(self.path)[:16]
 
     # -- n-grams ----------------------------------------------------------------------
 

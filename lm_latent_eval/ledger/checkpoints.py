@@ -54,16 +54,12 @@ def contents(state: Any) -> Any:
     raise TypeError(f"{type(state).__name__} is no tensor, number, tuple or dataclass")
 
 
-def made_of(kept: Any, like: T) -> T:
+def made_of(kept: Any, like: Any) -> Any:
     """Rebuild a state of a given kind from its ``contents``.
 
     Raises:
         ValueError: If that is of another kind.
     """
-    return cast(T, _made_of(kept, like))
-
-
-def _made_of(kept: Any, like: Any) -> Any:
     if kept is None:
         return None
     if isinstance(like, Tensor) and isinstance(kept, Tensor):
@@ -74,7 +70,7 @@ def _made_of(kept: Any, like: Any) -> Any:
             return array
     elif isinstance(like, tuple | list) and isinstance(kept, list):
         if len(kept) == len(like):
-            parts = [_made_of(*both) for both in zip(kept, like, strict=True)]
+            parts = [made_of(*both) for both in zip(kept, like, strict=True)]
             return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
     elif is_dataclass(like) and isinstance(kept, list):
         names = [each.name for each in _kept(like)]
@@ -82,7 +78,7 @@ def _made_of(kept: Any, like: Any) -> Any:
             pairs = zip(names, kept, strict=True)
             return replace(
                 cast(Any, like),
-                **{name: _made_of(each, getattr(like, name)) for name, each in pairs},
+                **{name: made_of(each, getattr(like, name)) for name, each in pairs},
             )
     elif type(kept) is type(like):
         return kept
@@ -132,9 +128,10 @@ class Checkpoints:
         settings, state = found
         refuse_others(file.path, settings, self._settings(of, key), KIND)
         try:
-            return made_of(state.get("state"), like())
+            rebuilt: T = made_of(state.get("state"), like())
         except ValueError as err:
             raise file.damaged(str(err)) from err
+        return rebuilt
 
     def remove(self, of: str) -> None:
         """Remove all that is kept of a text."""

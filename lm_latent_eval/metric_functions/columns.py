@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +85,11 @@ def known(
         names += [p.name for p in parameters if p.kind in kinds]
     for name in inputs:
         one_of("input", name, list(dict.fromkeys(names)))
+
+
+def finite(number: float) -> float | None:
+    """Return a number that is known; None for one that is infinite."""
+    return number if math.isfinite(number) else None
 
 
 def present(values: Sequence[Any], name: str) -> Sequence[Any]:

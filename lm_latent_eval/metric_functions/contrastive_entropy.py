@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
-from lm_latent_eval.contrastive.copies import score_copies
+from lm_latent_eval.contrastive.noise import TextNoise, WhiteSpaceWords, distinct_words
 from lm_latent_eval.metric_functions.columns import (
     complete,
+    finite,
     known,
     present,
     whole_counts,
 )
 from lm_latent_eval.scoring.string_scorers import string_scorer
+from lm_latent_eval.text.noise import NoiseChannel
 
 _LEVELS = (0.1, 0.3, 0.5)
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
@@ -105,7 +106,11 @@ def _scored(
     seed: Any = 0,
     **inputs: Any,
 ) -> Any:
-    """Score texts and distorted copies: what `compute` takes, and how it was made."""
+    """Score texts and, in the same call, distorted copies of them.
+
+    Returns:
+        What `compute` takes, and how it was made.
+    """
     if scorer is None:
         raise ValueError("missing: scorer (compute needs one to score texts)")
     if given := {"log_scores", "distorted", "num_words", "stderrs"} & set(inputs):
@@ -115,17 +120,45 @@ def _scored(
             f"the baseline {inputs['baseline']} is no level; there is {sorted(levels)}"
         )
     check_levels(levels)
-    scored = score_copies(
-        texts,
-        string_scorer(scorer, tokenizer=tokenizer, **(settings or {})),
-        levels=levels,
-        replicates=replicates,
-        vocabulary=vocabulary,
-        seed=seed,
-    )
-    columns = asdict(scored)
-    facts = {"seed": seed, "vocabulary_size": columns.pop("vocabulary_size")}
-    return {**columns, **inputs}, facts
+    if isinstance(texts, str):
+        raise TypeError("expected a list of strings, not one string")
+    if len(texts) == 0 or len(levels) == 0 or replicates < 1:
+        raise ValueError(
+            "there must be texts, levels and replicates; got "
+            f"{len(texts)}, {len(levels)} and {replicates}"
+        )
+    for index, text in enumerate(texts):
+        if not text.split():
+            raise ValueError(
+                f"texts[{index}] is {text!r}: no word to distort; leave it out"
+            )
+    words = distinct_words(texts) if vocabulary is None else vocabulary
+    batch = list(texts)
+    for level in levels:
+        noise = TextNoise(NoiseChannel.preset(level, words), WhiteSpaceWords(), seed)
+        for replicate in range(replicates):
+            batch += [noise.distort(t, n, replicate) for n, t in enumerate(texts)]
+    found = string_scorer(scorer, tokenizer=tokenizer, **(settings or {})).score(batch)
+    scores, errors = found.log_p.tolist(), found.stderr.tolist()
+    for score, text in zip(scores, batch, strict=True):
+        if not math.isfinite(score):
+            raise ValueError(f"the scorer gave {score} for {text[:60]!r}")
+    number = len(texts)
+    clean, *copies = (scores[n : n + number] for n in range(0, len(batch), number))
+    left = iter(copies)
+    columns = {
+        "log_scores": clean,
+        "distorted": {
+            level: [next(left) for _ in range(replicates)] for level in levels
+        },
+        "num_words": [len(text.split()) for text in texts],
+        # Not known where that of the text is not, or that of one of its copies.
+        "stderrs": [
+            error if all(map(math.isfinite, errors[n::number])) else math.inf
+            for n, error in enumerate(errors[:number])
+        ],
+    }
+    return {**columns, **inputs}, {"seed": seed, "vocabulary_size": len(words)}
 
 
 def _columns(distorted: Any) -> Any:
@@ -171,15 +204,11 @@ def _named(name: Any, numbers: Any) -> dict[str, Any]:
     """Name numbers of several levels and their errors; None stays None."""
     return {
         f"{name}{suffix}": {
-            level: None if number is None else _known(getattr(number, part))
+            level: None if number is None else finite(getattr(number, part))
             for level, number in numbers.items()
         }
         for suffix, part in _PARTS.items()
     }
-
-
-def _known(number: Any) -> Any:
-    return number if math.isfinite(number) else None
 
 
 def _verdicts(result: Any, against: Any) -> Any:

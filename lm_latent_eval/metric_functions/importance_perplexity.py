@@ -12,6 +12,7 @@ import torch
 from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
 from lm_latent_eval.metric_functions.columns import (
     complete,
+    finite,
     known,
     present,
     whole_counts,
@@ -82,7 +83,7 @@ def compute(
         "share_pareto_k_above_0.7": statistics.fmean(k > 0.7 for k in tails),
         "effective_sample_sizes": sizes,
         "pareto_ks": tails,
-        "draws_stderrs": [_known(e.draws_stderr) for e in estimates],
+        "draws_stderrs": [finite(e.draws_stderr) for e in estimates],
         "curve": dict(found.curve),
         "log_likelihood": math.fsum(e.log_evidence for e in estimates),
         "num_tokens": sum(num_tokens),
@@ -148,8 +149,4 @@ def _corpus_level(found: Any) -> Any:
 def _named(name: Any, rate: Any) -> dict[str, Any]:
     if rate is None:
         return {name: None, f"{name}_draws_stderr": None}
-    return {name: rate.value, f"{name}_draws_stderr": _known(rate.draws_stderr)}
-
-
-def _known(number: Any) -> Any:
-    return number if math.isfinite(number) else None
+    return {name: rate.value, f"{name}_draws_stderr": finite(rate.draws_stderr)}

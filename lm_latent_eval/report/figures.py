@@ -62,13 +62,7 @@ _POINTS = 7
 
 
 @contextmanager
-def page(
-    path: Path,
-    *,
-    width: float,
-    height: float,
-    title: str | None = None,
-) -> Iterator[Figure]:
+def page(path: Path, *, width: float, height: float) -> Iterator[Figure]:
     """Give a figure to draw on; then write it as PNG, SVG and PDF.
 
     Nothing is written if the drawing fails, and nothing stays open.
@@ -77,7 +71,6 @@ def page(
         path: Of the files, without their endings; its folder is made if need be.
         width: Inches.
         height: Inches.
-        title: Above all panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing; says how to install it.
@@ -89,8 +82,6 @@ def page(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        if title is not None:
-            figure.suptitle(title)
         for text in figure.findobj(Text):
             text.set_text(drawable(text.get_text()))
         save(figure, path)
@@ -133,26 +124,22 @@ def labelled(figure: Figure) -> dict[str, Any]:
     return entries
 
 
-def legend(
-    figure: Figure, entries: Mapping[str, Any], *, points: float = _POINTS
-) -> None:
+def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
     """Put a legend below the panels, in as few rows as there is room for.
 
     Args:
         figure: With everything drawn.
         entries: What is drawn, by its label; none is no legend.
-        points: Size of the text.
     """
     if not entries:
         return
-    room = figure.get_figwidth() * _POINTS / points
-    ncols = _balanced(len(entries), _ncols(list(entries), room))
+    ncols = _balanced(len(entries), _ncols(list(entries), figure.get_figwidth()))
     figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
         ncols=ncols,
-        fontsize=points,
+        fontsize=_POINTS,
         frameon=False,
     )
 

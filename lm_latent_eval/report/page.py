@@ -173,7 +173,7 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
     if any(is_asked(run) for some in sides.values() for run in some):
         return shown
     texts = [each for each in compared if isinstance(each, TextComparison)]
-    drawn = [c for c in _charts(first) if c["drawn"] or c["note"]]
+    drawn = [*_charts(first)]
     if shown["picture"]["drawn"] is None:
         shown["picture"], *drawn = drawn
     return {
@@ -224,19 +224,12 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
 def _said(each: Comparison) -> str:
     """Say a difference with its interval."""
     a, b = (side.name for side in each.sides)
-    if isinstance(each, TextComparison):
-        low, high = map(bits, each.difference.interval)
-        unit = f"bits a {next(iter(each.units)).removesuffix('s')}"
-        value = f"{bits(each.difference.value):+.4f} {unit}"
-        ends = f"{low:+.4f} to {high:+.4f}"
-    else:
-        low, high = each.interval
-        value = f"{score(each, each.difference.value, '+')} {each.metric}"
-        ends = f"{score(each, low, '+')} to {score(each, high, '+')}"
+    value = f"{score(each, each.difference.value, '+')} {each.metric}"
+    low, high = (score(each, end, "+") for end in each.interval)
     within = f", {each.clusters}" if each.clusters else ""
     what = "texts" if isinstance(each, TextComparison) else "questions"
     number = f"{each.difference.num_texts:,} {what}{within}"
-    return f"{a} - {b}: {value}, at 95 % {ends} ({number})"
+    return f"{a} - {b}: {value}, at 95 % {low} to {high} ({number})"
 
 
 def _band_note(compared: Sequence[Comparison]) -> str:
@@ -359,15 +352,14 @@ def _difference(each: Comparison) -> dict[str, Any]:
             **p,
             "decided": "yes" if each.decided else "no",
         }
-    unit = next(iter(each.units))
     return {
         "pair": f"{a} - {b}",
-        f"bits a {unit.removesuffix('s')}": bits(found.value),
+        each.metric: bits(found.value),
         "± together": bits(found.stderr),
         "± draws": bits(found.draws_stderr),
         "± texts": bits(found.texts_stderr),
-        "from": bits(found.interval[0]),
-        "to (95 %)": bits(found.interval[1]),
+        "from": bits(each.interval[0]),
+        "to (95 %)": bits(each.interval[1]),
         "texts won": found.share_won,
         **p,
         "decided": "yes" if each.decided else "no",
@@ -377,23 +369,21 @@ def _difference(each: Comparison) -> dict[str, Any]:
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(first: dict[str, Record]) -> list[dict[str, Any]]:
-    """Return the charts of texts, each with a title and what its marks are."""
-    return [
-        {
-            "title": "Models",
-            "drawn": charts.intervals(
-                [_interval(name, record) for name, record in first.items()],
-                "bits per byte",
-                names=[*first],
-            ),
-            "note": "Band: 95 % of texts drawn again, the draws' error included. "
-            "Upright line: what it is at most, with 95 % confidence over draws.",
-        },
-        _over_samples(first),
-        _by_length(first),
-        _tails(first),
-    ]
+def _charts(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
+    """Yield the charts of texts, each with a title and what its marks are."""
+    yield {
+        "title": "Models",
+        "drawn": charts.intervals(
+            [_interval(name, record) for name, record in first.items()],
+            "bits per byte",
+            names=[*first],
+        ),
+        "note": "Band: 95 % of texts drawn again, the draws' error included. "
+        "Upright line: what it is at most, with 95 % confidence over draws.",
+    }
+    yield from _over_samples(first)
+    yield from _by_length(first)
+    yield from _tails(first)
 
 
 def _interval(
@@ -417,31 +407,29 @@ def _interval(
 def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | None]:
     name = " - ".join(side.name for side in each.sides)
     if isinstance(each, TextComparison):
-        low, high = map(bits, each.difference.interval)
+        low, high = map(bits, each.interval)
         return name, bits(each.difference.value), (low, high), None
     low, high = each.interval
     scale = 100 if each.is_share else 1
     return name, scale * each.difference.value, (scale * low, scale * high), None
 
 
-def _over_samples(first: dict[str, Record]) -> dict[str, Any]:
+def _over_samples(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
     curves = {
         name: curve
         for name, record in first.items()
         if (curve := _curve(record.answers))
     }
-    title = "More samples"
-    if not curves:
+    chart, note = None, "From the first samples of every text."
+    if curves:
+        chart = charts.lines(curves, [*first], "samples a text", "bits per byte")
+    elif any(e.effective_sample_size for e in _estimates([*first.values()])):
         note = (
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
-        drawn = any(e.effective_sample_size for e in _estimates([*first.values()]))
-        return {"title": title, "drawn": None, "note": note if drawn else ""}
-    return {
-        "title": title,
-        "drawn": charts.lines(curves, [*first], "samples a text", "bits per byte"),
-        "note": "From the first samples of every text.",
-    }
+    else:
+        return
+    yield {"title": "More samples", "drawn": chart, "note": note}
 
 
 def _estimates(records: Sequence[Record]) -> Iterator[Estimate]:
@@ -464,7 +452,7 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
 
 
-def _by_length(first: dict[str, Record]) -> dict[str, Any]:
+def _by_length(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
     clouds = {
         name: some
         for name, record in first.items()
@@ -476,18 +464,17 @@ def _by_length(first: dict[str, Record]) -> dict[str, Any]:
             ]
         )
     }
-    return {
-        "title": "Effective samples by length",
-        "drawn": charts.points(clouds, [*first], "words", "effective samples", least=1)
-        if clouds
-        else None,
-        "note": "One point a text; near 1, one draw decides its number."
-        if clouds
-        else "",
-    }
+    if clouds:
+        yield {
+            "title": "Effective samples by length",
+            "drawn": charts.points(
+                clouds, [*first], "words", "effective samples", least=1
+            ),
+            "note": "One point a text; near 1, one draw decides its number.",
+        }
 
 
-def _tails(first: dict[str, Record]) -> dict[str, Any]:
+def _tails(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
     known = {
         name: some
         for name, record in first.items()
@@ -499,19 +486,15 @@ def _tails(first: dict[str, Record]) -> dict[str, Any]:
             ]
         )
     }
-    return {
-        "title": "Pareto k",
-        "drawn": charts.shares(
-            known, [*first], "k", "share of these texts above", mark=RELIABLE_PARETO_K
-        )
-        if known
-        else None,
-        "note": f"Of {sum(map(len, known.values())):,} texts that have a k: few draws, "
-        "or equal ones, have none. Beyond the dotted line, 0.7, the draws' error of a "
-        "text is not known."
-        if known
-        else "",
-    }
+    if known:
+        label, number = "share of these texts above", sum(map(len, known.values()))
+        yield {
+            "title": "Pareto k",
+            "drawn": charts.shares(known, [*first], "k", label, mark=RELIABLE_PARETO_K),
+            "note": f"Of {number:,} texts that have a k: few draws, or equal ones, "
+            "have none. Beyond the dotted line, 0.7, the draws' error of a text is "
+            "not known.",
+        }
 
 
 def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:

@@ -240,12 +240,17 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def model_arguments(given: Any) -> dict[str, Any]:
+    """Return ``model_args`` of lm-eval by name: a string, or an object already."""
+    if isinstance(given, str):
+        pairs = (part.partition("=") for part in given.split(",") if part)
+        return {name: value for name, _, value in pairs}
+    return dict(given or {})
+
+
 def _name(config: dict[str, Any]) -> str:
     """Identify a model's weights where lm-eval records no commit."""
-    given = config.get("model_args") or {}
-    if isinstance(given, str):
-        pairs = (part.partition("=") for part in given.split(","))
-        given = {name: value for name, _, value in pairs}
+    given = model_arguments(config.get("model_args"))
     named = given.get("pretrained") or given.get("model") or config["model"]
     name = Path(str(named)).name if Path(str(named)).is_absolute() else named
     return f"{name} (no digest: lm_eval {config['model']} says none of its weights)"

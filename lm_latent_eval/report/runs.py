@@ -325,8 +325,8 @@ def read(path: Path, metric: str | None = None) -> list[Run]:
     if path.is_dir():
         if others := _of_others(path, metric):
             return others
-        if any(path.rglob(f"*{ENDING}")):
-            refuse_container(next(iter(sorted(path.rglob("*.eval")))))
+        if containers := sorted(path.rglob(f"*{ENDING}")):
+            refuse_container(containers[0])
     elif path.suffix == ENDING and path.exists():
         refuse_container(path)
     elif path.name.endswith(SAMPLES):

@@ -7,7 +7,9 @@ distributed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,20 +156,15 @@ def draw_figures(columns: Sequence[StudyColumn], output: Path) -> None:
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
     """
-    few: Panels = {"curves": _few_samples, "near": _few_near}
-    every: Panels = {"curves": _all_samples, "near": _all_near}
-    if not any(map(_neighbours, columns)):
-        del few["near"], every["near"]
-    _figure(columns, output / "figure_2", few)
-    _figure(columns, output / "figure_3", every)
+    for name, most in (("figure_2", FEW), ("figure_3", math.inf)):
+        panels: Panels = {"curves": partial(_curves, most=most)}
+        if any(map(_neighbours, columns)):
+            panels["near"] = partial(_near, most=most)
+        _figure(columns, output / name, panels)
     _figure(columns, output / "figure_4", {"ridges": ridges})
 
 
-def _figure(
-    columns: Sequence[StudyColumn],
-    path: Path,
-    panels: Panels,
-) -> None:
+def _figure(columns: Sequence[StudyColumn], path: Path, panels: Panels) -> None:
     """Draw the panels of each column, one below the other."""
     across = {1: 1, 2: 2, 4: 2}.get(len(columns), 3)
     blocks = -(-len(columns) // across)
@@ -222,16 +219,7 @@ def _looks(columns: Sequence[StudyColumn]) -> list[Looks]:
 # -- perplexity over the number of samples -----------------------------------------
 
 
-def _few_samples(ax: Any, column: StudyColumn, looks: Looks) -> None:
-    _curves(ax, column, looks, min(FEW, column.num_samples))
-
-
-def _all_samples(ax: Any, column: StudyColumn, looks: Looks) -> None:
-    _curves(ax, column, looks, column.num_samples)
-    _logarithmic(ax.xaxis, ax.set_xscale)
-
-
-def _curves(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
+def _curves(ax: Any, column: StudyColumn, looks: Looks, most: float) -> None:
     for curve, look in looks.items():
         rows = _up_to(most, column.curve(curve))
         ax.plot(_sizes(rows), values_of(rows, "perplexity"), **look)
@@ -240,6 +228,8 @@ def _curves(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
     ax.set_xlabel("samples a text (K)")
     ax.set_ylabel("token perplexity\n(instance level)")
     _logarithmic(ax.yaxis, ax.set_yscale)
+    if most > FEW:
+        _logarithmic(ax.xaxis, ax.set_xscale)
 
 
 def _band(ax: Any, rows: list[Row], color: str, against: Any = None) -> float:
@@ -266,16 +256,7 @@ def _farthest(values: Any) -> float:
 # -- temperatures in % of the first -------------------------------------------------
 
 
-def _few_near(ax: Any, column: StudyColumn, looks: Looks) -> None:
-    _near(ax, column, looks, min(FEW, column.num_samples))
-
-
-def _all_near(ax: Any, column: StudyColumn, looks: Looks) -> None:
-    _near(ax, column, looks, column.num_samples)
-    _logarithmic(ax.xaxis, ax.set_xscale)
-
-
-def _near(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
+def _near(ax: Any, column: StudyColumn, looks: Looks, most: float) -> None:
     """Draw temperatures in % of the first: those about 1 coincide on a wide axis.
 
     The axis reaches as far as 1 and the temperatures next to it do at larger numbers of
@@ -298,6 +279,8 @@ def _near(ax: Any, column: StudyColumn, looks: Looks, most: int) -> None:
     ax.set_ylim(-1.1 * (farthest or 1.0), 1.1 * (farthest or 1.0))
     ax.set_xlabel("samples a text (K)")
     ax.set_ylabel("% above τ = 1")
+    if most > FEW:
+        _logarithmic(ax.xaxis, ax.set_xscale)
 
 
 def _neighbours(column: StudyColumn) -> list[Curve]:
@@ -313,7 +296,7 @@ def _neighbours(column: StudyColumn) -> list[Curve]:
 # -- shared ------------------------------------------------------------------------
 
 
-def _up_to(most: int, rows: list[Row]) -> list[Row]:
+def _up_to(most: float, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["num_samples"] <= most]
 
 

@@ -73,7 +73,8 @@ class Study:
     ) -> list[rows.Row]:
         found: list[rows.Row] = []
         for number, setting in enumerate(settings, start=1):
-            draws = _draws(setting, kept)
+            drawn = 1 if setting.estimator == "beam" else setting.num_samples
+            draws = Draws(kept, setting.name, drawn)
             title = f"{setting.name} ({number} of {len(settings)})"
             with tqdm(
                 total=num_texts, desc=title, unit=" texts", disable=self.quiet
@@ -163,11 +164,6 @@ def read_settings(directory: Path) -> Settings:
         ValueError: If the folder is not of a study.
     """
     return read(directory, KIND, having="checkpoint")
-
-
-def _draws(setting: StudySetting, kept: Rows) -> Draws:
-    number = 1 if setting.estimator == "beam" else setting.num_samples
-    return Draws(kept, setting.name, number)
 
 
 def _last_sentences(texts: list[Text]) -> dict[int, int]:

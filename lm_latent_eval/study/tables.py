@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from lm_latent_eval.report.tabular import (
@@ -80,10 +81,14 @@ def tables(columns: Sequence[StudyColumn]) -> dict[str, Table]:
         PERPLEXITIES: Table(
             ["level", "draws", *titles], [*_perplexities(columns)], number=_number
         ),
-        SPREAD: Table(["draws", *titles], [*_spreads(columns)], number=_number),
+        SPREAD: Table(["draws", *titles], [*_lines(columns, _spread)], number=_number),
         BEAMS: Table(["beam", *titles], [*_beams(columns)], number=_number),
     }
-    return {name: table for name, table in found.items() if _has_numbers(table)}
+    return {
+        name: table
+        for name, table in found.items()
+        if any(not isinstance(cell, str | None) for row in table.rows for cell in row)
+    }
 
 
 def _titles(columns: Sequence[StudyColumn]) -> list[str]:
@@ -95,10 +100,6 @@ def _titles(columns: Sequence[StudyColumn]) -> list[str]:
         else title
         for n, title in enumerate(titles)
     ]
-
-
-def _has_numbers(table: Table) -> bool:
-    return any(not isinstance(c, str | None) for row in table.rows for c in row)
 
 
 def _what(column: StudyColumn) -> str:
@@ -116,21 +117,8 @@ def _what(column: StudyColumn) -> str:
 
 def _perplexities(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:
     for level in ("corpus", "instance"):
-        for name, curves in _curves(columns):
-            found = [
-                column.last(curve, level) if curve else None
-                for column, curve in zip(columns, curves, strict=True)
-            ]
-            yield [level, name, *found]
-
-
-def _spreads(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:
-    for name, curves in _curves(columns):
-        found = [
-            _spread(column, curve) if curve else None
-            for column, curve in zip(columns, curves, strict=True)
-        ]
-        yield [name, *found]
+        for line in _lines(columns, partial(StudyColumn.last, level=level)):
+            yield [level, *line]
 
 
 def _spread(column: StudyColumn, curve: Curve) -> Interval | None:
@@ -141,16 +129,18 @@ def _spread(column: StudyColumn, curve: Curve) -> Interval | None:
     return None
 
 
-def _curves(columns: Sequence[StudyColumn]) -> Iterator[tuple[str, list[Curve | None]]]:
-    """Yield the name of each line of a table, and each column's curve if it has one."""
+def _lines(
+    columns: Sequence[StudyColumn], cell: Callable[[StudyColumn, Curve], Cell]
+) -> Iterator[list[Cell]]:
+    """Yield each line of a table, its name first; curves that lack are empty cells."""
 
-    def done(column: StudyColumn, curve: Curve) -> Curve | None:
-        return curve if curve in column.curves else None
+    def known(column: StudyColumn, curve: Curve) -> Cell:
+        return cell(column, curve) if curve in column.curves else None
 
     for t in sorted({t for c in columns for t in c.settings["temperatures"]}):
-        yield f"τ = {t:g}", [done(column, (column.proposal, t)) for column in columns]
+        yield [f"τ = {t:g}", *(known(each, (each.proposal, t)) for each in columns)]
     for name in dict.fromkeys(n for c in columns for n in c.settings["others"]):
-        yield name, [done(column, (name, 1.0)) for column in columns]
+        yield [name, *(known(each, (name, 1.0)) for each in columns)]
 
 
 def _beams(columns: Sequence[StudyColumn]) -> Iterator[list[Cell]]:

@@ -198,12 +198,9 @@ class Totals:
             if len(level.recombined):
                 chosen = (chance * count).long()
                 level.recombined += log_p.gather(1, chosen).sum(0)
-        self._diagnose(rows.log_w)
-
-    def _diagnose(self, log_w: Tensor) -> None:
-        self.variance += stderr(log_w).square().sum().item()
-        self.sample_sizes += effective_sample_size(log_w).tolist()
-        self.unreliable += int((pareto_k(log_w) > RELIABLE_PARETO_K).sum())
+        self.variance += stderr(rows.log_w).square().sum().item()
+        self.sample_sizes += effective_sample_size(rows.log_w).tolist()
+        self.unreliable += int((pareto_k(rows.log_w) > RELIABLE_PARETO_K).sum())
 
     def _chance(self, key: Key) -> Tensor:
         """Return numbers in [0, 1) that choose a text's replicates, (RECOMBINED,)."""

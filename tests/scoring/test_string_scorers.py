@@ -13,7 +13,6 @@ from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.contrastive.copies import score_copies
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report.compare import analysis, compare
 from lm_latent_eval.scoring.files import score
@@ -106,29 +105,6 @@ def test_a_function_is_a_scorer_and_what_is_none_says_so(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
     with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
         string_scorer(tmp_path)
-
-
-# -- copies ----------------------------------------------------------------------------
-
-
-ONE = {"levels": [0.1], "replicates": 1}
-
-
-@pytest.mark.parametrize(
-    ("texts", "scores", "how", "error", "message"),
-    [
-        (["b a"], [1.0], ONE, ValueError, "1 scores of 2 texts"),
-        (["b a"], [1.0, math.nan], ONE, ValueError, "gave nan for"),
-        ([], [], ONE, ValueError, "there must be texts"),
-        (["a"], [], ONE | {"levels": []}, ValueError, "there must be texts"),
-        (["a"], [], ONE | {"replicates": 0}, ValueError, "there must be texts"),
-        ("a", [], ONE, TypeError, "not one string"),
-        (["a"], [], ONE | {"levels": [0.6]}, ValueError, "level"),
-    ],
-)
-def test_copies_that_cannot_be_scored(texts, scores, how, error, message):
-    with pytest.raises(error, match=message):
-        score_copies(texts, lambda _: scores, **how)
 
 
 # -- parts of texts: they add up, and two models' compare where both end ---------------

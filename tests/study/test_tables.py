@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.study.claims import StudyColumn, claims
-from lm_latent_eval.study.figures import _all_near, _looks, kernel_density, ridges
+from lm_latent_eval.study.figures import _looks, _near, kernel_density, ridges
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.tables import as_markdown
 
@@ -109,14 +109,14 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
         {**SETTINGS, "temperatures": [0.5, 0.9, 1.0, 1.1]}, rows(curves, {}), "peeking"
     )
     ax, [looks] = Figure().subplots(), _looks([made])
-    _all_near(ax, made, looks)
+    _near(ax, made, looks, math.inf)
     shown = {line.get_label(): line.get_ydata() for line in ax.lines}
     assert shown["τ = 0.9"][1:] == pytest.approx([1, 0.2])
     assert shown["τ = 1.1"][1:] == pytest.approx([-1, -0.1])
     assert ax.get_ylim() == pytest.approx((-0.22, 0.22)), "of the later half, 1.1 times"
     alone = StudyColumn(SETTINGS, rows({("peeking", 1.0): [9, 8, 7]}, {}), "peeking")
     empty = Figure().subplots()
-    _all_near(empty, alone, *_looks([alone]))
+    _near(empty, alone, *_looks([alone]), math.inf)
     assert not empty.has_data()
 
 

@@ -85,7 +85,7 @@ def _add_tokenizer(steps: Commands) -> None:
 
 
 def _sample(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.catalog import open_language
+    from lm_latent_eval.distortion.catalog import load_language
     from lm_latent_eval.distortion.languages.corpus import Corpus
 
     given = {
@@ -97,7 +97,7 @@ def _sample(args: argparse.Namespace) -> None:
         "dtype": parse_dtype(args.dtype),
     }
     causal = {name: value for name, value in given.items() if value is not None}
-    language = open_language(args.language, **causal)
+    language = load_language(args.language, **causal)
     corpus = Corpus.draw(
         language,
         args.output,

@@ -11,7 +11,7 @@ Source: LeBrun, Sordoni and O'Donnell (2022), section 3.1; T = 0.85 is theirs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,6 @@ from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
     Sample,
-    checked_length,
     checked_sequences,
     load_tokenizer,
     sequence_key,
@@ -33,6 +32,8 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions, load_causal
+from lm_latent_eval.options import positive, whole
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 
@@ -62,10 +63,8 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature}: expected more than 0")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size}: expected at least 1")
+        positive("temperature", self.temperature)
+        whole("batch_size", self.batch_size, 1)
         for name in ("begin_id", "end_id"):
             token = getattr(self, name)
             if not 0 <= token < self.vocab_size:
@@ -104,11 +103,10 @@ class CausalLanguage(ExactModel[Sequence[int]]):
         model: Any = load_causal(path, dtype)
         check_causal(model, str(path))
         tokenizer = load_tokenizer(path)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         begin_id = _special(begin_id, "bos_token_id", model, tokenizer)
         end_id = _special(end_id, "eos_token_id", model, tokenizer)
         return cls(
-            model.to(device),
+            model.to(parse_device(device)),
             temperature,
             begin_id,
             end_id,
@@ -124,7 +122,7 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     @torch.inference_mode()
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Draw token by token, one random number each, with a key-value cache."""
-        check_positions(self.model, self.name, checked_length(max_length))
+        check_positions(self.model, self.name, whole("max_length", max_length, 1))
         keys = [sequence_key(seed, index) for index in indices]
         sequences: list[list[int]] = []
         log_p = []
@@ -178,9 +176,11 @@ class CausalLanguage(ExactModel[Sequence[int]]):
                 break
             reading.read(chosen[on, None], on if len(on) < len(going) else None)
             going = going[on]
-        return [
-            _until_end(ids, self.end_id) for ids in drawn.tolist()
-        ], log_p.cpu().double()
+        sequences = [
+            ids[: ids.index(self.end_id) + 1] if self.end_id in ids else ids
+            for ids in drawn.tolist()
+        ]
+        return sequences, log_p.cpu().double()
 
     @cached_property
     def _reader(self) -> CausalReader:
@@ -192,10 +192,6 @@ def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
     sums = probabilities.cumsum(-1)
     sums = sums / sums[:, -1:]
     return torch.searchsorted(sums, uniform[:, None], right=True)[:, 0]
-
-
-def _until_end(ids: list[int], end_id: int) -> list[int]:
-    return ids[: ids.index(end_id) + 1] if end_id in ids else ids
 
 
 def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
@@ -216,12 +212,8 @@ def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
 def _digest(model: Any) -> str:
     """Return a digest of weights that does not depend on their device."""
     sha = hashlib.sha256()
-    for name, weights in _parameters(model):
+    for name, tensor in model.state_dict().items():
+        weights = tensor.detach().cpu().flatten()
         sha.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())
         sha.update(weights.contiguous().view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()[:16]
-
-
-def _parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
-    for name, weights in model.state_dict().items():
-        yield name, weights.detach().cpu().flatten()

@@ -27,15 +27,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 import lm_latent_eval
-from lm_latent_eval.distortion.columns import SHARDS, Shards
+from lm_latent_eval.distortion.columns import SHARDS, Shards, indices_of
 from lm_latent_eval.distortion.languages.language import (
     Language,
-    Sample,
-    checked_length,
     load_tokenizer,
 )
 from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 
 KIND = "corpus"
 SCHEMA = pa.schema(
@@ -90,14 +89,10 @@ class Corpus:
         Raises:
             ValueError: If a setting is impossible, or the directory is of others.
         """
-        checked_length(max_length)
-        for name, value, least in (
-            ("num_sequences", num_sequences, 1),
-            ("first", first, 0),
-            ("shard_size", shard_size, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{name}={value}: expected at least {least}")
+        whole("max_length", max_length, 1)
+        whole("num_sequences", num_sequences, 1)
+        whole("first", first, 0)
+        whole("shard_size", shard_size, 1)
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),
@@ -154,8 +149,7 @@ class Corpus:
 
     @property
     def indices(self) -> range:
-        first = int(self.settings["first"])
-        return range(first, first + self.num_sequences)
+        return indices_of(self.settings)
 
     def shards(self) -> Shards:
         """Return which file has which sequences."""
@@ -206,7 +200,12 @@ def _rows(
     language: Language, seed: int, indices: range, max_length: int
 ) -> pa.RecordBatch:
     sample = language.sample(seed, indices, max_length)
-    _check_possible(sample, indices)
+    wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
+    if wrong:
+        raise ValueError(
+            f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
+            f"{sample.log_p[wrong[0]].item()}"
+        )
     columns = {
         "index": list(indices),
         "ids": sample.sequences,
@@ -214,16 +213,6 @@ def _rows(
         "log_p": sample.log_p.tolist(),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-
-
-def _check_possible(sample: Sample, indices: range) -> None:
-    """Raise where a language drew what it calls impossible."""
-    wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
-    if wrong:
-        raise ValueError(
-            f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
-            f"{sample.log_p[wrong[0]].item()}"
-        )
 
 
 class End(StrEnum):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from lm_latent_eval.distortion.languages.language import (
     checked_distribution,
-    checked_keys,
     checked_words,
     cumulative,
     endless_uniforms,
@@ -58,7 +57,13 @@ class Grammar:
                 word, cannot be reached, never end, or sequences have no finite
                 expected length.
         """
-        checked_keys(description, "pcfg", ("start", "words", "rules"))
+        if description.get("kind") != "pcfg":
+            raise ValueError(f"kind is {description.get('kind')!r}, expected 'pcfg'")
+        keys = {"kind", "start", "words", "rules"}
+        if different := sorted(keys ^ set(description)):
+            raise ValueError(
+                f"keys missing or unknown: {different}; expected {sorted(keys)}"
+            )
         words = checked_words(description["words"])
         start, given = description["start"], description["rules"]
         if not isinstance(given, Mapping) or start not in given:
@@ -141,7 +146,6 @@ class NormalForm:
     """
 
     start: int
-    num_symbols: int
     pairs: NDArray[np.int64]
     """B and C of the rules A -> B C, each pair once, (R, 2)."""
     pair_rules: NDArray[np.float64]
@@ -185,7 +189,6 @@ class NormalForm:
         row = {pair: place for place, pair in enumerate(pairs)}
         form = cls(
             start,
-            len(symbols),
             np.array(pairs, dtype=np.int64).reshape(-1, 2),
             np.zeros((len(pairs), len(symbols))),
             np.zeros((len(symbols), len(symbols))),

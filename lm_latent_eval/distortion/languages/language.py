@@ -64,8 +64,9 @@ def checked_words(words: Any) -> tuple[str, ...]:
             raise ValueError(f"words: {word!r} is not a string without white space")
         if word in (BEGIN, END):
             raise ValueError(f"words: {word} stands for a begin or end of sequences")
-    if repeated := _repeated(words):
-        raise ValueError(f"words: {repeated!r} stands there more than once")
+    [(most, count)] = Counter(words).most_common(1)
+    if count > 1:
+        raise ValueError(f"words: {most!r} stands there more than once")
     return tuple(words)
 
 
@@ -120,19 +121,6 @@ def description_digest(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def checked_keys(
-    description: Mapping[str, Any], kind: str, expected: Sequence[str]
-) -> None:
-    """Raise unless a description has these keys."""
-    if description.get("kind") != kind:
-        raise ValueError(f"kind is {description.get('kind')!r}, expected {kind!r}")
-    keys = {"kind", *expected}
-    if different := sorted(keys ^ set(description)):
-        raise ValueError(
-            f"keys missing or unknown: {different}; expected {sorted(keys)}"
-        )
-
-
 def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a language: words stand between white space.
 
@@ -148,10 +136,6 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
         eos_token=END,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _repeated(names: Sequence[str]) -> str | None:
-    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 SMALLEST = 2 + len(pre_tokenizers.ByteLevel.alphabet())
@@ -332,13 +316,6 @@ def checked_sequences(
         if language.end_id in ids[:-1]:
             raise ValueError(f"sequence {number} goes on after its end: {list(ids)}")
     return found
-
-
-def checked_length(max_length: int) -> int:
-    """Return a maximum length, or raise if it is none."""
-    if max_length < 1:
-        raise ValueError(f"max_length={max_length}: expected at least 1 token")
-    return max_length
 
 
 def log_p_by_length(

@@ -29,7 +29,6 @@ from lm_latent_eval.distortion.languages.language import (
     FIRST_WORD,
     LANGUAGE_FILE,
     Sample,
-    checked_length,
     checked_sequences,
     checked_words,
     log_p_by_length,
@@ -42,6 +41,7 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Enumerable, Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.sequence_scorer import ExactModel
 from lm_latent_eval.text.batch import TokenBatch
@@ -87,12 +87,11 @@ class LatentLanguage(ExactModel[Sequence[int]]):
                 end of a text, its latents cannot be summed, or a word has white space
                 in it.
         """
-        for name, value in (("max_words", max_words), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
+        self._max_words = whole("max_words", max_words, 1)
+        given = _SEQUENCES if batch_size is None else batch_size
+        self._batch_size = whole("batch_size", given, 1)
         self._checkpoint, self._model = checkpoint, checkpoint.model
         self._latents = _checked(checkpoint)
-        self._max_words, self._batch_size = max_words, batch_size or _SEQUENCES
         self._proposal = self._model.proposal(self._latents.exact_proposal)
         config = self._model.config
         excluded = {PADDING, START, END, *config.never_uttered}
@@ -142,7 +141,7 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         Raises:
             ValueError: If sequences could have more words than the maximum.
         """
-        if self._has_too_many(checked_length(max_length)):
+        if self._has_too_many(whole("max_length", max_length, 1)):
             number = _count(self._latents.num_latents(max_length))
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "

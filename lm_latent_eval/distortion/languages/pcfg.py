@@ -41,7 +41,6 @@ from lm_latent_eval.distortion.languages.language import (
     FIRST_WORD,
     LANGUAGE_FILE,
     Sample,
-    checked_length,
     checked_sequences,
     description_digest,
     log_p_by_length,
@@ -49,6 +48,7 @@ from lm_latent_eval.distortion.languages.language import (
     word_tokenizer,
     write_description,
 )
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 _CELLS = 1 << 23
@@ -107,7 +107,7 @@ class PCFG(ExactModel[Sequence[int]]):
 
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Rewrite from the left, one random number a rule."""
-        checked_length(max_length)
+        whole("max_length", max_length, 1)
         drawn = [self._draw(sequence_key(seed, i), max_length) for i in indices]
         return Sample(drawn, self.log_p(drawn))
 

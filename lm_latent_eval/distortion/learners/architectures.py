@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -70,27 +70,27 @@ def named_size(name: str) -> Size:
     return ARCHITECTURES[name]
 
 
-class Start(Protocol):
-    """Where the training of a learner starts."""
+def fitting(
+    path: str | Path, vocabulary: TokenIds, max_length: int, **how: Any
+) -> CausalLanguage:
+    """Load a causal LM for some sequences, whose begin and end it takes.
 
-    def build(
-        self, vocabulary: TokenIds, max_length: int, seed: int
-    ) -> PreTrainedModel:
-        """Return the untrained model, in float32 on the CPU.
+    Args:
+        path: A directory, or a repository of the hub.
+        vocabulary: What the sequences are made of.
+        max_length: The most tokens of a sequence.
+        how: As :meth:`CausalLanguage.load`.
 
-        Args:
-            vocabulary: What its sequences are made of.
-            max_length: The most tokens of a sequence.
-            seed: Of random weights.
-
-        Raises:
-            ValueError: If it cannot learn such sequences.
-        """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return an identifying description, as JSON."""
-        ...
+    Raises:
+        ValueError: If there is no such model, its tokens are others, or it has too few
+            positions.
+    """
+    found = CausalLanguage.load(
+        path, begin_id=vocabulary.begin_id, end_id=vocabulary.end_id, **how
+    )
+    vocabulary.check_tokens(str(path), found.vocab_size, found.tokenizer)
+    check_positions(found.model, str(path), max_length)
+    return found
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,16 @@ class Configuration:
     def build(
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
+        """Return the untrained model, in float32 on the CPU.
+
+        Args:
+            vocabulary: What its sequences are made of.
+            max_length: The most tokens of a sequence.
+            seed: Of random weights.
+
+        Raises:
+            ValueError: If it cannot learn such sequences.
+        """
         ids = (vocabulary.size, vocabulary.begin_id, vocabulary.end_id)
         config = self._config(dict(zip(_FILLED_IN, ids, strict=True)))
         with torch.random.fork_rng():
@@ -179,11 +189,8 @@ class PretrainedStart:
     def build(
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
-        language = self._load(vocabulary.begin_id, vocabulary.end_id)
-        name = str(self.path)
-        vocabulary.check_tokens(name, language.vocab_size, language.tokenizer)
-        check_positions(language.model, name, max_length)
-        model: PreTrainedModel = language.model
+        found = fitting(self.path, vocabulary, max_length, device="cpu")
+        model: PreTrainedModel = found.model
         for config in (model.config, model.generation_config):
             config.bos_token_id = vocabulary.begin_id
             config.eos_token_id = vocabulary.end_id
@@ -191,9 +198,9 @@ class PretrainedStart:
 
     def settings(self) -> dict[str, Any]:
         """Return a digest of its weights."""
-        return {"init": self._load(0, 0).settings()["digest"]}
+        found = CausalLanguage.load(self.path, begin_id=0, end_id=0, device="cpu")
+        return {"init": found.settings()["digest"]}
 
-    def _load(self, begin_id: int, end_id: int) -> CausalLanguage:
-        return CausalLanguage.load(
-            self.path, begin_id=begin_id, end_id=end_id, device="cpu"
-        )
+
+Start = Configuration | PretrainedStart
+"""Where the training of a learner starts."""

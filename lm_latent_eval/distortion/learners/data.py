@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ from tqdm import tqdm
 
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import Language
+from lm_latent_eval.files import file_digest
 from lm_latent_eval.ledger.files import SETTINGS_FILE
+from lm_latent_eval.options import whole
 from lm_latent_eval.text.corpora import stream_texts
 
 IGNORED = -100
@@ -58,11 +60,7 @@ class TokenSequences:
     @classmethod
     def of_corpus(cls, corpus: Corpus) -> TokenSequences:
         """Map the files of a corpus into memory."""
-        arrays: list[pa.ListArray] = []
-        for shard in corpus.shards():
-            with pa.memory_map(str(shard.path)) as file:
-                arrays += pa.ipc.open_stream(file).read_all()["ids"].chunks
-        return cls.of(arrays)
+        return cls.of([batch["ids"] for batch in corpus.shards().batches()])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -187,8 +185,7 @@ class TextData:
             raise ValueError(
                 f"{self.vocabulary.owner} has no tokenizer to read text by"
             )
-        if self.max_length < 1:
-            raise ValueError(f"max_length={self.max_length}: expected at least 1")
+        whole("max_length", self.max_length, 1)
 
     @property
     def num_sequences(self) -> int:
@@ -212,12 +209,10 @@ class TextData:
 
     def settings(self) -> dict[str, Any]:
         """Return digests of file and tokenizer, begin, end and the maximum length."""
-        with Path(self.path).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
         tokenizer: Any = self.vocabulary.tokenizer
         rules = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
         return {
-            "text": digest,
+            "text": file_digest(Path(self.path))[:16],
             "tokenizer": rules.hexdigest()[:16],
             "begin_id": self.vocabulary.begin_id,
             "end_id": self.vocabulary.end_id,
@@ -260,46 +255,6 @@ class TextData:
             ended = [[*row, self.vocabulary.end_id] for row in rows]
             cut = [row[: self.max_length] for row in ended]
             yield cut, sum(len(row) > self.max_length for row in ended)
-
-
-class TrainingData(Protocol):
-    """Sequences to train on, or to validate with."""
-
-    @property
-    def vocabulary(self) -> TokenIds:
-        """Token ids of the sequences."""
-        ...
-
-    @property
-    def max_length(self) -> int:
-        """The most tokens of a sequence."""
-        ...
-
-    @property
-    def num_sequences(self) -> int:
-        """How many there are, in every epoch."""
-        ...
-
-    @property
-    def repeated(self) -> Corpus | None:
-        """The corpus that every epoch goes through; None if there is none."""
-        ...
-
-    def sequences(self, epoch: int) -> TokenSequences:
-        """Return those of an epoch, counted from 0."""
-        ...
-
-    def clear(self) -> None:
-        """Remove files that only a finished training needed."""
-        ...
-
-    def drawn(self, epochs: int) -> tuple[Corpus, range] | None:
-        """Say which numbers of which language's sequences the first epochs have."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the sequences depend on, for a JSON file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -375,10 +330,7 @@ class FreshData(_LikeCorpus):
         Raises:
             ValueError: If it is.
         """
-        if self.num_sequences < 1:
-            raise ValueError(
-                f"{self.num_sequences} fresh sequences an epoch: expected at least 1"
-            )
+        whole("num_sequences", self.num_sequences, 1)
 
     @property
     def repeated(self) -> None:
@@ -415,6 +367,15 @@ class FreshData(_LikeCorpus):
         names = ("language", "seed", "first", "max_length")
         origin = {name: self.corpus.settings[name] for name in names}
         return {"fresh": self.num_sequences, "corpus": origin}
+
+
+TrainingData = CorpusData | TextData | FreshData
+"""Sequences to train on, or to validate with: as many in every epoch.
+
+``repeated`` is the corpus that every epoch goes through, if there is one; ``drawn``
+says which numbers of which language's sequences the first epochs have; ``clear``
+removes files that only a finished training needed.
+"""
 
 
 def open_data(

@@ -40,6 +40,7 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Enumerable, Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
@@ -369,7 +370,6 @@ class EveryTree:
         end_id: int,
         *,
         max_words: int = 10,
-        batch_size: int | None = None,
     ) -> None:
         """Match the words of language and model.
 
@@ -378,7 +378,6 @@ class EveryTree:
             words: Token of the language -> word.
             end_id: What its sequences end with.
             max_words: Of a sentence: a word more takes about four times as long.
-            batch_size: Texts scored together; None is as many as memory allows.
 
         Raises:
             ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
@@ -389,17 +388,13 @@ class EveryTree:
                 f"{checkpoint.directory} holds a {checkpoint.name} model, whose "
                 "latents cannot be listed: estimate its likelihoods"
             )
-        if max_words < 1:
-            raise ValueError(f"max_words={max_words}: expected at least 1")
-        self._max_words, self._model = max_words, model
+        self._max_words, self._model = whole("max_words", max_words, 1), model
         # Sentences of n words with a beam of as many trees as they have.
         self._by_length = {}
         for n in range(max_words + 1):
             width = max(1, model.num_latents(n))
             how = ScoringOptions(estimator="beam", num_samples=width)
-            self._by_length[n] = LatentLearner(
-                checkpoint, words, end_id, how, batch_size=batch_size
-            )
+            self._by_length[n] = LatentLearner(checkpoint, words, end_id, how)
 
     @classmethod
     def load(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_latent_eval.files import write_text
+from lm_latent_eval.options import positive, whole
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 
@@ -48,12 +49,9 @@ class TrainingOptions:
         """
         for name in ("epochs", "batch_size", "micro_batch"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(
-                f"learning_rate={self.learning_rate}: expected more than 0"
-            )
+            if value is not None:
+                whole(name, value, 1)
+        positive("learning_rate", self.learning_rate)
         if not self.max_grad_norm >= 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: expected at least 0")
 

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from transformers import (
 from transformers.utils import logging
 
 import lm_latent_eval
+from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners.architectures import Start
@@ -50,10 +52,13 @@ from lm_latent_eval.distortion.learners.data import (
     check_apart,
 )
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
-from lm_latent_eval.distortion.learners.scores import Tracked, nats_per_token
+from lm_latent_eval.distortion.learners.scores import nats_per_token, score_epoch
+from lm_latent_eval.distortion.sources import Unchanged
 from lm_latent_eval.ledger.files import going_on
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 
@@ -243,8 +248,7 @@ def train_learner(
     validated = {} if dev.repeated is None else {"validation": dev.repeated}
     check_apart(data, options.epochs, validated | others, "trained on")
     check_apart(dev, 1, others, "validated with")
-    if track < 1:
-        raise ValueError(f"track={track}: expected at least 1")
+    whole("track", track, 1)
     about = {"start": start.settings(), "options": options.settings()}
     settings: Settings = {
         "lm_latent_eval": lm_latent_eval.__version__,
@@ -265,45 +269,36 @@ def train_learner(
         if not _is_complete(output):  # nor by another run meanwhile
             if data.repeated is not None:
                 others["train"] = data.repeated
-            tracked = [
-                Tracked.begin(
+            tracked = []
+            for name, corpus in others.items():
+                source = Unchanged(corpus, min(track, corpus.num_sequences))
+                trajectory = Trajectory.begin(
                     output / TRAJECTORIES / name,
-                    corpus,
-                    track,
+                    source.indices,
                     data.num_sequences,
+                    corpus=corpus.settings,
                     **about,
                 )
-                for name, corpus in others.items()
-            ]
+                tracked.append((source, trajectory))
             run = _Run(output, data, dev, options, tracked, quiet)
-            _fit(run, model, device)
+            with _quiet_transformers(), _own_randomness():
+                run.train(model, parse_device(device))
+            _finish(output, History.read(output), data.vocabulary)
         data.clear()
         return History.read(output)
 
 
-def _fit(run: _Run, model: Any, device: torch.device | str | None) -> None:
-    """Train to the end, and put the best model into the folder."""
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    with _quiet_transformers(), _own_randomness():
-        run.train(model, where)
-    _finish(run.output, History.read(run.output), run.data.vocabulary)
-
-
+@dataclass
 class _Run:
     """One start of a training, up to its last epoch."""
 
-    def __init__(
-        self,
-        output: Path,
-        data: TrainingData,
-        dev: CorpusData | TextData,
-        options: TrainingOptions,
-        tracked: list[Tracked],
-        quiet: bool,
-    ) -> None:
-        self.output, self.data, self.dev = output, data, dev
-        self.options, self.tracked, self.quiet = options, tracked, quiet
-        self.since = time.perf_counter()
+    output: Path
+    data: TrainingData
+    dev: CorpusData | TextData
+    options: TrainingOptions
+    tracked: list[tuple[Unchanged, Trajectory]]
+    quiet: bool
+    since: float = field(default_factory=time.perf_counter)
 
     def train(self, model: Any, device: torch.device) -> None:
         """Go on from the last checkpoint, if there is more to do."""
@@ -346,8 +341,8 @@ class _Run:
             )
         learner = self._learner(trainer.model)
         dev_loss = nats_per_token(learner, self.dev.sequences(0))
-        for each in self.tracked:
-            each.score(learner, epoch)
+        for source, trajectory in self.tracked:
+            score_epoch(learner, source, trajectory, epoch)
         now = time.perf_counter()
         record = Epoch(
             epoch=epoch,
@@ -387,18 +382,16 @@ class _Run:
 
 def _last_checkpoint(checkpoints: Path) -> Path | None:
     """Return the last checkpoint that is whole; remove those that are not."""
-    folders = checkpoints.glob("checkpoint-*")
-    for folder in sorted(folders, key=_updates, reverse=True):
+    folders = {
+        int(f.name.rpartition("-")[2]): f for f in checkpoints.glob("checkpoint-*")
+    }
+    for _, folder in sorted(folders.items(), reverse=True):
         try:
             _history(folder)
             return folder
         except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(folder)
     return None
-
-
-def _updates(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _history(checkpoint: Path) -> History:

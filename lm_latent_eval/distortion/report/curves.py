@@ -48,15 +48,8 @@ SLICES = 80
 
 def plot_curve(ax: Axes, curve: ErrorCurve, *, color: str, label: str) -> None:
     """Draw the mean error of each bin at its mean log p_L, in its bootstrap band."""
-    plot_band(
-        ax,
-        [each.mean_true_log_p for each in curve.bins],
-        [each.mean_error for each in curve.bins],
-        [each.lower for each in curve.bins],
-        [each.upper for each in curve.bins],
-        color=color,
-        label=label,
-    )
+    x = [each.mean_true_log_p for each in curve.bins]
+    plot_band(ax, x, curve.bins, color=color, label=label)
 
 
 def plot_curves(
@@ -70,21 +63,18 @@ def plot_curves(
     ax.set_ylabel(ERROR)
 
 
-def draw_random(
-    path: Path, curves: Mapping[str, ErrorCurve], *, title: str | None = None
-) -> None:
+def draw_random(path: Path, curves: Mapping[str, ErrorCurve]) -> None:
     """Draw the error of models on random sequences (figure 11).
 
     Args:
         path: Of the files, without their endings.
         curves: By model.
-        title: Above the panel.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
         ValueError: If there are more models than colours.
     """
-    with page(path, width=COLUMN, height=2.8, title=title) as figure:
+    with page(path, width=COLUMN, height=2.8) as figure:
         plot_curves(figure.subplots(), curves, colours(curves))
         legend(figure)
 
@@ -93,25 +83,21 @@ def draw_temperatures(
     path: Path,
     distributions: Mapping[float, Tensor],
     curves: Mapping[float, ErrorCurve],
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw languages of several temperatures and a model's error on each (figure 6).
 
     Args:
         path: Of the files, without their endings.
-        distributions: Log p_L of sequences of each language, nats, shape ``(N,)``,
-            by temperature.
+        distributions: Log p_L of sequences of each language, nats, finite, shape
+            ``(N,)``, by temperature.
         curves: By temperature.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If a log-probability of the languages is not finite.
     """
     temperatures = sorted({*distributions, *curves})
     names = {each: f"T = {each:g}" for each in temperatures}
-    with page(path, width=PAGE, height=2.9, title=title) as figure:
+    with page(path, width=PAGE, height=2.9) as figure:
         left, right = figure.subplots(1, 2)
         hue = dict(zip(temperatures, shades(len(temperatures)), strict=True))
         plot_densities(left, distributions, hue)
@@ -128,17 +114,7 @@ def draw_temperatures(
 def plot_densities(
     ax: Axes, distributions: Mapping[float, Tensor], hue: Mapping[float, str]
 ) -> None:
-    """Draw how log p_L is distributed in each language, over the same ranges.
-
-    Raises:
-        ValueError: If a log-probability is not finite.
-    """
-    for temperature, log_p in distributions.items():
-        if not log_p.isfinite().all():
-            raise ValueError(
-                f"log p_L at temperature {temperature:g} has values that are not "
-                "finite: no sequence of the language is impossible"
-            )
+    """Draw how log p_L is distributed in each language, over the same ranges."""
     lowest = min(log_p.min().item() for log_p in distributions.values())
     highest = max(log_p.max().item() for log_p in distributions.values())
     edges = np.histogram_bin_edges([], SLICES, (lowest, highest))
@@ -154,8 +130,6 @@ def draw_latent(
     path: Path,
     curves: Mapping[str, ErrorCurve],
     exact: ErrorCurve | None,
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw how much of a latent model's underestimation is its estimator's.
 
@@ -169,7 +143,6 @@ def draw_latent(
             band lies on another's curve.
         exact: Of the model's own probabilities, where they can be summed exactly; in
             every panel.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
@@ -180,7 +153,7 @@ def draw_latent(
     across = min(len(curves), LATENT_PANELS)
     down = -(-len(curves) // across)
     width = width_of(across, LATENT_PANELS)
-    with page(path, width=width, height=0.7 + 2.1 * down, title=title) as figure:
+    with page(path, width=width, height=0.7 + 2.1 * down) as figure:
         panels = figure.subplots(
             down, across, squeeze=False, sharex=True, sharey=True
         ).ravel()
@@ -209,24 +182,18 @@ def plot_corrected(ax: Axes, curve: ErrorCurve, exact: ErrorCurve | None) -> Non
     )
 
 
-def draw_lengths(
-    path: Path, panels: Sequence[tuple[str, LengthErrors]], *, title: str | None = None
-) -> None:
+def draw_lengths(path: Path, panels: Sequence[tuple[str, LengthErrors]]) -> None:
     """Draw expected and observed error by length (figure 12).
 
     Args:
         path: Of the files, without their endings.
         panels: Models and their errors, from left to right.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If there are no panels.
     """
-    if not panels:
-        raise ValueError("a figure of lengths needs the errors of a model; got none")
     width = width_of(len(panels), LENGTH_PANELS)
-    with page(path, width=width, height=2.7, title=title) as figure:
+    with page(path, width=width, height=2.7) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for ax, (name, errors) in zip(axes, panels, strict=True):
             plot_lengths(ax, errors)
@@ -238,15 +205,7 @@ def draw_lengths(
 def plot_lengths(ax: Axes, errors: LengthErrors) -> None:
     """Draw the mean error of each length, and what its number of tokens explains."""
     lengths = [each.num_tokens for each in errors.lengths]
-    plot_band(
-        ax,
-        lengths,
-        [each.mean_error for each in errors.lengths],
-        [each.lower for each in errors.lengths],
-        [each.upper for each in errors.lengths],
-        color="#0072b2",
-        label="observed",
-    )
+    plot_band(ax, lengths, errors.lengths, color="#0072b2", label="observed")
     ax.plot(
         lengths,
         [each.expected for each in errors.lengths],
@@ -258,21 +217,18 @@ def plot_lengths(ax: Axes, errors: LengthErrors) -> None:
     ax.set_xlabel("tokens of a sequence")
 
 
-def draw_productivity(
-    path: Path, curves: Mapping[str, ProductivityCurve], *, title: str | None = None
-) -> None:
+def draw_productivity(path: Path, curves: Mapping[str, ProductivityCurve]) -> None:
     """Draw the probability that the next event is new (figure 13).
 
     Args:
         path: Of the files, without their endings.
         curves: By what is counted (1-grams, 2-grams, ..., sequences), from dark to
             light.
-        title: Above the panel.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
     """
-    with page(path, width=COLUMN, height=2.8, title=title) as figure:
+    with page(path, width=COLUMN, height=2.8) as figure:
         plot_productivity(figure.subplots(), curves)
         legend(figure)
 
@@ -313,8 +269,6 @@ def draw_training(
     path: Path,
     panels: Sequence[tuple[str, ErrorTrajectory]],
     best_epoch: int | None,
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw the error after each epoch, darker for less probable sequences (figure 3).
 
@@ -322,15 +276,13 @@ def draw_training(
         path: Of the files, without their endings.
         panels: Sequences (those of training, of test) and their errors.
         best_epoch: Of the least validation loss, counted from 1; shaded.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If there are no panels.
     """
     width = width_of(len(panels), TRAINING_PANELS)
-    with page(path, width=width, height=2.8, title=title) as figure:
-        axes = _panels(figure, len(panels), sharey=True)
+    with page(path, width=width, height=2.8) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         scale = colour_scale([trajectory for _, trajectory in panels])
         for ax, (name, trajectory) in zip(axes, panels, strict=True):
             plot_training(ax, trajectory, best_epoch, scale)
@@ -341,23 +293,19 @@ def draw_training(
 def draw_amount(
     path: Path,
     panels: Sequence[tuple[str, ErrorTrajectory, int]],
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw the error by sequences seen, its change inset (figures 4, 8 and 10).
 
     Args:
         path: Of the files, without their endings.
         panels: Models, their errors, and how many sequences an epoch brings each.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If there are no panels.
     """
     width = width_of(len(panels), TRAINING_PANELS)
-    with page(path, width=width, height=3.0, title=title) as figure:
-        axes = _panels(figure, len(panels))
+    with page(path, width=width, height=3.0) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
         scale = colour_scale([trajectory for _, trajectory, _ in panels])
         for ax, (name, trajectory, sequences) in zip(axes, panels, strict=True):
             plot_amount(ax, trajectory, sequences, scale)
@@ -471,12 +419,6 @@ def colour_scale(trajectories: Sequence[ErrorTrajectory]) -> ScalarMappable:
     ends = [each for one in trajectories for each in one.mean_true_log_p]
     shades = ListedColormap([viridis(LIGHTEST * i / 255) for i in range(256)])
     return ScalarMappable(Normalize(min(ends), max(ends)), shades)
-
-
-def _panels(figure: Figure, count: int, *, sharey: bool = False) -> list[Axes]:
-    if count == 0:
-        raise ValueError("a figure of training needs an error trajectory; got none")
-    return list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
 
 
 def _finish(figure: Figure, axes: Sequence[Axes], scale: ScalarMappable) -> None:

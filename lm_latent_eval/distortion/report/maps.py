@@ -48,8 +48,6 @@ def draw_estimates(
     path: Path,
     panels: Sequence[tuple[str, JointHistogram]],
     curves: Mapping[str, ErrorCurve],
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw joint histograms and error curves of models (figures 1, 2 and 9).
 
@@ -57,16 +55,15 @@ def draw_estimates(
         path: Of the files, without their endings.
         panels: Models and their histograms, from left to right.
         curves: By model, in a last panel; none, no panel.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If there is no histogram, or more models than colours.
+        ValueError: If there are more models than colours.
     """
     count = len(panels) + bool(curves)
     width = width_of(count, MOST)
     height = 2.9 if count == 1 else 2.2
-    with page(path, width=width, height=height, title=title) as figure:
+    with page(path, width=width, height=height) as figure:
         axes = figure.subplots(1, count, squeeze=False)[0]
         plot_histograms(figure, list(axes[: len(panels)]), panels)
         if curves:
@@ -80,8 +77,6 @@ def draw_language_check(
     histogram: JointHistogram,
     curve: ErrorCurve,
     random_curve: ErrorCurve,
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw a model on the language's and on random sequences (figure 7).
 
@@ -90,12 +85,11 @@ def draw_language_check(
         histogram: Of the language's sequences.
         curve: Of the same.
         random_curve: Of random sequences.
-        title: Above the panels.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
     """
-    with page(path, width=PAGE, height=2.3, title=title) as figure:
+    with page(path, width=PAGE, height=2.3) as figure:
         left, middle, right = figure.subplots(1, 3)
         plot_histograms(figure, [left], [("sequences of the language", histogram)])
         for ax, name, each, color in (
@@ -110,16 +104,10 @@ def draw_language_check(
 def plot_histograms(
     figure: Figure, axes: Sequence[Axes], panels: Sequence[tuple[str, JointHistogram]]
 ) -> None:
-    """Draw histograms side by side, on one range and one scale of counts.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """Draw histograms side by side, on one range and one scale of counts."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import EngFormatter
 
-    if not panels:
-        raise ValueError("a figure of estimates needs a joint histogram; got none")
     most = max(max(map(max, histogram.counts)) for _, histogram in panels)
     norm = LogNorm(1, max(10, most))
     ends = (
@@ -187,8 +175,6 @@ def draw_map(
     path: Path,
     error_map: ErrorMap,
     examples: Sequence[tuple[str, str]] = (),
-    *,
-    title: str | None = None,
 ) -> None:
     """Draw where a model overestimates: rare against perturbed sequences (figure 5).
 
@@ -200,19 +186,15 @@ def draw_map(
         path: Of the files, without their endings.
         error_map: With at least one sequence.
         examples: Where a sequence lies in the map, and the sequence.
-        title: Above the map.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If the map is empty.
     """
     rows = error_map.rows()
-    if not rows:
-        raise ValueError("the error map has no sequences; add some before drawing it")
     lines = [line for example in examples for line in _lines(*example)]
     infinite = any(row.impossible or row.ruled_out for row in rows)
     below = LINE * len(lines) + 0.01
-    with page(path, width=PAGE, height=3.4 + below, title=title) as figure:
+    with page(path, width=PAGE, height=3.4 + below) as figure:
         ratios = (1, 8) if infinite else (1,)
         grid = figure.add_gridspec(
             2, len(ratios), width_ratios=ratios, height_ratios=(3.4, below)

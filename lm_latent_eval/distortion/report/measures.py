@@ -218,11 +218,8 @@ def perturbed(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure rarity by number of perturbations; one folder (figure 5)."""
     if len(folders) != 1:
         raise ValueError(f"a map is of one model; got {', '.join(folders)}")
-    ((_, path),) = folders.items()
-    error_map = read_map(path)
-    draw_map(stem, error_map)
-    write_json(stem, {"rows": error_map.rows(), "cells": error_map.cells()})
-    return map_table(error_map)
+    (path,) = folders.values()
+    return write_map(read_map(path), stem)
 
 
 def random(folders: Folders, stem: Path, num_bins: int) -> Table:
@@ -382,8 +379,18 @@ def histogram(found: Comparison, num_bins: int) -> JointHistogram:
     )
 
 
-def map_table(error_map: ErrorMap) -> Table:
-    """Return mean errors by number of perturbations."""
+def write_map(
+    error_map: ErrorMap, stem: Path, examples: Sequence[tuple[str, str]] = ()
+) -> Table:
+    """Write a heat map and its numbers; return mean errors by perturbations.
+
+    Args:
+        error_map: What to write.
+        stem: Of its files.
+        examples: As of ``draw_map``.
+    """
+    draw_map(stem, error_map, examples)
+    write_json(stem, {"rows": error_map.rows(), "cells": error_map.cells()})
     return Table(
         [
             "perturbations",

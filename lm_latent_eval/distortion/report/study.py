@@ -9,20 +9,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm_latent_eval.distortion.columns import Trajectory
+from lm_latent_eval.distortion.columns import Columns, Trajectory
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.report.claims import claims
 from lm_latent_eval.distortion.report.curves import draw_latent
-from lm_latent_eval.distortion.report.maps import draw_estimates, draw_map
+from lm_latent_eval.distortion.report.maps import draw_estimates
 from lm_latent_eval.distortion.report.measures import (
     MEASURES,
     Comparison,
     error_table,
     histogram,
-    map_table,
     novelty,
     perplexity_row,
     read_map,
+    write_map,
 )
 from lm_latent_eval.distortion.report.style import sample_table, shown, write_json
 from lm_latent_eval.distortion.sources import Perturbation
@@ -83,100 +83,77 @@ class Report:
 
     def sections(self) -> Iterator[str]:
         """Draw every figure; yield a paragraph about each."""
-        learners = self.learners
+        learners, scores = self.learners, self._scores
         yield "## Claims"
         yield self._claims()
         yield "## Estimates on test sequences (figures 1, 2 and 12)"
-        yield self._errors(learners.fixed, 2)
-        self._first_figure(learners.fixed[-1])
-        self._measure("lengths", learners.fixed[1:], 12)
+        yield self._measured("errors", scores(learners.fixed), 2)
+        found = Comparison.open(self.layout.scores(learners.fixed[-1], "test"))
+        panel = (learners.fixed[-1].label, histogram(found, self.plan.num_bins))
+        draw_estimates(self._stem(1), [panel], {})
+        self._measured("lengths", scores(learners.fixed[1:]), 12)
         yield "## Training time (figure 3)"
-        yield self._epochs(learners.fixed[-1])
+        of_epochs = {
+            split: self.layout.trajectory(learners.fixed[-1], split)
+            for split in ("train", "test")
+        }
+        yield self._measured("training", of_epochs, 3)
         yield "## Amount of data (figure 4; untempered 8; pretrained 10)"
         yield self._amount(learners.online, 4)
         yield self._amount(learners.untempered, 8)
         yield self._amount([learners.pretrained_online], 10)
         yield "## Perturbed sequences (figure 5)"
-        yield self._map(learners.mapped[0])
+        error_map = read_map(self.layout.scores(learners.mapped[0], "perturbed"))
+        examples = self._examples(learners.mapped[0])
+        table = write_map(error_map, self._stem(5), examples)
+        yield self._kept(table, self._stem(5))
         yield "## Random sequences (figure 11)"
-        yield self._measure("random", learners.mapped, 11, "random")
+        yield self._measured("random", scores(learners.mapped, "random"), 11)
         yield "## Temperatures (figure 6)"
-        yield self._temperatures()
+        by_temperature = {
+            f"{each.temperature:g}": self.layout.scores(each, "test")
+            for each in learners.by_temperature
+        }
+        yield self._measured("temperatures", by_temperature, 6)
         yield "## A language from a pretrained model (figure 7)"
-        yield self._finetuned(learners.of_finetuned)
+        of_finetuned = {
+            kind: self.layout.scores(learners.of_finetuned, kind)
+            for kind in ("test", "random")
+        }
+        yield self._measured("language", of_finetuned, 7)
         yield "## Pretrained models (figure 9)"
-        yield self._errors(learners.pretrained, 9)
+        yield self._measured("errors", scores(learners.pretrained), 9)
         yield "## A latent model: its error, and its estimator's"
         yield self._latent()
         yield "## Perplexities (table 4; by temperature, table 5)"
         yield self._perplexities(learners.all)
         yield "## New n-grams in the natural text (figure 13)"
-        yield self._novelty()
+        path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
+        table = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
+        yield self._kept(table, self._stem(13))
         for temperature in sorted(self.plan.temperatures):
             yield f"## Sequences at T = {temperature:g} (tables 2 and 6 to 9)"
             corpus = self.layout.corpus(BASE, temperature, "test")
-            found = sample_table(Corpus.open(corpus), SAMPLES)
-            yield self._kept(found, self.output / f"sequences_{temperature:g}")
+            table = sample_table(Corpus.open(corpus), SAMPLES)
+            yield self._kept(table, self.output / f"sequences_{temperature:g}")
 
     def _stem(self, figure: int | str) -> Path:
         return self.output / f"figure_{figure}"
 
-    def _folders(self, learners: Sequence[LearnerSpec], kind: str) -> dict[str, Path]:
+    def _scores(
+        self, learners: Sequence[LearnerSpec], kind: str = "test"
+    ) -> dict[str, Path]:
         return {each.label: self.layout.scores(each, kind) for each in learners}
-
-    def _measure(
-        self,
-        name: str,
-        learners: Sequence[LearnerSpec],
-        figure: int,
-        kind: str = "test",
-    ) -> str:
-        folders = self._folders(learners, kind)
-        return self._measured(name, folders, figure)
 
     def _measured(self, name: str, folders: dict[str, Path], figure: int) -> str:
         found = MEASURES[name](folders, self._stem(figure), self.plan.num_bins)
         return self._kept(found, self._stem(figure))
-
-    def _errors(self, learners: Sequence[LearnerSpec], figure: int) -> str:
-        return self._measure("errors", learners, figure)
-
-    def _first_figure(self, learner: LearnerSpec) -> None:
-        found = Comparison.open(self.layout.scores(learner, "test"))
-        panel = (learner.label, histogram(found, self.plan.num_bins))
-        draw_estimates(self._stem(1), [panel], {})
-
-    def _epochs(self, learner: LearnerSpec) -> str:
-        folders = {
-            split: self.layout.trajectory(learner, split) for split in ("train", "test")
-        }
-        return self._measured("training", folders, 3)
 
     def _amount(self, learners: Sequence[LearnerSpec], figure: int) -> str:
         folders = {
             each.label: self.layout.trajectory(each, "test") for each in learners
         }
         return self._measured("amount", folders, figure)
-
-    def _temperatures(self) -> str:
-        folders = {
-            f"{each.temperature:g}": self.layout.scores(each, "test")
-            for each in self.learners.by_temperature
-        }
-        return self._measured("temperatures", folders, 6)
-
-    def _finetuned(self, learner: LearnerSpec) -> str:
-        folders = {
-            kind: self.layout.scores(learner, kind) for kind in ("test", "random")
-        }
-        return self._measured("language", folders, 7)
-
-    def _map(self, learner: LearnerSpec) -> str:
-        error_map = read_map(self.layout.scores(learner, "perturbed"))
-        draw_map(self._stem(5), error_map, self._examples(learner))
-        found = {"rows": error_map.rows(), "cells": error_map.cells()}
-        write_json(self._stem(5), found)
-        return self._kept(map_table(error_map), self._stem(5))
 
     def _examples(self, learner: LearnerSpec) -> list[tuple[str, str]]:
         """Return a rare test sequence, and one as rare that was perturbed."""
@@ -246,11 +223,6 @@ class Report:
             head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
         return self._kept(Table(head, rows), self.output / "perplexities")
 
-    def _novelty(self) -> str:
-        path = self.layout.text(LANGUAGE_TEXT) / "train.txt"
-        found = novelty(lambda: stream_texts(path), ORDERS, self._stem(13))
-        return self._kept(found, self._stem(13))
-
     def _claims(self) -> str:
         learners, scores = self.learners, self.layout.scores
         compared = [*learners.fixed, *learners.pretrained, learners.of_finetuned]
@@ -258,16 +230,17 @@ class Report:
         maps = {each.name: scores(each, "perturbed") for each in learners.mapped}
         random = [*learners.mapped, learners.of_finetuned]
         temperatures = {each.temperature: each for each in learners.by_temperature}
+
+        def epochs(learner: LearnerSpec) -> list[Columns]:
+            return Trajectory.open(self.layout.trajectory(learner, "test")).epochs()
+
         return claims(
             {each.name: Comparison.open(scores(each, "test")) for each in compared},
             {name: read_map(path) for name, path in maps.items()},
             {each.name: Comparison.open(scores(each, "random")) for each in random},
-            {each.name: self._open(each).epochs() for each in online},
+            {each.name: epochs(each) for each in online},
             {t: Comparison.open(scores(e, "test")) for t, e in temperatures.items()},
         )
-
-    def _open(self, learner: LearnerSpec) -> Trajectory:
-        return Trajectory.open(self.layout.trajectory(learner, "test"))
 
     def _kept(self, table: Table, stem: Path) -> str:
         """Write a table beside its figure; return it for ``tables.md``."""

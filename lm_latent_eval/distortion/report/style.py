@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.statistics import ErrorBin
+from lm_latent_eval.distortion.statistics import ErrorBin, LengthError
 from lm_latent_eval.files import write_text
+from lm_latent_eval.options import whole
 from lm_latent_eval.report import figures
 from lm_latent_eval.report.tabular import Table
+from lm_latent_eval.wrappers.tokens.vocabulary import byte_level, bytes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,19 +104,23 @@ def shades(count: int) -> list[str]:
 def plot_band(
     ax: Axes,
     x: Sequence[float],
-    middle: Sequence[float],
-    lower: Sequence[float],
-    upper: Sequence[float],
+    errors: Sequence[ErrorBin | LengthError],
     *,
     color: str,
-    label: str | None = None,
+    label: str,
 ) -> None:
-    """Draw a line in its band, which the legend names; one point becomes a dot."""
+    """Draw mean errors in their band, which the legend names; one becomes a dot."""
     alone = len(x) == 1
+    middle = [each.mean_error for each in errors]
     ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
-    width = 2 if alone else 0
     ax.fill_between(
-        x, lower, upper, color=color, alpha=0.25, linewidth=width, label=BAND
+        x,
+        [each.lower for each in errors],
+        [each.upper for each in errors],
+        color=color,
+        alpha=0.25,
+        linewidth=2 if alone else 0,
+        label=BAND,
     )
 
 
@@ -154,34 +160,14 @@ def shown(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
     if tokenizer is None:
         return " ".join(map(str, ids))
     text = str(tokenizer.decode(ids))
-    if REPLACEMENT in text and (found := _bytes(ids, tokenizer)) is not None:
-        text = found.decode(errors="backslashreplace")
+    if REPLACEMENT in text:
+        pieces = "".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        if found := bytes_of(pieces, byte_level()):
+            text = found.decode(errors="backslashreplace")
     return readable(text)
 
 
-def _bytes(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bytes | None:
-    """Return the bytes of tokens; None if they are not made of bytes."""
-    pieces = "".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
-    if not all(piece in _BYTES for piece in pieces):
-        return None
-    return bytes(_BYTES[piece] for piece in pieces)
-
-
-def _byte_level() -> dict[str, int]:
-    """Return the character by which byte-level encodings write a byte -> the byte.
-
-    Bytes that are printable in Latin-1 stand for themselves, the others for characters
-    from 256 on, in their order (GPT-2; Radford et al., 2019).
-    """
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
-    }
-
-
 REPLACEMENT = "\ufffd"
-_BYTES = _byte_level()
 
 
 def sample_table(corpus: Corpus, num_sequences: int) -> Table:
@@ -194,9 +180,7 @@ def sample_table(corpus: Corpus, num_sequences: int) -> Table:
     Raises:
         ValueError: If the number is below 1.
     """
-    if num_sequences < 1:
-        raise ValueError(f"num_sequences={num_sequences}: expected at least 1")
-    indices = corpus.indices[:num_sequences]
+    indices = corpus.indices[: whole("num_sequences", num_sequences, 1)]
     found = corpus.reader()(indices)
     tokenizer = corpus.tokenizer()
     rows = []

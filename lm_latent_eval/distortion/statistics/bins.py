@@ -8,7 +8,11 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators.checks import checked_count, checked_floating
+from lm_latent_eval.estimators.checks import (
+    checked_count,
+    checked_floating,
+    refuse_first,
+)
 
 
 def checked_log_p(log_p: Tensor, name: str) -> Tensor:
@@ -30,12 +34,7 @@ def checked_log_p(log_p: Tensor, name: str) -> Tensor:
     """
     if checked_floating(log_p, name).ndim != 1:
         raise ValueError(f"{name} must have shape (N,); got {tuple(log_p.shape)}")
-    bad = (~(log_p <= 0)).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        raise ValueError(
-            f"{name}[{index}] is {log_p[index].item()}; expected at most 0"
-        )
+    refuse_first(~(log_p <= 0), log_p, name, "at most 0")
     return log_p
 
 
@@ -67,12 +66,7 @@ def checked_integers(values: Tensor, name: str, *, count: int, least: int) -> Te
             f"{name} must have shape ({count},), one a sequence; got "
             f"{tuple(values.shape)}"
         )
-    bad = (values < least).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        raise ValueError(
-            f"{name}[{index}] is {values[index].item()}; expected at least {least}"
-        )
+    refuse_first(values < least, values, name, f"at least {least}")
     return values
 
 

@@ -52,7 +52,7 @@ from lm_latent_eval.distortion.statistics.bins import (
     equal_width,
     places,
 )
-from lm_latent_eval.estimators.checks import checked_floating
+from lm_latent_eval.estimators.checks import checked_floating, refuse_first
 from lm_latent_eval.estimators.standard_errors import (
     CONFIDENCE,
     RESAMPLES,
@@ -274,12 +274,9 @@ def _checked_log_p(log_p: Tensor, name: str, meaning: str, most: float = 0.0) ->
         raise ValueError(
             f"{name} must have shape (N,) with N >= 1; got {tuple(log_p.shape)}"
         )
-    bad = (~(log_p.isfinite() & (log_p <= most))).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        found = log_p[index].item()
-        hint = f": {meaning}" if found == -math.inf else ""
-        raise ValueError(f"{name}[{index}] is {found}; expected finite, <= 0{hint}")
+    refuse_first(log_p == -math.inf, log_p, name, f"finite, <= 0: {meaning}")
+    bad = ~(log_p.isfinite() & (log_p <= most))
+    refuse_first(bad, log_p, name, "finite, <= 0")
 
 
 def _checked_stderr(stderr: Tensor, count: int) -> Tensor:
@@ -289,13 +286,8 @@ def _checked_stderr(stderr: Tensor, count: int) -> Tensor:
             f"stderr must have shape ({count},), one a sequence and 0 where log p_M is "
             f"exact; got {tuple(stderr.shape)}"
         )
-    bad = (~(stderr.isfinite() & (stderr >= 0))).nonzero()
-    if len(bad):
-        index = int(bad[0])
-        raise ValueError(
-            f"stderr[{index}] is {stderr[index].item()}; expected finite, >= 0. "
-            "A single sample has no standard error: draw more"
-        )
+    expected = "finite, >= 0. A single sample has no standard error: draw more"
+    refuse_first(~(stderr.isfinite() & (stderr >= 0)), stderr, "stderr", expected)
     return stderr
 
 

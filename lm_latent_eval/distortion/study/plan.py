@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from lm_latent_eval.distortion.learners.architectures import named_size
 from lm_latent_eval.files import safe_name
 from lm_latent_eval.options import whole
 from lm_latent_eval.text import strict_json
@@ -104,10 +105,14 @@ class DistortionPlan:
         """Check what the study relies on.
 
         Raises:
-            ValueError: If a size or a temperature is missing, or a number too small.
+            ValueError: If a size or a temperature is missing, an architecture is
+                unknown, or a number too small.
         """
         if missing := [size for size in SIZES if size not in self.sizes]:
             raise ValueError(f"sizes: {', '.join(missing)} missing")
+        for size in self.sizes.values():
+            if "architecture" in size:
+                named_size(size["architecture"])
         for needed in (self.temperature, 1.0):
             if needed not in self.temperatures:
                 raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import signal
@@ -29,7 +28,9 @@ from lm_latent_eval.distortion.study.plan import (
     LearnerSpec,
 )
 from lm_latent_eval.distortion.study.steps import FIRST, StudySteps
+from lm_latent_eval.files import file_digest
 from lm_latent_eval.ledger.files import going_on
+from lm_latent_eval.options import whole
 
 KIND = "study of distortion"
 
@@ -64,13 +65,12 @@ class DistortionStudy:
             ValueError: If the folder is of another study or of one that is running, or
                 a step cannot be done.
         """
-        if self.jobs < 1:
-            raise ValueError(f"jobs={self.jobs}: expected at least 1")
+        whole("jobs", self.jobs, 1)
         if self.text is not None and not self.text.is_file():
             raise ValueError(f"{self.text}: no such file")
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
-            "text": self.text and _digest(self.text),
+            "text": self.text and file_digest(self.text)[:16],
             "plan": self.plan.settings(),
         }
         with going_on(self.output, settings, KIND, "what its steps have finished"):
@@ -177,8 +177,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)  # at once, on every system
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -21,17 +21,16 @@ from pathlib import Path
 
 from lm_latent_eval.demo import SPLITS, other_texts
 from lm_latent_eval.demo import texts as texts_of
-from lm_latent_eval.distortion.catalog import language_of, load_learner, open_language
-from lm_latent_eval.distortion.columns import ScoresFolder
+from lm_latent_eval.distortion.catalog import language_of, load_language, load_learner
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import Language, train_bpe
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.architectures import (
-    ARCHITECTURES,
     Configuration,
     PretrainedStart,
     Size,
     Start,
+    named_size,
 )
 from lm_latent_eval.distortion.learners.data import (
     CorpusData,
@@ -187,7 +186,7 @@ class StudySteps:
             "test": self.plan.num_test,
         }[split]
         Corpus.draw(
-            open_language(
+            load_language(
                 self.layout.language(language),
                 temperature=temperature,
                 batch_size=_SAMPLED_AT_ONCE,
@@ -265,7 +264,7 @@ class StudySteps:
         With every tree summed, and with each number of samples.
         """
         latent = self.plan.latent
-        grammar = open_language(latent.language)
+        grammar = load_language(latent.language)
         numbers = {
             "train": latent.num_train,
             "dev": max(1, latent.num_train // 10),
@@ -352,7 +351,7 @@ class StudySteps:
         """Return an architecture that has a name, or the plan's own."""
         given = dict(self.plan.sizes[size])
         if "architecture" in given:
-            return ARCHITECTURES[given["architecture"]]
+            return named_size(given["architecture"])
         return Size(learning_rate=given.pop("learning_rate"), config=given)
 
     def _corpus(self, learner: LearnerSpec, split: str) -> Corpus:
@@ -370,15 +369,12 @@ class StudySteps:
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(
-        self, learner: LearnerSpec, kind: str, source: SequenceSource
-    ) -> ScoresFolder:
+    def _score(self, learner: LearnerSpec, kind: str, source: SequenceSource) -> None:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,
             device=self.device,
             batch_size=self.plan.batch_size,
         )
-        return score_sequences(
-            model, source, self.layout.scores(learner, kind), quiet=True
-        )
+        folder = self.layout.scores(learner, kind)
+        score_sequences(model, source, folder, quiet=True)

@@ -76,13 +76,10 @@ def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking:
     numbers: dict[str, float] = {}
     metric, upwards = "", False
     for pair in pairs:
-        if isinstance(pair, TextComparison):
-            unit, (a, b, _) = next(iter(pair.units.items()))
-            metric, values = f"bits a {unit[:-1]}", (bits(a.mean), bits(b.mean))
-        else:
-            metric, values = pair.metric, pair.scores
+        metric = pair.metric
+        if not isinstance(pair, TextComparison):
             upwards = not pair.sides[0].lower_is_better
-        for name, value in zip(_names(pair), values, strict=True):
+        for name, value in zip(_names(pair), pair.scores, strict=True):
             numbers.setdefault(name, value)
     ordered = sorted(numbers.items(), key=lambda each: each[1], reverse=upwards)
     apart = [frozenset(_names(pair)) for pair in pairs if pair.decided]
@@ -117,10 +114,10 @@ class Kind:
     """Of the difference of all words."""
 
 
-def texts_of(found: TextComparison, most: int = MOST) -> list[Part]:
+def texts_of(found: TextComparison) -> list[Part]:
     """Return the texts with most of the difference, on either side."""
     ordered = sorted(found.parts, key=lambda part: part.nats)
-    ends = ordered[:most] + ordered[-most:] if len(ordered) > 2 * most else ordered
+    ends = ordered[:MOST] + ordered[-MOST:] if len(ordered) > 2 * MOST else ordered
     return sorted(ends, key=lambda part: -abs(part.nats))
 
 
@@ -255,8 +252,6 @@ class More:
     seen: int
     needed: Needed | None
     """None: no number does, for what ``remedy`` says."""
-    without_draws: Needed | None
-    """The same where draws, or answers to a question, had no error."""
     parts: dict[str, float]
     """Shares of the error's square, by what causes it."""
     remedy: str
@@ -291,8 +286,7 @@ def more(found: Comparison, points: float) -> More:
         raise ValueError(f"--power: {found.task} has one text, which tells no spread")
     a, b = (side.name for side in found.sides)
     if isinstance(found, TextComparison):
-        unit = next(iter(found.units)).removesuffix("s")
-        target, what = f"{points * BITS_A_POINT:g} bits a {unit}", "texts"
+        target, what = f"{points * BITS_A_POINT:g} {found.metric}", "texts"
         size = points * BITS_A_POINT * math.log(2)
     else:
         target = f"{points:g} point{'s' * (points != 1)} of {found.metric}"
@@ -316,17 +310,8 @@ def more(found: Comparison, points: float) -> More:
     total = sum(parts.values()) or 1.0
     shares = {name: part / total for name, part in parts.items() if part > 0}
     remedy = _remedy(d, shares, what, cause, now, ideal)
-    return More(
-        found.task,
-        f"{a} and {b}",
-        target,
-        what,
-        d.num_texts,
-        now,
-        ideal,
-        shares,
-        remedy,
-    )
+    pair = f"{a} and {b}"
+    return More(found.task, pair, target, what, d.num_texts, now, shares, remedy)
 
 
 def _needed(d: PairedDifference, size: float, variance: float) -> Needed | None:

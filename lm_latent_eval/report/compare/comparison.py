@@ -39,8 +39,10 @@ from lm_latent_eval.report.compare.sides import (
     Clusters,
     Key,
     Side,
+    bits,
     check_alike,
     find_clusters,
+    rate_in,
     with_error,
 )
 from lm_latent_eval.report.scores import Run, Scores
@@ -108,16 +110,29 @@ class TextComparison:
         return next(iter(self.units.values()))[2]
 
     @property
+    def metric(self) -> str:
+        """Name of the rate in the first unit."""
+        return rate_in(next(iter(self.units)))
+
+    @property
+    def scores(self) -> tuple[float, float]:
+        """Rates of A and B in the first unit, bits."""
+        a, b, _ = next(iter(self.units.values()))
+        return bits(a.mean), bits(b.mean)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the difference lies at 95 %, nats a unit."""
+        return self.difference.interval
+
+    @property
     def p_value(self) -> float:
         """That the difference is 0; what bounds allow to say is apart from it."""
         return self.difference.p_value
 
     def at(self, level: float) -> TextComparison:
         """Decide at a level; 0 decides nothing."""
-        unit = next(iter(self.units))
-        decided, verdict = _verdict(
-            *self.sides, unit, self.difference, self.totals[unit], level
-        )
+        decided, verdict = _verdict(self, level)
         found = replace(self, decided=decided, verdict=verdict)
         return found if decided or not level else _by_upper_bounds(found, level)
 
@@ -283,6 +298,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     texts = [a.runs[0][key] for key in keys]
     totals = {unit: sum(getattr(text, unit) for text in texts) for unit in units}
     nats_a, nats_b = a.nats(keys), b.nats(keys)
+    difference = nats_a.mean(0) - nats_b.mean(0)
     draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))
     degrees = pooled_degrees([*a.draws_parts(keys), *b.draws_parts(keys)])
     too_high = math.hypot(a.too_high(keys), b.too_high(keys))
@@ -296,7 +312,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
             rates[0],
             rates[1],
             PairedDifference.of(
-                nats_a.mean(0) - nats_b.mean(0),
+                difference,
                 counts,
                 draws_stderr=draws,
                 draws_degrees=degrees,
@@ -308,20 +324,15 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
         )
     parts = [
         Part(
-            a.runs[0][key].index,
-            d,
+            text.index,
+            nats,
             error,
-            texts[place].bytes,
+            text.bytes,
             next((s.documents[key].text for s in (a, b) if key in s.documents), ""),
             _aligned(a, b, key),
         )
-        for place, (key, d, error) in enumerate(
-            zip(
-                keys,
-                (nats_a.mean(0) - nats_b.mean(0)).tolist(),
-                draws.tolist(),
-                strict=True,
-            )
+        for key, text, nats, error in zip(
+            keys, texts, difference.tolist(), draws.tolist(), strict=True
         )
     ]
     compared = TextComparison(
@@ -359,7 +370,7 @@ def _by_upper_bounds(found: TextComparison, level: float) -> TextComparison:
     first, second, _ = next(iter(found.units.values()))
     a_is_worse = first.mean > second.mean
     worse = (a if a_is_worse else b).at_its_best
-    if found.decided or worse is None:
+    if worse is None:
         return found
     sides = (worse, b) if a_is_worse else (a, worse)
     again = _texts(found.task, *sides, None).at(level)
@@ -400,17 +411,12 @@ def _units(a: Side, b: Side) -> tuple[str, ...]:
     )
 
 
-def _verdict(
-    a: Side,
-    b: Side,
-    unit: str,
-    found: PairedDifference,
-    total: int,
-    level: float,
-) -> tuple[bool, str]:
+def _verdict(compared: TextComparison, level: float) -> tuple[bool, str]:
     """Decide which side is better, if that can be known at this level."""
+    (a, b), found = compared.sides, compared.difference
+    total = next(iter(compared.totals.values()))
     better, worse = (a, b) if found.value < 0 else (b, a)
-    gap = f"{with_error(abs(found.value), found.stderr)} bits a {unit[:-1]}"
+    gap = f"{with_error(abs(found.value), found.stderr)} {compared.metric}"
     says = f"{better.name} takes {gap} less than {worse.name}"
     if found.undecided:
         return False, f"Undecided: {says}; {found.undecided}."

@@ -34,6 +34,11 @@ def bits(nats: float) -> float:
     return nats / math.log(2)
 
 
+def rate_in(unit: str) -> str:
+    """Return the name of a rate: "bits a byte" in bytes."""
+    return f"bits a {unit.removesuffix('s')}"
+
+
 PASSAGES = (
     *("cluster", "passage_id", "section_id", "story_id", "article_id", "context_id"),
     *("passage", "context", "article", "paragraph", "story", "background"),

@@ -15,7 +15,7 @@ from lm_latent_eval.report.compare.comparison import (
     TextComparison,
 )
 from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
-from lm_latent_eval.report.compare.sides import Side, bits, with_error
+from lm_latent_eval.report.compare.sides import Side, bits, rate_in, with_error
 from lm_latent_eval.report.tabular import aligned, one_line
 
 
@@ -60,7 +60,7 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
             ),
         ]
     return [
-        (f"bits a {unit.removesuffix('s')}", (*map(bits, _parts(difference)), p))
+        (rate_in(unit), (*map(bits, _parts(difference)), p))
         for unit, (_, _, difference) in each.units.items()
     ]
 
@@ -108,9 +108,9 @@ def described(side: Side | Questions) -> str:
 
 def _lines_of_texts(each: TextComparison) -> list[str]:
     a, b = (side.name for side in each.sides)
-    difference = next(iter(each.units.values()))[2]
+    difference = each.difference
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
-    rows = [["", *(f"bits a {unit.removesuffix('s')}" for unit in each.units), "", ""]]
+    rows = [["", *map(rate_in, each.units), "", ""]]
     found = each.units.values()
     rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
     for side, cells in zip(each.sides, rates, strict=True):
@@ -156,8 +156,10 @@ def _share(accuracy: float, number: int) -> str:
     return f"{accuracy:.1%} ({low:.0%} to {high:.0%})"
 
 
-def score(each: QuestionComparison, value: float, sign: str = "") -> str:
-    """Write a score, or a difference of them."""
+def score(each: Comparison, value: float, sign: str = "") -> str:
+    """Write a score, or a difference of them; of texts nats a unit, in bits."""
+    if isinstance(each, TextComparison):
+        return f"{bits(value):{sign}.4f}"
     return f"{value:{sign}.1%}" if each.is_share else f"{value:{sign}.4g}"
 
 

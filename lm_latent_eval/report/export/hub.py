@@ -80,19 +80,14 @@ def _entry(statement: Statement, task_id: str | None) -> EvalResultEntry:
             f"{record.task} is of no data set of the hub (dataset_path: {repository}): "
             "it has no leaderboard there"
         )
-    accuracy = statement.numbers["acc"]
+    accuracy, date = statement.numbers["acc"], record.settings.get("date")
     return EvalResultEntry(
         dataset_id=repository,
         task_id=task_id or config.get("dataset_name") or "default",
         value=accuracy.value,
-        date=_date(record.settings),
+        date=None if date is None else datetime.fromtimestamp(date, UTC).isoformat(),
         notes=f"{statement.note}; standard error over questions {accuracy.stderr:.4f}",
     )
-
-
-def _date(settings: dict[str, Any]) -> str | None:
-    date = settings.get("date")
-    return None if date is None else datetime.fromtimestamp(date, UTC).isoformat()
 
 
 def export_card(records: Sequence[Record], output: Path, model_name: str) -> Path:

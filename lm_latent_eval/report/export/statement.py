@@ -16,6 +16,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK
@@ -114,16 +115,11 @@ class Statement:
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = OF_LOG_P[self.bound]
         checkpoint = self.record.settings["checkpoint"]
+        kind = "questions" if "acc" in self.numbers else "texts"
         return (
             f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
-            f"{self.texts}"
+            f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
         )
-
-    @property
-    def texts(self) -> str:
-        """Which texts the numbers are of."""
-        kind = "questions" if "acc" in self.numbers else "texts"
-        return f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
 
 
 def slack(answers: Sequence[Answer], bound: Bound) -> float:
@@ -164,15 +160,18 @@ def _lm_eval(record: Record) -> Iterator[str]:
     run = record.settings.get("run", {})
     config = record.settings.get("configs", {}).get(record.task, {})
     yield f"--model {_quoted(run.get('model') or record.settings.get('model'))}"
-    if arguments := _arguments(run.get("model_args")):
-        yield f"--model_args {_quoted(arguments)}"
+    # Folders are named by their last part.
+    arguments = model_arguments(run.get("model_args"))
+    if arguments:
+        shown = ",".join(f"{name}={_shown(value)}" for name, value in arguments.items())
+        yield f"--model_args {_quoted(shown)}"
     yield f"--tasks {_quoted(record.task)}"
     if folder := _include_path(config):
         yield f"--include_path {folder}"
     metadata = {
         name: Path(value).name if isinstance(value, str) else value
         for name, value in (config.get("metadata") or {}).items()
-        if name not in ("version", "config_source", *_named(run.get("model_args")))
+        if name not in ("version", "config_source", *arguments)
     }
     if metadata:
         yield f"--metadata {_quoted(json.dumps(metadata))}"
@@ -180,19 +179,6 @@ def _lm_eval(record: Record) -> Iterator[str]:
         yield f"--num_fewshot {shots}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
-
-
-def _arguments(given: Any) -> str:
-    """Return ``--model_args``, folders by their last part."""
-    named = _named(given)
-    return ",".join(f"{name}={_shown(value)}" for name, value in named.items())
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        pairs = (part.partition("=") for part in given.split(",") if part)
-        return {name: value for name, _, value in pairs}
-    return dict(given or {})
 
 
 def _shown(value: Any) -> str:
@@ -215,12 +201,6 @@ def _quoted(text: Any) -> str:
     return shlex.quote(one_line(str(text)))
 
 
-def versions(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what computed the numbers: package -> version, those that are known."""
-    names = ("lm_latent_eval", "lm_eval", "transformers", "torch")
-    return {name: str(settings[name]) for name in names if settings.get(name)}
-
-
 def section(record: Record) -> str:
     """Return how to make the numbers of a task again, as Markdown."""
     said = command(record)
@@ -228,6 +208,9 @@ def section(record: Record) -> str:
     shown = (
         f"  {markdown(said)}" if set(said) & {"<", "`"} else f"  ```\n  {said}\n  ```"
     )
-    known = versions(record.settings)
-    by = ", ".join(f"{name} {markdown(version)}" for name, version in known.items())
+    by = ", ".join(
+        f"{name} {markdown(str(version))}"
+        for name in ("lm_latent_eval", "lm_eval", "transformers", "torch")
+        if (version := record.settings.get(name))
+    )
     return f"  By {by}:\n\n{shown}" if by else shown

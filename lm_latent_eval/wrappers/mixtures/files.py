@@ -17,7 +17,6 @@ seed: 0
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from lm_latent_eval.files import one_line
+from lm_latent_eval.files import file_digest, one_line
 from lm_latent_eval.registry import Registry
 from lm_latent_eval.text import strict_yaml
 from lm_latent_eval.text.files import digest, numbered_lines
@@ -231,8 +230,7 @@ class _Reading:
                 )
             return found[context.strip()]
 
-        with path.open("rb") as file:
-            return retrieve, hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return retrieve, file_digest(path)[:16]
 
     def _called(self, content: Any) -> tuple[Retrieve, str]:
         """Return a retriever that calls a trusted function, and its name."""

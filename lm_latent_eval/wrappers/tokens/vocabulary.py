@@ -143,9 +143,9 @@ def _pieces(
     decoder = json.loads(backend.to_str())["decoder"]
     kinds = set(_kinds(decoder))
     if "ByteLevel" in kinds:
-        letters = _byte_level()
+        letters = byte_level()
         pieces = tuple(
-            None if name is None else added.get(token, _bytes_of(name, letters))
+            None if name is None else added.get(token, bytes_of(name, letters))
             for token, name in enumerate(names)
         )
         return pieces, pieces
@@ -181,7 +181,7 @@ def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
             yield from _kinds(part)
 
 
-def _byte_level() -> dict[str, int]:
+def byte_level() -> dict[str, int]:
     """Return the letters by which byte-level tokenizers name bytes.
 
     Printable characters of Latin-1 stand for themselves, the other bytes, in their
@@ -193,7 +193,8 @@ def _byte_level() -> dict[str, int]:
     return {chr(byte): byte for byte in own} | shifted
 
 
-def _bytes_of(name: str, letters: dict[str, int]) -> bytes | None:
+def bytes_of(name: str, letters: dict[str, int]) -> bytes | None:
+    """Return the bytes that letters name; None if they name none."""
     try:
         return bytes(letters[letter] for letter in name) or None
     except KeyError:  # no name of bytes: a token that nothing decodes

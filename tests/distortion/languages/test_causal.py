@@ -58,7 +58,7 @@ def test_settings_tell_languages_apart():
 
 def test_bad_input(tmp_path):
     for arguments, message in (
-        ((0.0, 0, 1), "temperature=0.0: expected more than 0"),
+        ((0.0, 0, 1), "temperature=0.0: expected a positive number"),
         ((1.0, 4, 1), r"begin_id=4: expected an id of 0 .. 3"),
         ((1.0, 0, -1), "end_id=-1"),
     ):

@@ -104,7 +104,7 @@ def test_other_settings_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"of another corpus \(language.digest is"):
         draw(load_language("agreement"), tmp_path)
     for change in ({"num_sequences": 0}, {"first": -1}, {"shard_size": 0}):
-        with pytest.raises(ValueError, match="expected at least"):
+        with pytest.raises(ValueError, match="expected a whole number of at least"):
             draw(pcfg(), tmp_path / "new", **change)
     assert contents(tmp_path) == whole
     (tmp_path / "settings.json").write_text("{}")

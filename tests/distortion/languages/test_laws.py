@@ -84,5 +84,5 @@ def test_bad_input(language):
     ):
         with pytest.raises(ValueError, match=message):
             language.log_p(sequences)
-    with pytest.raises(ValueError, match="max_length=0: expected at least 1"):
+    with pytest.raises(ValueError, match="max_length=0: expected a whole number"):
         language.sample(0, [0], 0)

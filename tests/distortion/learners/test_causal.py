@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lm_latent_eval.distortion.catalog import load_causal_learner
+from lm_latent_eval.distortion.catalog import load_learner
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import TokenIds
 from lm_latent_eval.distortion.languages.language import word_tokenizer
@@ -34,14 +34,14 @@ def test_what_does_not_fit_is_refused(tmp_path):
     save(tmp_path / "short", gpt2(vocab_size=5))
     gpt2(vocab_size=5).save_pretrained(tmp_path / "bare")
     for name, data, message in (
-        ("missing", corpus, "missing is not a causal language model"),
+        ("missing", corpus, "missing: no such directory, and not a repository"),
         ("other", corpus, r"token 3 is 'c' for .* and 'b' for"),
         ("more", corpus, r"has 6 token ids and .* has 5"),
         ("bare", corpus, "bare has no tokenizer"),
         ("short", longer, "12 positions, but sequences have up to 13"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_causal_learner(tmp_path / name, data)
+            load_learner(tmp_path / name, data)
 
 
 def test_configurations_take_the_vocabulary_of_the_data(tmp_path):

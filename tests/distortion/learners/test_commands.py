@@ -48,7 +48,7 @@ def test_score(folder, tmp_path):
 
 def test_what_cannot_be_scored(folder, tmp_path, capsys):
     for options, message in (
-        (("--perturb", "0"), "num_edits=0: expected at least 1"),
+        (("--perturb", "0"), "num_edits=0: expected a whole number of at least 1"),
         (("--num-samples", "10"), "exact: it has no num_samples"),
         (("--random", "--language", "agreement"), "was not drawn from this"),
     ):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from lm_latent_eval.distortion.catalog import language_of, open_language
+from lm_latent_eval.distortion.catalog import language_of, load_language
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.learners.latent import words_of
 from lm_latent_eval.models import checkpoint as checkpoints
@@ -35,7 +35,7 @@ DOUBLE = {"device": "cpu", "dtype": "float64"}
     [("walk.json", {}), ("gpt2", DOUBLE | {"temperature": 0.7}), ("rnng", DOUBLE)],
 )
 def test_the_language_of_a_corpus(name, options, folder, tmp_path):
-    language = open_language(folder / name, **options)
+    language = load_language(folder / name, **options)
     assert language.settings().get("dtype", "float64") == "float64"
     corpus = draw(tmp_path / "corpus", 30, language=language, max_length=5)
     again = language_of(Corpus.open(tmp_path / "corpus"), device="cpu")
@@ -55,6 +55,6 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
 
 def test_options_that_a_language_has_not(folder):
     with pytest.raises(ValueError, match="is a latent LM: it has no end_id, temp"):
-        open_language(folder / "rnng", temperature=0.5, end_id=1)
+        load_language(folder / "rnng", temperature=0.5, end_id=1)
     with pytest.raises(ValueError, match="no such directory, and not a repository"):
-        open_language(folder / "nothing")
+        load_language(folder / "nothing")

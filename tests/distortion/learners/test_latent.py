@@ -189,7 +189,7 @@ def test_sequences_that_cannot_be_summed():
         learner.score([[2, 1], [2, 2, 2, 2, 1], [2, 3, 2, 3, 1]], [7, 8, 9])
     with pytest.raises(ValueError, match="1 of 1 sequences have no end"):
         learner.score([[2, 2]], [7])
-    with pytest.raises(ValueError, match="max_words=0: expected at least 1"):
+    with pytest.raises(ValueError, match="max_words=0: expected a whole number"):
         exact(max_words=0)
     with pytest.raises(ValueError, match="holds a entitynlm model, whose latents"):
         EveryTree(replace(checkpoint(), name="entitynlm", model=entitynlm()), WORDS, 1)

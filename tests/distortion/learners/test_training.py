@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.catalog import load_causal_learner, load_language
+from lm_latent_eval.distortion.catalog import load_language, load_learner
 from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
@@ -131,7 +131,7 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     assert epochs[-1].dev_nats_per_token < epochs[0].dev_nats_per_token - 0.02
     assert [e.sequences_seen for e in epochs] == [300, 600, 900, 1200]
     assert [e.updates for e in epochs] == [10, 20, 30, 40]
-    learner = load_causal_learner(tmp_path, corpora.dev, dtype=torch.float64)
+    learner = load_learner(tmp_path, corpora.dev, dtype=torch.float64)
     loss = scored_nats(learner, corpora.dev)
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
     for name, corpus in (("train", corpora.train), ("test", corpora.test)):
@@ -253,8 +253,8 @@ def test_training_goes_on_from_a_pretrained_model_on_text(tmp_path, corpora):
     start = PretrainedStart(tmp_path / "first")
     how = {"data": data, "dev": data, "batch_size": 16}
     history = learn(tmp_path / "second", corpora, start, **how)
-    before = load_causal_learner(tmp_path / "first", corpora.dev, device="cpu")
-    after = load_causal_learner(tmp_path / "second", corpora.dev, device="cpu")
+    before = load_learner(tmp_path / "first", corpora.dev, device="cpu")
+    after = load_learner(tmp_path / "second", corpora.dev, device="cpu")
     rows = [[2, 3, 3, 1], [3, 2, 1]]
     old, new = (-x.score(rows, [0, 1]).log_p.sum().item() / 7 for x in (before, after))
     assert history.best.dev_nats_per_token == pytest.approx(new, abs=1e-5)
@@ -326,7 +326,7 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     # bfloat16 has 8 bits of mantissa.
     assert first != other and first == pytest.approx(other, rel=2**-7)
     path, how = tmp_path / "mixed", {"device": "cpu", "batch_size": 32}
-    learner = load_causal_learner(path, corpora.dev, **how)
+    learner = load_learner(path, corpora.dev, **how)
     weights = learner.model.state_dict().values()
     assert {each.dtype for each in weights} == {torch.float32}
     loss = scored_nats(learner, corpora.dev)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from lm_latent_eval.distortion import report
 from lm_latent_eval.distortion.report import curves, maps
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
@@ -271,31 +269,31 @@ SIX = [("b", ONE), *((f"model {i}", HISTOGRAM) for i in range(5))]
 AXES = ("true log p (nats)", "model log p (nats)", "underestimated")
 FIGURES = [
     (
-        report.draw_latent,
+        curves.draw_latent,
         ({"K = 1": curve(), "K = 9": curve()}, None),
         (CORRECTED, "<!-- K = 1 -->", "<!-- K = 9 -->"),
     ),
-    (report.draw_latent, ({"K": curve()}, curve()), (CORRECTED, "<!-- exact -->")),
+    (curves.draw_latent, ({"K": curve()}, curve()), (CORRECTED, "<!-- exact -->")),
     (
-        partial(report.draw_training, title="One"),
+        curves.draw_training,
         ([("test", trajectory(40))], 1),
-        ("epoch", ERROR, "least validation loss", "One"),
+        ("epoch", ERROR, "least validation loss"),
     ),
     # Of one epoch, and of a model without errors.
     (
-        report.draw_amount,
+        curves.draw_amount,
         ([("a", trajectory(1, 1), 500), ("b", PERFECT, 9)],),
         ("sequences seen",),
     ),
     (
-        report.draw_map,
+        maps.draw_map,
         (error_map(*GROUPS, *INFINITE), EXAMPLES),
         (INFINITY, "share", ERROR, "(1) rare: a $5 loaf"),
     ),
     # A map of one cell, and one without.
-    (report.draw_map, (error_map((0, -15, -15, 11)),), ("perturbations",)),
-    (report.draw_map, (error_map((0, -math.inf, -3, 2)),), (INFINITY,)),
-    (report.draw_estimates, (SIX, {"a": curve()}), (*AXES, "model 4", ERROR)),
+    (maps.draw_map, (error_map((0, -15, -15, 11)),), ("perturbations",)),
+    (maps.draw_map, (error_map((0, -math.inf, -3, 2)),), (INFINITY,)),
+    (maps.draw_estimates, (SIX, {"a": curve()}), (*AXES, "model 4", ERROR)),
 ]
 
 
@@ -311,19 +309,7 @@ def test_figures_say_what_they_show(tmp_path, draw, given, texts):
         assert svg.count("$5") >= 2, "long examples are wrapped"
 
 
-NEVER = {0.7: torch.tensor([-1.0, -torch.inf])}
-NOTHING = [
-    ("needs an error curve", report.draw_latent, ({}, curve())),
-    (r"temperature 0\.7", report.draw_temperatures, (NEVER, {0.7: curve()})),
-    ("needs an error trajectory", report.draw_training, ([], None)),
-    ("needs the errors of a model", report.draw_lengths, ([],)),
-    ("no sequences", report.draw_map, (ErrorMap(1.0),)),
-    ("needs a joint histogram", report.draw_estimates, ([], CURVES)),
-]
-
-
-@pytest.mark.parametrize(("message", "draw", "given"), NOTHING)
-def test_nothing_is_drawn_of_nothing(tmp_path, message, draw, given):
-    with pytest.raises(ValueError, match=message):
-        draw(tmp_path / "figure", *given)
+def test_nothing_is_drawn_of_no_estimates(tmp_path):
+    with pytest.raises(ValueError, match="needs an error curve"):
+        curves.draw_latent(tmp_path / "figure", {}, curve())
     assert not list(tmp_path.iterdir())

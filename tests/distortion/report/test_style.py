@@ -13,7 +13,8 @@ from tests.distortion.report.saved import written
 def test_what_the_font_lacks_is_spelled_out(tmp_path):
     """A warning, which is an error here, would say that there are boxes."""
     assert drawable("naïve τ 漢") == "naïve τ \\u6f22"
-    with page(tmp_path / "a", width=2, height=2, title="漢字") as figure:
+    with page(tmp_path / "a", width=2, height=2) as figure:
+        figure.suptitle("漢字")
         figure.subplots().plot([0], [0], label="中")
         legend(figure)
     svg = written(tmp_path / "a")

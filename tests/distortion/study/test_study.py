@@ -149,7 +149,7 @@ def test_another_plan_is_refused(study, text):
     plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
         DistortionStudy(plan, study, text, quiet=True).run()
-    with pytest.raises(ValueError, match="jobs=0: expected at least 1"):
+    with pytest.raises(ValueError, match="jobs=0: expected a whole number"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):
         write_report(study / "text", study / "report")
