@@ -281,21 +281,19 @@ class Thinned:
         fits = possible.sum(1) <= width
         self.whole = sent(self.whole, rank.device) & fits.view(-1, self.groups)
         whole = self.whole.flatten()
-        kept, parts = [], alike(possible)
-        for rows, columns in parts:
+        if rank.device.type != "cpu" or rank.shape[1] <= NARROW:
+            return self._keep(rank, key, width, whole, u)
+        kept = []
+        for rows, columns in alike(possible):
             some = None if key is None else key[rows, :columns]
             of_rows = (x[rows] for x in (width, whole, u))
-            kept.append(self._keep(rank[rows, :columns], some, *of_rows))
-        if len(parts) == 1:
-            return kept[0]
-        most = max(column.shape[1] for column, _ in kept)
-        column, log_f = (
-            rank.new_empty(len(rank), most, dtype=x.dtype) for x in kept[0]
-        )
-        for (rows, _), (some, log_some) in zip(parts, kept, strict=True):
-            left_over = most - some.shape[1]
-            column[rows] = F.pad(some, (0, left_over))
-            log_f[rows] = F.pad(log_some, (0, left_over), value=-torch.inf)
+            kept.append((rows, *self._keep(rank[rows, :columns], some, *of_rows)))
+        most = max(column.shape[1] for _, column, _ in kept)
+        column = torch.zeros(len(rank), most, dtype=torch.long)
+        log_f = rank.new_full((len(rank), most), -torch.inf)
+        for rows, some, log_some in kept:
+            column[rows, : some.shape[1]] = some
+            log_f[rows, : some.shape[1]] = log_some
         return column, log_f
 
     def _keep(
@@ -329,29 +327,30 @@ class Thinned:
         return mine
 
 
-def alike(possible: Tensor) -> list[tuple[Tensor | slice, int]]:
-    """Divide the rows of a table into parts whose last columns are alike.
-
-    Tables of ragged rows are padded. A device is not waited for: it gets one part.
+def alike(possible: Tensor) -> list[tuple[Tensor, int]]:
+    """Divide the rows of a padded table into parts whose last columns are alike.
 
     Args:
-        possible: Where a table has anything, (R, M) bool.
+        possible: Where the table has anything, on the host, (R, M) bool.
 
     Returns:
         Rows of each part, and how many columns they have.
+
+    Example:
+        >>> possible = torch.arange(400) < torch.tensor([[400], [3], [399]])
+        >>> alike(possible)
+        [(tensor([0, 2]), 400), (tensor([1]), 3)]
     """
     size = possible.shape[1]
-    if possible.device.type != "cpu" or size <= NARROW:
-        return [(slice(None), size)]
     last = size - possible.flip(1).byte().argmax(1)
     last = last.masked_fill(~possible.any(1), 0)
-    parts: list[tuple[Tensor | slice, int]] = []
-    while size:
+    parts = []
+    while size > 0:
         least = size // 4 if size > NARROW else -1
         (rows,) = ((last <= size) & (last > least)).nonzero(as_tuple=True)
         if len(rows):
             parts.append((rows, max(1, int(last[rows].max()))))
-        size = max(least, 0)
+        size = least
     return parts
 
 

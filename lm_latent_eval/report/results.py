@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.files import beside, safe_name
+from lm_latent_eval.files import beside
 from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.settings import FormatError
@@ -160,8 +160,7 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
 
 def _documents(results: Path, task: str) -> dict[int, Document]:
     """Return the documents of the sample log beside a record."""
-    stamp = results.stem.removeprefix("results_")
-    log = results.with_name(safe_name(f"samples_{task}_{stamp}.jsonl"))
+    log = _sample_log(results, task)
     return read_documents(log) if log.exists() else {}
 
 

@@ -244,8 +244,8 @@ def listed_steps(
         (good,) = (rank >= enough[row]).nonzero(as_tuple=True)
         place, row = place[good], row[good]
     choice = keep[place]
-    chosen = (x[choice] for x in (mention, node, log_p, ahead))
-    return ListedSteps(row, *chosen, unlisted, key[place])
+    mention, node, log_p, ahead = (x[choice] for x in (mention, node, log_p, ahead))
+    return ListedSteps(row, mention, node, log_p, ahead, unlisted, key[place])
 
 
 def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Tensor:
