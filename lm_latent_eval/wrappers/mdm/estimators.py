@@ -169,19 +169,6 @@ def llada_counts(length: int, batch: int, first: int) -> Tensor:
     return (steps.round().long() - 1) % length + 1
 
 
-def _check_llada(num_samples: int) -> None:
-    """Refuse texts and settings that LLaDA's program refuses.
-
-    Raises:
-        ValueError: If the samples are no whole number of batches.
-    """
-    if num_samples % min(LLADA_BATCH, num_samples):
-        raise ValueError(
-            f"convention=llada: num_samples={num_samples} are no whole number of its "
-            f"batches of {LLADA_BATCH}"
-        )
-
-
 def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
     """Compute what LLaDA's loop computes, which is not log p.
 
@@ -189,9 +176,16 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded
         length: L.
         num_samples: N.
         drawn: Random numbers of one text.
+
+    Raises:
+        ValueError: If the samples are no whole number of batches, as in that program.
     """
-    _check_llada(num_samples)
     size = min(LLADA_BATCH, num_samples)
+    if num_samples % size:
+        raise ValueError(
+            f"convention=llada: num_samples={num_samples} are no whole number of its "
+            f"batches of {LLADA_BATCH}"
+        )
     chosen, shares = [], []
     for batch in range(num_samples // size):
         numbers = drawn(batch, 1 + size * length)

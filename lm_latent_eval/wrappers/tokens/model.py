@@ -209,10 +209,10 @@ def generate(
         if token == tokenizer.eos_token_id:
             break
         written.append(token)
-        text = str(tokenizer.decode(written, skip_special_tokens=True))
-        cuts = [at for stop in options.until if (at := text.find(stop)) >= 0]
-        if cuts:
-            return text[: min(cuts)]
+        decoded = str(tokenizer.decode(written, skip_special_tokens=True))
+        text, stopped = options.stopped(decoded)
+        if stopped:
+            break
         if len(written) < options.max_tokens:
             reading.read(torch.tensor([[token]], device=network.device))
     return text
