@@ -298,10 +298,10 @@ ROW = pa.schema({"row": pa.string()})
 
 @dataclass(frozen=True)
 class Opening:
-    """Arguments with which a worker opens its scorer."""
+    """Arguments with which a command, or each of its workers, opens its scorer."""
 
     checkpoint: str
-    """A path or repository that every machine has."""
+    """A path or repository, one that every machine has."""
     options: dict[str, Any]
     model: str | None = None
     revision: str | None = None
@@ -316,8 +316,11 @@ class Opening:
         device = self.device or parse_device(None).type
         return device.startswith("cuda")
 
-    def scorer(self) -> TextScorer:
+    def scorer(self, *, quiet: bool = True) -> TextScorer:
         """Load the model.
+
+        Args:
+            quiet: Show no progress.
 
         Raises:
             ValueError: If there is none, or a setting is impossible.
@@ -335,7 +338,7 @@ class Opening:
             self.options,
             batch_size=self.batch_size,
             max_batch_size=self.max_batch_size,
-            quiet=True,
+            quiet=quiet,
         )
 
 
