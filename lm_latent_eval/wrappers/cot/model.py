@@ -357,11 +357,7 @@ def _no_answers(path: Path, place: int) -> ValueError:
 
 
 def rescore(
-    model: ThinkingLM,
-    kept: ThoughtFile,
-    answers: Mapping[int, Sequence[str]],
-    *,
-    max_batch_size: int | str | None = None,
+    model: ThinkingLM, kept: ThoughtFile, answers: Mapping[int, Sequence[str]]
 ) -> list[Kept]:
     """Score other answers from kept thoughts: nothing is drawn.
 
@@ -369,7 +365,6 @@ def rescore(
         model: The one that drew them.
         kept: What ``read_thoughts`` has read.
         answers: Document -> strings, white space before them included.
-        max_batch_size: Sequences that the network reads at once.
 
     Returns:
         The questions that answers are given for, with those in place of the run's.
@@ -389,10 +384,8 @@ def rescore(
         raise ValueError(
             f"there are no thoughts about document {unknown[0]}: leave its answers out"
         )
-    scorer = model.scorer(
-        {name: kept.settings[name] for name in ThoughtOptions.names()},
-        max_batch_size=max_batch_size,
-    )
+    options = {name: kept.settings[name] for name in ThoughtOptions.names()}
+    scorer = model.scorer(options)
     return [
         replace(
             questions[document],
