@@ -342,18 +342,15 @@ def read_answers(path: Path) -> dict[int, list[str]]:
         try:
             row = parse(line)
             document, answers = row["document"], row["answers"]
+            if type(document) is not int or not isinstance(answers, list):
+                raise TypeError("expected a whole number and a list")
         except (ValueError, KeyError, TypeError) as err:
-            raise _no_answers(path, place) from err
-        if type(document) is not int or not isinstance(answers, list):
-            raise _no_answers(path, place)
+            raise ValueError(
+                f"{path}, line {place}: expected "
+                '{"document": 0, "answers": [" yes", " no"]}'
+            ) from err
         found[document] = [str(answer) for answer in answers]
     return found
-
-
-def _no_answers(path: Path, place: int) -> ValueError:
-    return ValueError(
-        f'{path}, line {place}: expected {{"document": 0, "answers": [" yes", " no"]}}'
-    )
 
 
 def rescore(
