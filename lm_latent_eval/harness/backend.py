@@ -99,6 +99,7 @@ class Backend(LM):
         """
         super().__init__()
         self._scorer, self._processes, self._device = scorer, processes, device
+        self._rank, self._world_size = processes.rank, processes.world_size
         self.summary = Summary()
         self._unreported: list[Answer] = []
         self._missed: dict[str, list[MissedFloat]] = {}
@@ -371,16 +372,6 @@ class Backend(LM):
         return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
 
     # -- data parallelism -------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """Index of this process."""
-        return self._processes.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self._processes.world_size
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Concatenate a tensor over the processes."""
