@@ -111,10 +111,10 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
 def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
     """Return continuations: the text's own, then words of other texts."""
     own = [rest] if rest else []
-    number = session.plan.followers - len(own)
     words = session.after(rest or "a")
     others = [words[int(n)] for n in rng.permutation(len(words))]
-    return [*own, *(other for other in others if other not in own)][: number + len(own)]
+    different = [other for other in others if other not in own]
+    return [*own, *different][: session.plan.followers]
 
 
 def _documents(session: Session) -> Finding:

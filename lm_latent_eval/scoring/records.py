@@ -6,7 +6,6 @@ goes on its rows are in a ledger, so that one which is killed leaves what it has
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from lm_latent_eval.ledger.database import (
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.spans import Spans
+from lm_latent_eval.text.files import digest
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
@@ -235,7 +235,7 @@ class Record:
 
 
 def _digest(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+    return digest("\n".join(texts))
 
 
 def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) -> None:

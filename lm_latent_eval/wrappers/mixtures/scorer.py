@@ -376,7 +376,9 @@ def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
     if not isinstance(variants, list):  # equally probable ones, too many to list
         return variants[int(uniform * len(variants))]
     ends = [*itertools.accumulate(math.exp(v.log_weight) for v in variants)]
-    return variants[min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)]
+    place = min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)
+    drawn: Variant = variants[place]
+    return drawn
 
 
 def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
