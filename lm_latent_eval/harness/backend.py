@@ -47,8 +47,8 @@ from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
-from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
@@ -332,7 +332,7 @@ class Backend(LM):
         """Refuse a cache whose numbers other settings made."""
         hook = GuardedHook(cache_hook, self.fingerprint)
         super().set_cache_hook(hook)
-        if hook.dbdict is not None and isinstance(self._scorer, KeepsPieces):
+        if hook.dbdict is not None and isinstance(self._scorer, Scorer):
             file = Path(hook.dbdict.filename)
             folder = file.with_name(f"{file.name}{PIECES}")
             self._checkpoints = Checkpoints(folder, self.fingerprint)

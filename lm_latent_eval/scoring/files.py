@@ -33,8 +33,8 @@ from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.text.files import digest
@@ -74,7 +74,7 @@ def score_file(
             yield row_of(answer)
 
     settings = settings_of(scorer, texts) if output else {}
-    if isinstance(scorer, KeepsPieces):
+    if isinstance(scorer, Scorer):
         scorer.keep_pieces(_checkpoints(output, settings) if output else None)
     if output is not None:
         answers = keep(output, settings, find).answers
