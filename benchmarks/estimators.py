@@ -198,7 +198,7 @@ def altered(kinds: Sequence[str], number: int, seed: int) -> dict[str, list[str]
 
 def drawn(checkpoint: Checkpoint, number: int, seed: int) -> list[Text]:
     """Draw texts from a model; the first are the same for any number."""
-    scorer = Scorer(checkpoint, ScoringOptions.parse(seed=seed), quiet=True)
+    scorer = Scorer(checkpoint, ScoringOptions.parse({"seed": seed}), quiet=True)
     # Texts that are too long are left out.
     return [text for text, _ in written(scorer, 2 * number)][:number]
 
@@ -262,10 +262,12 @@ def _estimated(
 ) -> lm_latent_eval.Estimate:
     estimator, *proposal, number = method.split(",")
     options = ScoringOptions.parse(
-        estimator=estimator,
-        proposal=proposal[0] if proposal else None,
-        num_samples=int(number),
-        seed=seed,
+        {
+            "estimator": estimator,
+            "proposal": proposal[0] if proposal else None,
+            "num_samples": int(number),
+            "seed": seed,
+        }
     )
     scorer = Scorer(checkpoint, options, quiet=True)
     if isinstance(text, Text):

@@ -58,7 +58,7 @@ from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.estimators import Bounded, elbo, llada_counts
 from lm_latent_eval.wrappers.mdm.orders import PLAIN
-from lm_latent_eval.wrappers.mdm.targets import Target, TargetTokens, answer_all
+from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Requests
 
 ALONE = 4
@@ -171,7 +171,7 @@ def masked(name: str, rounds: int) -> list[str]:
     reader, targets = denoised(DENOISED[name], MASKED_TOGETHER)
 
     def ours() -> int:
-        jobs: list[tuple[Target, Requests[Bounded]]] = [
+        jobs: list[tuple[TargetTokens, Requests[Bounded]]] = [
             (target, elbo(len(target), MASKED, places)) for target in targets
         ]
         return sum(found.passes for _, found in answer_all(reader, PLAIN, jobs))

@@ -17,9 +17,8 @@ from lm_latent_eval.version import __version__
 TYPE_CHECKING = False  # typing's own constant would cost an import of typing
 if TYPE_CHECKING:
     from lm_latent_eval.estimators import Estimate
-    from lm_latent_eval.metric import metric_path
+    from lm_latent_eval.folders import metric_path, task_path
     from lm_latent_eval.scoring.model import LatentModel, load
-    from lm_latent_eval.task import task_path
 
 __all__ = [
     "Estimate",
@@ -34,8 +33,8 @@ _LAZY = {
     "Estimate": "lm_latent_eval.estimators",
     "LatentModel": "lm_latent_eval.scoring.model",
     "load": "lm_latent_eval.scoring.model",
-    "metric_path": "lm_latent_eval.metric",
-    "task_path": "lm_latent_eval.task",
+    "metric_path": "lm_latent_eval.folders",
+    "task_path": "lm_latent_eval.folders",
 }
 
 

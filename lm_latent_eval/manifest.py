@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from lm_latent_eval.files import file_digest, write_text
 from lm_latent_eval.values import Matching, Rules, Whole, check, parse
@@ -51,16 +50,12 @@ _UNREADABLE = (
 def write(directory: Path) -> str:
     """Write the manifest of a directory as it is; return its digest."""
     entries = {path.name: _entry(path) for path in _members(directory)}
-    _write(directory, entries)
-    return _digest(entries)
-
-
-def _write(directory: Path, entries: Mapping[str, Entry]) -> None:
     content = {
         "format": FORMAT,
         "files": {name: asdict(entry) for name, entry in entries.items()},
     }
     write_text(directory / FILE_NAME, json.dumps(content, indent=2) + "\n")
+    return _digest(entries)
 
 
 def verify(directory: Path) -> str:
@@ -114,18 +109,13 @@ def _read(directory: Path) -> dict[str, Entry]:
         content = parse(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
-        files = _entries(content["files"])
+        for entry in content["files"].values():
+            check(entry, _RULES)
+        return {name: Entry(**entry) for name, entry in content["files"].items()}
     except _UNREADABLE as err:
         raise ManifestError(
             f"{path} is not a readable manifest ({err}): {_remedy(directory)}"
         ) from err
-    return files
-
-
-def _entries(content: Mapping[str, Any]) -> dict[str, Entry]:
-    for entry in content.values():
-        check(entry, _RULES)
-    return {name: Entry(**entry) for name, entry in content.items()}
 
 
 def _digest(entries: Mapping[str, Entry]) -> str:

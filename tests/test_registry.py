@@ -154,14 +154,15 @@ def checkpoint(kglm_directory):
 @pytest.mark.parametrize("name", ["twice", f"{__name__}:Twice"])
 def test_an_estimator_of_another_package_serves_any_model(checkpoint, declare, name):
     declare(f"[lm_latent_eval.estimators]\ntwice = {__name__}:Twice\n")
-    scorer = Scorer(checkpoint, ScoringOptions.parse(estimator=name, num_samples="5"))
+    options = ScoringOptions.parse({"estimator": name, "num_samples": "5"})
+    scorer = Scorer(checkpoint, options)
     assert isinstance(scorer.evaluation.method, Twice)
     assert scorer.fingerprint["estimator"] == name
     assert "importance sampling from the" in scorer.about["latent_eval"]["how"]
     with pytest.raises(ValueError, match=r"prior at .* is no class below"):
         Scorer(checkpoint, ScoringOptions(estimator=f"{__name__}:prior"))
     with pytest.raises(ValueError, match=r"estimator='twi': .*did you mean twice"):
-        ScoringOptions.parse(estimator="twi")
+        ScoringOptions.parse({"estimator": "twi"})
 
 
 @pytest.mark.parametrize("name", ["mine", f"{__name__}:prior"])

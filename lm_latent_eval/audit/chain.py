@@ -47,7 +47,8 @@ def chain_rule(session: Session) -> Iterator[Finding]:
     """Test that the log p of a whole is the sum over its parts."""
     rng = session.rng("chain")
     yield _splits(session, BORDERS, _at_borders(session, rng))
-    yield _splits(session, START, _at_start(session, rng))
+    whole = session.places(session.plan.splits, rng)
+    yield _splits(session, START, [("", *place) for place in whole])
     yield _splits(session, INSIDE, _inside(session, rng))
     rolling, ended = _rolling(session)
     yield rolling
@@ -110,10 +111,10 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
 def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
     """Return continuations: the text's own, then words of other texts."""
     own = [rest] if rest else []
-    number = session.plan.followers - len(own)
     words = session.after(rest or "a")
     others = [words[int(n)] for n in rng.permutation(len(words))]
-    return [*own, *(other for other in others if other not in own)][: number + len(own)]
+    different = [other for other in others if other not in own]
+    return [*own, *different][: session.plan.followers]
 
 
 def _documents(session: Session) -> Finding:
@@ -165,11 +166,6 @@ def _at_borders(session: Session, rng: np.random.Generator) -> list[Split]:
         cut = cuts[int(rng.integers(len(cuts)))] if cuts else len(rest)
         found.append((context, rest[:cut], rest[cut:]))
     return [split for split in found if split[2]]
-
-
-def _at_start(session: Session, rng: np.random.Generator) -> list[Split]:
-    places = session.places(session.plan.splits, rng)
-    return [("", context, rest) for context, rest in places]
 
 
 def _inside(session: Session, rng: np.random.Generator) -> list[Split]:

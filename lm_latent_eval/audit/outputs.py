@@ -317,7 +317,7 @@ def errors(session: Session) -> Iterator[Finding]:
 
 
 def _errors(session: Session) -> Finding:
-    pairs = _pairs(session)
+    pairs = session.places(session.plan.seeded, session.rng("errors"))
     replies = [session.ask.score(pairs)]
     if not any(reply.error for reply in replies[0]):
         return undetermined(ERRORS, "it prints none")
@@ -352,9 +352,3 @@ def _errors(session: Session) -> Finding:
         log_p=scores[:, worst].tolist(),
         stderr=printed[:, worst].tolist(),
     )
-
-
-def _pairs(session: Session) -> list[Pair]:
-    rng = session.rng("errors")
-    places = session.places(session.plan.seeded, rng)
-    return [(context, rest) for context, rest in places]

@@ -6,9 +6,8 @@ import shlex
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import lm_latent_eval
@@ -19,17 +18,15 @@ from lm_latent_eval.audit.sameness import sameness
 from lm_latent_eval.audit.session import LEVEL, Part, Session
 from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
 
-RUNS: Mapping[str, Part] = MappingProxyType(
-    {
-        "normalization": normalization,
-        "causality": causality,
-        "chain": chain_rule,
-        "sameness": sameness,
-        "units": units,
-        "samples": samples,
-        "errors": errors,
-    }
-)
+RUNS: dict[str, Part] = {
+    "normalization": normalization,
+    "causality": causality,
+    "chain": chain_rule,
+    "sameness": sameness,
+    "units": units,
+    "samples": samples,
+    "errors": errors,
+}
 REFUSED = 2
 """How many times the requests announced are made at most: refused ones are repeated."""
 TRIED = 8

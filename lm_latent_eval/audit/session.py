@@ -79,16 +79,13 @@ class Backend(Protocol):
     def score_texts(self, texts: Sequence[str]) -> list[Reply]:
         """Answer ``loglikelihood_rolling`` requests, in one call."""
 
-    def write(
-        self, contexts: Sequence[str], *, tokens: int, sample: bool, first: int = 0
-    ) -> list[str]:
+    def write(self, contexts: Sequence[str], *, tokens: int, sample: bool) -> list[str]:
         """Answer ``generate_until`` requests, in one call.
 
         Args:
             contexts: What to continue.
             tokens: The most to write.
             sample: By chance at temperature 1, or greedily.
-            first: How many samples were asked for before: these are others.
         """
 
     def reopened(self, **changes: str) -> Backend:
@@ -127,14 +124,12 @@ class Requester:
         return self._answers(self.backend.score_texts, texts)
 
     def write(
-        self, context: str, number: int, *, tokens: int, sample: bool, first: int = 0
+        self, context: str, number: int, *, tokens: int, sample: bool
     ) -> list[str] | None:
         """Return continuations that a backend writes; None if it writes none."""
         self._count(number)
         try:
-            return self.backend.write(
-                [context] * number, tokens=tokens, sample=sample, first=first
-            )
+            return self.backend.write([context] * number, tokens=tokens, sample=sample)
         except Exception:  # of code that is not ours
             return None
 
@@ -167,11 +162,6 @@ class Requester:
                 detail = " ".join(f"{type(err).__name__}: {err}".split())[:200]
                 return [Reply(math.nan, refused=detail)]
         return [reply for one in asked for reply in self._answers(ask, [one])]
-
-
-def shown(pair: Pair) -> dict[str, str]:
-    """Return a request as reports show it."""
-    return {"context": pair[0], "continuation": pair[1]}
 
 
 def word_ends(text: str) -> list[int]:
@@ -213,33 +203,6 @@ def prefix_free(options: Iterable[str]) -> list[str]:
         for option in given
         if not any(option[:end] in given for end in range(1, len(option)))
     ]
-
-
-def cut_texts(
-    texts: Sequence[str],
-    number: int,
-    rng: np.random.Generator,
-    places_of: Callable[[str], list[int]] = word_ends,
-) -> list[tuple[str, str]]:
-    """Cut texts where a word ends: pairs of what is before and what follows.
-
-    No context is empty: what a scorer puts before a text, it may not put before one
-    that is a context.
-
-    Args:
-        texts: Those without a place to cut are left out.
-        number: Of pairs.
-        rng: Chooses.
-        places_of: Where a text can be cut.
-    """
-    splittable = [text for text in texts if places_of(text)]
-    found = []
-    for _ in range(number if splittable else 0):
-        text = splittable[int(rng.integers(len(splittable)))]
-        places = places_of(text)
-        cut = places[int(rng.integers(len(places)))]
-        found.append((text[:cut], text[cut:]))
-    return found
 
 
 @dataclass(frozen=True)
@@ -371,9 +334,20 @@ class Session:
         """Return where a text can be cut: after words, or else anywhere."""
         return word_ends(text) if self.spaced else inside_words(text)
 
-    def places(self, number: int, rng: np.random.Generator) -> list[tuple[str, str]]:
-        """Cut texts into contexts and what follows."""
-        return cut_texts(self.texts, number, rng, self.cuts)
+    def places(self, number: int, rng: np.random.Generator) -> list[Pair]:
+        """Cut texts into contexts and what follows; those without a cut are left out.
+
+        No context is empty: what a scorer puts before a text, it may not put before one
+        that is a context.
+        """
+        splittable = [text for text in self.texts if self.cuts(text)]
+        found = []
+        for _ in range(number if splittable else 0):
+            text = splittable[int(rng.integers(len(splittable)))]
+            cuts = self.cuts(text)
+            cut = cuts[int(rng.integers(len(cuts)))]
+            found.append((text[:cut], text[cut:]))
+        return found
 
     @cached_property
     def words(self) -> list[str]:
@@ -424,11 +398,6 @@ class Session:
 
 
 Part: TypeAlias = Callable[[Session], Iterator[Finding]]
-
-
-def off(sides: float, slack: float) -> bool:
-    """Whether a difference that should be 0 is not; NaN is reported elsewhere."""
-    return abs(sides) > slack
 
 
 def request(pair: Pair, reply: Reply) -> dict[str, object]:

@@ -175,7 +175,7 @@ def add_options(
 
 def given(args: argparse.Namespace, kind: type[Any]) -> dict[str, str]:
     """Return the options of a table that were given, by name."""
-    values = {each.name: getattr(args, each.name, None) for each in _fields(kind)}
+    values = {row.name: getattr(args, row.name, None) for row in table(kind)}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -198,12 +198,7 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
 def fields(options: type[T] | T, args: argparse.Namespace) -> T:
     """Read that dataclass back."""
     kind = options if isinstance(options, type) else type(options)
-    names = (each.name for each in _fields(kind))
-    return kind(**{name: getattr(args, name) for name in names})
-
-
-def _fields(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
+    return kind(**{row.name: getattr(args, row.name) for row in table(kind)})
 
 
 def _flag(name: str) -> str:

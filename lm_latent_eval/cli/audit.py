@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def _audit(args: argparse.Namespace) -> int:
     from lm_latent_eval.audit.run import audit, page
     from lm_latent_eval.audit.session import TEXTS, Plan, Requester, Session
     from lm_latent_eval.harness import audit as harness
+    from lm_latent_eval.ledger.settings import plain
 
     for part in args.only:
         one_of("--only", part, PARTS)
@@ -131,17 +133,11 @@ def _audit(args: argparse.Namespace) -> int:
             only=args.only,
             say=lambda line: print(line, file=heard, flush=True),
         )
-    print(_json(found.as_dict()) if args.json else page(found))
+    if args.json:
+        print(json.dumps(plain(found.as_dict()), indent=2, ensure_ascii=False))
+    else:
+        print(page(found))
     return int(found.failed)
-
-
-def _json(value: object) -> str:
-    """Return JSON; numbers that it does not have are their names."""
-    import json
-
-    from lm_latent_eval.ledger.settings import plain
-
-    return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
 def _options(path: Path) -> list[str]:
@@ -150,8 +146,6 @@ def _options(path: Path) -> list[str]:
     Raises:
         ValueError: If a line in quotes is no string of JSON, or there are fewer than 2.
     """
-    import json
-
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line:

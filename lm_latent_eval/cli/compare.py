@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
@@ -132,9 +131,7 @@ def _compare(args: argparse.Namespace) -> None:
         )
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
-        scored = (field.name for field in fields(ScoringOptions))
-        opened = (field.name for field in fields(OpeningOptions))
-        idle = ("data", "option", *opened, *scored)
+        idle = ("data", "option", *OpeningOptions.names(), *ScoringOptions.names())
         warn_of_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
     if args.page:

@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import Commands, add_options, given
-from lm_latent_eval.scoring.options import (
-    OpeningOptions,
-    ScoringOptions,
-    parse_device,
-    parse_dtype,
-)
+from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 if TYPE_CHECKING:
-    from lm_latent_eval.scoring.interface import TextScorer
+    from lm_latent_eval.scoring.files import Opening
 
 
 def add_estimate(commands: Commands, summary: str) -> None:
@@ -77,23 +72,19 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _opened(args: argparse.Namespace, options: dict[str, str]) -> TextScorer:
-    """Open a model under options that were given."""
-    from lm_latent_eval.scoring.interface import open_model, scorer_of
+def _opening(args: argparse.Namespace) -> Opening:
+    """Return how a model is opened, with the options that were given."""
+    from lm_latent_eval.scoring.files import Opening
 
-    opened = open_model(
+    return Opening(
         args.checkpoint,
+        scoring(args),
         model=args.model,
         revision=args.revision,
-        options=options,
-        dtype=parse_dtype(args.dtype),
-        device=parse_device(args.device),
-    )
-    return scorer_of(
-        opened,
-        options,
         batch_size=args.batch_size,
         max_batch_size=args.max_batch_size,
+        device=args.device,
+        dtype=args.dtype,
     )
 
 
@@ -106,9 +97,9 @@ def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.files import score_file
     from lm_latent_eval.text.corpora import read_texts
 
-    options = scoring(args)
+    opening = _opening(args)
     texts = read_texts(args.data)
-    scorer = _opened(args, options)
+    scorer = opening.scorer(quiet=False)
     try:
         items = score_file(scorer, texts, args.output)
     except MissedTextsError as err:
@@ -122,19 +113,9 @@ def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
     from lm_latent_eval.report.numbers import corpus_table
-    from lm_latent_eval.scoring.files import Opening, missing, score_corpus
+    from lm_latent_eval.scoring.files import missing, score_corpus
 
-    opening = Opening(
-        args.checkpoint,
-        scoring(args),
-        model=args.model,
-        revision=args.revision,
-        batch_size=args.batch_size,
-        max_batch_size=args.max_batch_size,
-        device=args.device,
-        dtype=args.dtype,
-    )
-    record = score_corpus(opening, args.data, args.output, workers=args.workers)
+    record = score_corpus(_opening(args), args.data, args.output, workers=args.workers)
     of = record.settings["num_texts"]
     if record.answers:
         print(corpus_table(record.answers, record.settings, of=of))
@@ -171,7 +152,7 @@ def _calibrate(args: argparse.Namespace) -> None:
 
     number = whole("texts", args.texts, 2)
     most = whole("max_words", args.max_words, 1)
-    scorer = _opened(args, scoring(args))
+    scorer = _opening(args).scorer(quiet=False)
     if not isinstance(scorer, Scorer):
         raise ValueError(
             f"{args.checkpoint}: its model scores strings its own way, without latents "

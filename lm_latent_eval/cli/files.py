@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lm_latent_eval.cli.arguments import Commands
-from lm_latent_eval.task import task_path
+from lm_latent_eval.folders import task_path
 
 
 def add_convert(commands: Commands, summary: str) -> None:

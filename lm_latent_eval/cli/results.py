@@ -60,8 +60,7 @@ def _recompute(args: argparse.Namespace) -> None:
         print(rendered(Table.of(found), kind))
 
 
-_EXPORTS = ("every-eval-ever", "hf-eval-results", "model-card")
-_OF = {
+_EXPORTS = {
     "every-eval-ever": (
         "model_id",
         "organization",
@@ -72,7 +71,7 @@ _OF = {
     "hf-eval-results": ("task_id",),
     "model-card": ("model_id",),
 }
-"""Options of each format."""
+"""Formats, and the options of each."""
 
 
 def add_export(commands: Commands, summary: str) -> None:
@@ -85,7 +84,7 @@ def add_export(commands: Commands, summary: str) -> None:
         "--output DIR/README.md",
     )
     export.add_argument("results", type=Path, help="as `compare` takes them")
-    export.add_argument("--to", choices=_EXPORTS, required=True)
+    export.add_argument("--to", choices=tuple(_EXPORTS), required=True)
     export.add_argument(
         "--output",
         type=Path,
@@ -110,8 +109,9 @@ def _export(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.export import every_eval_ever, hub
     from lm_latent_eval.report.results import read
 
-    others = {name for to, names in _OF.items() if to != args.to for name in names}
-    warn_of_idle(args, others - {*_OF[args.to]}, f"--to {args.to} has no place for it")
+    options = {name for names in _EXPORTS.values() for name in names}
+    idle = options - {*_EXPORTS[args.to]}
+    warn_of_idle(args, idle, f"--to {args.to} has no place for it")
     records = read(args.results)
     if args.to == "hf-eval-results":
         written = hub.export_results(records, args.output, args.task_id)

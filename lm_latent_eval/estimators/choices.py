@@ -302,10 +302,8 @@ def _mean(values: Tensor) -> tuple[float, float]:
     return values.mean().item(), error
 
 
-def is_undecided(
-    options: Sequence[Sequence[float]], confidence: float = CONFIDENCE
-) -> bool:
-    r"""Whether the best option is within Monte Carlo error of another one.
+def is_undecided(options: Sequence[Sequence[float]]) -> bool:
+    r"""Whether the best option is within Monte Carlo error of another one, at 95 %.
 
     Of the best option's replicates :math:`a_r` and another's :math:`b_r`, from the same
     draws, :math:`\bar d = \mathrm{mean}(a_r - b_r)` is told from 0 if it exceeds its
@@ -314,7 +312,6 @@ def is_undecided(
     Args:
         options: Of each option R replicates of its log-likelihood, nats, or its one
             log-likelihood where nothing was drawn.
-        confidence: Of each comparison, two-sided.
 
     Raises:
         ValueError: If there is no option or one without replicates, or not equally many
@@ -331,7 +328,7 @@ def is_undecided(
         raise ValueError("expected as many replicates of every option, and at least 1")
     if (number := max(sizes)) == 1:
         return False
-    wide = stdtrit(number - 1, (1 + confidence) / 2)
+    wide = stdtrit(number - 1, (1 + CONFIDENCE) / 2)
     best, *others = sorted(options, key=fmean, reverse=True)
     for other in others:
         pairs = zip(_all(best, number), _all(other, number), strict=True)

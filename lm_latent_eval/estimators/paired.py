@@ -142,13 +142,8 @@ class PairedDifference:
         )
         return low, high
 
-    @property
-    def margin(self) -> float:
-        """How far the interval is from 0; not positive where it holds 0."""
-        return self.margin_at(CONFIDENCE)
-
     def margin_at(self, confidence: float) -> float:
-        """How far another interval is from 0."""
+        """How far an interval is from 0; not positive where it holds 0."""
         low, high = self.interval_at(confidence)
         return max(low, -high)
 
@@ -465,10 +460,9 @@ def wilson(right: int, number: int) -> tuple[float, float]:
         Wilson (1927), "Probable inference, the law of succession, and statistical
         inference".
     """
-    z = float(ndtri((1 + CONFIDENCE) / 2))
-    share, weight = right / number, z**2 / number
+    share, weight = right / number, _TWO_SIDED**2 / number
     middle: float = share + weight / 2
-    reach = z * math.sqrt(share * (1 - share) / number + weight / number / 4)
+    reach = _TWO_SIDED * math.sqrt(share * (1 - share) / number + weight / number / 4)
     return (middle - reach) / (1 + weight), (middle + reach) / (1 + weight)
 
 

@@ -46,16 +46,14 @@ def needed(
     num_seen: int,
     *,
     others: float = 0.0,
-    power: float = POWER,
 ) -> Needed | None:
-    """Return how many independent texts decide a difference.
+    """Return how many independent texts decide a difference with probability POWER.
 
     Args:
         difference: The true one.
         spread: Standard deviation over texts, of their parts of it.
         num_seen: Texts that told the spread.
         others: An error that more texts leave as it is, as that over few runs.
-        power: How often it is decided.
 
     Returns:
         How many; None if none do, since the other error is too large.
@@ -76,11 +74,11 @@ def needed(
     def count(spread: float) -> int:
         def decides(n: int) -> bool:
             stderr = math.hypot(spread / math.sqrt(n), others)
-            return not stderr or power_of(difference / stderr, n - 1, n) >= power
+            return not stderr or power_of(difference / stderr, n - 1, n) >= POWER
 
         return _smallest(decides, FEWEST_TEXTS)
 
-    if others and power_of(difference / others, MOST, MOST) < power:
+    if others and power_of(difference / others, MOST, MOST) < POWER:
         return None
 
     nu, tail = num_seen - 1, (1 - CONFIDENCE) / 2
@@ -89,17 +87,14 @@ def needed(
     return Needed(*(count(spread * ratio) for ratio in (1.0, narrow, wide)))
 
 
-def needed_questions(
-    difference: float, share: float, num_seen: int, power: float = POWER
-) -> Needed:
-    """Return how many questions decide a difference by McNemar's exact test.
+def needed_questions(difference: float, share: float, num_seen: int) -> Needed:
+    """Return how many questions decide one so by McNemar's exact test.
 
     Args:
         difference: Of two accuracies, the true one.
         share: Of questions that one model alone answers rightly, at least the
             difference.
         num_seen: Questions that told the share.
-        power: How often it is decided.
 
     Raises:
         ValueError: If the difference is not between 0 and 1.
@@ -111,7 +106,7 @@ def needed_questions(
         share = min(max(share, difference), 1.0)
 
         def decides(n: int) -> bool:
-            return power_of_mcnemar(difference, share, n) >= power
+            return power_of_mcnemar(difference, share, n) >= POWER
 
         return _smallest(decides, 6)
 

@@ -147,15 +147,13 @@ class Model:
         answers = self.lm.loglikelihood_rolling(asked)
         return [_reply(score_of(answer), False) for answer in answers]
 
-    def write(
-        self, contexts: Sequence[str], *, tokens: int, sample: bool, first: int = 0
-    ) -> list[str]:
+    def write(self, contexts: Sequence[str], *, tokens: int, sample: bool) -> list[str]:
         """Answer ``generate_until`` requests."""
         how: dict[str, Any] = {"until": [], "max_gen_toks": tokens, "do_sample": sample}
         if sample:  # libraries that leave out rare tokens by default are told not to
             how |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
         asked = [
-            _instance("generate_until", (context, dict(how)), f"{first + n}", 0)
+            _instance("generate_until", (context, dict(how)), str(n), 0)
             for n, context in enumerate(contexts)
         ]
         return [str(text) for text in self.lm.generate_until(asked)]

@@ -47,8 +47,8 @@ from lm_latent_eval.scoring.answer import Answer, noting_progress
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
-from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
@@ -99,6 +99,7 @@ class Backend(LM):
         """
         super().__init__()
         self._scorer, self._processes, self._device = scorer, processes, device
+        self._rank, self._world_size = processes.rank, processes.world_size
         self.summary = Summary()
         self._unreported: list[Answer] = []
         self._missed: dict[str, list[MissedFloat]] = {}
@@ -331,7 +332,7 @@ class Backend(LM):
         """Refuse a cache whose numbers other settings made."""
         hook = GuardedHook(cache_hook, self.fingerprint)
         super().set_cache_hook(hook)
-        if hook.dbdict is not None and isinstance(self._scorer, KeepsPieces):
+        if hook.dbdict is not None and isinstance(self._scorer, Scorer):
             file = Path(hook.dbdict.filename)
             folder = file.with_name(f"{file.name}{PIECES}")
             self._checkpoints = Checkpoints(folder, self.fingerprint)
@@ -371,16 +372,6 @@ class Backend(LM):
         return f"{self.fingerprint['model']}-{self.fingerprint['checkpoint']}"
 
     # -- data parallelism -------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """Index of this process."""
-        return self._processes.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self._processes.world_size
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Concatenate a tensor over the processes."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.estimators.choices import ROUNDING, tied
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
-from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.harness.processes import Processes, Request
 from lm_latent_eval.harness.running import (
     host,
     hypothetical_metrics,
@@ -36,25 +36,6 @@ from lm_latent_eval.scoring.records import (
 Settings = dict[str, Any]
 
 
-class Placed(Protocol):
-    """Task, document and option of a request."""
-
-    @property
-    def task_name(self) -> str | None:
-        """The task's."""
-        ...
-
-    @property
-    def doc_id(self) -> int | None:
-        """The document's number."""
-        ...
-
-    @property
-    def idx(self) -> int:
-        """Which of the document's requests it is."""
-        ...
-
-
 class Recorder:
     """Collects the answers of a run, and writes them a task a file."""
 
@@ -72,7 +53,7 @@ class Recorder:
     @contextmanager
     def following(
         self, settings: Settings, kind: str
-    ) -> Iterator[Callable[[Placed, ScoredFloat], None]]:
+    ) -> Iterator[Callable[[Request, ScoredFloat], None]]:
         """Yield a function that stores an answer as soon as it is found.
 
         Args:
@@ -88,7 +69,7 @@ class Recorder:
         )
         with or_without(journal(where.folder / name, settings)) as add:
 
-            def keep(request: Placed, scored: ScoredFloat) -> None:
+            def keep(request: Request, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:
                     add(request.task_name or "", _placed(request, scored))
 
@@ -194,7 +175,7 @@ def _processed(
     return {**values, "acc": sum(found) / len(found)}
 
 
-def _placed(request: Placed, scored: ScoredFloat) -> Answer:
+def _placed(request: Request | Instance, scored: ScoredFloat) -> Answer:
     return replace(scored.answer, index=request.doc_id or 0, option=request.idx)
 
 

@@ -33,8 +33,8 @@ from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.progress import KeepsPieces
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.text.files import digest
@@ -74,7 +74,7 @@ def score_file(
             yield row_of(answer)
 
     settings = settings_of(scorer, texts) if output else {}
-    if isinstance(scorer, KeepsPieces):
+    if isinstance(scorer, Scorer):
         scorer.keep_pieces(_checkpoints(output, settings) if output else None)
     if output is not None:
         answers = keep(output, settings, find).answers
@@ -298,10 +298,10 @@ ROW = pa.schema({"row": pa.string()})
 
 @dataclass(frozen=True)
 class Opening:
-    """Arguments with which a worker opens its scorer."""
+    """Arguments with which a command, or each of its workers, opens its scorer."""
 
     checkpoint: str
-    """A path or repository that every machine has."""
+    """A path or repository, one that every machine has."""
     options: dict[str, Any]
     model: str | None = None
     revision: str | None = None
@@ -316,8 +316,11 @@ class Opening:
         device = self.device or parse_device(None).type
         return device.startswith("cuda")
 
-    def scorer(self) -> TextScorer:
+    def scorer(self, *, quiet: bool = True) -> TextScorer:
         """Load the model.
+
+        Args:
+            quiet: Show no progress.
 
         Raises:
             ValueError: If there is none, or a setting is impossible.
@@ -335,7 +338,7 @@ class Opening:
             self.options,
             batch_size=self.batch_size,
             max_batch_size=self.max_batch_size,
-            quiet=True,
+            quiet=quiet,
         )
 
 

@@ -74,6 +74,11 @@ class GenerationOptions:
             temperature = 0.0
         return cls(tuple(stop for stop in until if stop), most, temperature)
 
+    def stopped(self, text: str) -> tuple[str, bool]:
+        """Return a text up to its first stop string, and whether it has one."""
+        cuts = [place for stop in self.until if (place := text.find(stop)) >= 0]
+        return text[: min(cuts, default=len(text))], bool(cuts)
+
 
 @dataclass
 class Utterance:
@@ -130,14 +135,12 @@ class Utterance:
             return
         self.words.append(word)
         if self.options.until:  # without, it is written once, at its end
-            text = self._written()
-            self.ended = any(stop in text for stop in self.options.until)
+            _, self.ended = self.options.stopped(self._written())
 
     def text(self) -> str:
         """Return the continuation up to the first stop string."""
-        text = self._written()
-        cuts = [text.find(stop) for stop in self.options.until]
-        return text[: min((cut for cut in cuts if cut >= 0), default=len(text))]
+        text, _ = self.options.stopped(self._written())
+        return text
 
     def _written(self) -> str:
         return self.encoder.decode(self.ids)[self._begin :]

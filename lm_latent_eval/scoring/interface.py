@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -202,14 +201,13 @@ def scorer_of(
 
 
 def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
-    known = [field.name for field in fields(ScoringOptions)]
+    known = ScoringOptions.names()
     if unknown := [option for option in options if option not in known]:
-        opening = [field.name for field in fields(OpeningOptions)]
         raise ValueError(
             f"{unknown[0]!r} is not an argument of latent_{name}; expected "
-            f"{', '.join([*opening, *known])}"
+            f"{', '.join([*OpeningOptions.names(), *known])}"
         )
-    return ScoringOptions.parse(**options)
+    return ScoringOptions.parse(options)
 
 
 logger = logging.getLogger(__name__)

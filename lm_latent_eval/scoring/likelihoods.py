@@ -112,11 +112,20 @@ class WholeTexts:
         spent[text.name] += method.beside
         return text, Answer.of(text, estimate, pilot=spent[text.name])
 
-    def weigh(self, texts: list[Text]) -> Iterator[tuple[Text, Tensor]]:
+    def draw(
+        self,
+        method: Estimator,
+        texts: list[Text],
+        purpose: str = "",
+        bar: tqdm = UNSEEN,
+    ) -> Iterator[tuple[Text, Tensor]]:
         """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
 
         Args:
+            method: The estimator.
             texts: As ``cut.whole`` returns them, none without words.
+            purpose: What the random numbers are for.
+            bar: Shows how many words are read.
 
         Returns:
             Pairs of a text and nats of shape (K,), float64; all ``-inf`` where nothing
@@ -125,16 +134,6 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        return self.draw(self.evaluation.method, texts)
-
-    def draw(
-        self,
-        method: Estimator,
-        texts: list[Text],
-        purpose: str = "",
-        bar: tqdm = UNSEEN,
-    ) -> Iterator[tuple[Text, Tensor]]:
-        """Weigh texts by an estimator, with random numbers for a purpose."""
         left = []
         for text in texts:
             pieces = self.evaluation.pieces(method, purpose, [text])

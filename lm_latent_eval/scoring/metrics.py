@@ -250,7 +250,7 @@ def share_unreliable(answers: Sequence[Answer]) -> float | str:
     """Share of documents of Pareto k above 0.7: their draws' error is unreliable."""
     return _over_samples(
         answers,
-        lambda e: None if e.pareto_k is None else float(e.pareto_k > 0.7),
+        lambda e: None if e.pareto_k is None else e.pareto_k > RELIABLE_PARETO_K,
         statistics.fmean,
     )
 

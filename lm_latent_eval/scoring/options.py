@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lm_latent_eval import options
-from lm_latent_eval.options import one_of, option, positive, whole
+from lm_latent_eval.options import (
+    OptionTable,
+    choice,
+    one_of,
+    option,
+    positive,
+    whole,
+)
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.text.unknown_words import UnknownWords
 
@@ -43,7 +49,12 @@ def _estimator(name: str, value: Any) -> str | None:
     return one_of(name, value, estimator_names())
 
 
-def _temperature(name: str, value: Any) -> float:
+def read_temperature(name: str, value: Any) -> float:
+    """Read the temperature of a proposal.
+
+    Raises:
+        ValueError: If it is no number, or one at which rounding would decide.
+    """
     from lm_latent_eval.models.proposals import check_temperature
 
     temperature = positive(name, value)
@@ -55,17 +66,13 @@ def _stderr(name: str, value: Any) -> float | None:
     return None if value is None else positive(name, value)
 
 
-def _bounds(name: str, value: Any) -> str:
-    return one_of(name, str(value), BOUNDS)
-
-
 def _batch(name: str, value: Any) -> Any:
     parse_batch_size(value)
     return value
 
 
 @dataclass(frozen=True)
-class ScoringOptions:
+class ScoringOptions(OptionTable):
     """How log-likelihoods are estimated; every field can move a number.
 
     Attributes:
@@ -90,7 +97,7 @@ class ScoringOptions:
     )
     num_samples: int = option(100, partial(whole, least=1))
     proposal: str | None = option(None, _name, unset="the first that the model has")
-    temperature: float = option(1.0, _temperature)
+    temperature: float = option(1.0, read_temperature)
     seed: int = option(0, partial(whole, least=0))
     unk: str | None = option(
         None,
@@ -100,26 +107,18 @@ class ScoringOptions:
     )
     target_stderr: float | None = option(None, _stderr, unset="K is given")
     max_samples: int = option(100_000, partial(whole, least=1))
-    bounds: str = option("lower", _bounds, choices=lambda: BOUNDS)
+    bounds: str = choice("lower", BOUNDS)
 
-    @classmethod
-    def parse(cls, **arguments: Any) -> ScoringOptions:
-        """Check and convert arguments as they come from a command line.
-
-        Raises:
-            ValueError: If there is no such argument, or a value is not one that it can
-                have.
-        """
-        found = options.read(cls, arguments)
-        if found.target_stderr is not None and found.max_samples < 2:
+    def __post_init__(self) -> None:
+        """Refuse a standard error that cannot be aimed at."""
+        if self.target_stderr is not None and self.max_samples < 2:
             raise ValueError(
-                f"max_samples={found.max_samples}: a standard error needs at least 2"
+                f"max_samples={self.max_samples}: a standard error needs at least 2"
             )
-        return found
 
 
 @dataclass(frozen=True)
-class OpeningOptions:
+class OpeningOptions(OptionTable):
     """Which model is opened, and how it computes: options of every model.
 
     Attributes:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,15 +22,6 @@ from lm_latent_eval.text.files import digest
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class KeepsPieces(Protocol):
-    """A scorer that writes checkpoints of long texts after every piece."""
-
-    def keep_pieces(self, checkpoints: Checkpoints | None) -> None:
-        """Write checkpoints into a folder, and resume from those that are there."""
-        ...
 
 
 @dataclass

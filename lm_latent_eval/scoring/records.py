@@ -6,7 +6,6 @@ goes on its rows are in a ledger, so that one which is killed leaves what it has
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from lm_latent_eval.ledger.database import (
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.spans import Spans
+from lm_latent_eval.text.files import digest
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
@@ -235,7 +235,7 @@ class Record:
 
 
 def _digest(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+    return digest("\n".join(texts))
 
 
 def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) -> None:
@@ -248,7 +248,7 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
         rows: Of its answers; log-weights and intervals take columns where there are
             some.
     """
-    table = table_of(rows)
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
     texts = _digest(table["text"].to_pylist())
     for name in _ONLY_WHERE_KNOWN:
         if all(row[name] is None or _is_empty(row[name]) for row in rows):
@@ -259,12 +259,6 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
 
 def _is_empty(value: float | Sequence[float]) -> bool:
     return not isinstance(value, float) and not value
-
-
-def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Put rows into the columns of a record."""
-    columns = {name: [row[name] for row in rows] for name in TYPES}
-    return pa.table(columns, schema=SCHEMA)
 
 
 def read(path: Path) -> list[Record]:

@@ -188,7 +188,11 @@ class Scorer:
         return {}
 
     def keep_pieces(self, checkpoints: Checkpoints | None) -> None:
-        """Keep whole texts after every piece, see ``KeepsPieces``."""
+        """Write checkpoints of whole texts after every piece, and resume from them.
+
+        Args:
+            checkpoints: Their folder; None: none are written.
+        """
         self.evaluation = replace(self.evaluation, checkpoints=checkpoints)
         self.whole_texts = WholeTexts(self.evaluation)
 

@@ -91,7 +91,10 @@ class StudyPlan:
         names = [setting.name for setting in plan.settings()]
         for setting in plan.settings():
             ScoringOptions.parse(
-                num_samples=setting.num_samples, temperature=setting.temperature
+                {
+                    "num_samples": setting.num_samples,
+                    "temperature": setting.temperature,
+                }
             )
             if names.count(setting.name) > 1:
                 raise ValueError(f"the plan has {setting.name} twice: give it once")

@@ -97,7 +97,7 @@ class Study:
             ]
             last = _last_sentences(missing)
             bar.update(len(queries) - len(last))
-            weighed = scorer.whole_texts.weigh(missing)
+            weighed = scorer.whole_texts.draw(scorer.evaluation.method, missing)
             if setting.estimator == "beam":
                 weighed = ((t, log_p.logsumexp(0, True)) for t, log_p in weighed)
             for text in draws.append(weighed):

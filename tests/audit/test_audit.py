@@ -116,7 +116,7 @@ class Refusing:
     def score_texts(self, texts):
         raise ValueError("no texts here")
 
-    def write(self, contexts, *, tokens, sample, first=0):
+    def write(self, contexts, *, tokens, sample):
         raise NotImplementedError
 
     def reopened(self, **changes):

@@ -72,7 +72,7 @@ for entry in ours:
 import evaluate
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.metric import METRICS
+from lm_latent_eval.folders import METRICS
 found = [evaluate.load(lm_latent_eval.metric_path(name)).name for name in METRICS]
 assert found == list(METRICS), found
 [tasks] = mine.select(group="lm_eval.tasks")

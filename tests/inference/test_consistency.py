@@ -192,7 +192,7 @@ def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
     for kind, message in [(OneColumn, "OneColumn.log_joint"), (TinyHMM, None)]:
         model = tiny(kind=kind)
         checkpoint = Checkpoint("tiny", model, words, tmp_path)
-        scorer = Scorer(checkpoint, ScoringOptions.parse(unk="closed"), quiet=True)
+        scorer = Scorer(checkpoint, ScoringOptions.parse({"unk": "closed"}), quiet=True)
         queries = [Query(0, "text/0", "a b")]
         if message is None:
             assert list(scorer.score_texts(queries))

@@ -16,7 +16,7 @@ import yaml
 
 import lm_latent_eval
 from lm_latent_eval import metrics
-from lm_latent_eval.metric import METRICS
+from lm_latent_eval.folders import METRICS
 from tests.metrics.test_numbers import SCORES
 
 PROJECT = Path(__file__).parents[2]

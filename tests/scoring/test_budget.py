@@ -26,7 +26,9 @@ def model(kglm_directory):
 
 def test_an_upper_bound_takes_draws_of_its_own(model):
     def scored(**how):
-        options = ScoringOptions.parse(num_samples=100, estimator="mixed", **how)
+        options = ScoringOptions.parse(
+            {"num_samples": 100, "estimator": "mixed", **how}
+        )
         scorer = Scorer(model.checkpoint, options, quiet=True)
         [answer] = scorer.score_texts([Query(0, "a", "Ada saw the fox")])
         return answer

@@ -320,7 +320,7 @@ def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
     """Those of the context, the one before it, and those that are written."""
     found = load_checkpoint(written(name, tmp_path))
     given = {"proposal": OWN_NETWORK.get(name), "num_samples": 10}
-    chosen = ScoringOptions.parse(estimator=estimator, **given)
+    chosen = ScoringOptions.parse({"estimator": estimator, **given})
     scorer = Scorer(found, chosen, quiet=True)
     layers, model = LAYERS[name](found.model), type(found.model)
     places, predictions = [], []

@@ -81,17 +81,17 @@ def test_an_interrupted_study_goes_on(checkpoint, data, tmp_path, monkeypatch, a
     study(checkpoint, data, whole).run()
     monkeypatch.setattr("lm_latent_eval.study.run.TEXTS_AT_ONCE", 2)
     monkeypatch.setattr("lm_latent_eval.study.totals.ROWS_AT_ONCE", 50)
-    weighed, most, plain = [], after, WholeTexts.weigh
+    weighed, most, plain = [], after, WholeTexts.draw
 
-    def weigh(self, texts):
+    def draw(self, method, texts):
         """Stop after some texts, like a machine that is switched off."""
-        for found in plain(self, texts):
+        for found in plain(self, method, texts):
             if len(weighed) == most:
                 raise KeyboardInterrupt
             weighed.append(found)
             yield found
 
-    monkeypatch.setattr(WholeTexts, "weigh", weigh)
+    monkeypatch.setattr(WholeTexts, "draw", draw)
     again = study(checkpoint, data, cut)
     with pytest.raises(KeyboardInterrupt):
         again.run()

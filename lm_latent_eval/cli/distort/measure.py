@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from lm_latent_eval.cli.arguments import (
     Commands,
@@ -185,7 +184,8 @@ def _score(args: argparse.Namespace) -> None:
     learner = load_learner(args.learner, corpus, **settings)
     source: SequenceSource = Unchanged(corpus, args.num_sequences)
     if altered:
-        language = language_of(corpus, args.language, **_only(settings, "device"))
+        where = {} if device is None else {"device": device}
+        language = language_of(corpus, args.language, **where)
         if args.random:
             number = args.num_sequences
             source = Random(
@@ -242,7 +242,3 @@ def _show(args: argparse.Namespace) -> None:
 
     kind = read_format(args)
     print(rendered(sample_table(Corpus.open(args.corpus), args.num_sequences), kind))
-
-
-def _only(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: settings[name] for name in names if name in settings}

@@ -223,7 +223,7 @@ class LatentLearner:
             ValueError: If corpus and checkpoint do not fit together.
         """
         checkpoint, words = _opened(path, corpus, device, dtype)
-        how = ScoringOptions.parse(**options)
+        how = ScoringOptions.parse(options)
         return cls(checkpoint, words, corpus.end_id, how, batch_size=batch_size)
 
     @property

@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -191,7 +190,7 @@ class Wrapper(Backend):
         expected = f"networks of transformers ({self.reads}), such as {self.such_as}"
         refuse_latent(str(pretrained), self._alias, expected)
         model: Any = model_class(self.model_name or "")
-        names = [field.name for field in fields(model.options())]
+        names = model.options().names()
         options = {name: arguments.pop(name) for name in names if name in arguments}
         self._refuse_misspelled(arguments, names)
         arguments = read(arguments)

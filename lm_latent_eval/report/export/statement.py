@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
+from lm_latent_eval.folders import task_path
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
@@ -23,7 +24,6 @@ from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
-from lm_latent_eval.task import task_path
 
 DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")

@@ -342,26 +342,19 @@ def read_answers(path: Path) -> dict[int, list[str]]:
         try:
             row = parse(line)
             document, answers = row["document"], row["answers"]
+            if type(document) is not int or not isinstance(answers, list):
+                raise TypeError("expected a whole number and a list")
         except (ValueError, KeyError, TypeError) as err:
-            raise _no_answers(path, place) from err
-        if type(document) is not int or not isinstance(answers, list):
-            raise _no_answers(path, place)
+            raise ValueError(
+                f"{path}, line {place}: expected "
+                '{"document": 0, "answers": [" yes", " no"]}'
+            ) from err
         found[document] = [str(answer) for answer in answers]
     return found
 
 
-def _no_answers(path: Path, place: int) -> ValueError:
-    return ValueError(
-        f'{path}, line {place}: expected {{"document": 0, "answers": [" yes", " no"]}}'
-    )
-
-
 def rescore(
-    model: ThinkingLM,
-    kept: ThoughtFile,
-    answers: Mapping[int, Sequence[str]],
-    *,
-    max_batch_size: int | str | None = None,
+    model: ThinkingLM, kept: ThoughtFile, answers: Mapping[int, Sequence[str]]
 ) -> list[Kept]:
     """Score other answers from kept thoughts: nothing is drawn.
 
@@ -369,7 +362,6 @@ def rescore(
         model: The one that drew them.
         kept: What ``read_thoughts`` has read.
         answers: Document -> strings, white space before them included.
-        max_batch_size: Sequences that the network reads at once.
 
     Returns:
         The questions that answers are given for, with those in place of the run's.
@@ -389,10 +381,8 @@ def rescore(
         raise ValueError(
             f"there are no thoughts about document {unknown[0]}: leave its answers out"
         )
-    scorer = model.scorer(
-        {name: kept.settings[name] for name in ThoughtOptions.names()},
-        max_batch_size=max_batch_size,
-    )
+    options = {name: kept.settings[name] for name in ThoughtOptions.names()}
+    scorer = model.scorer(options)
     return [
         replace(
             questions[document],

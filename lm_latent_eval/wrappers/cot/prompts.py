@@ -259,20 +259,14 @@ def questions_of(
             hints = tuple(sorted({*every, *answers}))
         with naming(asked[0]):
             prompts = marks.prompt(text), *(marks.hinted(text, a) for a in hints)
-            _check_length(
-                longest,
-                max(map(len, prompts)),
-                options.max_think_tokens + len(marks.end_ids),
-                max(map(len, answers.values())),
-            )
+            prompt = max(map(len, prompts))
+            thought = options.max_think_tokens + len(marks.end_ids)
+            answer = max(map(len, answers.values()))
+            if (needed := prompt + thought + answer) > longest:
+                raise ValueError(
+                    f"the network reads {longest} tokens, and this may take {needed}: "
+                    f"{prompt} of the prompt, {thought} of a thought, {answer} of an "
+                    "answer. Lower max_think_tokens"
+                )
         found.append(Question(name, text, tuple(asked), prompts, hints, answers))
     return found
-
-
-def _check_length(longest: int, prompt: int, thought: int, answer: int) -> None:
-    if (needed := prompt + thought + answer) > longest:
-        raise ValueError(
-            f"the network reads {longest} tokens, and this may take {needed}: {prompt} "
-            f"of the prompt, {thought} of a thought, {answer} of an answer. Lower "
-            "max_think_tokens"
-        )

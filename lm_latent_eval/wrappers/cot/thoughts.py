@@ -160,12 +160,12 @@ def write_thoughts(
         questions: What to keep.
         texts: Writes tokens as strings.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    rows = []
     for kept in questions:
         thoughts = [texts(thought.tokens) for thought in kept.thoughts.drawn]
-        for name, value in {**row_of(kept), "thoughts": thoughts}.items():
-            columns[name].append(value)
-    parquet.write(path, pa.table(columns, schema=SCHEMA), METADATA, settings)
+        rows.append({**row_of(kept), "thoughts": thoughts})
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    parquet.write(path, table, METADATA, settings)
 
 
 def read_thoughts(path: Path) -> ThoughtFile:

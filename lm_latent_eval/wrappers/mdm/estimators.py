@@ -49,6 +49,10 @@ REPLICATES = 8
 """Independent u among which passes are shared out: as few as still tell an error."""
 LLADA_BATCH = 32
 """Masked texts whose counts LLaDA's loop spreads together, as its program has it."""
+MOST_EXACT = 14
+"""Tokens whose 2^L - 1 sets of masks are all read."""
+MOST_CHOICES = 4096
+"""Sets of places that a step may choose among and that are all weighed."""
 NEVER = "in every order of unmasking that was looked at"
 UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
 
@@ -169,19 +173,6 @@ def llada_counts(length: int, batch: int, first: int) -> Tensor:
     return (steps.round().long() - 1) % length + 1
 
 
-def _check_llada(num_samples: int) -> None:
-    """Refuse texts and settings that LLaDA's program refuses.
-
-    Raises:
-        ValueError: If the samples are no whole number of batches.
-    """
-    if num_samples % min(LLADA_BATCH, num_samples):
-        raise ValueError(
-            f"convention=llada: num_samples={num_samples} are no whole number of its "
-            f"batches of {LLADA_BATCH}"
-        )
-
-
 def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
     """Compute what LLaDA's loop computes, which is not log p.
 
@@ -189,9 +180,16 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded
         length: L.
         num_samples: N.
         drawn: Random numbers of one text.
+
+    Raises:
+        ValueError: If the samples are no whole number of batches, as in that program.
     """
-    _check_llada(num_samples)
     size = min(LLADA_BATCH, num_samples)
+    if num_samples % size:
+        raise ValueError(
+            f"convention=llada: num_samples={num_samples} are no whole number of its "
+            f"batches of {LLADA_BATCH}"
+        )
     chosen, shares = [], []
     for batch in range(num_samples // size):
         numbers = drawn(batch, 1 + size * length)
@@ -283,15 +281,25 @@ def check_length(length: int, options: MDMOptions) -> None:
 
     Raises:
         ValueError: If it is ``exact`` and there are more than ``MOST_EXACT`` tokens, or
-            a step chooses among too many sets.
+            a step chooses among more than ``MOST_CHOICES`` sets.
     """
-    name = options.estimator_of(length)
-    if options.convention or options.process.follows or length == 1:
+    name, unmasking = options.estimator_of(length), options.process
+    if options.convention or unmasking.follows or length == 1:
         return
-    if name == "exact":
-        orders.check_exact(length)
-    if name == "is":
-        orders.check_choices(length, options.process)
+    if name == "exact" and length > MOST_EXACT:
+        raise ValueError(
+            f"estimator=exact reads all 2^{length} - 1 sets of masked tokens of "
+            f"{length}; at most {MOST_EXACT} tokens are summed over: use estimator=is "
+            "or estimator=elbo, or block_length=4, which is another model"
+        )
+    if name == "is" and unmasking.draws:
+        number = unmasking.number_of_choices(length)
+        if number > MOST_CHOICES:
+            raise ValueError(
+                f"unmasking={unmasking}: a step chooses among {number:,} sets of "
+                f"{length} places, whose probabilities are all computed; at most "
+                f"{MOST_CHOICES:,}: use a smaller block_length or tokens_per_step"
+            )
 
 
 def _known(

@@ -224,9 +224,8 @@ class Writer:
             ids = ids[: ids.index(self.end)]
         context = self.cut.decode(before[len(self.cut.before) :])
         text = self.cut.decode([*before[len(self.cut.before) :], *ids])[len(context) :]
-        cuts = [text.find(stop) for stop in how.until]
-        found = [cut for cut in cuts if cut >= 0]
-        return text[: min(found, default=len(text))], ended or bool(found)
+        text, stopped = how.stopped(text)
+        return text, ended or stopped
 
 
 def _drawn(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:

@@ -22,15 +22,12 @@ from torch import Tensor
 
 from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.wrappers.mdm.unmasking import (
-    MOST_CHOICES,
     Predicted,
     Requests,
     Unmasking,
     subsets,
 )
 
-MOST_EXACT = 14
-"""Tokens whose 2^L - 1 sets of masks are all read."""
 PLAIN = Unmasking()
 
 
@@ -62,11 +59,7 @@ def log_weights(
 
     Returns:
         Nats, (K,) float64; the first of them are those of fewer samples.
-
-    Raises:
-        ValueError: If a step chooses among more sets than can be weighed.
     """
-    check_choices(length, unmasking)
     step = 0
     masked = torch.ones(num_samples, length, dtype=torch.bool)
     log_w = torch.zeros(num_samples, dtype=torch.float64)
@@ -143,11 +136,7 @@ def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
 
     It takes at most 2^L - 1 passes, and as many of ``any_order``, one token a step,
     instead of L! orders.
-
-    Raises:
-        ValueError: If there are more than ``MOST_EXACT`` tokens.
     """
-    check_exact(length)
     choices = unmasking.choices(length)
     power = 2 ** torch.arange(length)
     added = (choices * power).sum(-1)
@@ -173,36 +162,6 @@ def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
 def most_passes(length: int) -> int:
     """Return how many sets of masks the sum over all paths reads at most."""
     return (1 << length) - 1
-
-
-def check_exact(length: int) -> None:
-    """Refuse a block of too many tokens.
-
-    Raises:
-        ValueError: If there are more than ``MOST_EXACT``.
-    """
-    if length > MOST_EXACT:
-        raise ValueError(
-            f"estimator=exact reads all 2^{length} - 1 sets of masked tokens of "
-            f"{length}; at most {MOST_EXACT} tokens are summed over: use estimator=is "
-            "or estimator=elbo, or block_length=4, which is another model"
-        )
-
-
-def check_choices(length: int, unmasking: Unmasking) -> None:
-    """Refuse to draw paths where a step chooses among too many sets.
-
-    Raises:
-        ValueError: If there are more than ``MOST_CHOICES``.
-    """
-    if not unmasking.draws:
-        return
-    if (number := unmasking.number_of_choices(length)) > MOST_CHOICES:
-        raise ValueError(
-            f"unmasking={unmasking}: a step chooses among {number:,} sets of {length} "
-            f"places, whose probabilities are all computed; at most {MOST_CHOICES:,}: "
-            "use a smaller block_length or tokens_per_step"
-        )
 
 
 def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]]:

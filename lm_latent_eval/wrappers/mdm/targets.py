@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
-from typing import Generic, TypeAlias, TypeVar
+from itertools import groupby, islice, pairwise
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class TargetTokens:
     before: tuple[int, ...]
     tokens: tuple[int, ...]
     after: tuple[int, ...] = ()
+    first_read: int = 0
+    """Place from which on a network reads that has kept what it read before."""
 
     def __post_init__(self) -> None:
         """Refuse a target of nothing."""
@@ -47,13 +49,8 @@ class TargetTokens:
 
     @property
     def num_places(self) -> int:
-        """Tokens that the network reads."""
+        """Tokens that the network reads, those that it has kept among them."""
         return len(self.before) + len(self.tokens) + len(self.after)
-
-    @property
-    def first_read(self) -> int:
-        """Place from which on the network is read: all of it."""
-        return 0
 
     @property
     def all_tokens(self) -> Tensor:
@@ -61,57 +58,18 @@ class TargetTokens:
         return torch.tensor([*self.before, *self.tokens, *self.after])
 
     def placed(self, masked: Tensor) -> Tensor:
-        """Say of all T tokens which are masked, (n, L) -> (n, T)."""
+        """Say of all T tokens which are masked and predicted, (n, L) -> (n, T)."""
         given = (len(self.before), len(self.after))
         return torch.nn.functional.pad(masked, given, value=False)
 
 
 @dataclass(frozen=True)
-class Block:
-    """L tokens of a target that are written before those after them.
+class Blocks:
+    """How a target is cut into blocks, which are written from the left.
 
     A bidirectional network reads the later ones as masks, as where it writes; one whose
     attention is causal over blocks does not read them.
     """
-
-    target: TargetTokens
-    first: int
-    last: int
-    mask: int | None
-    """Placeholder of later tokens; None: the text ends here."""
-    first_read: int = 0
-    """Place from which on a network reads that has kept what it read before."""
-
-    def __len__(self) -> int:
-        """L."""
-        return self.last - self.first
-
-    @property
-    def num_places(self) -> int:
-        """Tokens that the network reads, those that it has kept among them."""
-        if self.mask is None:
-            return len(self.target.before) + self.last
-        return self.target.num_places
-
-    @property
-    def all_tokens(self) -> Tensor:
-        """Those given, those to be predicted and the masks, (T,)."""
-        tokens = [*self.target.before, *self.target.tokens[: self.last]]
-        if self.mask is not None:
-            later = len(self.target) - self.last
-            tokens += [*[self.mask] * later, *self.target.after]
-        return torch.tensor(tokens)
-
-    def placed(self, masked: Tensor) -> Tensor:
-        """Say of all T tokens which are masked and predicted, (n, L) -> (n, T)."""
-        begin = len(self.target.before) + self.first
-        given = (begin, self.num_places - begin - len(self))
-        return torch.nn.functional.pad(masked, given, value=False)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How a target is cut into blocks, which are written from the left."""
 
     length: int | None
     """Tokens of a block; None: all of the target is one."""
@@ -121,7 +79,7 @@ class Blocks:
     beginning then, and the first one of a target has what is left of its context's
     last; else from the target's."""
 
-    def of(self, target: TargetTokens) -> list[TargetTokens | Block]:
+    def of(self, target: TargetTokens) -> list[TargetTokens]:
         """Cut a target.
 
         Example:
@@ -135,17 +93,17 @@ class Blocks:
             return [target]
         begun = len(target.before) % self.length if self.causal else 0
         starts = [0, *range(self.length - begun, len(target), self.length)]
-        ends = [*starts[1:], len(target)]
-        before = len(target.before)
-        return [
-            Block(target, first, last, None, before + first - (0 if first else begun))
-            if self.causal
-            else Block(target, first, last, self.mask)
-            for first, last in zip(starts, ends, strict=True)
-        ]
-
-
-Target: TypeAlias = TargetTokens | Block
+        blocks = []
+        for first, last in pairwise([*starts, len(target)]):
+            before = (*target.before, *target.tokens[:first])
+            tokens = target.tokens[first:last]
+            if self.causal:
+                read = len(before) - (0 if first else begun)
+                blocks.append(TargetTokens(before, tokens, first_read=read))
+            else:
+                later = [self.mask] * (len(target) - last)
+                blocks.append(TargetTokens(before, tokens, (*later, *target.after)))
+        return blocks
 
 
 @dataclass(frozen=True)
@@ -162,7 +120,7 @@ class _Job(Generic[T]):
     """A target whose estimator waits for an answer."""
 
     number: int
-    target: Target
+    target: TargetTokens
     requests: Requests[T]
     masked: Tensor
     """Distinct choices of masks."""
@@ -174,7 +132,7 @@ class _Job(Generic[T]):
 def answer_all(
     denoiser: MaskedReader,
     unmasking: Unmasking,
-    jobs: Sequence[tuple[Target, Requests[T]]],
+    jobs: Sequence[tuple[TargetTokens, Requests[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
     """Run the network's passes that estimators request, until each has ended.
 

@@ -45,8 +45,6 @@ T = TypeVar("T")
 Certainty: TypeAlias = Callable[[Tensor], Tensor]
 """Log-probabilities of V tokens at M places, (M, V) -> how sure each is, (M,)."""
 ANY_ORDER, LOW_CONFIDENCE = "any_order", "low_confidence"
-MOST_CHOICES = 4096
-"""Sets of places that a step may choose among and that are all weighed."""
 _AT_ONCE = 1 << 22
 """Numbers of one array of transitions."""
 _THRESHOLDS = ("confidence", LOW_CONFIDENCE)

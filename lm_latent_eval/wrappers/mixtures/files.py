@@ -39,7 +39,6 @@ from lm_latent_eval.wrappers.mixtures.factors import (
     Fixed,
     Orders,
     Retrieve,
-    Variant,
     around,
     short,
     unchanged,
@@ -99,15 +98,11 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
     Raises:
         ValueError: If it is none, or says what cannot be; the error names the place.
     """
-    reading = _Reading(Path(path), trust_retriever)
+    content = strict_yaml.read(path)
     try:
-        return reading.mixture(strict_yaml.read(path))
-    except _Wrong as err:
+        return _Reading(Path(path), trust_retriever).mixture(content)
+    except ValueError as err:
         raise ValueError(f"{path}: {err}") from err
-
-
-class _Wrong(ValueError):
-    """Error of a mixture file."""
 
 
 @dataclass
@@ -122,7 +117,7 @@ class _Reading:
     def mixture(self, content: Any) -> Mixture:
         found = _fields(content, "the file", (*FACTORS, *OTHERS))
         if not any(name in found for name in FACTORS):
-            raise _Wrong(f"nothing is mixed: expected one of {', '.join(FACTORS)}")
+            raise ValueError(f"nothing is mixed: expected one of {', '.join(FACTORS)}")
         readers: Mapping[str, Callable[[Any], Factor]] = {
             "permutations": self._orders,
             "documents": self._documents,
@@ -141,15 +136,8 @@ class _Reading:
         """Return a factor of texts around a context."""
         parsed = sorted([each, weight, digest(text)] for each, weight, text in found)
         self.parsed[name] = parsed
-        return Fixed(name, self._weighed(name, found))
-
-    def _weighed(
-        self, name: str, found: Sequence[tuple[str, float, str]]
-    ) -> list[Variant]:
-        try:
-            return weighed([(n, weight, around(t)) for n, weight, t in found], name)
-        except ValueError as err:
-            raise _Wrong(str(err)) from err
+        variants = weighed([(n, weight, around(t)) for n, weight, t in found], name)
+        return Fixed(name, variants)
 
     def _prompts(self, content: Any) -> Factor:
         found = []
@@ -172,7 +160,9 @@ class _Reading:
         ]
         number = _whole(parsed.get("number"), "few_shot.number", 1)
         if number > len(texts):
-            raise _Wrong(f"few_shot.number is {number}: {path} has {len(texts)} rows")
+            raise ValueError(
+                f"few_shot.number is {number}: {path} has {len(texts)} rows"
+            )
         seeds = [
             _whole(seed, f"few_shot.seeds[{place}]", 0)
             for place, seed in enumerate(_list(parsed.get("seeds"), "few_shot.seeds"))
@@ -184,27 +174,27 @@ class _Reading:
             shown = [texts[place] for place in drawn[:number]]
             before = between.join([*shown, ""])
             if CONTEXT in before:
-                raise _Wrong(f"{path}: an example has {CONTEXT} in it")
+                raise ValueError(f"{path}: an example has {CONTEXT} in it")
             found.append((f"seed {seed}", 1.0, before + CONTEXT))
         return self._fixed("few_shot", found)
 
     def _orders(self, content: Any) -> Factor:
         if content not in ("all", "cyclic"):
-            raise _Wrong(f"permutations is {content!r:.40}: expected all or cyclic")
+            raise ValueError(f"permutations is {content!r:.40}: expected all or cyclic")
         self.parsed["order"] = content
         return Orders(content)
 
     def _documents(self, content: Any) -> Factor:
         parsed = _fields(content, "documents", ("file", "callable", "template"))
         if ("file" in parsed) == ("callable" in parsed):
-            raise _Wrong("documents: expected either a file or a callable")
+            raise ValueError("documents: expected either a file or a callable")
         template = _template(
             parsed.get("template", f"{DOCUMENT}{SEPARATOR}{CONTEXT}"),
             "documents.template",
             DOCUMENT,
         )
         if template.count(CONTEXT) > 1:
-            raise _Wrong(f"documents.template has {CONTEXT} more than once")
+            raise ValueError(f"documents.template has {CONTEXT} more than once")
         source = self._listed if "file" in parsed else self._called
         retrieve, known = source(parsed.get("file", parsed.get("callable")))
         self.parsed["document"] = [known, template]
@@ -218,7 +208,7 @@ class _Reading:
             parsed = _fields(row, where, ("context", "documents"))
             context = _text(parsed.get("context"), f"{where}: context", empty=True)
             if context.strip() in found:
-                raise _Wrong(f"{where}: the context of a line before")
+                raise ValueError(f"{where}: the context of a line before")
             listed = _list(parsed.get("documents"), f"{where}: documents")
             found[context.strip()] = [_document(each, where) for each in listed]
 
@@ -236,20 +226,17 @@ class _Reading:
         """Return a retriever that calls a trusted function, and its name."""
         name = _text(content, "documents.callable")
         if ":" not in name:
-            raise _Wrong(
+            raise ValueError(
                 f"documents.callable is {name!r:.60}: expected package.module:function"
             )
         if not self.trust:
-            raise _Wrong(
+            raise ValueError(
                 f"documents.callable names code ({name}), which is imported and called "
                 "with trust_retriever=True in --model_args alone"
             )
-        try:
-            function = RETRIEVERS[name]
-        except ValueError as err:
-            raise _Wrong(str(err)) from err
+        function = RETRIEVERS[name]
         if not callable(function):
-            raise _Wrong(f"documents.callable: {name} is no function")
+            raise ValueError(f"documents.callable: {name} is no function")
 
         def retrieve(context: str) -> Sequence[Document]:
             try:
@@ -270,25 +257,24 @@ class _Reading:
             given = _fields(parsed.get("args", {}), f"{where}.args", MODEL_ARGUMENTS)
             for name, value in given.items():
                 if not isinstance(value, str | int | float):
-                    raise _Wrong(f"{where}.args.{name} is {value!r:.40}: expected text")
+                    raise ValueError(
+                        f"{where}.args.{name} is {value!r:.40}: expected text"
+                    )
             if ":" in str(given.get("estimator", "")):
-                raise _Wrong(f"{where}.args.estimator names code: expected a name")
+                raise ValueError(f"{where}.args.estimator names code: expected a name")
             base = _text(parsed["base"], f"{where}.base") if "base" in parsed else None
             name = parsed.get("name", given.get("pretrained", base or f"model {place}"))
             found.append(
                 Model(_text(name, f"{where}.name"), _weight(parsed, where), base, given)
             )
-        try:
-            weighed([(m.name, m.weight, unchanged) for m in found], "models")
-        except ValueError as err:
-            raise _Wrong(str(err)) from err
+        weighed([(m.name, m.weight, unchanged) for m in found], "models")
         self.parsed["model"] = sorted([m.name, m.weight] for m in found)
         return found
 
     def _beside(self, content: Any, what: str) -> Path:
         path = self.path.parent / _text(content, what)
         if not path.is_file():
-            raise _Wrong(f"{what}: {path} is no file")
+            raise ValueError(f"{what}: {path} is no file")
         return path
 
 
@@ -307,18 +293,18 @@ def _rows(path: Path) -> list[tuple[str, Any]]:
         try:
             found.append((where, parse(line)))
         except ValueError as err:
-            raise _Wrong(f"{where}: {err}") from err
+            raise ValueError(f"{where}: {err}") from err
     return found
 
 
 def _fields(content: Any, where: str, allowed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise _Wrong(f"{where} is {content!r:.40}: expected {', '.join(allowed)}")
+        raise ValueError(f"{where} is {content!r:.40}: expected {', '.join(allowed)}")
     for name in content:
         if name not in allowed:
             near = difflib.get_close_matches(str(name), allowed, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise _Wrong(
+            raise ValueError(
                 f"{where} has {name!r:.40}: expected {', '.join(allowed)}{hint}"
             )
     return content
@@ -326,13 +312,13 @@ def _fields(content: Any, where: str, allowed: Sequence[str]) -> dict[str, Any]:
 
 def _list(content: Any, where: str) -> list[Any]:
     if not isinstance(content, list):
-        raise _Wrong(f"{where} is {content!r:.40}: expected a list")
+        raise ValueError(f"{where} is {content!r:.40}: expected a list")
     return content
 
 
 def _text(content: Any, where: str, *, empty: bool = False) -> str:
     if not isinstance(content, str) or not (content or empty):
-        raise _Wrong(f"{where} is {content!r:.40}: expected text")
+        raise ValueError(f"{where} is {content!r:.40}: expected text")
     return content
 
 
@@ -340,13 +326,15 @@ def _template(content: Any, where: str, *marks: str) -> str:
     text = _text(content, where)
     for mark in marks:
         if text.count(mark) != 1:
-            raise _Wrong(f"{where} has {mark} {text.count(mark)} times: expected once")
+            raise ValueError(
+                f"{where} has {mark} {text.count(mark)} times: expected once"
+            )
     return text
 
 
 def _whole(content: Any, where: str, least: int) -> int:
     if type(content) is not int or not least <= content < 2**31:
-        raise _Wrong(
+        raise ValueError(
             f"{where} is {content!r:.40}: expected a whole number of {least} or more"
         )
     return content
@@ -355,5 +343,7 @@ def _whole(content: Any, where: str, least: int) -> int:
 def _weight(parsed: Mapping[str, Any], where: str) -> float:
     weight = parsed.get("weight", 1.0)
     if type(weight) not in (int, float) or not 0 < weight < 1e300:
-        raise _Wrong(f"{where}.weight is {weight!r:.40}: expected a positive number")
+        raise ValueError(
+            f"{where}.weight is {weight!r:.40}: expected a positive number"
+        )
     return float(weight)

@@ -374,11 +374,8 @@ class _Plan:
 def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
     """Return the variant that a uniform number stands for."""
     if not isinstance(variants, list):  # equally probable ones, too many to list
-        found: Variant = variants[int(uniform * len(variants))]
-        return found
-    ends: list[float] = [
-        *itertools.accumulate(math.exp(v.log_weight) for v in variants)
-    ]
+        return variants[int(uniform * len(variants))]
+    ends = [*itertools.accumulate(math.exp(v.log_weight) for v in variants)]
     place = min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)
     drawn: Variant = variants[place]
     return drawn

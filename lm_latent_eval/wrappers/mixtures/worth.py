@@ -289,7 +289,7 @@ def write_components(
         settings: What the numbers depend on, ``task`` among it.
         questions: Of the task.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    rows: list[dict[str, Any]] = []
     for question in questions:
         for number, option in enumerate(question.options):
             variance = option.variance()
@@ -308,6 +308,6 @@ def write_components(
                 "variance_of": [*variance],
                 "variance": [*variance.values()],
             }
-            for name, value in row.items():
-                columns[name].append(value)
-    parquet.write(path, pa.table(columns, schema=SCHEMA), METADATA, settings)
+            rows.append(row)
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    parquet.write(path, table, METADATA, settings)

@@ -201,20 +201,6 @@ class SegmentationLattice:
         )
 
     @cached_property
-    def num_segmentations(self) -> int:
-        """How many paths there are, those that end by overrunning in one counted once.
-
-        Example:
-            Of ``n`` bytes that any run of tokens writes, 2 to the power of ``n - 1``.
-        """
-        found: dict[int, int] = {}
-        for node in sorted(self.fewest, reverse=True):
-            one = self.edges[node]
-            found[node] = sum(found[j] for j in one.nexts) + bool(len(one.overrun))
-            found[node] += self.ends(node)
-        return found[self.start]
-
-    @cached_property
     def num_prefixes(self) -> int:
         """How many beginnings they have that a network reads, each counted once."""
         ways = dict.fromkeys(self.fewest, 0)

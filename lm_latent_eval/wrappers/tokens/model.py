@@ -42,7 +42,6 @@ from lm_latent_eval.wrappers.tokens.proposals import (
     LookAhead,
     PathProposal,
     Stretch,
-    TemperedNextToken,
     Unigram,
     frequencies,
 )
@@ -173,12 +172,12 @@ class Walker:
         return [n for n in order[:texts] if len(stretches[n].given) == size]
 
     def _proposal(self, stretch: Stretch) -> PathProposal:
-        temperature = self._options.temperature
+        temperature, log_psi = self._options.temperature, stretch.log_rest
+        if self._options.proposal == "lattice":
+            return Unigram(stretch.lattice, self._frequencies, temperature)
         if self._options.proposal == "lm":
-            return TemperedNextToken(stretch.lattice, temperature)
-        if self._options.proposal == "ahead":
-            return LookAhead(stretch.lattice, stretch.log_rest, temperature)
-        return Unigram(stretch.lattice, self._frequencies, temperature)
+            log_psi = np.zeros_like(log_psi)
+        return LookAhead(stretch.lattice, log_psi, temperature)
 
     @cached_property
     def _frequencies(self) -> NDArray[np.float64]:
@@ -209,10 +208,10 @@ def generate(
         if token == tokenizer.eos_token_id:
             break
         written.append(token)
-        text = str(tokenizer.decode(written, skip_special_tokens=True))
-        cuts = [at for stop in options.until if (at := text.find(stop)) >= 0]
-        if cuts:
-            return text[: min(cuts)]
+        decoded = str(tokenizer.decode(written, skip_special_tokens=True))
+        text, stopped = options.stopped(decoded)
+        if stopped:
+            break
         if len(written) < options.max_tokens:
             reading.read(torch.tensor([[token]], device=network.device))
     return text

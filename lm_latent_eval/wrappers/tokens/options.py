@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from lm_latent_eval.options import OptionTable, choice, option, whole
-from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.options import read_temperature
 
 ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
 PROPOSALS = ["ahead", "lm", "lattice"]
 ENDS = ["none", "prefix", "eos"]
-
-
-def _temperature(_: str, value: Any) -> float:
-    return ScoringOptions.parse(temperature=value).temperature
 
 
 def _context_tokens(name: str, value: Any) -> int | None:
@@ -45,34 +40,25 @@ class TokensOptions(OptionTable):
             over again, those before being given as they are, whatever follows them;
             ``all`` (None in Python): all.
         max_segmentations: The most that ``exact`` lists of one text.
+
+    Example:
+        >>> TokensOptions.parse({"num_samples": "20", "context_tokens": "all"})
+        TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
     """
 
     estimator: str = choice("mixed", ESTIMATORS)
     num_samples: int = option(100, partial(whole, least=1))
     proposal: str = choice("ahead", PROPOSALS)
-    temperature: float = option(1.0, _temperature)
+    temperature: float = option(1.0, read_temperature)
     seed: int = option(0, partial(whole, least=0))
     end: str = choice("none", ENDS)
     context_tokens: int | None = option(8, _context_tokens)
     max_segmentations: int = option(100_000, partial(whole, least=1))
 
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> Self:
-        """Check and convert options as they come from a command line.
-
-        Raises:
-            ValueError: If there is no such option, or a value is not one that it can
-                have.
-
-        Example:
-            >>> TokensOptions.parse({"num_samples": "20", "context_tokens": "all"})
-            ... # doctest: +ELLIPSIS
-            TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
-        """
-        found = super().parse(options)
-        if found.estimator == "mixed" and found.num_samples < 2:
+    def __post_init__(self) -> None:
+        """Refuse a single segmentation of what is both found and drawn."""
+        if self.estimator == "mixed" and self.num_samples < 2:
             raise ValueError(
-                f"num_samples={found.num_samples}: estimator=mixed needs at least 2, "
+                f"num_samples={self.num_samples}: estimator=mixed needs at least 2, "
                 "one to find and one to draw"
             )
-        return found

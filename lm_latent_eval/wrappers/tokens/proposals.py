@@ -48,26 +48,11 @@ class PathProposal(Protocol):
 
 
 @dataclass(frozen=True)
-class TemperedNextToken:
-    """q(token | path) in proportion to p(token | path)^(1 / temperature)."""
-
-    lattice: SegmentationLattice
-    temperature: float
-
-    @property
-    def power(self) -> float:
-        return 1 / self.temperature
-
-    def scores(self) -> Floats:
-        return np.zeros(len(self.lattice.table.tokens))
-
-
-@dataclass(frozen=True)
 class LookAhead:
     """q(token | path) in proportion to (p(token | path) psi)^(1 / temperature).
 
     psi is what the canonical segmentation pays for what is left after the token, a
-    share of a token for a part of its bytes.
+    share of a token for a part of its bytes; or 1, for the network's own next token.
     """
 
     lattice: SegmentationLattice

@@ -39,7 +39,7 @@ SENTENCE = [2, 3, 3, 2, 3, END_ID]
 
 
 def latent(given=None, words=WORDS, batch_size=None, **options) -> LatentLearner:
-    how = ScoringOptions.parse(**{"estimator": "is"} | options)
+    how = ScoringOptions.parse({"estimator": "is"} | options)
     given = given or checkpoint()
     return LatentLearner(given, words, END_ID, how, batch_size=batch_size)
 

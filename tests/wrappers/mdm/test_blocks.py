@@ -184,10 +184,9 @@ def test_paths_are_drawn_without_bias(rule):
 
 
 def test_more_sets_than_can_be_weighed_are_refused_by_name():
-    rule = Unmasking("low_confidence", 1, 0.9)
-    asking = orders.log_weights(13, 2, Streams([1], 2), unmasking=rule)
+    options = MDMOptions(unmasking="low_confidence", threshold=0.9, estimator="is")
     with pytest.raises(ValueError, match=r"8,191 sets of 13 places.*smaller block_len"):
-        next(asking)
+        estimators.check_length(13, options)
 
 
 # -- whole scorers -------------------------------------------------------------------
