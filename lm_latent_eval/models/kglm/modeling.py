@@ -47,11 +47,9 @@ from lm_latent_eval.models.kglm.steps import (
     node_probs,
 )
 from lm_latent_eval.models.kglm.twisting import twisted_walks
-from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
 NEGLIGIBLE = 1e-6
 """Probability of nodes that a next-token distribution may leave out."""
@@ -69,7 +67,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class KGLM(Pretrained):
+class KGLM(TrainedModel):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -99,7 +97,7 @@ class KGLM(Pretrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        initialise(module)
+        super()._init_weights(module)
         if isinstance(module, Trunk) and hasattr(module, "new_weight"):
             nn.init.uniform_(module.new_weight, -0.1, 0.1)
         if isinstance(module, Words) and hasattr(module, "weight"):
@@ -142,12 +140,9 @@ class KGLM(Pretrained):
     @property
     def normalization(self) -> Normalization:
         """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return (
-            Normalization.ONE
-            if self.config.only_possible and excluded
-            else Normalization.BELOW_ONE
-        )
+        if self.config.only_possible:
+            return super().normalization
+        return Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 

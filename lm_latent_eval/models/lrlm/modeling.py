@@ -30,7 +30,7 @@ from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Beam, Draws, Normalization, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.latents import (
     Encoded,
@@ -54,7 +54,6 @@ from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import Unmoved, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
 TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
@@ -96,14 +95,6 @@ class LRLM(RelationModel):
             self.to_alias = nn.Linear(size, config.alias_dim)
         self.topics = topics
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        if self.config.oracle:  # every alias of a fact has all of its probability
-            return Normalization.UNNORMALISED
-        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lm_latent_eval.files import one_line, replacing
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.values import parse
 
 FILE_NAME = "topics.safetensors"
@@ -295,15 +295,18 @@ def _check(columns: Mapping[str, Tensor], names: object) -> None:
 # -- models of topics ---------------------------------------------------------------
 
 
-class RelationModel(Pretrained):
+class RelationModel(TrainedModel):
     """A model whose texts are about topics: facts, and the names of their objects."""
 
     config: RelationConfig
     topics: Topics | None
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
+    @property
+    def normalization(self) -> Normalization:
+        """Total of its probabilities over all texts."""
+        if self.config.oracle:  # every alias of a fact has all of its probability
+            return Normalization.UNNORMALISED
+        return super().normalization
 
     # -- files ----------------------------------------------------------------------
 

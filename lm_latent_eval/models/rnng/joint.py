@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.rnng.choices import Choices
 from lm_latent_eval.models.rnng.networks import GenerativeModel, RNNGConfig, SpanScores
 from lm_latent_eval.models.rnng.stacks import (
@@ -42,7 +41,7 @@ from lm_latent_eval.models.rnng.stacks import (
 )
 from lm_latent_eval.models.rnng.trees import Trees, moves
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import END, UNKNOWN
 
 
 def known_words(config: RNNGConfig, ids: Tensor) -> Tensor:
@@ -178,7 +177,7 @@ class Encoded:
         return next((state for known, state in self.reached if known is trees), None)
 
 
-class RNNGJoint(Pretrained):
+class RNNGJoint(TrainedModel):
     """p(x, z) of an RNNG, and the span scores of its CRF."""
 
     config: RNNGConfig
@@ -190,7 +189,7 @@ class RNNGJoint(Pretrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        initialise(module)
+        super()._init_weights(module)
         if isinstance(module, GenerativeModel):
             nn.init.zeros_(module.bias)
 
@@ -199,12 +198,9 @@ class RNNGJoint(Pretrained):
         """What its probabilities of all sentences total."""
         if not self.config.sentence_ends:
             return Normalization.BY_LENGTH
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return (
-            Normalization.ONE
-            if self.config.only_possible and excluded
-            else Normalization.BELOW_ONE
-        )
+        if not self.config.only_possible:
+            return Normalization.BELOW_ONE
+        return super().normalization
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         """Encode texts: their words, and the stacks that they begin on.
