@@ -108,32 +108,17 @@ def split_alias(alias: str) -> list[str]:
     return _WORD_OF_ALIAS.findall(alias)
 
 
-def rename_weights(
-    generative: Mapping[str, Tensor],
-    proposals: Mapping[str, Mapping[str, Tensor]],
-    *,
-    tied: bool,
-) -> dict[str, Tensor]:
-    """Give the originals' tensors their names in ``KGLM``.
+def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
+    """Give the tensors of an original ``Kglm`` or ``KglmDisc`` our names.
 
     Args:
-        generative: Name -> tensor of the original ``Kglm``.
-        proposals: ``peeking`` or ``nonpeeking`` -> tensors of an original ``KglmDisc``;
-            the two differ in the tokens they read.
+        weights: Name -> tensor.
         tied: Whether output layers share the embeddings (their copies are left out).
 
     Raises:
         ValueError: If a tensor has a name that no original KGLM has, or one that is
             said to be shared is not.
     """
-    weights = {f"generative.{k}": v for k, v in _rename(generative, tied).items()}
-    for which, original in proposals.items():
-        for name, tensor in _rename(original, tied).items():
-            weights[f"proposals.{which}.{name.removeprefix('trunk.')}"] = tensor.clone()
-    return weights
-
-
-def _rename(weights: Mapping[str, Tensor], tied: bool) -> dict[str, Tensor]:
     ours = {}
     for old, tensor in weights.items():
         if tied and old in _TIED:
