@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from lm_latent_eval.latent import Latents
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
-from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, START, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer
 
@@ -180,23 +180,34 @@ def train_annotated(
     )
 
 
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Pad a column of annotation, one latent a text, (B, 1, T)."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)[:, None]
+
+
 def annotated_parts(
-    model: Any, collate: Callable[[Sequence[ItemT]], tuple[TokenBatch, Latents]]
-) -> dict[str, Part[ItemT]]:
+    model: Any, kind: Callable[..., Any]
+) -> dict[str, Part[tuple[list[int], ...]]]:
     """Return the trained parts: log p(x, z) and log q(z | x) of every proposal.
+
+    Items are word ids of a text, and what is annotated of each word.
 
     Args:
         model: With a module ``generative`` and modules ``proposals`` by name, which
             share no parameters.
-        collate: Puts annotated texts together: words and latents.
+        kind: Of the latents: made of padded annotation.
     """
 
-    def loss(items: Sequence[ItemT]) -> Tensor:
+    def collate(items: Sequence[tuple[list[int], ...]]) -> tuple[TokenBatch, Any]:
+        ids, *columns = zip(*items, strict=True)
+        return TokenBatch.collate(ids, first=START), kind(*map(padded, columns))
+
+    def loss(items: Sequence[tuple[list[int], ...]]) -> Tensor:
         batch, latents = collate(items)
         log_p: Tensor = model.log_joint(model.encode(batch), latents)
         return -log_p.sum()
 
-    def loss_of(items: Sequence[ItemT], *, name: str) -> Tensor:
+    def loss_of(items: Sequence[tuple[list[int], ...]], *, name: str) -> Tensor:
         batch, latents = collate(items)
         proposal = model.proposal(name)
         log_q: Tensor = proposal.log_prob(proposal.encode(batch), latents)

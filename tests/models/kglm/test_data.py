@@ -18,14 +18,15 @@ from lm_latent_eval.models.kglm.data import (
     read_annotated,
     read_linked,
 )
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import (
     Annotator,
     build_graph,
     build_vocabulary,
-    collate_walks,
     new_model,
     surface_forms,
 )
+from lm_latent_eval.models.learning import padded
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -223,7 +224,7 @@ def test_real_texts_are_possible_walks(data_dir):
     ids, mentions, nodes = zip(*map(annotate, texts + dev[::120][:10]), strict=True)
     assert {m for some in mentions for m in some} == {*range(4)}, "premise"
     batch = TokenBatch.collate(list(ids), first=START)
-    walks = collate_walks(mentions, nodes)
+    walks = Walks(padded(mentions), padded(nodes))
     with torch.no_grad():
         assert model.log_joint(model.encode(batch), walks).isfinite().all()
         for which in ("peeking", "nonpeeking", "prior"):
