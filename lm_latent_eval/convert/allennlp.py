@@ -28,8 +28,8 @@ SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)
 
 Weights: TypeAlias = Mapping[str, Tensor]
 Renaming: TypeAlias = Callable[[Weights], Weights]
-"""Tensors of a model or a proposal -> by our names; a ``ValueError`` says which one it does
-not know."""
+"""Tensors of a model or a proposal -> by our names; a ``ValueError`` says which one it
+does not know."""
 
 
 def by_reading(proposals: Iterable[Archive]) -> dict[str, Archive]:

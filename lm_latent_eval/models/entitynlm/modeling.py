@@ -101,16 +101,10 @@ class EntityNLM(TrainedModel):
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
         given = encoded.follow(chains)
-        log_words = self._log_words(encoded, chains, given)
-        return (given.log_prob() + log_words).sum(-1)
+        return (given.log_prob() + self.log_words(encoded, given)).sum(-1)
 
-    def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
+    def log_words(self, encoded: Encoded, given: GivenChains) -> Tensor:
         """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
-        return self._log_words(encoded, chains, encoded.follow(chains))
-
-    def _log_words(
-        self, encoded: Encoded, chains: Chains, given: GivenChains
-    ) -> Tensor:
         return self.generative.words.log_prob(
             encoded.hidden, encoded.batch, *given.contexts()
         )

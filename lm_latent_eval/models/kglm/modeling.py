@@ -32,6 +32,7 @@ from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
+from lm_latent_eval.models.entitynlm.steps import not_negligible
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
@@ -51,8 +52,6 @@ from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
 
-NEGLIGIBLE = 1e-6
-"""Probability of nodes that a next-token distribution may leave out."""
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
 
@@ -290,7 +289,7 @@ class KGLM(TrainedModel):
         """Predict the first token of an encoded piece from K weighted histories.
 
         Every choice of the walk at this token is summed over, but for nodes that
-        together have a probability below ``NEGLIGIBLE``.
+        together have a negligible probability.
 
         Args:
             encoded: B pieces of one token, whose targets are ignored.
@@ -306,7 +305,7 @@ class KGLM(TrainedModel):
         for b in range(batch):
             here = Rows(torch.full((samples,), b), encoded.history[b])
             mass = node_probs(encoded.walk, here, log_weight[b])
-            (node,) = fetched(self._not_negligible(mass))
+            (node,) = fetched(not_negligible(mass))
             mixed = mass.new_zeros(self.config.num_words)
             for some in node.split(self._nodes_at_once(1)):
                 mixed = mixed + self.generative.words.next_word(
@@ -317,12 +316,6 @@ class KGLM(TrainedModel):
                 )
             rows.append(mixed.log())
         return torch.stack(rows)
-
-    @staticmethod
-    def _not_negligible(mass: Tensor) -> Tensor:
-        sorted_mass, order = mass.sort(descending=True)
-        rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
-        return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
     # -- shared by p and q ----------------------------------------------------------
 

@@ -140,21 +140,15 @@ class Topics:
 
     def facts_of(self, topic: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the facts of topics 1 .. N start and end."""
-        end = self.fact_ends[topic - 1]
-        start = self.fact_ends[(topic - 2).clamp_min(0)].masked_fill(topic == 1, 0)
-        return start, end
+        return _range(self.fact_ends, topic - 1)
 
     def namings_of(self, fact: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the namings of facts start and end."""
-        end = self.naming_ends[fact]
-        start = self.naming_ends[(fact - 1).clamp_min(0)].masked_fill(fact == 0, 0)
-        return start, end
+        return _range(self.naming_ends, fact)
 
     def pieces_of(self, alias: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the pieces of aliases start and end."""
-        end = self.piece_ends[alias]
-        start = self.piece_ends[(alias - 1).clamp_min(0)].masked_fill(alias == 0, 0)
-        return start, end
+        return _range(self.piece_ends, alias)
 
     def length(self, naming: Tensor) -> Tensor:
         """Return the words of each naming."""
@@ -248,6 +242,11 @@ class Topics:
             return cls(columns, names)
         except TopicsError as err:
             raise TopicsError(f"{path}: {err}: copy or train it again") from err
+
+
+def _range(ends: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where rows start and end, each where the one before it ends."""
+    return ends[(row - 1).clamp_min(0)].masked_fill(row == 0, 0), ends[row]
 
 
 def _ends(groups: Iterable[Sequence[object]]) -> Tensor:

@@ -40,13 +40,8 @@ from lm_latent_eval.models.rnng.stacks import (
     derivations,
 )
 from lm_latent_eval.models.rnng.trees import Trees, moves
-from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.batch import TokenBatch, known_ids
 from lm_latent_eval.text.words import END, UNKNOWN
-
-
-def known_words(config: RNNGConfig, ids: Tensor) -> Tensor:
-    """Replace words that the model cannot utter by the unknown word."""
-    return ids.masked_fill(ids >= config.vocab_size, UNKNOWN)
 
 
 def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
@@ -211,7 +206,7 @@ class RNNGJoint(TrainedModel):
         if after is None:
             empty = np.zeros((len(batch.length), 1), np.int64)
             after = StackState(self.generative.begin(), empty)
-        words = known_words(self.config, batch.on_host[0])
+        words = known_ids(batch.on_host[0], self.config.vocab_size)
         return Encoded(batch, words, ended(self.config, batch), after)
 
     def encode_again(
