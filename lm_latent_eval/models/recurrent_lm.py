@@ -33,12 +33,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import NO_LATENT, Uniforms
 from lm_latent_eval.models.pretrained import TrainedConfig, TrainedModel, value
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.recurrent import LSTM, Carry, Elman, RecurrentStack
-from lm_latent_eval.text.batch import TokenBatch, known_ids
+from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
 from lm_latent_eval.text.words import START
 from lm_latent_eval.values import Each, Whole
 
@@ -178,8 +178,7 @@ class LSTMLanguageModel(RecurrentLM):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
         scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        never = sent(torch.tensor(self.config.never_uttered).long(), scores.device)
-        return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
+        return excluding(scores, self.config.never_uttered).log_softmax(-1)
 
 
 class RNNConfig(RecurrentConfig):
@@ -252,8 +251,7 @@ class RNNLanguageModel(RecurrentLM):
 
     def _of_classes(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each class's rows of the output layer: weights and biases."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
-        bias = self.bias.index_fill(0, never, -torch.inf)
+        bias = excluding(self.bias, self.config.never_uttered)
         # Split once: the gradient of each slice would be as large as the whole.
         weights = self.embeddings.weight.split(self.sizes)
         return zip(weights, bias.split(self.sizes), strict=True)

@@ -27,12 +27,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
-from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.batch import TokenBatch, excluding
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
 
@@ -185,8 +185,7 @@ class LDAJoint(StepLM):
 
     def log_phi(self) -> Tensor:
         """Return log p(word | topic), (N, V) float64."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), self.device)
-        scores = widened(self.log_topics).index_fill(1, never, -torch.inf)
+        scores = excluding(widened(self.log_topics), self.config.never_uttered)
         return scores.log_softmax(-1)
 
     def read(self, batch: TokenBatch) -> Tensor:

@@ -318,8 +318,26 @@ class RelationModel(TrainedModel):
         Raises:
             TopicsError: If they are missing, damaged or of another model.
         """
-        topics = Topics.load(directory)
-        check_fit(topics, self.config, directory)
+        topics, file = Topics.load(directory), directory / FILE_NAME
+        for name, size in topics.sizes().items():
+            if size != getattr(self.config, name):
+                raise TopicsError(
+                    f"{file} has {name}={size}, the model {getattr(self.config, name)}:"
+                    " it belongs to another checkpoint"
+                )
+        for name, column, least, limit in (
+            ("a relation", topics.fact_relation, 0, self.config.num_relations),
+            ("an object", topics.fact_object, 0, self.config.num_objects or None),
+            ("a word of an alias", topics.alias_words, PAD, self.config.num_words),
+            ("a piece of an alias", topics.alias_pieces, 0, self.config.num_pieces),
+        ):
+            if limit is None or not column.numel():
+                continue
+            if int(column.min()) < least or int(column.max()) >= limit:
+                raise TopicsError(
+                    f"{file}: {name} is not one of {limit}: it belongs to another "
+                    "checkpoint"
+                )
         self.topics = topics
 
     def check_extras(self) -> None:
@@ -340,30 +358,3 @@ def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
     if not hidden:
         return nn.Linear(inner, outer)
     return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))
-
-
-def check_fit(topics: Topics, config: RelationConfig, directory: Path) -> None:
-    """Check that topics have the sizes of a model's configuration.
-
-    Raises:
-        TopicsError: If they are another model's.
-    """
-    for name, size in topics.sizes().items():
-        if size != getattr(config, name):
-            raise TopicsError(
-                f"{directory / FILE_NAME} has {name}={size}, the model "
-                f"{getattr(config, name)}: it belongs to another checkpoint"
-            )
-    for name, column, least, limit in (
-        ("a relation", topics.fact_relation, 0, config.num_relations),
-        ("an object", topics.fact_object, 0, config.num_objects or None),
-        ("a word of an alias", topics.alias_words, PAD, config.num_words),
-        ("a piece of an alias", topics.alias_pieces, 0, config.num_pieces),
-    ):
-        if limit is None or not column.numel():
-            continue
-        if int(column.min()) < least or int(column.max()) >= limit:
-            raise TopicsError(
-                f"{directory / FILE_NAME}: {name} is not one of {limit}: it belongs "
-                "to another checkpoint"
-            )

@@ -50,6 +50,7 @@ from lm_latent_eval.models.rnng.stacks import (
     Stacks,
     sent_all,
 )
+from lm_latent_eval.text.batch import excluding
 from lm_latent_eval.text.words import END, PADDING, START
 from lm_latent_eval.values import Flag, Matching, Whole
 
@@ -253,8 +254,7 @@ class GenerativeModel(nn.Module):
 
     def log_words(self, top: Tensor, size: Tensor) -> Tensor:
         """Return the log-probabilities of every word, (R, V) nats."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), top.device)
-        bias = self.bias.index_fill(0, never, -torch.inf)
+        bias = excluding(self.bias, self.config.never_uttered)
         scores = F.linear(self.dropout(top), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
             return scores.log_softmax(-1)
