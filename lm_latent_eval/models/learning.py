@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
+from lm_latent_eval.text.orthography import Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, START, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer
@@ -39,12 +39,7 @@ HELD_OUT = 10
 
 
 def learn_orthography(
-    texts: Sequence[str],
-    tokenizer: WordTokenizer,
-    *,
-    alphabet: bytes = BYTES,
-    options: Options = OPTIONS,
-    most: int | None = None,
+    texts: Sequence[str], tokenizer: WordTokenizer, *, most: int | None = None
 ) -> Orthography:
     """Fit spelling and spacing models to a model's training texts.
 
@@ -54,21 +49,19 @@ def learn_orthography(
     Args:
         texts: Training text.
         tokenizer: The model's words, which spellings exclude.
-        alphabet: The bytes that words are made of.
-        options: How to train the spelling.
-        most: Epochs, at most, where fewer are asked for than ``options`` says.
+        most: Epochs, at most, where fewer are asked for than ``OPTIONS`` says.
 
     Raises:
         ValueError: If the texts have no words.
     """
-    options = replace(options, epochs=min(options.epochs, most or options.epochs))
+    options = replace(OPTIONS, epochs=min(OPTIONS.epochs, most or OPTIONS.epochs))
     types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
     if not types:
         raise ValueError("the texts have no words to learn spelling from")
     held_out = types[::HELD_OUT]
     rest = sorted(set(types) - set(held_out)) or held_out
     torch.manual_seed(options.seed)
-    spelling = Spelling(alphabet)
+    spelling = Spelling()
 
     def loss(words: Sequence[str]) -> Tensor:
         return -spelling.log_mass(words).sum()

@@ -76,10 +76,8 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
     found = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
         proposal = case.proposal(name)
-        listed, stops = (
-            isinstance(proposal, Searches),
-            isinstance(proposal, LeftToRight),
-        )
+        listed = isinstance(proposal, Searches)
+        stops = isinstance(proposal, LeftToRight)
         by_piece = stops and name not in case.reads_on
         once = any(isinstance(who, ReadsOnce) for who in (case.model, proposal))
         owed = {

@@ -28,7 +28,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
@@ -61,7 +61,6 @@ class GenerativeModel(nn.Module):
 
     def __init__(self, config: KGLMConfig) -> None:
         super().__init__()
-        self.config = config
         self.trunk = Trunk(config)
         self.words = Words(config, self.trunk.token_embeddings)
 
@@ -557,9 +556,24 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         return encoded.after(walks)
 
     def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
-        """Cut out token t of an encoded piece, after the walks so far."""
-        return encoded.token(t, after)
+        """Cut out token t, after the walks so far; where the text stands is of its end.
+
+        Nothing is searched there.
+        """
+        return replace(
+            encoded,
+            batch=encoded.batch.piece(t, t + 1),
+            text=encoded.text[:, t : t + 1],
+            walk=encoded.walk.select(encoded.positions(t)),
+            ahead=None,
+            then=None,
+            history=after.history if after else encoded.history,
+        )
 
     def log_twist(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
         """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
-        return encoded.log_twist(t, after)
+        window = after.history
+        if encoded.walk.expected is None or t == encoded.text.shape[1]:
+            return wide_zeros(window.shape[:2], encoded.text.device)
+        position = encoded.positions(t)[:, None].expand(window.shape[:2])
+        return widened(encoded.walk.expected_after(position, window))
