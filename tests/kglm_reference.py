@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lm_latent_eval.convert.allennlp import placed
 from lm_latent_eval.convert.kglm import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -74,12 +75,16 @@ def model(name: str, *, as_reader: bool = False) -> KGLM:
         num_unknown_types=ref["num_unknown_types"],
     )
     kglm = KGLM(config, graph(as_reader=as_reader)).double().eval()
-    disc = load_file(FOLDER / f"kglmdisc_{name}.safetensors")
-    weights = rename_weights(
-        load_file(FOLDER / f"kglm_{name}.safetensors"),
-        {"peeking": disc, "nonpeeking": disc},
-        tied=options["tie_weights"],
+    generative, disc = (
+        rename_weights(
+            load_file(FOLDER / f"{kind}_{name}.safetensors"),
+            tied=options["tie_weights"],
+        )
+        for kind in ("kglm", "kglmdisc")
     )
+    weights = placed(generative)
+    for reading in ("peeking", "nonpeeking"):
+        weights |= placed(disc, reading)
     kglm.load_state_dict(weights)
     return kglm.requires_grad_(False)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.training.options import KGLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
@@ -240,16 +241,14 @@ def test_a_model_resumes_and_leaves_nothing_else_behind(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"whole"}, "nothing beside it"
 
     calls = iter(range(1, 100))
-    collate = "lm_latent_eval.models.kglm.training._collate"
-    real = train_kglm.__globals__["_collate"]
 
-    def interrupted(items):
+    def interrupted(*columns):
         if next(calls) == 25:  # 3 parts x (4 + 2 batches) an epoch
             raise KeyboardInterrupt
-        return real(items)
+        return Walks(*columns)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(collate, interrupted)
+        patch.setattr("lm_latent_eval.models.kglm.training.Walks", interrupted)
         train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert (state_file(tmp_path / "cut")).exists()
     assert not (tmp_path / "cut" / "config.json").exists()

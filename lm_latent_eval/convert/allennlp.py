@@ -27,9 +27,9 @@ SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)
 """In the order of our ids; where a vocabulary has another, its words are renumbered."""
 
 Weights: TypeAlias = Mapping[str, Tensor]
-Renaming: TypeAlias = Callable[[Weights, Mapping[str, Weights]], dict[str, Tensor]]
-"""Tensors of a model, reading -> tensors of a proposal -> all by our names; a
-``ValueError`` says which one it does not know."""
+Renaming: TypeAlias = Callable[[Weights], Weights]
+"""Tensors of a model or a proposal -> by our names; a ``ValueError`` says which one it
+does not know."""
 
 
 def by_reading(proposals: Iterable[Archive]) -> dict[str, Archive]:
@@ -129,13 +129,22 @@ def take_over(
             for name, tensor in archive.weights.items()
         }
         try:
-            ours = rename({}, {reading: theirs}) if reading else rename(theirs, {})
+            weights |= placed(rename(theirs), reading)
         except ValueError as err:
             raise ArchiveError(f"{archive.path}: weights.th: {err}") from err
-        weights |= ours
     _check_shapes(model.state_dict(), weights, original, proposals, asked_by)
     model.load_state_dict(weights, assign=True)
     model.eval()
+
+
+def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
+    """Name the tensors of the model, or of the proposal that reads so, in the whole."""
+    if reading is None:
+        return {f"generative.{name}": tensor for name, tensor in part.items()}
+    return {
+        f"proposals.{reading}.{name.removeprefix('trunk.')}": tensor
+        for name, tensor in part.items()
+    }
 
 
 def _fits(tensor: Tensor, order: Sequence[int]) -> bool:

@@ -259,15 +259,12 @@ class _AtMost:
         content = self.file.read(size)
         self.size += len(content)
         if self.size > self.limit:
-            raise _too_large(self.path, self.limit)
+            raise ArchiveError(
+                f"{self.path} is refused: it unpacks to more than {self.limit:,} "
+                "bytes, which weights never do. If you trust it, unpack it yourself "
+                "and give the directory"
+            )
         return content
-
-
-def _too_large(path: Path, limit: int) -> ArchiveError:
-    return ArchiveError(
-        f"{path} is refused: it unpacks to more than {limit:,} bytes, which weights "
-        "never do. If you trust it, unpack it yourself and give the directory"
-    )
 
 
 def _config(path: Path, content: bytes) -> dict[str, Any]:

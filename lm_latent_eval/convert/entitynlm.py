@@ -43,6 +43,10 @@ _KIND = (
     "and are not read"
 )
 
+_EMBEDDINGS = "_text_field_embedder.token_embedder_tokens.weight"
+_OUTPUT, _OUTPUT_BIAS = "_vocab_projection.weight", "_vocab_projection.bias"
+_LENGTH = "_mention_length_projection.weight"
+
 _RENAMED = (
     (
         r"^_text_field_embedder\.token_embedder_tokens\.weight$",
@@ -67,45 +71,23 @@ _COPIES = (
 )
 
 
-def rename_weights(
-    generative: Mapping[str, Tensor],
-    proposals: Mapping[str, Mapping[str, Tensor]],
-    *,
-    tied: bool,
-) -> dict[str, Tensor]:
-    """Give the originals' tensors their names in ``EntityNLM``.
+def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
+    """Give the tensors of an original ``EntityNLM`` or ``EntityDisc`` our names.
 
     Args:
-        generative: Name -> tensor of the original ``EntityNLM``.
-        proposals: Our name of a proposal -> tensors of an original ``EntityDisc``.
+        weights: Name -> tensor.
         tied: Whether the output layer shares the embeddings (its copy is left out).
 
     Raises:
         ValueError: If a tensor has a name that no original EntityNLM has.
     """
-    weights = {
-        f"generative.{name}": tensor
-        for name, tensor in _rename(generative).items()
-        if not (tied and name == "words.weight")
-    }
-    for which, tensors in proposals.items():
-        for name, tensor in _rename(tensors).items():
-            weights[f"proposals.{which}.{name.removeprefix('trunk.')}"] = tensor
-    return weights
-
-
-def _rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ours = {}
     for old, tensor in weights.items():
         if any(re.match(pattern, old) for pattern in _COPIES):
             continue
-        ours[renamed(old, _RENAMED, _KIND)] = tensor
+        if not (tied and old == _OUTPUT):
+            ours[renamed(old, _RENAMED, _KIND)] = tensor
     return ours
-
-
-_EMBEDDINGS = "_text_field_embedder.token_embedder_tokens.weight"
-_OUTPUT, _OUTPUT_BIAS = "_vocab_projection.weight", "_vocab_projection.bias"
-_LENGTH = "_mention_length_projection.weight"
 
 
 def convert(

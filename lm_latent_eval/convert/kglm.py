@@ -44,7 +44,7 @@ from lm_latent_eval.convert.originals import renamed
 from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
-from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph, alias_table
 from lm_latent_eval.models.kglm.modeling import KGLM, READING_MOST
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import END_MARK
@@ -108,32 +108,17 @@ def split_alias(alias: str) -> list[str]:
     return _WORD_OF_ALIAS.findall(alias)
 
 
-def rename_weights(
-    generative: Mapping[str, Tensor],
-    proposals: Mapping[str, Mapping[str, Tensor]],
-    *,
-    tied: bool,
-) -> dict[str, Tensor]:
-    """Give the originals' tensors their names in ``KGLM``.
+def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
+    """Give the tensors of an original ``Kglm`` or ``KglmDisc`` our names.
 
     Args:
-        generative: Name -> tensor of the original ``Kglm``.
-        proposals: ``peeking`` or ``nonpeeking`` -> tensors of an original ``KglmDisc``;
-            the two differ in the tokens they read.
+        weights: Name -> tensor.
         tied: Whether output layers share the embeddings (their copies are left out).
 
     Raises:
         ValueError: If a tensor has a name that no original KGLM has, or one that is
             said to be shared is not.
     """
-    weights = {f"generative.{k}": v for k, v in _rename(generative, tied).items()}
-    for which, original in proposals.items():
-        for name, tensor in _rename(original, tied).items():
-            weights[f"proposals.{which}.{name.removeprefix('trunk.')}"] = tensor.clone()
-    return weights
-
-
-def _rename(weights: Mapping[str, Tensor], tied: bool) -> dict[str, Tensor]:
     ours = {}
     for old, tensor in weights.items():
         if tied and old in _TIED:
@@ -254,12 +239,8 @@ def build_graph(
                 labels.append(relation_id.get(relation, 1))
     key = torch.tensor(keys, dtype=torch.long)
     order = key.argsort(stable=True)
-    table = torch.zeros(len(nodes), max_aliases, max_alias_words, dtype=torch.int32)
-    for name, forms in aliases.items():
-        if name in node_id:
-            for a, form in enumerate(forms[:max_aliases]):
-                words = torch.tensor(form[:max_alias_words], dtype=torch.int32)
-                table[node_id[name], a, : len(words)] = words
+    known = ((node_id[name], f) for name, f in aliases.items() if name in node_id)
+    table = alias_table(known, (len(nodes), max_aliases, max_alias_words))
     return KnowledgeGraph(
         edge_key=key[order],
         edge_relation=torch.tensor(labels, dtype=torch.int32)[order],

@@ -261,11 +261,8 @@ def directory_of(path: str | Path, revision: str | None = None) -> Path:
 
 def _verify(directory: Path, expected: str | None = None) -> str:
     """Compare a directory with its manifest; return its digest."""
-    if not (directory / CONFIG).is_file():
-        raise CheckpointError(
-            f"{directory / CONFIG} is missing: {directory} is not a checkpoint"
-        )
-    if not (directory / manifest.FILE_NAME).exists():
+    described = (directory / CONFIG).is_file()
+    if not described or not (directory / manifest.FILE_NAME).exists():
         _read_config(directory, expected)  # is it a model of ours at all?
     try:
         return manifest.verify(directory)

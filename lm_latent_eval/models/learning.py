@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from lm_latent_eval.latent import Latents
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
-from lm_latent_eval.text.words import LITERAL_UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.orthography import Orthography, Spacing, Spelling
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, START, WordTokenizer, split
 from lm_latent_eval.training.options import Options
 from lm_latent_eval.training.supervised import ItemT, Part, Trainer, only_trainer
 
@@ -39,12 +39,7 @@ HELD_OUT = 10
 
 
 def learn_orthography(
-    texts: Sequence[str],
-    tokenizer: WordTokenizer,
-    *,
-    alphabet: bytes = BYTES,
-    options: Options = OPTIONS,
-    most: int | None = None,
+    texts: Sequence[str], tokenizer: WordTokenizer, *, most: int | None = None
 ) -> Orthography:
     """Fit spelling and spacing models to a model's training texts.
 
@@ -54,21 +49,19 @@ def learn_orthography(
     Args:
         texts: Training text.
         tokenizer: The model's words, which spellings exclude.
-        alphabet: The bytes that words are made of.
-        options: How to train the spelling.
-        most: Epochs, at most, where fewer are asked for than ``options`` says.
+        most: Epochs, at most, where fewer are asked for than ``OPTIONS`` says.
 
     Raises:
         ValueError: If the texts have no words.
     """
-    options = replace(options, epochs=min(options.epochs, most or options.epochs))
+    options = replace(OPTIONS, epochs=min(OPTIONS.epochs, most or OPTIONS.epochs))
     types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
     if not types:
         raise ValueError("the texts have no words to learn spelling from")
     held_out = types[::HELD_OUT]
     rest = sorted(set(types) - set(held_out)) or held_out
     torch.manual_seed(options.seed)
-    spelling = Spelling(alphabet)
+    spelling = Spelling()
 
     def loss(words: Sequence[str]) -> Tensor:
         return -spelling.log_mass(words).sum()
@@ -180,23 +173,34 @@ def train_annotated(
     )
 
 
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Pad a column of annotation, one latent a text, (B, 1, T)."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)[:, None]
+
+
 def annotated_parts(
-    model: Any, collate: Callable[[Sequence[ItemT]], tuple[TokenBatch, Latents]]
-) -> dict[str, Part[ItemT]]:
+    model: Any, kind: Callable[..., Any]
+) -> dict[str, Part[tuple[list[int], ...]]]:
     """Return the trained parts: log p(x, z) and log q(z | x) of every proposal.
+
+    Items are word ids of a text, and what is annotated of each word.
 
     Args:
         model: With a module ``generative`` and modules ``proposals`` by name, which
             share no parameters.
-        collate: Puts annotated texts together: words and latents.
+        kind: Of the latents: made of padded annotation.
     """
 
-    def loss(items: Sequence[ItemT]) -> Tensor:
+    def collate(items: Sequence[tuple[list[int], ...]]) -> tuple[TokenBatch, Any]:
+        ids, *columns = zip(*items, strict=True)
+        return TokenBatch.collate(ids, first=START), kind(*map(padded, columns))
+
+    def loss(items: Sequence[tuple[list[int], ...]]) -> Tensor:
         batch, latents = collate(items)
         log_p: Tensor = model.log_joint(model.encode(batch), latents)
         return -log_p.sum()
 
-    def loss_of(items: Sequence[ItemT], *, name: str) -> Tensor:
+    def loss_of(items: Sequence[tuple[list[int], ...]], *, name: str) -> Tensor:
         batch, latents = collate(items)
         proposal = model.proposal(name)
         log_q: Tensor = proposal.log_prob(proposal.encode(batch), latents)

@@ -12,13 +12,26 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from huggingface_hub import snapshot_download
+from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS
 from lm_latent_eval.files import share
-from lm_latent_eval.text.words import SPECIAL_WORDS
-from lm_latent_eval.values import Each, Flag, Matching, OneOf, Rule, Rules, Whole, check
+from lm_latent_eval.latent import Normalization
+from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.text.words import PADDING, SPECIAL_WORDS, START
+from lm_latent_eval.values import (
+    Each,
+    Flag,
+    Matching,
+    OneOf,
+    Rule,
+    Rules,
+    Share,
+    Whole,
+    check,
+)
 
 _OF_THE_LIBRARY: Rules = {
     "architectures": Each(Matching(r"\w+", "the name of a class")),
@@ -118,6 +131,17 @@ class WordsConfig(CheckedConfig):
     """Distinct words of the training text that are unknown; 0: not counted."""
 
 
+class TrainedConfig(WordsConfig):
+    """What every network of words that is trained here has besides."""
+
+    never_uttered: list[int] = value(
+        [PADDING, START], Each(Whole(0, below="vocab_size"))
+    )
+    """Words excluded from prediction; original checkpoints exclude none."""
+    dropout: float = value(0.0, Share())
+    """Training only."""
+
+
 class Pretrained(PreTrainedModel):
     """A model that is saved with a manifest and verified against it on loading.
 
@@ -183,6 +207,22 @@ class Pretrained(PreTrainedModel):
         if isinstance(found, ExtraFiles):
             found.load_extras(directory)
         return model
+
+
+class TrainedModel(Pretrained):
+    """A network of words that is trained here."""
+
+    config: TrainedConfig
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module of a new model."""
+        initialise(module)
+
+    @property
+    def normalization(self) -> Normalization:
+        """Total of its probabilities over all texts."""
+        excluded = {PADDING, START} <= {*self.config.never_uttered}
+        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
 
 def refuse_tuned(directory: Path) -> None:

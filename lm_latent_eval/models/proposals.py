@@ -100,7 +100,10 @@ class Unmoved:
 
 @dataclass(frozen=True)
 class NoLatents:
-    """q of the empty latent, which is 1: for models without latents."""
+    """q of the empty latent, which is 1: for models without latents, and for sums.
+
+    It reads nothing, so that texts are encoded once, by the model.
+    """
 
     name = "none"
 

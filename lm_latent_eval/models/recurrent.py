@@ -22,11 +22,15 @@ class Carry:
 
     def select(self, index: Tensor) -> Carry:
         there = sent(index, self.layers[0][0].device)
-        return Carry(tuple(tuple(s[there] for s in layer) for layer in self.layers))
+        return self.each(lambda state: state[there])
 
     def resample(self, index: Tensor) -> Carry:
         """Return itself: all latents of a text share its recurrent state."""
         return self
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Carry:
+        """Change every tensor."""
+        return Carry(tuple(tuple(map(change, layer)) for layer in self.layers))
 
 
 class Elman(nn.Module):

@@ -33,41 +33,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.latent import NO_LATENT, Normalization, Uniforms
-from lm_latent_eval.models.pretrained import Pretrained, WordsConfig, value
+from lm_latent_eval.devices import widened
+from lm_latent_eval.latent import NO_LATENT, Uniforms
+from lm_latent_eval.models.pretrained import TrainedConfig, TrainedModel, value
 from lm_latent_eval.models.proposals import NoLatents
-from lm_latent_eval.models.recurrent import (
-    LSTM,
-    Carry,
-    Elman,
-    RecurrentStack,
-    initialise,
-)
-from lm_latent_eval.text.batch import TokenBatch, known_ids
-from lm_latent_eval.text.words import PADDING, START
-from lm_latent_eval.values import Each, Share, Whole
+from lm_latent_eval.models.recurrent import LSTM, Carry, Elman, RecurrentStack
+from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
+from lm_latent_eval.text.words import START
+from lm_latent_eval.values import Each, Whole
 
 TABLE = 1 << 24
 """Scores (tokens x words) held at a time."""
 
 
-class RecurrentConfig(WordsConfig):
+class RecurrentConfig(TrainedConfig):
     """Configuration of a recurrent language model.
 
     Args:
         embedding_dim: Size of the embeddings, shared with the output layer.
         hidden_size: Of the inner layers.
         num_layers: Recurrent layers.
-        never_uttered: Words excluded from prediction (padding and start).
-        dropout: Training only.
     """
 
     embedding_dim: int = value(128, Whole(1))
     hidden_size: int = value(256, Whole(1))
     num_layers: int = value(2, Whole(1, 1000))
-    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
-    dropout: float = value(0.0, Share())
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Encoded:
     carry: Carry
 
 
-class RecurrentLM(Pretrained, ABC):
+class RecurrentLM(TrainedModel, ABC):
     """p(x) of a stack of recurrent layers; z is always ()."""
 
     cell: ClassVar[Any]
@@ -102,16 +92,6 @@ class RecurrentLM(Pretrained, ABC):
         self.rnn = RecurrentStack(sizes, config.dropout, self.cell)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     @abstractmethod
     def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
@@ -198,8 +178,7 @@ class LSTMLanguageModel(RecurrentLM):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
         scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        never = sent(torch.tensor(self.config.never_uttered).long(), scores.device)
-        return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
+        return excluding(scores, self.config.never_uttered).log_softmax(-1)
 
 
 class RNNConfig(RecurrentConfig):
@@ -272,8 +251,7 @@ class RNNLanguageModel(RecurrentLM):
 
     def _of_classes(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each class's rows of the output layer: weights and biases."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
-        bias = self.bias.index_fill(0, never, -torch.inf)
+        bias = excluding(self.bias, self.config.never_uttered)
         # Split once: the gradient of each slice would be as large as the whole.
         weights = self.embeddings.weight.split(self.sizes)
         return zip(weights, bias.split(self.sizes), strict=True)

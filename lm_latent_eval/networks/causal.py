@@ -219,10 +219,15 @@ class CausalReader:
         ]
 
     def _refusal(self, sequence: Tokens) -> ValueError:
-        return ValueError(
-            f"{len(sequence)} tokens do not fit into the memory of {self.device}: "
-            "give max_length or another device"
-        )
+        return too_long(len(sequence), self.device)
+
+
+def too_long(num_tokens: int, device: torch.device) -> ValueError:
+    """Return the error of a sequence that by itself does not fit into memory."""
+    return ValueError(
+        f"{num_tokens} tokens do not fit into the memory of {device}: give max_length "
+        "or another device"
+    )
 
 
 @dataclass

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lm_latent_eval.devices import MOST_ROWS, MemoryLimit, fitting, widened
-from lm_latent_eval.networks.causal import autocast, cache_name, cache_of
+from lm_latent_eval.networks.causal import autocast, cache_name, cache_of, too_long
 
 R = TypeVar("R")
 
@@ -142,13 +142,7 @@ class MaskedReader:
         """
 
         def refusal(row: int) -> ValueError:
-            return named(
-                row,
-                ValueError(
-                    f"{length} tokens do not fit into the memory of {self.device}: "
-                    "give max_length or another device"
-                ),
-            )
+            return named(row, too_long(length, self.device))
 
         for rows, found in self.memory.in_batches(
             range(number),

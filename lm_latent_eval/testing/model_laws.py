@@ -10,8 +10,7 @@ of text and go on, to give what they give of the whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -71,25 +70,34 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
         device: An accelerator, such as ``cuda``, whose numbers are then held against
             those of the case, which is on the CPU. None: there is none.
     """
-    goes_on = isinstance(case.model, LeftToRight)
-    of_model = [*OF_MODELS, *(law for law in OF_PREDICTIONS if goes_on)]
+    of_model = [total_is_that_of_its_normalization]
+    if isinstance(case.model, LeftToRight):
+        of_model.append(predictions_are_ratios_of_prefixes)
     found = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
-        stepwise = isinstance(case.proposal(name), LeftToRight)
-        listed = isinstance(case.proposal(name), Searches)
-        owed = [*OF_PROPOSALS, *(law for law in OF_SEARCHES if listed)]
-        owed += [law for law in OF_LEFT_TO_RIGHT if stepwise]
-        read = stepwise and name not in case.reads_on
-        owed += [law for law in OF_PIECES if read]
-        owed += [law for law in OF_CUT_SEARCHES if read and listed]
-        once = stepwise and reads_once(case, name)
-        owed += [law for law in OF_READING_ONCE if once]
-        late = stepwise and draws_from(case, name)
-        owed += [law for law in OF_DRAWING_FROM if late]
-        by_steps = stepwise and says_steps(case, name)
-        owed += [thinned_searches_are_unbiased] if by_steps else []
+        proposal = case.proposal(name)
+        listed = isinstance(proposal, Searches)
+        stops = isinstance(proposal, LeftToRight)
+        by_piece = stops and name not in case.reads_on
+        once = any(isinstance(who, ReadsOnce) for who in (case.model, proposal))
+        owed = {
+            total_is_one_and_covers_the_model: True,
+            importance_sampling_is_unbiased: True,
+            company_moves_no_weight: True,
+            first_samples_are_those_of_fewer: True,
+            beams_are_bounds_and_become_exact: listed,
+            latents_are_told_apart: listed,
+            filters_are_unbiased: stops,
+            pieces_are_scored_as_the_whole: by_piece,
+            beams_go_on_where_they_were_cut: by_piece and listed,
+            reading_once_is_reading_again: stops and once,
+            drawing_from_is_resampling_first: stops and isinstance(proposal, DrawsFrom),
+            thinned_searches_are_unbiased: stops and isinstance(proposal, StepProposal),
+        }
         found += [
-            Law(partial(law, case, name), f"{law.__name__}-{name}") for law in owed
+            Law(partial(law, case, name), f"{law.__name__}-{name}")
+            for law, owes in owed.items()
+            if owes
         ]
         if device is not None:
             law = partial(device_moves_no_number, case, name, device)
@@ -351,11 +359,6 @@ def filters_are_unbiased(case: Case, name: str) -> None:
     mean_is_one(ratios, case.exact(), f"filters of {name}")
 
 
-def says_steps(case: Case, name: str) -> bool:
-    """Return whether a proposal lists its steps."""
-    return isinstance(case.proposal(name), StepProposal)
-
-
 def thinned_searches_are_unbiased(case: Case, name: str) -> None:
     """Passes of three latents; where all fit they are exact."""
     proposal, text = case.proposal(name), case.some_words(case.length)
@@ -378,18 +381,12 @@ def pieces_are_scored_as_the_whole(case: Case, name: str) -> None:
     proposal, method = case.proposal(name), ImportanceSampling(6)
     texts = [case.some_words(length) for length in (4, 1, 2)]
     whole = case.log_weights(method, proposal, texts)
-    with _pieces_of(1):
+    with (
+        mock.patch.object(importance, "PIECE", 1),
+        mock.patch.object(particles, "PIECE", 1),
+    ):
         pieces = case.log_weights(method, proposal, texts)
     close(pieces, whole, f"{name}: texts read in pieces and at once")
-
-
-@contextmanager
-def _pieces_of(tokens: int) -> Iterator[None]:
-    with (
-        mock.patch.object(importance, "PIECE", tokens),
-        mock.patch.object(particles, "PIECE", tokens),
-    ):
-        yield
 
 
 def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
@@ -424,21 +421,22 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
         )
 
 
-def reads_once(case: Case, name: str) -> bool:
-    """Return whether the model or a proposal has ``encode_again``."""
-    offers = case.model, case.proposal(name)
-    return any(isinstance(who, ReadsOnce) for who in offers)
-
-
 def reading_once_is_reading_again(case: Case, name: str) -> None:
     """``encode_again`` of an encoding equals ``encode`` of the tokens.
 
     Of tokens that were read ahead to predict them, and after a search has chosen
     other latents than it began with: one that is wide, so that they do differ.
     """
+
+    def encode(who: Any, encoded: Any, batch: TokenBatch, after: Any) -> Any:
+        return who.encode(batch, after)
+
     for method in (ImportanceSampling(6), BeamMarginalization(12)):
         once = _token_by_token(case, method, name)
-        with _reading_again():
+        with (
+            mock.patch.object(particles, "encode_again", encode),
+            mock.patch.object(beam, "encode_again", encode),
+        ):
             again = _token_by_token(case, method, name)
         kind = f"{name}, {type(method).__name__}"
         for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
@@ -457,23 +455,6 @@ def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
         read = method.extend(model, proposal, piece, ids, [t, t], read)
         found.append(torch.stack([read.log_w, read.log_q]))
     return found
-
-
-@contextmanager
-def _reading_again() -> Iterator[None]:
-    def encode(who: Any, encoded: Any, batch: TokenBatch, after: Any) -> Any:
-        return who.encode(batch, after)
-
-    with (
-        mock.patch.object(particles, "encode_again", encode),
-        mock.patch.object(beam, "encode_again", encode),
-    ):
-        yield
-
-
-def draws_from(case: Case, name: str) -> bool:
-    """Return whether a proposal has ``sample_from``."""
-    return isinstance(case.proposal(name), DrawsFrom)
 
 
 def drawing_from_is_resampling_first(case: Case, name: str) -> None:
@@ -506,19 +487,3 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
         numbers.append([*paths, draws.log_q, then.log_q])
     for found, expected in zip(*numbers, strict=True):
         close(found, expected, f"{name}: draws from an origin and after resampling")
-
-
-OF_MODELS = (total_is_that_of_its_normalization,)
-OF_PREDICTIONS = (predictions_are_ratios_of_prefixes,)
-OF_PROPOSALS = (
-    total_is_one_and_covers_the_model,
-    importance_sampling_is_unbiased,
-    company_moves_no_weight,
-    first_samples_are_those_of_fewer,
-)
-OF_SEARCHES = (beams_are_bounds_and_become_exact, latents_are_told_apart)
-OF_LEFT_TO_RIGHT = (filters_are_unbiased,)
-OF_PIECES = (pieces_are_scored_as_the_whole,)
-OF_CUT_SEARCHES = (beams_go_on_where_they_were_cut,)
-OF_READING_ONCE = (reading_once_is_reading_again,)
-OF_DRAWING_FROM = (drawing_from_is_resampling_first,)

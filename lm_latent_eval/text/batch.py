@@ -18,6 +18,12 @@ def known_ids(ids: Tensor, vocab_size: int) -> Tensor:
     return ids.masked_fill(ids >= vocab_size, UNKNOWN)
 
 
+def excluding(scores: Tensor, words: Sequence[int]) -> Tensor:
+    """Return scores of words, (..., V), that are ``-inf`` of some."""
+    there = sent(torch.tensor(words).long(), scores.device)
+    return scores.index_fill(-1, there, -torch.inf)
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """B pieces of text, padded to T tokens.

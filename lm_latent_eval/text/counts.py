@@ -209,12 +209,11 @@ def gamble(
     alphabet: Sequence[Hashable] = LETTERS,
     *,
     max_order: int = 5,
-    strength: float = 1.0,
 ) -> Gamble:
     r"""Bet on a text symbol by symbol, with what its past teaches.
 
     .. math::
-        b_N(x \mid c) = \frac{n(c x) + \alpha \, b_{N-1}(x \mid c')}{n(c) + \alpha},
+        b_N(x \mid c) = \frac{n(c x) + b_{N-1}(x \mid c')}{n(c) + 1},
         \qquad b_0(x) = 1 / A
 
     where n counts what has gone by, c is the N - 1 symbols before x and c' is c without
@@ -233,11 +232,10 @@ def gamble(
             or a sequence of other symbols.
         alphabet: All that could come, A distinct symbols, fixed beforehand.
         max_order: M, the longest N-grams that a gambler counts.
-        strength: alpha, how many sightings the shorter context is worth.
 
     Raises:
         ValueError: If the text is empty, a symbol is not in the alphabet, the alphabet
-            repeats one, ``max_order`` is below 1 or ``strength`` not above 0.
+            repeats one, or ``max_order`` is below 1.
 
     Example:
         >>> won = gamble("to be or not to be or not to be or not to be " * 3)
@@ -247,11 +245,8 @@ def gamble(
     Reference:
         Cover and King (1978); MacKay and Peto (1995) for probabilities of this form.
     """
-    if max_order < 1 or not 0 < strength < math.inf:
-        raise ValueError(
-            "max_order must be at least 1 and strength above 0; got "
-            f"{max_order} and {strength}"
-        )
+    if max_order < 1:
+        raise ValueError(f"max_order must be at least 1; got {max_order}")
     size = len(alphabet)
     known = set(alphabet)
     if len(known) < size:
@@ -263,7 +258,7 @@ def gamble(
             f"symbols[{unknown}] is {text[unknown]!r}, which the alphabet of {size} "
             "lacks: bets were on the alphabet alone"
         )
-    log_bets = _log_bets(text, size, max_order, strength)
+    log_bets = _log_bets(text, size, max_order)
     largest = max(log_bets)
     shares = math.fsum(math.exp(bet - largest) for bet in log_bets) / max_order
     capital = log_capital(largest + math.log(shares), len(text), size)
@@ -271,7 +266,7 @@ def gamble(
 
 
 def _log_bets(
-    text: str | tuple[Hashable, ...], size: int, max_order: int, strength: float
+    text: str | tuple[Hashable, ...], size: int, max_order: int
 ) -> list[float]:
     """Return the log of what each order, 1 to ``max_order``, bet on the text."""
     seen: defaultdict[Hashable, int] = defaultdict(int)
@@ -282,7 +277,7 @@ def _log_bets(
         for order in range(1, max_order + 1):
             start = max(t - order + 1, 0)
             context, ngram = (order, text[start:t]), (order, text[start : t + 1])
-            bet = (seen[ngram] + strength * bet) / (seen_before[context] + strength)
+            bet = (seen[ngram] + bet) / (seen_before[context] + 1)
             totals[order - 1] += math.log(bet)
             seen[ngram] += 1
             seen_before[context] += 1

@@ -21,6 +21,7 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 from tokenizers import Tokenizer
 
 from lm_latent_eval.files import one_line
+from lm_latent_eval.options import one_of
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import (
@@ -172,7 +173,7 @@ def reader(
     if policy is None:
         known = UnknownWords.PENALIZED if num_unknown_types else UnknownWords.CLOSED
         policy = UnknownWords.SPELLED if orthography else known
-    policy = UnknownWords.parse(policy)
+    policy = UnknownWords(one_of("unk", policy, list(UnknownWords)))
     if policy is UnknownWords.CLOSED:
         return ClassReader(tokenizer, policy, 0.0)
     if policy is UnknownWords.PENALIZED:

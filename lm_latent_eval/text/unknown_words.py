@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 
 
@@ -15,19 +14,3 @@ class UnknownWords(StrEnum):
     """1 / number of unknown types: the unknown-penalised perplexity."""
     CLOSED = "closed"
     """Nothing: the vocabulary is closed, as in the papers."""
-
-    @classmethod
-    def parse(cls, name: str) -> UnknownWords:
-        """Read a policy's name.
-
-        Raises:
-            ValueError: If there is no such policy.
-        """
-        try:
-            return cls(name)
-        except ValueError:
-            near = difflib.get_close_matches(name, list(cls))
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(
-                f"unk={name!r}: expected one of {', '.join(cls)}{hint}"
-            ) from None

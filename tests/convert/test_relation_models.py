@@ -10,8 +10,8 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.relation_models import _topics
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.models.lrlm.latents import Everything
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
@@ -93,7 +93,7 @@ def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
         ours = TokenBatch.collate([[*d["words"], END]], first=START)
         # Words that only names have may be numbered otherwise.
         scores = [
-            model.log_joint(model.encode(some, model.about([d["id"]])), Everything())
+            model.log_joint(model.encode(some, model.about([d["id"]])), NO_LATENT)
             for model, some in ((found.model, batch), (wanted, ours))
         ]
         torch.testing.assert_close(*scores, rtol=0, atol=1e-12)

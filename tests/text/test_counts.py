@@ -41,18 +41,17 @@ def test_entropies_by_their_definition(text, max_order):
 
 
 @pytest.mark.parametrize("max_order", [1, 2, 3])
-@pytest.mark.parametrize("strength", [0.3, 2.0])
-def test_bets_total_one(max_order, strength):
+def test_bets_total_one(max_order):
     """At fair odds, what all texts of five symbols win together is what was staked."""
     capitals = [
-        gamble(text, "abc", max_order=max_order, strength=strength).log_capital
+        gamble(text, "abc", max_order=max_order).log_capital
         for text in itertools.product("abc", repeat=5)
     ]
     assert sum(map(math.exp, capitals)) / 3**5 == pytest.approx(1, abs=1e-12)
 
 
 def test_bets_by_hand():
-    """aba with alpha 1: 1/2, then (0 + 1/2)/2, then (1 + 1/2)/3 at order 1."""
+    """aba: 1/2, then (0 + 1/2)/2, then (1 + 1/2)/3 at order 1."""
     first = 1 / 2 * 1 / 4 * 1 / 2
     # at order 2 nothing follows a or b twice, so its context adds nothing
     second = 1 / 2 * 1 / 4 * 1 / 2
@@ -84,7 +83,7 @@ def test_letters_are_27(text):
         (lambda: gamble("aBc"), r"symbols\[1\] is 'B'"),
         (lambda: gamble(""), "a bet needs a symbol"),
         (lambda: gamble("a", "aa"), "repeats a symbol"),
-        (lambda: gamble("a", strength=0), "strength above 0"),
+        (lambda: gamble("a", max_order=0), "max_order must be at least 1"),
         (lambda: Counts.of("text"), "not one string"),
     ],
 )

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Normalization, Uniforms
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.given_chains import Encoded, GivenChains
 from lm_latent_eval.models.entitynlm.latents import Chains, EntityState
@@ -40,14 +40,9 @@ from lm_latent_eval.models.entitynlm.steps import (
     moved,
     weighted_contexts,
 )
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import (
-    check_temperature,
-    chosen,
-)
-from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.pretrained import TrainedModel
+from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
 READING_MOST = ("peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
@@ -62,7 +57,7 @@ class GenerativeModel(nn.Module):
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class EntityNLM(Pretrained):
+class EntityNLM(TrainedModel):
     """An EntityNLM with its proposals.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -87,17 +82,11 @@ class EntityNLM(Pretrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        initialise(module)
+        super()._init_weights(module)
         if isinstance(module, Words) and not self.config.tie_weights:
             nn.init.uniform_(module.weight, -0.1, 0.1)
 
     # -- p(x, z) --------------------------------------------------------------------
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
         """Read the tokens before each target and score every step of a chain."""
@@ -112,16 +101,10 @@ class EntityNLM(Pretrained):
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64."""
         given = encoded.follow(chains)
-        log_words = self._log_words(encoded, chains, given)
-        return (given.log_prob() + log_words).sum(-1)
+        return (given.log_prob() + self.log_words(encoded, given)).sum(-1)
 
-    def log_words(self, encoded: Encoded, chains: Chains) -> Tensor:
+    def log_words(self, encoded: Encoded, given: GivenChains) -> Tensor:
         """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
-        return self._log_words(encoded, chains, encoded.follow(chains))
-
-    def _log_words(
-        self, encoded: Encoded, chains: Chains, given: GivenChains
-    ) -> Tensor:
         return self.generative.words.log_prob(
             encoded.hidden, encoded.batch, *given.contexts()
         )

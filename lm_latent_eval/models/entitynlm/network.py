@@ -20,7 +20,7 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Steps, Versions, marked
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
-from lm_latent_eval.text.batch import TokenBatch, known_ids
+from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
 
 NUMBERS = 1 << 23
 """Scores (tokens x V), numbers of vectors, held at a time."""
@@ -78,8 +78,7 @@ class Words(nn.Module):
     @property
     def _bias(self) -> Tensor:
         """b, ``-inf`` for words that are never uttered, (V,)."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), self.bias.device)
-        return self.bias.index_fill(0, never, -torch.inf)
+        return excluding(self.bias, self.config.never_uttered)
 
     def tangents(self, hidden: Tensor, batch: TokenBatch, at: Tensor) -> Tangents:
         r"""Return the tangents of log p(x_t | h, g) at some contexts g.

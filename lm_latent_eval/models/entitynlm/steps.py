@@ -281,7 +281,7 @@ def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
 # -- next-word distribution ---------------------------------------------------------
 
 NEGLIGIBLE = 1e-6
-"""Probability of contexts that a next-token distribution may leave out."""
+"""Probability of latents that a next-token distribution may leave out."""
 
 
 def weighted_contexts(
@@ -325,7 +325,7 @@ def weighted_contexts(
 
 
 def not_negligible(mass: Tensor) -> Tensor:
-    """Return the places of all numbers but the smallest, of negligible sum, (N,)."""
+    """Return the places of all but the smallest, which total ``NEGLIGIBLE``, (N,)."""
     sorted_mass, order = mass.sort(descending=True)
     rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
     return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values

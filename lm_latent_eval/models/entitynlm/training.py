@@ -7,21 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.data import CoreferenceText
 from lm_latent_eval.models.entitynlm.latents import NOBODY, Chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
 from lm_latent_eval.models.learning import annotated_parts, train_annotated
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, WordTokenizer, split
+from lm_latent_eval.text.words import END, WordTokenizer, split
 from lm_latent_eval.training.options import EntityNLMSize, Options
-from lm_latent_eval.training.supervised import Part
-
-Item = tuple[list[int], list[int], list[int]]
-"""Word ids, entities and remaining words of one text."""
 
 
 def train_entitynlm(
@@ -59,20 +52,11 @@ def train_entitynlm(
     torch.manual_seed(options.seed)
     model = EntityNLM(config)
     annotate = Annotator(tokenizer, size.max_mention_length)
+    parts = annotated_parts(model, Chains)
     train_annotated(
-        model, parts(model), annotate, texts, dev, directory, tokenizer, size, options
+        model, parts, annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
-
-
-def parts(model: EntityNLM) -> dict[str, Part[Item]]:
-    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
-    return annotated_parts(model, _collate)
-
-
-def _collate(items: Sequence[Item]) -> tuple[TokenBatch, Chains]:
-    batch = TokenBatch.collate([ids for ids, _, _ in items], first=START)
-    return batch, collate_chains([e for _, e, _ in items], [r for _, _, r in items])
 
 
 # -- chains of annotated texts ------------------------------------------------------
@@ -117,14 +101,3 @@ class Annotator:
             if not kept or first >= kept[-1][1]:
                 kept.append((first, end, name))
         return kept
-
-
-def collate_chains(
-    entity: Sequence[list[int]], remaining: Sequence[list[int]]
-) -> Chains:
-    """Pad annotations of B texts, (B, 1, T)."""
-    return Chains(_pad(entity)[:, None], _pad(remaining)[:, None])
-
-
-def _pad(rows: Sequence[list[int]]) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lm_latent_eval.models.pretrained import CheckedConfig, value
-from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
+from lm_latent_eval.models.pretrained import TrainedConfig, value
+from lm_latent_eval.values import Each, Flag, OneOf, Whole
 
 CopyScores = Literal["transposed", "reshaped"]
 TRAINED = ["peeking", "nonpeeking", "smoothing"]
@@ -13,12 +13,10 @@ MOST_CUTOFF = 1000
 """Tokens. Every decision looks at the nodes of as many, so memory grows with it."""
 
 
-class KGLMConfig(CheckedConfig):
+class KGLMConfig(TrainedConfig):
     """Configuration of a knowledge graph language model and its proposals.
 
     Args:
-        vocab_size: V, words the model can utter (padding, unknown, start and end too).
-        num_words: V plus the words that occur only in aliases and can only be copied.
         num_entities: E, rows of the entity table, "no entity" included.
         num_relations: Rows of the relation table.
         token_embedding_dim: Also the size of the text part of the hidden state.
@@ -35,18 +33,12 @@ class KGLMConfig(CheckedConfig):
         only_possible: Exclude choices that cannot lead anywhere, so that p is
             normalised. Original checkpoints were trained with them.
         copy_scores: ``transposed``, or ``reshaped`` as original checkpoints need.
-        never_uttered: Words excluded from generation (padding and start).
         max_aliases: Surface forms kept a node.
         max_alias_words: Words kept a surface form.
         proposals: The trained proposals, of ``TRAINED``.
-        dropout: Training only.
-        num_unknown_types: Distinct unknown words of the training text, for the
-            unknown-penalised perplexity; 0 if not known.
     """
 
     model_type = "kglm"
-    vocab_size: int = value(4, Whole(4))
-    num_words: int = value(None, Whole("vocab_size"))
     num_entities: int = value(1, Whole(1))
     num_relations: int = value(1, Whole(1))
     token_embedding_dim: int = value(128, Whole(1))
@@ -59,9 +51,6 @@ class KGLMConfig(CheckedConfig):
     special_entities: int = value(1, Whole(1, "num_entities"))
     only_possible: bool = value(True, Flag())
     copy_scores: CopyScores = value("transposed", OneOf("transposed", "reshaped"))
-    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
     max_aliases: int = value(4, Whole(1))
     max_alias_words: int = value(8, Whole(1))
     proposals: list[str] = value(TRAINED, Each(OneOf(*TRAINED)))
-    dropout: float = value(0.0, Share())
-    num_unknown_types: int = value(0, Whole(0))

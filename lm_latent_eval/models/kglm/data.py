@@ -43,7 +43,7 @@ from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import START_MARK, unmarked
 from lm_latent_eval.text.files import numbered_lines
-from lm_latent_eval.text.strict_json import checked, parse, strings
+from lm_latent_eval.text.strict_json import checked, strings
 from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
 
 if TYPE_CHECKING:
@@ -281,27 +281,6 @@ def _forwards(head: str, relation: str, tail: str) -> tuple[str, str, str]:
     if relation.startswith(_INVERSE):
         return (tail, relation.removeprefix(_INVERSE), head)
     return (head, relation, tail)
-
-
-def read_linked(path: Path) -> list[LinkedText]:
-    """Read a file of articles.
-
-    Raises:
-        ValueError: If a line is not of the format; it is named.
-    """
-    texts = []
-    for number, line in numbered_lines(path):
-        try:
-            texts.append(LinkedText.from_json(parse(line)))
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise ValueError(
-                f"{path}, line {number}: not a linked article ({err!r}); expected "
-                '{"tokens": [...], "annotations": [{"id": "...", "span": [1, 2], '
-                '"relation": [...], "parent_id": [...]}, ...]}'
-            ) from err
-    if not texts:
-        raise ValueError(f"{path} has no texts")
-    return texts
 
 
 class LinkedAnnotator:

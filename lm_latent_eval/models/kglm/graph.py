@@ -38,7 +38,6 @@ from lm_latent_eval.models.kglm.graph_file import (
     FILE_NAME,
     LOOKUPS,
     NAMES,
-    Columns,
     GraphError,
     PackedNames,
     Rows,
@@ -280,16 +279,44 @@ class KnowledgeGraph:
                 derived from the entity itself (as in the KGLM paper).
             inverse: Add object -> subject edges with a relation of their own.
         """
+        numbers, relation_numbers = Numbers(), Numbers()
+        subjects, relations, objects = array("q"), array("q"), array("q")
+        for s, r, o in triples:
+            subjects.append(numbers[s])
+            relations.append(relation_numbers[r])
+            objects.append(numbers[o])
+        owners = array("q", (numbers[name] for name in aliases))
+        for name in nodes:
+            numbers[name]
+        names, node = numbers.in_order()
+        relation_names, relation_id = relation_numbers.in_order()
+        num_nodes, num_relations = len(names) + 1, len(relation_names)
+
+        head, tail = node[_tensor(subjects)], node[_tensor(objects)]
+        relation = relation_id[_tensor(relations)]
+        relation_names = [NOTHING, *relation_names]
+        if inverse:
+            head, tail = torch.cat([head, tail]), torch.cat([tail, head])
+            relation = torch.cat([relation, relation + num_relations])
+            relation_names += [f"inverse of {name}" for name in relation_names[1:]]
+        if reflexive:
+            every = torch.arange(1, num_nodes)
+            head, tail = torch.cat([head, every]), torch.cat([tail, every])
+            last = torch.full_like(every, len(relation_names))
+            relation = torch.cat([relation, last])
+            relation_names += [REFLEXIVE]
+        edge_key, edge_relation = _distinct(head * num_nodes + tail, relation)
         return cls(
-            **columns_of(
-                triples,
-                aliases,
-                nodes=nodes,
-                max_aliases=max_aliases,
-                max_alias_words=max_alias_words,
-                reflexive=reflexive,
-                inverse=inverse,
-            )
+            edge_key=edge_key,
+            edge_relation=edge_relation.int(),
+            entity_of=torch.arange(num_nodes),
+            aliases=alias_table(
+                zip(node[_tensor(owners)].tolist(), aliases.values(), strict=True),
+                (num_nodes, max_aliases, max_alias_words),
+            ),
+            node_names=[NOTHING, *names],
+            relation_names=relation_names,
+            num_entities=num_nodes,
         )
 
     def check(self) -> None:
@@ -367,57 +394,6 @@ class Numbers(dict[str, int]):
         return names, place
 
 
-def columns_of(
-    triples: Iterable[tuple[str, str, str]],
-    aliases: Mapping[str, Sequence[Sequence[int]]],
-    *,
-    nodes: Sequence[str],
-    max_aliases: int,
-    max_alias_words: int,
-    reflexive: bool,
-    inverse: bool,
-) -> Columns:
-    """Return the columns of a graph; see ``KnowledgeGraph.build``."""
-    numbers, relation_numbers = Numbers(), Numbers()
-    subjects, relations, objects = array("q"), array("q"), array("q")
-    for s, r, o in triples:
-        subjects.append(numbers[s])
-        relations.append(relation_numbers[r])
-        objects.append(numbers[o])
-    owners = array("q", (numbers[name] for name in aliases))
-    for name in nodes:
-        numbers[name]
-    names, node = numbers.in_order()
-    relation_names, relation_id = relation_numbers.in_order()
-    num_nodes, num_relations = len(names) + 1, len(relation_names)
-
-    head, tail = node[_tensor(subjects)], node[_tensor(objects)]
-    relation = relation_id[_tensor(relations)]
-    relation_names = [NOTHING, *relation_names]
-    if inverse:
-        head, tail = torch.cat([head, tail]), torch.cat([tail, head])
-        relation = torch.cat([relation, relation + num_relations])
-        relation_names += [f"inverse of {name}" for name in relation_names[1:]]
-    if reflexive:
-        every = torch.arange(1, num_nodes)
-        head, tail = torch.cat([head, every]), torch.cat([tail, every])
-        relation = torch.cat([relation, torch.full_like(every, len(relation_names))])
-        relation_names += [REFLEXIVE]
-    edge_key, edge_relation = _distinct(head * num_nodes + tail, relation)
-    return {
-        "edge_key": edge_key,
-        "edge_relation": edge_relation.int(),
-        "entity_of": torch.arange(num_nodes),
-        "aliases": _alias_table(
-            zip(node[_tensor(owners)].tolist(), aliases.values(), strict=True),
-            (num_nodes, max_aliases, max_alias_words),
-        ),
-        "node_names": [NOTHING, *names],
-        "relation_names": relation_names,
-        "num_entities": num_nodes,
-    }
-
-
 def _tensor(numbers: array[int]) -> Tensor:
     return torch.from_numpy(np.array(numbers, dtype=np.int64))
 
@@ -432,7 +408,7 @@ def _distinct(key: Tensor, relation: Tensor) -> tuple[Tensor, Tensor]:
     return key[first], relation[first]
 
 
-def _alias_table(
+def alias_table(
     forms: Iterable[tuple[int, Sequence[Sequence[int]]]], shape: tuple[int, int, int]
 ) -> Tensor:
     """Write surface forms into a table (N, A, L), cut to its size."""

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
     distinct,
@@ -384,27 +384,7 @@ class Encoded:
             then=then,
         )
 
-    def token(self, t: int, after: KGLMState | None) -> Encoded:
-        """Cut out token t, after given walks; where the text stands is of its end."""
-        return replace(
-            self,
-            batch=self.batch.piece(t, t + 1),
-            text=self.text[:, t : t + 1],
-            walk=self.walk.select(self._positions(t)),
-            ahead=None,
-            then=None,
-            history=after.history if after else self.history,
-        )
-
-    def log_twist(self, t: int, after: KGLMState) -> Tensor:
-        """Return the twist: expected log p of tokens t and on, (B, K) float64 nats."""
-        window = after.history
-        if self.walk.expected is None or t == self.text.shape[1]:
-            return wide_zeros(window.shape[:2], self.text.device)
-        position = self._positions(t)[:, None].expand(window.shape[:2])
-        return widened(self.walk.expected_after(position, window))
-
-    def _positions(self, t: int) -> Tensor:
+    def positions(self, t: int) -> Tensor:
         """Return where token t of each text is in the flattened (B * T), (B,).
 
         On the host.

@@ -28,10 +28,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
+from lm_latent_eval.models.entitynlm.steps import not_negligible
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
@@ -47,14 +48,10 @@ from lm_latent_eval.models.kglm.steps import (
     node_probs,
 )
 from lm_latent_eval.models.kglm.twisting import twisted_walks
-from lm_latent_eval.models.pretrained import Pretrained
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.proposals import check_temperature, chosen
-from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
-NEGLIGIBLE = 1e-6
-"""Probability of nodes that a next-token distribution may leave out."""
 READING_MOST = ("smoothing", "peeking", "nonpeeking")
 """Trained proposals, the one that reads most of the text first."""
 
@@ -64,12 +61,11 @@ class GenerativeModel(nn.Module):
 
     def __init__(self, config: KGLMConfig) -> None:
         super().__init__()
-        self.config = config
         self.trunk = Trunk(config)
         self.words = Words(config, self.trunk.token_embeddings)
 
 
-class KGLM(Pretrained):
+class KGLM(TrainedModel):
     """A knowledge graph language model with its proposals and its graph.
 
     Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
@@ -99,7 +95,7 @@ class KGLM(Pretrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        initialise(module)
+        super()._init_weights(module)
         if isinstance(module, Trunk) and hasattr(module, "new_weight"):
             nn.init.uniform_(module.new_weight, -0.1, 0.1)
         if isinstance(module, Words) and hasattr(module, "weight"):
@@ -142,12 +138,9 @@ class KGLM(Pretrained):
     @property
     def normalization(self) -> Normalization:
         """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return (
-            Normalization.ONE
-            if self.config.only_possible and excluded
-            else Normalization.BELOW_ONE
-        )
+        if self.config.only_possible:
+            return super().normalization
+        return Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 
@@ -295,7 +288,7 @@ class KGLM(Pretrained):
         """Predict the first token of an encoded piece from K weighted histories.
 
         Every choice of the walk at this token is summed over, but for nodes that
-        together have a probability below ``NEGLIGIBLE``.
+        together have a negligible probability.
 
         Args:
             encoded: B pieces of one token, whose targets are ignored.
@@ -311,7 +304,7 @@ class KGLM(Pretrained):
         for b in range(batch):
             here = Rows(torch.full((samples,), b), encoded.history[b])
             mass = node_probs(encoded.walk, here, log_weight[b])
-            (node,) = fetched(self._not_negligible(mass))
+            (node,) = fetched(not_negligible(mass))
             mixed = mass.new_zeros(self.config.num_words)
             for some in node.split(self._nodes_at_once(1)):
                 mixed = mixed + self.generative.words.next_word(
@@ -322,12 +315,6 @@ class KGLM(Pretrained):
                 )
             rows.append(mixed.log())
         return torch.stack(rows)
-
-    @staticmethod
-    def _not_negligible(mass: Tensor) -> Tensor:
-        sorted_mass, order = mass.sort(descending=True)
-        rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
-        return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
     # -- shared by p and q ----------------------------------------------------------
 
@@ -569,9 +556,24 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         return encoded.after(walks)
 
     def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
-        """Cut out token t of an encoded piece, after the walks so far."""
-        return encoded.token(t, after)
+        """Cut out token t, after the walks so far; where the text stands is of its end.
+
+        Nothing is searched there.
+        """
+        return replace(
+            encoded,
+            batch=encoded.batch.piece(t, t + 1),
+            text=encoded.text[:, t : t + 1],
+            walk=encoded.walk.select(encoded.positions(t)),
+            ahead=None,
+            then=None,
+            history=after.history if after else encoded.history,
+        )
 
     def log_twist(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
         """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
-        return encoded.log_twist(t, after)
+        window = after.history
+        if encoded.walk.expected is None or t == encoded.text.shape[1]:
+            return wide_zeros(window.shape[:2], encoded.text.device)
+        position = encoded.positions(t)[:, None].expand(window.shape[:2])
+        return widened(encoded.walk.expected_after(position, window))

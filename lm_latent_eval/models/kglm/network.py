@@ -29,7 +29,7 @@ from lm_latent_eval.models.kglm.graph import KnowledgeGraph, words_ahead
 from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.models.kglm.scores import EntityScores, StepScores, Twist
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
-from lm_latent_eval.text.batch import known_ids
+from lm_latent_eval.text.batch import excluding, known_ids
 from lm_latent_eval.text.words import UNKNOWN
 
 HIDDEN_WORDS, HIDDEN_ENTITIES = 0.15, 0.5
@@ -72,11 +72,7 @@ class Words(nn.Module):
         weight = self.condense.weight[:, : hidden.shape[-1]]
         condensed = F.linear(hidden, weight, self.condense.bias)
         scores = F.linear(condensed, self.output_weight, self.bias)
-        never = self.config.never_uttered
-        if never:
-            index = sent(torch.tensor(never), scores.device)
-            scores = scores.index_fill(-1, index, -torch.inf)
-        return scores
+        return excluding(scores, self.config.never_uttered)
 
     def entity_scores(self, entity_embedding: Tensor) -> Tensor:
         """Q_v(n): the entity's part of the generation scores, (..., V)."""

@@ -8,8 +8,6 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.data import NAMING, AnnotatedText, Knowledge, Span
@@ -17,13 +15,8 @@ from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.learning import annotated_parts, train_annotated
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import KGLMSize, Options
-from lm_latent_eval.training.supervised import Part
-
-Item = tuple[list[int], list[int], list[int]]
-"""Word ids, mention types and nodes of one text."""
 
 
 def train_kglm(
@@ -54,8 +47,9 @@ def train_kglm(
     tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
+    parts = annotated_parts(model, Walks)
     train_annotated(
-        model, parts(model), annotate, texts, dev, directory, tokenizer, size, options
+        model, parts, annotate, texts, dev, directory, tokenizer, size, options
     )
     return model
 
@@ -86,16 +80,6 @@ def new_model(
     )
     torch.manual_seed(seed)
     return KGLM(config, graph)
-
-
-def parts(model: KGLM) -> dict[str, Part[Item]]:
-    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal."""
-    return annotated_parts(model, _collate)
-
-
-def _collate(items: Sequence[Item]) -> tuple[TokenBatch, Walks]:
-    batch = TokenBatch.collate([ids for ids, _, _ in items], first=START)
-    return batch, collate_walks([m for _, m, _ in items], [n for _, _, n in items])
 
 
 # -- the graph, the vocabulary and the walks of annotated texts ---------------------
@@ -212,12 +196,3 @@ class Annotator:
         heads = torch.tensor(recent, dtype=torch.long).unique()
         start, end = self.graph.edges_between(heads, torch.full_like(heads, node))
         return bool((end > start).any())
-
-
-def collate_walks(mention: Sequence[list[int]], node: Sequence[list[int]]) -> Walks:
-    """Pad annotations of B texts, (B, 1, T)."""
-    return Walks(_pad(mention)[:, None], _pad(node)[:, None])
-
-
-def _pad(rows: Sequence[list[int]]) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

@@ -26,37 +26,32 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lda.words import KnownWords
-from lm_latent_eval.models.pretrained import CheckedConfig, value
+from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.stepwise import EncodedSteps, Step, StepLM
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
+from lm_latent_eval.text.batch import TokenBatch, excluding
+from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
 
 
-class LDAConfig(CheckedConfig):
+class LDAConfig(WordsConfig):
     """Configuration of a topic model.
 
     Args:
-        vocab_size: V, words that topics can utter and the reserved ones.
         num_words: As ``vocab_size``: no word is copied.
         num_topics: N.
         lowercase: Whether words are looked up in lower case.
         never_uttered: Words that have probability zero; the reserved ones.
-        num_unknown_types: Distinct unknown words of the training text; 0: not known.
     """
 
     model_type = "latent_eval_lda"
-    vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
     num_words: int = value(None, Whole("vocab_size", "vocab_size"))
     num_topics: int = value(1, Whole(1))
     lowercase: bool = value(False, Flag())
     never_uttered: list[int] = value([0, 1, 2, 3], Each(Whole(0, below="vocab_size")))
-    num_unknown_types: int = value(0, Whole(0))
 
 
 def count(topics: Tensor, inside: Tensor, num_topics: int) -> Tensor:
@@ -190,8 +185,7 @@ class LDAJoint(StepLM):
 
     def log_phi(self) -> Tensor:
         """Return log p(word | topic), (N, V) float64."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), self.device)
-        scores = widened(self.log_topics).index_fill(1, never, -torch.inf)
+        scores = excluding(widened(self.log_topics), self.config.never_uttered)
         return scores.log_softmax(-1)
 
     def read(self, batch: TokenBatch) -> Tensor:
@@ -235,9 +229,7 @@ class LDAJoint(StepLM):
     def log_words(self, read: Tensor, state: tuple[Tensor, ...]) -> Tensor:
         """Return log p of every next word, (B, K, num_words)."""
         (counts,) = state
-        log_p = (self.log_share(counts)[..., None] + self.log_phi()).logsumexp(-2)
-        rest = self.config.num_words - self.config.vocab_size
-        return F.pad(log_p, (0, rest), value=-torch.inf)
+        return (self.log_share(counts)[..., None] + self.log_phi()).logsumexp(-2)
 
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int

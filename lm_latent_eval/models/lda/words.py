@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from lm_latent_eval.text.encoder import Reading
@@ -56,10 +56,9 @@ class KnownWords:
                 ends.append(end)
                 left_out.append(0)
         self._name(missing)
-        zeros = [0.0] * len(ids)
-        gaps = len(ids) + 1
-        known = [False] * len(ids)
-        return Reading(ids, ends, zeros, [0.0] * gaps, known, [True] * gaps, left_out)
+        respaced = [True] * len(left_out)
+        reading = Reading.of_all(ids, ends)
+        return replace(reading, respaced=respaced, left_out=left_out)
 
     def _name(self, missing: Sequence[str]) -> None:
         new = [word for word in dict.fromkeys(missing) if word not in self.named]

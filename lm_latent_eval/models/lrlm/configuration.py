@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from lm_latent_eval.models.pretrained import CheckedConfig, value
-from lm_latent_eval.values import Each, Flag, OneOf, Share, Whole
+from lm_latent_eval.models.pretrained import TrainedConfig, value
+from lm_latent_eval.values import Each, Flag, OneOf, Whole
 
 
-class RelationConfig(CheckedConfig):
+class RelationConfig(TrainedConfig):
     """Base class of the configurations of relation models.
 
     Args:
-        vocab_size: V, words the model can utter (padding, unknown, start and end too).
-        num_words: V plus the words that occur only in aliases and can only be copied.
         num_topics: Of ``topics.safetensors``.
         num_facts: Of ``topics.safetensors``.
         num_namings: Of ``topics.safetensors``.
@@ -32,13 +30,8 @@ class RelationConfig(CheckedConfig):
         alias_dim: Of alias vectors.
         knowledge_vector: Predict from the mean of a topic's facts as well (originals).
         oracle: Charge nothing for which alias of a fact is used (originals).
-        never_uttered: Words excluded from prediction (padding and start).
-        dropout: Training only.
-        num_unknown_types: Distinct unknown words of the training text; 0: not known.
     """
 
-    vocab_size: int = value(4, Whole(4))
-    num_words: int = value(None, Whole("vocab_size"))
     num_topics: int = value(1, Whole(1))
     num_facts: int = value(1, Whole(1))
     num_namings: int = value(1, Whole(1))
@@ -58,9 +51,6 @@ class RelationConfig(CheckedConfig):
     alias_dim: int = value(64, Whole(1))
     knowledge_vector: bool = value(False, Flag())
     oracle: bool = value(False, Flag())
-    never_uttered: list[int] = value([0, 2], Each(Whole(0, below="vocab_size")))
-    dropout: float = value(0.0, Share())
-    num_unknown_types: int = value(0, Whole(0))
 
     @property
     def full_fact_dim(self) -> int:

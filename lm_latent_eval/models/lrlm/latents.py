@@ -30,11 +30,9 @@ class Readings(NamedTuple):
     """Which word of that name it is, (B, K, T)."""
 
 
-class Everything(NamedTuple):
-    """All readings of a text at once: a latent that has been summed out."""
-
-    choice: Tensor = NO_LATENT
-    """Nothing is left to choose, (B, K, 0)."""
+def Everything() -> Tensor:
+    """Return the latent of all readings at once: nothing is left to choose."""
+    return NO_LATENT
 
 
 @dataclass(frozen=True)
@@ -96,30 +94,6 @@ class RelationState:
         columns = (self.topic, self.naming, self.offset)
         topic, naming, offset = (c[..., 0].expand(-1, samples) for c in columns)
         return topic, naming, offset
-
-
-def after_last(
-    topics: Topics, carry: Any, topic: Tensor, source: Tensor, offset: Tensor
-) -> RelationState:
-    """Return the state after single readings, given where the last words come from.
-
-    Args:
-        topics: The namings.
-        carry: The recurrent state.
-        topic: What is known of the topic, (B, K).
-        source: Of the last word, (B, K).
-        offset: Of the last word, (B, K).
-    """
-    naming = source - 1
-    length = topics.length(naming.clamp_min(0))
-    going_on = (source != WORD) & (offset + 1 < length)
-    columns = (
-        topic,
-        naming.masked_fill(~going_on, -1),
-        (offset + 1).masked_fill(~going_on, 0),
-        wide_zeros(topic.shape, topic.device),
-    )
-    return RelationState(carry, *(column[..., None] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -225,7 +199,16 @@ def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
         offset = torch.where(nothing, coming - 1, offset)
     else:
         source, offset = naming + 1, coming - 1
-    return after_last(encoded.topics, encoded.carry, topic, source, offset)
+    naming, coming = source - 1, offset + 1
+    left = encoded.topics.length(naming.clamp_min(0)) - coming
+    ended = (source == WORD) | (left <= 0)
+    columns = (
+        topic,
+        naming.masked_fill(ended, -1),
+        coming.masked_fill(ended, 0),
+        wide_zeros(topic.shape, topic.device),
+    )
+    return RelationState(encoded.carry, *(column[..., None] for column in columns))
 
 
 def goes_on(encoded: Encoded) -> Tensor:

@@ -30,11 +30,10 @@ from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Beam, Draws, Normalization, Uniforms
+from lm_latent_eval.latent import Draws, Uniforms
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
 from lm_latent_eval.models.lrlm.latents import (
     Encoded,
-    Everything,
     Readings,
     RelationState,
     after_readings,
@@ -51,10 +50,9 @@ from lm_latent_eval.models.lrlm.steps import (
     log_prob_readings,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
-from lm_latent_eval.models.proposals import Unmoved, check_temperature, chosen
+from lm_latent_eval.models.proposals import NoLatents, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
 TABLE = 1 << 24
 """Scores (tokens x words, or places x facts) held at a time."""
@@ -96,14 +94,6 @@ class LRLM(RelationModel):
             self.to_alias = nn.Linear(size, config.alias_dim)
         self.topics = topics
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        if self.config.oracle:  # every alias of a fact has all of its probability
-            return Normalization.UNNORMALISED
-        return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 
@@ -150,20 +140,21 @@ class LRLM(RelationModel):
         )
         return Encoded(batch, value, costs, state, carry, self.knowledge)
 
-    def log_joint(self, encoded: Encoded, latents: Readings | Everything) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64; of everything, log p(x)."""
-        if isinstance(latents, Everything):
+    def log_joint(self, encoded: Encoded, latents: Readings | Tensor) -> Tensor:
+        """Return log p(x, z_k) in nats, (B, K) float64.
+
+        Latents without a reading, (B, K, 0), are all readings at once: log p(x).
+        """
+        if isinstance(latents, Tensor):
             log_p, _ = encoded.summed
-            return log_p[:, None].expand(-1, latents.choice.shape[1])
+            return log_p[:, None].expand(-1, latents.shape[1])
         return log_readings(encoded, latents)
 
-    def advance(
-        self, encoded: Encoded, latents: Readings | Everything
-    ) -> RelationState:
+    def advance(self, encoded: Encoded, latents: Readings | Tensor) -> RelationState:
         """Return the state after the encoded piece."""
-        if isinstance(latents, Everything):
+        if isinstance(latents, Tensor):
             _, state = encoded.summed
-            size = len(state.topic), latents.choice.shape[1]
+            size = len(state.topic), latents.shape[1]
             return state.resample(torch.zeros(size, dtype=torch.long))
         return after_readings(encoded, latents)
 
@@ -290,9 +281,9 @@ class LRLM(RelationModel):
     # -- q(z | x) -------------------------------------------------------------------
 
     @property
-    def summation(self) -> Summation:
+    def summation(self) -> NoLatents:
         """The proposal of one latent, which is all readings summed."""
-        return Summation()
+        return NoLatents()
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
@@ -323,40 +314,6 @@ def _keys(state: RelationState, num_topics: int) -> Tensor:
 
 
 # -- proposals ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Summation:
-    """All readings as one latent: what ``exact`` takes for a proposal.
-
-    It reads nothing, so that texts are encoded once, by the model.
-    """
-
-    name = "sum"
-
-    def encode(self, batch: TokenBatch, after: Unmoved | None = None) -> TokenBatch:
-        """Return the piece as it is."""
-        return batch
-
-    def sample(
-        self, batch: TokenBatch, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Everything]:
-        """Draw everything, K times, with log q = 0."""
-        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), num_samples)
-        return Draws(Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros)
-
-    def beam(
-        self, batch: TokenBatch, width: int, score: Tensor | None = None
-    ) -> Beam[Everything]:
-        """Return the one latent there is."""
-        zeros = batch.unknown_log_prob.new_zeros(len(batch.length), 1)
-        return Beam(
-            Everything(zeros.new_empty(*zeros.shape, 0).long()), zeros, zeros.long()
-        )
-
-    def advance(self, batch: TokenBatch, latents: Everything) -> Unmoved:
-        """Return the state after the piece, which is none."""
-        return Unmoved()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
-from lm_latent_eval.text.batch import known_ids
+from lm_latent_eval.text.batch import excluding, known_ids
 
 States = tuple[Tensor, ...]
 """Input of every layer, and output of the last one, (words, H) each."""
@@ -277,20 +277,17 @@ class Words(nn.Module):
 
     def log_probs(self, value: Tensor) -> Tensor:
         """Return log p of every word: (N, inner) -> (N, V) nats."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), value.device)
-        if not self.config.cutoffs:
-            scores = F.linear(
-                self.activation(self.inner(value)), self.output, self.bias
-            )
-            return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
-        return self._adaptive(value, never)
+        if self.config.cutoffs:
+            return self._adaptive(value)
+        scores = F.linear(self.activation(self.inner(value)), self.output, self.bias)
+        return excluding(scores, self.config.never_uttered).log_softmax(-1)
 
-    def _adaptive(self, value: Tensor, never: Tensor) -> Tensor:
+    def _adaptive(self, value: Tensor) -> Tensor:
         first, *_ = borders = [*self.config.cutoffs, self.config.vocab_size]
         weight = torch.cat([self.output[:first], self.cluster_weight])
         bias = torch.cat([self.bias[:first], self.cluster_bias])
         scores = F.linear(self._projected(value, 0), weight, bias)
-        head = scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
+        head = excluding(scores, self.config.never_uttered).log_softmax(-1)
         parts = [head[:, :first]]
         for j, (start, end) in enumerate(pairwise(borders)):
             tail = F.linear(

@@ -179,7 +179,8 @@ class ReadingSteps:
         lattice, options = self.route.lattice, self._borders[t]
         choosing = (state.left == 0) & (self.length[:, None] > t)
         log_p, prob = _normalised(options, lattice.num_rows)
-        row = self._rows(state.topic)[choosing]
+        text, _ = choosing.nonzero(as_tuple=True)
+        row = lattice.row(text, state.topic[choosing])
         u = uniforms(t)[..., 0][choosing]
         drawn = invert_cdf(prob, options.row, lattice.num_rows, row, u)
         log_q = widened(torch.zeros(choosing.shape))
@@ -196,8 +197,8 @@ class ReadingSteps:
         They are ranked by what p charges them so far times what stands for the rest.
         """
         lattice, options = self.route.lattice, self._borders[t]
-        if t == 0:  # what is open must go on as the text does
-            score = score.masked_fill(~self._agreeing(score), -torch.inf)
+        if t == 0:  # what is open must go on as the text does; there may be more of one
+            score = score.masked_fill(~self.agrees.expand_as(score), -torch.inf)
         text, place = (score > -torch.inf).nonzero(as_tuple=True)
         left, topic = state.left[text, place], state.topic[text, place]
         choosing = (left == 0) & (self.length[text] > t)
@@ -218,10 +219,6 @@ class ReadingSteps:
         shape = score.shape[0], score.shape[1]
         return Ragged(shape, history, columns, log_p, ahead=ahead)
 
-    def _agreeing(self, score: Tensor) -> Tensor:
-        """Which readings go on as the text does, (B, K): there may be more of one."""
-        return self.agrees.expand(-1, score.shape[1])
-
     def take(
         self,
         state: Standing,
@@ -237,11 +234,6 @@ class ReadingSteps:
         before, options = state.resampled(origin), self._borders[t]
         after, columns = self._after(before, options, option >= 0, option.clamp_min(0))
         return Taken(after, columns)
-
-    def _rows(self, topic: Tensor) -> Tensor:
-        """Return the rows of the lattice that texts are in, (B, K)."""
-        text = torch.arange(len(topic))[:, None].expand_as(topic)
-        return self.route.lattice.row(text, topic)
 
     def _after(
         self, state: Standing, options: BorderChoices, choosing: Tensor, option: Tensor
@@ -264,14 +256,13 @@ def log_prob_readings(route: Route, state: RelationState, readings: Readings) ->
     lattice = route.lattice
     samples = readings.source.shape[1]
     topic, _, _ = state.expanded(samples)
-    text = torch.arange(lattice.num_texts, device=topic.device)[:, None]
-    text = text.expand_as(topic)
     log_q = wide_zeros(topic.shape, topic.device)
     for t, options in enumerate(route.options()):
         source = readings.source[:, :, t]
         choosing = (readings.offset[:, :, t] == 0) & (lattice.length[:, None] > t)
         log_p, _ = _normalised(options, lattice.num_rows)
-        row = lattice.row(text, topic)[choosing]
+        text, _ = choosing.nonzero(as_tuple=True)
+        row = lattice.row(text, topic[choosing])
         many = int(options.source.max()) + 1
         key = options.row * many + options.source
         order = key.argsort(stable=True)

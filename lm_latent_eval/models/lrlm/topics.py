@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lm_latent_eval.files import one_line, replacing
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.values import parse
 
 FILE_NAME = "topics.safetensors"
@@ -140,21 +140,15 @@ class Topics:
 
     def facts_of(self, topic: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the facts of topics 1 .. N start and end."""
-        end = self.fact_ends[topic - 1]
-        start = self.fact_ends[(topic - 2).clamp_min(0)].masked_fill(topic == 1, 0)
-        return start, end
+        return _range(self.fact_ends, topic - 1)
 
     def namings_of(self, fact: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the namings of facts start and end."""
-        end = self.naming_ends[fact]
-        start = self.naming_ends[(fact - 1).clamp_min(0)].masked_fill(fact == 0, 0)
-        return start, end
+        return _range(self.naming_ends, fact)
 
     def pieces_of(self, alias: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the pieces of aliases start and end."""
-        end = self.piece_ends[alias]
-        start = self.piece_ends[(alias - 1).clamp_min(0)].masked_fill(alias == 0, 0)
-        return start, end
+        return _range(self.piece_ends, alias)
 
     def length(self, naming: Tensor) -> Tensor:
         """Return the words of each naming."""
@@ -250,6 +244,11 @@ class Topics:
             raise TopicsError(f"{path}: {err}: copy or train it again") from err
 
 
+def _range(ends: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where rows start and end, each where the one before it ends."""
+    return ends[(row - 1).clamp_min(0)].masked_fill(row == 0, 0), ends[row]
+
+
 def _ends(groups: Iterable[Sequence[object]]) -> Tensor:
     return torch.tensor([len(group) for group in groups], dtype=torch.int64).cumsum(0)
 
@@ -295,15 +294,18 @@ def _check(columns: Mapping[str, Tensor], names: object) -> None:
 # -- models of topics ---------------------------------------------------------------
 
 
-class RelationModel(Pretrained):
+class RelationModel(TrainedModel):
     """A model whose texts are about topics: facts, and the names of their objects."""
 
     config: RelationConfig
     topics: Topics | None
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
-        initialise(module)
+    @property
+    def normalization(self) -> Normalization:
+        """Total of its probabilities over all texts."""
+        if self.config.oracle:  # every alias of a fact has all of its probability
+            return Normalization.UNNORMALISED
+        return super().normalization
 
     # -- files ----------------------------------------------------------------------
 
@@ -316,8 +318,26 @@ class RelationModel(Pretrained):
         Raises:
             TopicsError: If they are missing, damaged or of another model.
         """
-        topics = Topics.load(directory)
-        check_fit(topics, self.config, directory)
+        topics, file = Topics.load(directory), directory / FILE_NAME
+        for name, size in topics.sizes().items():
+            if size != getattr(self.config, name):
+                raise TopicsError(
+                    f"{file} has {name}={size}, the model {getattr(self.config, name)}:"
+                    " it belongs to another checkpoint"
+                )
+        for name, column, least, limit in (
+            ("a relation", topics.fact_relation, 0, self.config.num_relations),
+            ("an object", topics.fact_object, 0, self.config.num_objects or None),
+            ("a word of an alias", topics.alias_words, PAD, self.config.num_words),
+            ("a piece of an alias", topics.alias_pieces, 0, self.config.num_pieces),
+        ):
+            if limit is None or not column.numel():
+                continue
+            if int(column.min()) < least or int(column.max()) >= limit:
+                raise TopicsError(
+                    f"{file}: {name} is not one of {limit}: it belongs to another "
+                    "checkpoint"
+                )
         self.topics = topics
 
     def check_extras(self) -> None:
@@ -338,30 +358,3 @@ def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
     if not hidden:
         return nn.Linear(inner, outer)
     return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))
-
-
-def check_fit(topics: Topics, config: RelationConfig, directory: Path) -> None:
-    """Check that topics have the sizes of a model's configuration.
-
-    Raises:
-        TopicsError: If they are another model's.
-    """
-    for name, size in topics.sizes().items():
-        if size != getattr(config, name):
-            raise TopicsError(
-                f"{directory / FILE_NAME} has {name}={size}, the model "
-                f"{getattr(config, name)}: it belongs to another checkpoint"
-            )
-    for name, column, least, limit in (
-        ("a relation", topics.fact_relation, 0, config.num_relations),
-        ("an object", topics.fact_object, 0, config.num_objects or None),
-        ("a word of an alias", topics.alias_words, PAD, config.num_words),
-        ("a piece of an alias", topics.alias_pieces, 0, config.num_pieces),
-    ):
-        if limit is None or not column.numel():
-            continue
-        if int(column.min()) < least or int(column.max()) >= limit:
-            raise TopicsError(
-                f"{directory / FILE_NAME}: {name} is not one of {limit}: it belongs "
-                "to another checkpoint"
-            )

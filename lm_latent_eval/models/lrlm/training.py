@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
 from lm_latent_eval.models.kglm.training import build_vocabulary, surface_forms
 from lm_latent_eval.models.learning import train_annotated
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
-from lm_latent_eval.models.lrlm.latents import Everything, RelationState
+from lm_latent_eval.models.lrlm.latents import RelationState
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
@@ -55,7 +56,7 @@ def train_lrlm(
     def loss(items: Sequence[Item]) -> Tensor:
         batch = TokenBatch.collate([ids for ids, _ in items], first=START)
         about = RelationState.begin(torch.tensor([topic for _, topic in items]))
-        return -model.log_joint(model.encode(batch, about), Everything()).sum()
+        return -model.log_joint(model.encode(batch, about), NO_LATENT).sum()
 
     annotate = Annotator(topics, tokenizer)
     of_p = {"p": Part(model, loss)}

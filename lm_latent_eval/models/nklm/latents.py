@@ -107,22 +107,12 @@ class NKLMState:
             there = [i if isinstance(i, slice) else sent(i, part.device) for i in index]
             return part[tuple(there)]
 
-        layers = tuple(tuple(map(carried, layer)) for layer in self.carry.layers)
-        return replace(self, carry=Carry(layers), topic=self.topic[index])
-
-
-def flat(carry: Carry) -> Carry:
-    """Flatten texts and latents, (B, K, ..) -> (B * K, ..)."""
-    return Carry(tuple(tuple(s.flatten(0, 1) for s in layer) for layer in carry.layers))
+        return replace(self, carry=self.carry.each(carried), topic=self.topic[index])
 
 
 def folded(carry: Carry, batch: int) -> Carry:
     """Fold the latents of each text, (B * K, ..) -> (B, K, ..)."""
-    return Carry(
-        tuple(
-            tuple(s.unflatten(0, (batch, -1)) for s in layer) for layer in carry.layers
-        )
-    )
+    return carry.each(lambda state: state.unflatten(0, (batch, -1)))
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,3 @@ class Encoded:
     state: NKLMState
     """State of the latents before the pieces."""
     tables: Tables
-
-    @property
-    def device(self) -> torch.device:
-        return self.batch.targets.device

@@ -40,7 +40,6 @@ from lm_latent_eval.models.nklm.latents import WORD, Copies, Encoded, NKLMState,
 from lm_latent_eval.models.nklm.network import TABLE, NKLMLayers
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import PADDING, START
 
 
 class NKLM(NKLMLayers):
@@ -66,14 +65,9 @@ class NKLM(NKLMLayers):
     @property
     def normalization(self) -> Normalization:
         """Total of its probabilities over all texts."""
-        if self.config.oracle:
-            return Normalization.UNNORMALISED
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return (
-            Normalization.ONE
-            if excluded and self.config.only_possible
-            else Normalization.BELOW_ONE
-        )
+        if self.config.only_possible or self.config.oracle:
+            return super().normalization
+        return Normalization.BELOW_ONE
 
     # -- p(x, z) --------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
-from lm_latent_eval.models.nklm.latents import WORD, Tables, flat, folded
+from lm_latent_eval.models.nklm.latents import WORD, Tables, folded
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.words import START, UNKNOWN
 
@@ -92,7 +92,8 @@ class NKLMLayers(RelationModel):
         batch, samples, _ = source.shape
         value = self._inputs(tables, words[:, None].expand_as(source), source, offset)
         rows = length[:, None].expand(batch, samples).flatten()
-        hidden, carry = self.trunk(value.flatten(0, 1), rows, flat(carry))
+        carry = carry.each(lambda state: state.flatten(0, 1))
+        hidden, carry = self.trunk(value.flatten(0, 1), rows, carry)
         return hidden.unflatten(0, (batch, samples)), folded(carry, batch)
 
     def _inputs(

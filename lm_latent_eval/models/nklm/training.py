@@ -8,10 +8,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
-from lm_latent_eval.models.learning import train_annotated
+from lm_latent_eval.models.learning import padded, train_annotated
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.lrlm.training import Annotator as TopicAnnotator
 from lm_latent_eval.models.lrlm.training import prepared
@@ -62,14 +61,8 @@ def _loss(model: NKLM, items: Sequence[Item]) -> Tensor:
     words, topics, sources, offsets = zip(*items, strict=True)
     batch = TokenBatch.collate(words, first=START)
     topic = torch.tensor(topics)
-    copies = Copies(topic[:, None], *(_padded(c) for c in (sources, offsets)))
+    copies = Copies(topic[:, None], padded(sources), padded(offsets))
     return -model.log_joint(model.encode(batch, model.begin(topic)), copies).sum()
-
-
-def _padded(rows: Sequence[list[int]]) -> Tensor:
-    """Pad rows of B texts, (B, 1, T)."""
-    columns = [torch.tensor(row) for row in rows]
-    return pad_sequence(columns, batch_first=True)[:, None]
 
 
 # -- copied words -------------------------------------------------------------------

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched, wide_zeros, widened
+from lm_latent_eval.inference.ragged import segment_logsumexp
 from lm_latent_eval.models.rnng.networks import GenerativeModel
 from lm_latent_eval.models.rnng.stacks import (
     Integers,
@@ -224,16 +225,7 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
         parent, choice, there, size, word = sent_all(device, *integers)
         log_p = log_p[parent] + choices.log_p[parent, choice]
         log_p = log_p + model.log_word(choices.top[there], size, word)
-    return _logsumexp(log_p, sent(torch.from_numpy(text), device), len(tokens))
-
-
-def _logsumexp(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Return the logarithm of the sum of exponentials of each group, (num_groups,)."""
-    peak = values.new_full((num_groups,), -torch.inf)
-    peak = peak.scatter_reduce(0, group, values, "amax")
-    peak = peak.where(peak.isfinite(), 0)
-    total = torch.zeros_like(peak).index_add(0, group, (values - peak[group]).exp())
-    return total.log() + peak
+    return segment_logsumexp(log_p, torch.from_numpy(text), len(tokens))
 
 
 def next_word(

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.latent import Beam, Draws, Uniforms
-from lm_latent_eval.models.rnng.joint import RNNGJoint, known_words, num_words
+from lm_latent_eval.models.rnng.joint import RNNGJoint, num_words
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.trees import (
     Trees,
@@ -37,7 +37,7 @@ from lm_latent_eval.models.rnng.trees import (
     score_constituents,
     unfold,
 )
-from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.batch import TokenBatch, known_ids
 
 Chart = list[Tensor]
 
@@ -271,7 +271,7 @@ class CRFProposal:
         config = self.model.config
         words = num_words(config, batch)
         size = max(int(words.max()), 1)
-        ids = known_words(config, batch.targets[:, :size])
+        ids = known_ids(batch.targets[:, :size], config.vocab_size)
         scores = self.model.spans(ids, words)
         scores = fetched(scores)[0].double() * (1.0 / self.temperature)
         return EncodedSpans(batch, words, scores)

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.recurrent import initialise
+from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.rnng.choices import Choices
 from lm_latent_eval.models.rnng.networks import GenerativeModel, RNNGConfig, SpanScores
 from lm_latent_eval.models.rnng.stacks import (
@@ -41,13 +40,8 @@ from lm_latent_eval.models.rnng.stacks import (
     derivations,
 )
 from lm_latent_eval.models.rnng.trees import Trees, moves
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
-
-
-def known_words(config: RNNGConfig, ids: Tensor) -> Tensor:
-    """Replace words that the model cannot utter by the unknown word."""
-    return ids.masked_fill(ids >= config.vocab_size, UNKNOWN)
+from lm_latent_eval.text.batch import TokenBatch, known_ids
+from lm_latent_eval.text.words import END, UNKNOWN
 
 
 def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
@@ -178,7 +172,7 @@ class Encoded:
         return next((state for known, state in self.reached if known is trees), None)
 
 
-class RNNGJoint(Pretrained):
+class RNNGJoint(TrainedModel):
     """p(x, z) of an RNNG, and the span scores of its CRF."""
 
     config: RNNGConfig
@@ -190,7 +184,7 @@ class RNNGJoint(Pretrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""
-        initialise(module)
+        super()._init_weights(module)
         if isinstance(module, GenerativeModel):
             nn.init.zeros_(module.bias)
 
@@ -199,12 +193,9 @@ class RNNGJoint(Pretrained):
         """What its probabilities of all sentences total."""
         if not self.config.sentence_ends:
             return Normalization.BY_LENGTH
-        excluded = {PADDING, START} <= {*self.config.never_uttered}
-        return (
-            Normalization.ONE
-            if self.config.only_possible and excluded
-            else Normalization.BELOW_ONE
-        )
+        if not self.config.only_possible:
+            return Normalization.BELOW_ONE
+        return super().normalization
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         """Encode texts: their words, and the stacks that they begin on.
@@ -215,7 +206,7 @@ class RNNGJoint(Pretrained):
         if after is None:
             empty = np.zeros((len(batch.length), 1), np.int64)
             after = StackState(self.generative.begin(), empty)
-        words = known_words(self.config, batch.on_host[0])
+        words = known_ids(batch.on_host[0], self.config.vocab_size)
         return Encoded(batch, words, ended(self.config, batch), after)
 
     def encode_again(

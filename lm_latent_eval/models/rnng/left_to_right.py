@@ -205,12 +205,12 @@ class StackSteps:
         stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
         log_word, *found = fetched(log_word, *listed.computed, *others)
         number = len(listed.computed)
-        ahead = Ahead(
-            row,
-            _paid(states, log_word),
-            listed,
-            *self.proposal.scored(listed, *found[:number]),
-        )
+        # The last words that log p lacks are added to it.
+        log_p = torch.cat([state.log_p for state in states], 1)
+        owing = np.concatenate([state.owing for state in states], 1)
+        log_p[torch.from_numpy(owing)] += log_word.double()
+        scored = self.proposal.scored(listed, *found[:number])
+        ahead = Ahead(row, log_p, listed, *scored)
         self._ground.stacks = stacks
         ends = np.cumsum([0, *(state.row.shape[1] for state in states)]).tolist()
         parts = zip(states, pairwise(ends), strict=True)
@@ -342,14 +342,6 @@ class StackSteps:
         return Standing(self._ground, row, t, log_p, owing)
 
 
-def _paid(states: Sequence[Standing], log_word: Tensor) -> Tensor:
-    """Add to log p the last words that it lacks, (B, K)."""
-    log_p = torch.cat([state.log_p for state in states], 1)
-    owing = np.concatenate([state.owing for state in states], 1)
-    log_p[torch.from_numpy(owing)] += log_word.double()
-    return log_p
-
-
 @dataclass(frozen=True)
 class WordByWord(StepProposal[Encoded, Trees, Standing]):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
@@ -465,7 +457,9 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         before, after = fetched(*trees)
-        stacks, row = _begun(encoded, after.shape[1])
+        row = encoded.state.row
+        row = np.broadcast_to(row, (len(row), after.shape[1]))
+        stacks, row = encoded.state.stacks.compact(row)
         steps = []
         for t in range(encoded.longest):
             text, word = encoded.token(t)
@@ -650,12 +644,6 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)
-
-
-def _begun(encoded: Encoded, samples: int) -> tuple[Stacks, Integers]:
-    """Return the stacks that K histories of each text begin on."""
-    row = encoded.state.row
-    return encoded.state.stacks.compact(np.broadcast_to(row, (len(row), samples)))
 
 
 def _inverted(log_prob: Tensor, u: Tensor) -> Tensor:

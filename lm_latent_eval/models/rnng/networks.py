@@ -41,7 +41,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.models.pretrained import WordsConfig, value
+from lm_latent_eval.models.pretrained import TrainedConfig, value
 from lm_latent_eval.models.rnng.stacks import (
     Computed,
     Growth,
@@ -50,13 +50,14 @@ from lm_latent_eval.models.rnng.stacks import (
     Stacks,
     sent_all,
 )
+from lm_latent_eval.text.batch import excluding
 from lm_latent_eval.text.words import END, PADDING, START
-from lm_latent_eval.values import Each, Flag, Matching, Share, Whole
+from lm_latent_eval.values import Flag, Matching, Whole
 
 LANGUAGE = Matching(r"[a-z]{2,3}(-[A-Za-z]+)*", "the code of a language, en, say")
 
 
-class RNNGConfig(WordsConfig):
+class RNNGConfig(TrainedConfig):
     """Configuration of a recurrent neural network grammar and its CRF proposal.
 
     Args:
@@ -70,8 +71,6 @@ class RNNGConfig(WordsConfig):
             it, so that p is normalised; None is yes if sentences end. Original
             checkpoints were trained with what is impossible.
         language: Code of the language whose sentences documents are split into.
-        never_uttered: Words excluded from prediction (padding and start).
-        dropout: Training only.
     """
 
     model_type = "latent_eval_rnng"
@@ -82,10 +81,6 @@ class RNNGConfig(WordsConfig):
     sentence_ends: bool = value(True, Flag())
     only_possible: bool | None = value(None, Flag())
     language: str = value("en", LANGUAGE)
-    never_uttered: list[int] = value(
-        [PADDING, START], Each(Whole(0, below="vocab_size"))
-    )
-    dropout: float = value(0.0, Share())
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.only_possible is None:
@@ -259,8 +254,7 @@ class GenerativeModel(nn.Module):
 
     def log_words(self, top: Tensor, size: Tensor) -> Tensor:
         """Return the log-probabilities of every word, (R, V) nats."""
-        never = sent(torch.tensor(self.config.never_uttered).long(), top.device)
-        bias = self.bias.index_fill(0, never, -torch.inf)
+        bias = excluding(self.bias, self.config.never_uttered)
         scores = F.linear(self.dropout(top), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
             return scores.log_softmax(-1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.learning import train_checkpoint
+from lm_latent_eval.models.learning import padded, train_checkpoint
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
@@ -216,5 +216,5 @@ def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
 def collate(batch: Sequence[Item]) -> tuple[TokenBatch, Trees]:
     """Pad annotated sentences."""
     tokens = TokenBatch.collate([ids for ids, _ in batch], first=START)
-    before = TokenBatch.collate([counts for _, counts in batch], first=START).targets
-    return tokens, Trees(before[:, None], torch.zeros_like(tokens.length)[:, None])
+    before = padded([counts for _, counts in batch])
+    return tokens, Trees(before, torch.zeros_like(tokens.length)[:, None])

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lm_latent_eval.convert.allennlp import placed
 from lm_latent_eval.convert.entitynlm import rename_weights
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Chains
@@ -52,12 +53,13 @@ def model(name: str) -> EntityNLM:
         tie_weights=options["tie_weights"],
         never_uttered=[],
     )
-    generative, proposal = originals(name)
-    weights = rename_weights(
-        generative,
-        {"peeking": proposal, "nonpeeking": proposal},
-        tied=options["tie_weights"],
+    generative, disc = (
+        rename_weights(weights, tied=options["tie_weights"])
+        for weights in originals(name)
     )
+    weights = placed(generative)
+    for reading in ("peeking", "nonpeeking"):
+        weights |= placed(disc, reading)
     entitynlm = EntityNLM(config).double().eval()
     entitynlm.load_state_dict(weights)
     return entitynlm.requires_grad_(False)

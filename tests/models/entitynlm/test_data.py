@@ -7,7 +7,9 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention, read_conll
-from lm_latent_eval.models.entitynlm.training import Annotator, collate_chains
+from lm_latent_eval.models.entitynlm.latents import Chains
+from lm_latent_eval.models.entitynlm.training import Annotator
+from lm_latent_eval.models.learning import padded
 from lm_latent_eval.text.words import END, WordTokenizer
 from tests.models.entitynlm import tiny
 
@@ -169,7 +171,8 @@ def test_annotated_chains_are_possible(data_dir):
     items = [annotate(text) for text in texts[::40]]
     model = tiny.entitynlm().proposal("peeking")
     beyond = [[min(i, tiny.BEYOND) for i in ids] for ids, _, _ in items]
-    chains = collate_chains([e for _, e, _ in items], [r for _, _, r in items])
+    _, entity, remaining = zip(*items, strict=True)
+    chains = Chains(padded(entity), padded(remaining))
     log_q = model.log_prob(model.encode(tiny.batch(*beyond)), chains)
     assert log_q.isfinite().all()
     assert max(max(e) for _, e, _ in items) > 20, "premise: there are entities"

@@ -46,7 +46,7 @@ def test_every_factor_of_p(case):
     encoded = model.encode(reference.batch(case["tokens"]))
     chains = reference.chains(case["z"])
     assert_factors(encoded.follow(chains).factors(), case["p"]["factors"])
-    words = model.log_words(encoded, chains)[0, 0]
+    words = model.log_words(encoded, encoded.follow(chains))[0, 0]
     assert_same(words, predicted(case["p"]["factors"]["word"]))
     log_p = model.log_joint(encoded, chains).item()
     assert abs(log_p - case["p"]["logp"]) < TOLERANCE

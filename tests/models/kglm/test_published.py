@@ -13,8 +13,8 @@ from torch import Tensor
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.data import LinkedAnnotator, LinkedText, over_shortlist
-from lm_latent_eval.models.kglm.latents import Encoded
-from lm_latent_eval.models.kglm.training import collate_walks
+from lm_latent_eval.models.kglm.latents import Encoded, Walks
+from lm_latent_eval.models.learning import padded
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START
@@ -99,7 +99,7 @@ def test_totals_of_the_published_documents(documents):
             assert abs((rest + listed).sum().item() - case["p"][name]) < TOLERANCE
             annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
             _, mention, node = annotate(LinkedText.from_json(case))
-            walks = collate_walks([mention], [node])
+            walks = Walks(padded([mention]), padded([node]))
             ours = checkpoint.model.log_joint(encoded, walks)[0, 0]
             torch.testing.assert_close(ours, (rest + every).sum(), rtol=0, atol=1e-9)
             for t, parents in enumerate(case["z"]["parent_ids"]):

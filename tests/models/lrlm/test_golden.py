@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.models.lrlm.latents import Everything
+from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.lattice import FLOOR
 from lm_latent_eval.models.lrlm.modeling import Planned
 from lm_latent_eval.models.lrlm.steps import Route
@@ -74,7 +74,7 @@ def test_the_spans_are_all_that_match(name, case):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_exact_sum_and_every_alpha(name, case, variant):
     model, encoded = opened(name, case, variant)
-    close(model.log_joint(encoded, Everything())[0, 0], case[f"logp_{variant}"])
+    close(model.log_joint(encoded, NO_LATENT)[0, 0], case[f"logp_{variant}"])
     if variant in ("none", "oracle"):  # of others the original lists none
         alpha, _ = forward(encoded)
         assert alpha.shape[1] == 2, "premise: no topic, and the one"
@@ -131,9 +131,9 @@ def test_every_prefix(name, case, variant):
     total, found = torch.zeros(()), [torch.zeros(())]
     for t in range(len(words)):
         encoded = model.encode(texts.piece(t, t + 1), state)
-        total = total + model.log_joint(encoded, Everything())[0, 0]
+        total = total + model.log_joint(encoded, NO_LATENT)[0, 0]
         found.append(total)
-        state = model.advance(encoded, Everything())
+        state = model.advance(encoded, NO_LATENT)
     close(torch.stack([f.double() for f in found]), case[f"log_prefix_{variant}"])
 
 
@@ -156,7 +156,7 @@ def test_every_next_word(name):
         if t == len(words):
             break
         encoded = model.encode(batch(name, [words], "upp").piece(t, t + 1), state)
-        state = model.advance(encoded, Everything())
+        state = model.advance(encoded, NO_LATENT)
 
 
 @every("lrlm_exact")
@@ -211,10 +211,10 @@ def test_a_transformer_remembers(name, case, rule, golden):
 def test_where_a_transformer_stops_does_not_matter(borders):
     model, which = lrlm("A", "lrlm_txl", chunk_size=6), "long1"
     texts = batch("A", [whole("A", which)])
-    wanted = model.log_joint(model.encode(texts, model.about([which])), Everything())
+    wanted = model.log_joint(model.encode(texts, model.about([which])), NO_LATENT)
     total, state = torch.zeros_like(wanted), model.about([which])
     for start, end in pairwise(borders):
         encoded = model.encode(texts.piece(start, end), state)
-        total = total + model.log_joint(encoded, Everything())
-        state = model.advance(encoded, Everything())
+        total = total + model.log_joint(encoded, NO_LATENT)
+        state = model.advance(encoded, NO_LATENT)
     torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)
