@@ -168,14 +168,15 @@ class Listed:
         odd = self.tokenizer.convert_tokens_to_ids(ODD)
         return sum(self.p(z, odd) for z in self.segmentations(s))
 
-    def prefix(self, s):
+    def covers(self, s):
         """Every sequence whose last token is the first by which the string is there."""
-        if not s:
-            return 1.0
-        return sum(
-            self.p(z)
+        return [
+            z
             for z in self.sequences
             if z
             and self.strings[z].startswith(s)
             and len(self.strings[z[:-1]]) < len(s)
-        )
+        ]
+
+    def prefix(self, s):
+        return sum(map(self.p, self.covers(s))) if s else 1.0

@@ -39,6 +39,8 @@ PIECE = 256
 """Tokens read at a time by models that can stop and go on."""
 AHEAD = 64
 """Tokens after a piece that look-ahead reads."""
+NEGLIGIBLE = 1e-6
+"""Probability of latents that a next-token distribution may leave out."""
 PREDICTS = 2
 """Separates the random numbers of predictions from those of draws."""
 
@@ -150,6 +152,16 @@ class Partial:
     ) -> Tensor:
         """Predict the next token of texts that have read ``ahead``, (B, words)."""
         return self.particles.next_token(model, keys, starts)
+
+
+def not_negligible(mass: Tensor) -> Tensor:
+    """Return the places of all but the smallest, (N,).
+
+    Those that are left out total ``NEGLIGIBLE`` at most.
+    """
+    sorted_mass, order = mass.sort(descending=True)
+    rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
+    return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
 
 def predicted_by(

@@ -30,7 +30,7 @@ class Dense:
     """Log q(z_t) up to a constant a history, (B, K, N) nats; None: ``log_p``."""
     ahead: Tensor | None = None
     """A guess of the log p of the text after x_t, (B, K, N) nats up to a constant a
-    text; None: nothing is known of it."""
+    text, ``-inf`` where nothing can follow; None: nothing is known of it."""
     key: Tensor | None = None
     """Integers that are equal, within a text, where everything goes on alike after
     choices, (B, K, N); None: nothing is known of it."""

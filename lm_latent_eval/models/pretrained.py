@@ -128,7 +128,8 @@ class WordsConfig(CheckedConfig):
     num_words: int = value(None, Whole("vocab_size"))
     """The same, with those that it can copy; None: it copies none."""
     num_unknown_types: int = value(0, Whole(0))
-    """Distinct words of the training text that are unknown; 0: not counted."""
+    """Distinct words of the training text that are unknown, for the unknown-penalised
+    perplexity; 0: not counted."""
 
 
 class TrainedConfig(WordsConfig):

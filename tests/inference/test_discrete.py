@@ -14,7 +14,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr_of_log_normal,
 )
-from lm_latent_eval.inference import particles
+from lm_latent_eval.inference import cuts, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
 from lm_latent_eval.inference.discrete import (
@@ -91,6 +91,27 @@ def test_a_cut_keeps_sums_on_average(row, number):
     for columns, those in zip(column, used, strict=True):
         possible = int((rank > -math.inf).sum())
         assert len({*columns[those].tolist()}) == min(number, possible)
+
+
+def test_a_padded_table_is_cut_in_parts(monkeypatch):
+    """What a row keeps does not depend on how long the others are."""
+    dice = torch.Generator().manual_seed(0)
+    counts = torch.tensor([[300], [3], [0], [70], [16], [200]])
+    rank = torch.randn(6, 300, generator=dice, dtype=torch.float64)
+    rank = rank.masked_fill(torch.arange(300) >= counts, -math.inf)
+    key = torch.randint(40, rank.shape, generator=dice)
+
+    def kept() -> list[torch.Tensor]:
+        streams = Streams([1, 2, 3], 2, 0), Streams([1, 2, 3], 100, 2)
+        cut = Thinned((50, 20), *streams, whole=torch.ones(3, 2, dtype=torch.bool))
+        column, log_f = cut.keep(rank, 0, key)
+        return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
+
+    parts = kept()
+    monkeypatch.setattr(cuts, "NARROW", 300)
+    for part, together in zip(parts, kept(), strict=True):
+        torch.testing.assert_close(part, together)
+    assert parts[1].tolist() == [[False, True], [True, False], [True, False]]
 
 
 def test_a_text_without_doubt_takes_few_places():

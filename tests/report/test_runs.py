@@ -93,6 +93,7 @@ def test_more_latents_help_where_draws_are_the_error():
         60 * (2.8 * d.stderr / 0.001386) ** 2, rel=0.03
     )
     assert "not more latents" in drawn.remedy
+    assert drawn.needed.number > exact.needed.number
     assert 0 < drawn.parts["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
 
 

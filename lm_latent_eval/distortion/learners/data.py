@@ -330,7 +330,7 @@ class FreshData(_LikeCorpus):
         Raises:
             ValueError: If it is.
         """
-        whole("num_sequences", self.num_sequences, 1)
+        whole("fresh sequences an epoch", self.num_sequences, 1)
 
     @property
     def repeated(self) -> None:

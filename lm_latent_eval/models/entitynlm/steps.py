@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
 from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.gibbs import draw_choice
+from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.step_choices import Choices, Dense
 from lm_latent_eval.inference.steps import Drawn, Taken
 from lm_latent_eval.inference.streams import invert_cdf
@@ -280,9 +281,6 @@ def _chosen(log_prob: Tensor, column: Tensor) -> Tensor:
 
 # -- next-word distribution ---------------------------------------------------------
 
-NEGLIGIBLE = 1e-6
-"""Probability of latents that a next-token distribution may leave out."""
-
 
 def weighted_contexts(
     steps: Steps, state: EntityState, log_w: Tensor
@@ -322,13 +320,6 @@ def weighted_contexts(
     for weight, context in zip(prob.chunk(batch), contexts.chunk(batch), strict=True):
         keep = not_negligible(weight.flatten())
         yield weight.flatten()[keep], context.flatten(0, 1)[keep]
-
-
-def not_negligible(mass: Tensor) -> Tensor:
-    """Return the places of all but the smallest, which total ``NEGLIGIBLE``, (N,)."""
-    sorted_mass, order = mass.sort(descending=True)
-    rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
-    return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
 
 # -- Metropolis-Hastings moves ------------------------------------------------------

@@ -226,26 +226,29 @@ def listed_steps(
     mention = torch.cat([torch.full_like(x.past, x.mention) for x in listings])
     log_p, ahead = types[owner, mention] + log_prob, gains.total[owner] + gain
     possible = (node != NO_ENTITY) | (mention == Mention.NONE)
-    if cut.exhaustive:
-        possible &= log_p + ahead > -torch.inf
-    else:
+    possible &= log_p + ahead > -torch.inf
+    if not cut.exhaustive:
         possible &= log_p + ahead >= least[owner]
     (keep,) = possible.nonzero(as_tuple=True)
     # In an order that no score decides, for those that tie.
-    choice = owner[keep] * len(Mention) + mention[keep]
-    keep = keep[(choice * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
-    key = keys_after(past.window, owner[keep], node[keep])
+    order = owner[keep] * len(Mention) + mention[keep]
+    keep = keep[(order * walk.graph.num_nodes + node[keep].clamp_min(0)).argsort()]
+    owner, mention, node, log_p, ahead = (
+        x[keep] for x in (owner, mention, node, log_p, ahead)
+    )
+    key = keys_after(past.window, owner, mention, node)
 
     # From here on by walk.
-    end = torch.bincount(owner[keep], minlength=len(outlook)).cumsum(0)
-    place, row = expand_ranges(F.pad(end, (1, 0))[which], end[which])
+    end = torch.bincount(owner, minlength=len(outlook)).cumsum(0)
+    choice, row = expand_ranges(F.pad(end, (1, 0))[which], end[which])
     if not cut.exhaustive:
-        rank = score[row] + (log_p + ahead)[keep[place]]
-        (good,) = (rank >= enough[row]).nonzero(as_tuple=True)
-        place, row = place[good], row[good]
-    choice = keep[place]
-    mention, node, log_p, ahead = (x[choice] for x in (mention, node, log_p, ahead))
-    return ListedSteps(row, mention, node, log_p, ahead, unlisted, key[place])
+        total = score[row] + (log_p + ahead)[choice]
+        (good,) = (total >= enough[row]).nonzero(as_tuple=True)
+        choice, row = choice[good], row[good]
+    mention, node, log_p, ahead, key = (
+        x[choice] for x in (mention, node, log_p, ahead, key)
+    )
+    return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
 
 
 def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Tensor:
@@ -266,16 +269,18 @@ def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Ten
     return most.new_zeros(number).scatter_reduce(0, which[order], most, "amax")
 
 
-def keys_after(window: Tensor, past: Tensor, node: Tensor) -> Tensor:
+def keys_after(window: Tensor, past: Tensor, mention: Tensor, node: Tensor) -> Tensor:
     """Return keys of what follows mentions, which tell walks apart that go on apart.
 
     What follows depends on the node mentioned last, if that was just now, and on which
     others were mentioned in the window, each where it was mentioned last. A key is the
-    sum of all that, times an odd random number of its place, modulo 2^64.
+    sum of all that, times an odd random number of its place, modulo 2^64. Choices that
+    stand for others go on alike if they are of one type and follow equal windows.
 
     Args:
         window: Of D pasts, (D, W).
         past: Of each mention, (n,).
+        mention: Its type, (n,).
         node: Mentioned by it, 0 if nothing is; negative, if one of many, (n,).
     """
     *odd, now, previous = odd_numbers(window.shape[1] + 1)
@@ -285,7 +290,9 @@ def keys_after(window: Tensor, past: Tensor, node: Tensor) -> Tensor:
     # The first place of a window is behind the next one.
     place = torch.stack([torch.zeros_like(now), *odd])
     code = window * last * place
-    key = torch.where(node < 0, ~torch.arange(len(node)), code.sum(1)[past])
+    behind = (window * torch.stack([now, *odd])).sum(1)
+    one_of_many = behind[past] * previous + mention
+    key = torch.where(node < 0, one_of_many, code.sum(1)[past])
     (some,) = (node > 0).nonzero(as_tuple=True)
     past, node = past[some], node[some]
     mentioned_again = (code[past] * (window[past] == node[:, None])).sum(1)

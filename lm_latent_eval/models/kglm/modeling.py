@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
-from lm_latent_eval.models.entitynlm.steps import not_negligible
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
@@ -288,7 +288,7 @@ class KGLM(TrainedModel):
         """Predict the first token of an encoded piece from K weighted histories.
 
         Every choice of the walk at this token is summed over, but for nodes that
-        together have a negligible probability.
+        together have a probability of ``NEGLIGIBLE`` at most.
 
         Args:
             encoded: B pieces of one token, whose targets are ignored.

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import ranked_within
-from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.text.batch import TokenBatch
@@ -28,11 +27,6 @@ class Readings(NamedTuple):
     """``WORD``, or 1 + the naming that the word belongs to, (B, K, T)."""
     offset: Tensor
     """Which word of that name it is, (B, K, T)."""
-
-
-def Everything() -> Tensor:
-    """Return the latent of all readings at once: nothing is left to choose."""
-    return NO_LATENT
 
 
 @dataclass(frozen=True)

@@ -472,13 +472,29 @@ def test_nobody_may_be_introduced(special):
     assert found.log_evidence == pytest.approx(log_p.item())
 
 
+def test_choices_that_stand_for_others_have_keys_of_their_past():
+    """Which past is listed first follows from the batch, and decides nothing."""
+    dice = torch.Generator().manual_seed(0)
+    window = torch.randint(3, (40, 7), generator=dice)
+    window[20:] = window[:20].flip(0)
+    past = torch.arange(40)
+    new, derived = (
+        keys_after(window, past, torch.full_like(past, type), torch.full_like(past, -1))
+        for type in (Mention.NEW, Mention.DERIVED)
+    )
+    assert torch.equal(new[20:], new[:20].flip(0))
+    assert torch.equal(derived[20:], derived[:20].flip(0))
+    assert len(torch.cat([new[:20], derived[:20]]).unique()) == 40
+
+
 def test_keys_tell_apart_what_goes_on_apart(kglm):
     """Walks go on alike if they remember the same entities, each as long."""
     dice = torch.Generator().manual_seed(0)
     size = 300, kglm.config.cutoff
     window = torch.randint(3, size, generator=dice)
     past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
-    key = keys_after(window, past, node)
+    no_type = torch.zeros_like(past)
+    key = keys_after(window, past, no_type, node)
     after = torch.cat([window[:, 1:], node[:, None]], 1)
     remembered = [
         (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import Exact
-from lm_latent_eval.latent import Summable
-from lm_latent_eval.models.lrlm.latents import Everything
+from lm_latent_eval.latent import NO_LATENT, Summable
 from tests.models.lrlm.tiny import every_reading, lrlm
 from tests.tiny_models import KNOWN, SYMBOLS, batch
 
@@ -33,9 +32,9 @@ def test_a_topic_that_is_given_is_a_condition():
     parts = []
     for name, prior in zip(("Ada", "Bo"), model.knowledge.log_prior, strict=True):
         encoded = model.encode(texts, model.about([name] * len(TEXTS)))
-        parts.append(model.log_joint(encoded, Everything()) + prior)
+        parts.append(model.log_joint(encoded, NO_LATENT) + prior)
     total = torch.stack(parts).logsumexp(0)
-    wanted = model.log_joint(model.encode(texts), Everything())
+    wanted = model.log_joint(model.encode(texts), NO_LATENT)
     torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)
     assert (parts[0] - parts[1]).abs().max() > 0.1, "premise: topics matter"
 

@@ -72,9 +72,15 @@ def without_tokens(tokenizer):
 
 
 @cache
+def listed_by(model, texts):
+    """List the sequences that may be one of the texts, which takes long."""
+    return tiny_causal.Listed(model.network, max(map(len, texts)) + 1)
+
+
+@cache
 def exact_by_end(model, texts):
-    """Log p of texts under every meaning of their ends: the list of all is long."""
-    listed = tiny_causal.Listed(model.network, max(map(len, texts)) + 1)
+    """Log p of texts under every meaning of their ends."""
+    listed = listed_by(model, texts)
     sums = {"none": listed.border, "prefix": listed.prefix, "eos": listed.end}
     return {end: [math.log(p(text)) for text in texts] for end, p in sums.items()}
 
@@ -83,7 +89,7 @@ def exact(model, end="none", texts=TEXTS, banned=()):
     """Log p of texts by all sequences that have none of the tokens."""
     if not banned:
         return exact_by_end(model, tuple(texts))[end]
-    listed = tiny_causal.Listed(model.network, max(map(len, texts)) + 1)
+    listed = listed_by(model, tuple(texts))
     ids = {TOKENS[piece] for piece in banned}
     possible = [[z for z in listed.segmentations(t) if not ids & {*z}] for t in texts]
     return [math.log(math.fsum(map(listed.p, some))) for some in possible]
@@ -96,8 +102,11 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
     options = {"estimator": "exact", "proposal": proposal, "end": end}
     scorer = model.scorer({**options, "temperature": temperature}, quiet=True)
     pieces = [scorer._whole_texts.cut(text)[0] for text in TEXTS]
-    for one in scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces)):
-        assert len(one.found) > 5
+    listed = listed_by(model, tuple(TEXTS))
+    every = listed.covers if end == "prefix" else listed.segmentations
+    walks = scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces))
+    for text, one in zip(TEXTS, walks, strict=True):
+        assert len(one.found) == len(every(text)) > 5
         total = math.fsum(math.exp(spot.log_q) for spot in one.found)
         assert total == pytest.approx(1, rel=1e-12)
 
