@@ -14,6 +14,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.estimators.corpus_estimate import CorpusRate
+from lm_latent_eval.report import results
 from lm_latent_eval.report.compare import as_text, compare
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records
@@ -317,6 +318,12 @@ def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
     (tmp_path / "hf" / "samples_t_1.jsonl").unlink()
     with pytest.raises(ValueError, match="--log_samples"):
         read(tmp_path / "hf")
+
+
+def test_documents_of_a_task_with_spaces_in_its_name_are_found(tmp_path):
+    document = SAMPLE | {"doc": {"text": "Ada saw the fox ."}, "target": ""}
+    folder = lm_eval_folder(tmp_path / "hf", "my task", [document], {})
+    assert [*results._documents(folder / "results_1.json", "my task")] == [0]
 
 
 def test_folders_without_one_answer_are_refused(tmp_path):
