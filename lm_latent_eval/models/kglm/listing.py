@@ -196,17 +196,11 @@ def listed_steps(
 
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]]
     known[:, -1] += new.log_prob[outlook, 0] + gains.mentioned(every, best)
-    known = score[:, None] + known[which]
-    widths = torch.tensor(cut.widths)
-    enough = least_of_best(group, known, widths)
-    if cut.least is not None:
-        total = segment_logsumexp(known.logsumexp(1), group, len(enough))
-        enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
-    enough = enough[group] - GRID  # for rounding
+    enough = _enough(score[:, None] + known[which], group, cut)
     # A past lists what any of its walks may need.
     least = score.new_full((len(outlook),), torch.inf)
     least = least.scatter_reduce(0, which, enough - score, "amin")
-    most_new = _most_new(which, group, score + rank[which, Mention.NEW], widths)
+    most_new = _most_new(which, group, score + rank[which, Mention.NEW], cut)
     pasts = Pasts(outlook, rank, least, most_new, cut.exhaustive)
 
     introduced, unlisted_new = _new(pasts, walk, new, gains)
@@ -251,7 +245,22 @@ def listed_steps(
     return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
 
 
-def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Tensor:
+def _enough(known: Tensor, group: Tensor, cut: Cut) -> Tensor:
+    """Return what is ranked no lower by all that may be among the best, (R,) nats.
+
+    Args:
+        known: Ranks of some choices of each walk, nats, (R, C).
+        group: In which it competes, (R,).
+        cut: What chooses.
+    """
+    enough = least_of_best(group, known, torch.tensor(cut.widths))
+    if cut.least is not None:
+        total = segment_logsumexp(known.logsumexp(1), group, len(enough))
+        enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
+    return enough[group] - GRID  # for rounding
+
+
+def _most_new(which: Tensor, group: Tensor, base: Tensor, cut: Cut) -> Tensor:
     """Return how many NEW entities of each past may be among the W best, (D,).
 
     Every walk has the same ones to choose from, so of the one that ranks i-th (from 1)
@@ -261,10 +270,10 @@ def _most_new(which: Tensor, group: Tensor, base: Tensor, widths: Tensor) -> Ten
         which: The past of each walk, (R,).
         group: In which it competes, (R,).
         base: The rank of a walk that mentions any of them, nats, (R,).
-        widths: W of each group of a text.
+        cut: What chooses W.
     """
     order, place = ranked_within(group, ranks(base))
-    most = widths[group[order] % len(widths)] // (place + 1)
+    most = torch.tensor(cut.widths)[group[order] % cut.groups] // (place + 1)
     number = int(which.max()) + 1 if len(which) else 0
     return most.new_zeros(number).scatter_reduce(0, which[order], most, "amax")
 
