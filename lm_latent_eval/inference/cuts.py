@@ -346,6 +346,7 @@ def alike(possible: Tensor) -> list[tuple[Tensor, int]]:
     last = last.masked_fill(~possible.any(1), 0)
     parts = []
     while size > 0:
+        # The last part has the rows that hold nothing as well.
         least = size // 4 if size > NARROW else -1
         (rows,) = ((last <= size) & (last > least)).nonzero(as_tuple=True)
         if len(rows):
