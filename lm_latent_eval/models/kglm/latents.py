@@ -112,6 +112,14 @@ class Rows:
         """The node of the token before, (R,)."""
         return self.window[:, -1]
 
+    @cached_property
+    def last(self) -> Tensor:
+        """Where each node of a window stands last in it, (R, W) bool."""
+        ordered, order = self.window.sort(dim=1, stable=True)
+        again = F.pad(ordered.diff(dim=1) == 0, (0, 1))
+        last = torch.zeros_like(again).scatter(1, order, ~again)
+        return last & (self.window != NO_ENTITY)
+
 
 class Parents(NamedTuple):
     """Possible parents of a DERIVED mention, for every row, flat."""
@@ -271,20 +279,12 @@ class NextStep:
 
     def _recent(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """List the entities that each row may derive from, by their last places."""
-        named = rows.window != NO_ENTITY
-        # Of tokens that go on with a mention, only the last counts.
-        named[:, :-1] &= rows.window[:, :-1] != rows.window[:, 1:]
-        row, place = named.nonzero(as_tuple=True)
+        row, place = rows.last.nonzero(as_tuple=True)
         entity = self.graph.entity(rows.window[row, place])
         possible = entity != NO_ENTITY
         if self.only_possible:
             possible &= self.graph.has_edges[entity]
-        row, entity = row[possible], entity[possible]
-        _, _, which = distinct_pairs(row, entity, self.graph.num_entities)
-        order = torch.arange(len(row), device=row.device)
-        last = torch.zeros_like(order).scatter_reduce(0, which, order, "amax")
-        last = last[which] == order
-        return row[last], entity[last]
+        return row[possible], entity[possible]
 
     def log_derived(self, rows: Rows, node: Tensor) -> Tensor:
         """Return log p(``node`` is derived from any recent entity), (R,)."""

@@ -18,6 +18,7 @@ from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.cuts import GRID, LEAST, Cut, ranks
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import (
+    distinct,
     distinct_pairs,
     expand_ranges,
     least_of_best,
@@ -52,29 +53,51 @@ class Ordered(NamedTuple):
     """log p_new and what they are worth as parents to come, nats, (B, n)."""
 
 
+class ScoredParents(NamedTuple):
+    """Parents of D pasts and their edges, on the host."""
+
+    parents: Parents
+    edges: ParentEdges
+    """At the positions of the pasts."""
+    place: Tensor
+    """The position of each past among those of the edges, (D,)."""
+
+    def derived(self, some: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the nodes that some pasts may derive, (n,), see ``derived_nodes``."""
+        these = torch.zeros_like(self.place, dtype=torch.bool).index_fill(0, some, True)
+        return derived_nodes(self.parents, self.edges, self.place, these, num_nodes)
+
+
 class Unlisted(NamedTuple):
-    """Nodes that one choice stands for, flat, on the host."""
+    """DERIVED nodes that one choice of each past stands for, on the host."""
 
-    past: Tensor
-    """Non-decreasing, (n,)."""
-    node: Tensor
-    """(n,)."""
-    log_prob: Tensor
-    """Given the past and that something is derived, nats, (n,)."""
+    of_pasts: ScoredParents
+    num_nodes: int
+    """N."""
+    listed: Tensor
+    """past * N + node of those that are listed by themselves, increasing, (n,)."""
     log_sum: Tensor
-    """Of every past, nats; ``-inf`` where all is listed."""
-
-    @classmethod
-    def of(
-        cls, past: Tensor, node: Tensor, log_prob: Tensor, num_pasts: int
-    ) -> Unlisted:
-        return cls(past, node, log_prob, segment_logsumexp(log_prob, past, num_pasts))
+    """Log of the probability of all others, given the past and that something is
+    derived, nats, (D,); ``-inf`` where there are none."""
 
     def draw(self, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Draw nodes of some pasts, (R,): nodes, and log q among them, nats."""
-        share = self.log_prob - self.log_sum[self.past]
-        drawn = invert_ragged_cdf(share.exp(), self.past, len(self.log_sum), past, u)
-        return self.node[drawn], widened(share[drawn])
+        some, which = distinct(past)
+        owner, node, log_prob = self.of_pasts.derived(some, self.num_nodes)
+        key = owner * self.num_nodes + node
+        (left,) = (~_among(key, self.listed)).nonzero(as_tuple=True)
+        row, node = torch.searchsorted(some, owner[left]), node[left]
+        share = log_prob[left] - self.log_sum[owner[left]]
+        drawn = invert_ragged_cdf(share.exp(), row, len(some), which, u)
+        return node[drawn], widened(share[drawn])
+
+
+def _among(number: Tensor, ordered: Tensor) -> Tensor:
+    """Tell which numbers are among others, which are increasing, (n,) bool."""
+    if not len(ordered):
+        return torch.zeros_like(number, dtype=torch.bool)
+    place = torch.searchsorted(ordered, number).clamp_max(len(ordered) - 1)
+    return ordered[place] == number
 
 
 @dataclass(frozen=True)
@@ -128,21 +151,11 @@ class Pasts:
     """What it loses at most if it is to be among the best, nats, (D,)."""
     most_new: Tensor
     """How many NEW entities may be among the best, (D,)."""
-    exhaustive: bool
-    """Whether what cannot be among the best is wanted."""
 
     def surely(self, mention: Mention, node: Tensor, gain: Tensor) -> Listing:
         """Let every past take a type, whose node is certain."""
         every = torch.arange(len(node))
         return Listing(mention, every, node, torch.zeros_like(gain), gain)
-
-    def able(self, mention: Mention, most: Tensor) -> Tensor:
-        """Return the pasts that may take a type, if no node adds more than ``most``."""
-        rank = self.rank[:, mention]
-        possible = rank > -torch.inf
-        if not self.exhaustive:
-            possible &= rank + most >= self.least
-        return possible.nonzero()[:, 0]
 
 
 def listed_steps(
@@ -189,7 +202,7 @@ def listed_steps(
     types, parents = _types(walk, past, paid)
     gains = Gains.nothing(len(outlook))
     if worth is not None:
-        gains = worth[0].after(worth[1], outlook, past.window)
+        gains = worth[0].after(worth[1], outlook, past.window, past.last)
     every = torch.arange(len(outlook))
     best = walk.graph.node_of_entity[new.entity[outlook, 0]]
     rank = gains.total[:, None] + types
@@ -201,7 +214,7 @@ def listed_steps(
     least = score.new_full((len(outlook),), torch.inf)
     least = least.scatter_reduce(0, which, enough - score, "amin")
     most_new = _most_new(which, group, score + rank[which, Mention.NEW], cut)
-    pasts = Pasts(outlook, rank, least, most_new, cut.exhaustive)
+    pasts = Pasts(outlook, rank, least, most_new)
 
     introduced, unlisted_new = _new(pasts, walk, new, gains)
     derived, unlisted = _derived(pasts, parents, walk.graph.num_nodes, gains)
@@ -230,7 +243,7 @@ def listed_steps(
     owner, mention, node, log_p, ahead = (
         x[keep] for x in (owner, mention, node, log_p, ahead)
     )
-    key = keys_after(past.window, owner, mention, node)
+    key = keys_after(past, owner, mention, node)
 
     # From here on by walk.
     end = torch.bincount(owner, minlength=len(outlook)).cumsum(0)
@@ -278,7 +291,7 @@ def _most_new(which: Tensor, group: Tensor, base: Tensor, cut: Cut) -> Tensor:
     return most.new_zeros(number).scatter_reduce(0, which[order], most, "amax")
 
 
-def keys_after(window: Tensor, past: Tensor, mention: Tensor, node: Tensor) -> Tensor:
+def keys_after(pasts: Rows, past: Tensor, mention: Tensor, node: Tensor) -> Tensor:
     """Return keys of what follows mentions, which tell walks apart that go on apart.
 
     What follows depends on the node mentioned last, if that was just now, and on which
@@ -287,18 +300,16 @@ def keys_after(window: Tensor, past: Tensor, mention: Tensor, node: Tensor) -> T
     stand for others go on alike if they are of one type and follow equal windows.
 
     Args:
-        window: Of D pasts, (D, W).
+        pasts: D of them.
         past: Of each mention, (n,).
         mention: Its type, (n,).
         node: Mentioned by it, 0 if nothing is; negative, if one of many, (n,).
     """
+    window = pasts.window
     *odd, now, previous = odd_numbers(window.shape[1] + 1)
-    ordered, order = window.sort(dim=1, stable=True)
-    again = F.pad(ordered.diff(dim=1) == 0, (0, 1))
-    last = torch.zeros_like(again).scatter(1, order, ~again)
     # The first place of a window is behind the next one.
     place = torch.stack([torch.zeros_like(now), *odd])
-    code = window * last * place
+    code = window * pasts.last * place
     behind = (window * torch.stack([now, *odd])).sum(1)
     one_of_many = behind[past] * previous + mention
     key = torch.where(node < 0, one_of_many, code.sum(1)[past])
@@ -307,16 +318,6 @@ def keys_after(window: Tensor, past: Tensor, mention: Tensor, node: Tensor) -> T
     mentioned_again = (code[past] * (window[past] == node[:, None])).sum(1)
     key[some] += node * (now + previous) - mentioned_again
     return key
-
-
-class ScoredParents(NamedTuple):
-    """Parents of D pasts and their edges, on the host."""
-
-    parents: Parents
-    edges: ParentEdges
-    """At the positions of the pasts."""
-    place: Tensor
-    """The position of each past among those of the edges, (D,)."""
 
 
 def _types(
@@ -342,7 +343,7 @@ def _new(
     pasts: Pasts, walk: NextStep, new: Ordered, gains: Gains
 ) -> tuple[Listing, Listing]:
     """List NEW entities of pasts, and the others of each past as one."""
-    able = pasts.able(Mention.NEW, new.worth[pasts.outlook, 0])
+    (able,) = (pasts.rank[:, Mention.NEW] > -torch.inf).nonzero(as_tuple=True)
     outlook, most = pasts.outlook[able], pasts.most_new[able]
     least = pasts.least[able] - pasts.rank[able, Mention.NEW]
     number = _worth_at_least(new.worth, outlook, least).minimum(most)
@@ -378,18 +379,21 @@ def _derived(
     pasts: Pasts, of_pasts: ScoredParents, num_nodes: int, gains: Gains
 ) -> tuple[Listing, Unlisted]:
     """List DERIVED nodes of pasts, and the others."""
-    parents, edges, place = of_pasts
-    able = pasts.able(Mention.DERIVED, gains.most)
-    some = torch.zeros_like(place, dtype=torch.bool).index_fill(0, able, True)
-    past, node, log_prob = derived_nodes(parents, edges, place, some, num_nodes)
-    least = (pasts.least - pasts.rank[:, Mention.DERIVED])[past]
+    rank = pasts.rank[:, Mention.DERIVED]
+    may_list = (rank > -torch.inf) & (rank + gains.most >= pasts.least)
+    (some,) = may_list.nonzero(as_tuple=True)
+    past, node, log_prob = of_pasts.derived(some, num_nodes)
+    least = (pasts.least - rank)[past]
     (few,) = (log_prob + gains.most[past] >= least).nonzero(as_tuple=True)
     gain = gains.total.new_full(node.shape, -torch.inf)
     gain[few] = gains.mentioned(past[few], node[few])
     good = log_prob + gain >= least
-    unlisted = Unlisted.of(past[~good], node[~good], log_prob[~good], len(place))
-    listed = (x[good] for x in (past, node, log_prob, gain))
-    return Listing(Mention.DERIVED, *listed), unlisted
+    # Of pasts that list none, the probability of all is one.
+    log_sum = segment_logsumexp(log_prob[~good], past[~good], len(pasts.least))
+    log_sum = torch.zeros_like(log_sum).index_copy(0, some, log_sum[some])
+    past, node, log_prob, gain = (x[good] for x in (past, node, log_prob, gain))
+    unlisted = Unlisted(of_pasts, num_nodes, past * num_nodes + node, log_sum)
+    return Listing(Mention.DERIVED, past, node, log_prob, gain), unlisted
 
 
 def _rest_of(pasts: Pasts, unlisted: Unlisted) -> Listing:

@@ -25,21 +25,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm_latent_eval.inference.ragged import distinct_pairs
 from lm_latent_eval.models.kglm.derivable import LEAST, Derivable, tokens_of
-from lm_latent_eval.models.kglm.graph import NO_ENTITY
 
 MOST_ROWS = 1 << 14
 """Mentions that are weighed at once."""
 
 
 class Shares(NamedTuple):
-    """What parents pay, times what they weigh, and what they weigh: (..., 2) each."""
+    """What parents pay, times what they weigh, and what they weigh: (..., 2, J) each.
+
+    Tokens come last, where many are added up at once.
+    """
 
     every: Tensor
-    """All but last mentions, (R, J, 2)."""
+    """All but last mentions, (R, 2, J)."""
     last: Tensor
-    """What each last mention adds, (R, J, L, 2); 0 of those that are in ``every``."""
+    """What each last mention adds, (R, L, 2, J); 0 of those that are in ``every``."""
 
 
 class TokensAhead(NamedTuple):
@@ -49,30 +50,30 @@ class TokensAhead(NamedTuple):
     """From the next token, (B, J)."""
     tokens: Derivable
     share: Tensor
-    """What states pay and weigh, beyond what is expected, as parents, (B, S, J, 2)."""
+    """What states pay and weigh, beyond what is expected, as parents, (B, S, 2, J)."""
     expected: Shares
     """By mentions that may be, without those of a walk, (B, ...)."""
 
     @classmethod
     def of(cls, distance: Tensor, tokens: Derivable, absent: Tensor) -> TokensAhead:
         """Expect what is mentioned if not ``absent``, a probability, (B, J, S)."""
-        share = torch.stack([tokens.weight * tokens.paid, tokens.weight], -1)
-        more = absent[..., None] * share
-        place = tokens.last[..., None].expand(-1, -1, -1, 2)
-        every = (share - more).sum(2) + tokens.unknown
-        expected = Shares(every, more.gather(2, place))
+        share = torch.stack([tokens.weight * tokens.paid, tokens.weight], 1).mT
+        more = absent.mT[:, None] * share
+        every = (share - more).sum(2) + tokens.unknown.mT
+        last = tokens.last.mT[:, None].expand(-1, 2, -1, -1)
+        expected = Shares(every, more.gather(2, last).transpose(1, 2))
         return cls(distance, tokens, more.transpose(1, 2).contiguous(), expected)
 
     def log_prob(self, text: Tensor, parents: Shares) -> Tensor:
         """Return log p of tokens with some parents, relative, (R, J) nats."""
-        paid, weight = (parents.every[..., None, :] + parents.last).unbind(-1)
+        paid, weight = (parents.every[:, None] + parents.last).unbind(2)
         value = paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        derived = (self.tokens.mass[text] * value).sum(-1)
+        derived = (self.tokens.mass.mT[text] * value).sum(1)
         return (self.tokens.otherwise[text] + derived).clamp_min(LEAST).log()
 
     def is_last(self, text: Tensor, state: Tensor) -> Tensor:
-        """Tell which of the last mentions are of some states, (n, J, L)."""
-        return self.tokens.last[text] == state[:, None, None]
+        """Tell which of the last mentions are of some states, (n, L, J)."""
+        return self.tokens.last.mT[text] == state[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Gains:
     key: Tensor
     """row * N + node of the remembered entities, increasing, (M,)."""
     share: Tensor
-    """What each pays and weighs more than expected, (M, J, 2)."""
+    """What each pays and weighs more than expected, (M, 2, J)."""
     worth: ParentGains | None
     """None: nothing is known of walks, and they gain nothing."""
     ahead: TokensAhead | None
@@ -132,7 +133,7 @@ class Gains:
             place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
             known = self.key[place] == wanted
             more = more - self.share[place] * known[:, None, None]
-        mine = self.ahead.is_last(text, state)[..., None]
+        mine = self.ahead.is_last(text, state)[:, :, None]
         every, last = (part[row] for part in self.parents)
         parents = Shares(every + more, last.masked_fill(mine, 0.0))
         return (self.ahead.log_prob(text, parents) - self.log_prob[row]).sum(-1)
@@ -170,28 +171,28 @@ class ParentGains:
         state = order % nodes.shape[1]
         return cls(log_absent, tokens, key, state, cutoff, num_nodes)
 
-    def after(self, t: int, text: Tensor, window: Tensor) -> Gains:
+    def after(self, t: int, text: Tensor, window: Tensor, last: Tensor) -> Gains:
         """Return what walks gain after token t.
 
         Args:
             t: A token.
             text: Of R walks, (R,).
             window: The nodes of the W tokens before t, (R, W).
+            last: Where each of them stands last, (R, W) bool.
         """
-        row, place = (window != NO_ENTITY).nonzero(as_tuple=True)
-        row, node, which = distinct_pairs(row, window[row, place], self.num_nodes)
-        stays = torch.zeros_like(row).scatter_reduce(0, which, place, "amax")
+        row, stays = last.nonzero(as_tuple=True)
+        key, order = (row * self.num_nodes + window[row, stays]).sort()
+        row, stays, node = row[order], stays[order], key % self.num_nodes
         ahead, owner = self.ahead(t + 1)[0], text[row]
         state = self.states(owner, node)
         remembered = ahead.distance[owner] < stays[:, None]
-        share = ahead.share[owner, state] * remembered[..., None]
-        every, last = (part[text] for part in ahead.expected)
+        share = ahead.share[owner, state] * remembered[:, None]
+        every, latest = (part[text] for part in ahead.expected)
         every = every.index_add(0, row, share)
-        mine = ahead.is_last(owner, state) & remembered[..., None]
-        pair, token, place = mine.nonzero(as_tuple=True)
-        last[row[pair], token, place] = 0.0
-        key = row * self.num_nodes + node
-        return self._gains(text, Shares(every, last), key, share, ahead)
+        mine = ahead.is_last(owner, state) & remembered[:, None]
+        pair, place, token = mine.nonzero(as_tuple=True)
+        latest[row[pair], place, :, token] = 0.0
+        return self._gains(text, Shares(every, latest), key, share, ahead)
 
     def expected_after(self, t: int) -> Gains:
         """Return what one walk of each text gains after token t.

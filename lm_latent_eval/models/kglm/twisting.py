@@ -323,16 +323,17 @@ def _twist(value: Tensor, walk: NextStep, states: Candidates) -> Twist:
     """Build a twist of the candidates' values and one value for all other nodes."""
     value = value[..., 1:].flatten(0, 1).to(walk.scores.mention)
     num_positions, num_nodes = len(value), walk.graph.num_nodes
-    candidate = states.node[:, 1:].repeat_interleave(
-        num_positions // len(states.node), 0
+    # Every position of a text lists the same nodes.
+    node, column = (
+        x.repeat_interleave(num_positions // len(x), 0)
+        for x in states.node[:, 1:].sort(dim=1)
     )
+    listed = node != NO_ENTITY
     position = torch.arange(num_positions)[:, None]
-    (listed,) = (candidate != NO_ENTITY).flatten().nonzero(as_tuple=True)
-    key, order = (position * num_nodes + candidate).flatten()[listed].sort()
-    end = key.new_tensor([num_positions * num_nodes])
-    known = value[:, :-1].flatten()[sent(listed[order], value.device)]
+    end = node.new_tensor([num_positions * num_nodes])
+    known = value.gather(1, sent(column, value.device))[sent(listed, value.device)]
     return Twist(
-        torch.cat([key, end]),
+        torch.cat([(position * num_nodes + node)[listed], end]),
         torch.cat([known, value.new_zeros(1)]),
         value[:, -1],
         num_nodes,

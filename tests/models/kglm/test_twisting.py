@@ -478,8 +478,9 @@ def test_choices_that_stand_for_others_have_keys_of_their_past():
     window = torch.randint(3, (40, 7), generator=dice)
     window[20:] = window[:20].flip(0)
     past = torch.arange(40)
+    rows = Rows(past, window)
     new, derived = (
-        keys_after(window, past, torch.full_like(past, type), torch.full_like(past, -1))
+        keys_after(rows, past, torch.full_like(past, type), torch.full_like(past, -1))
         for type in (Mention.NEW, Mention.DERIVED)
     )
     assert torch.equal(new[20:], new[:20].flip(0))
@@ -494,7 +495,7 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
     window = torch.randint(3, size, generator=dice)
     past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
     no_type = torch.zeros_like(past)
-    key = keys_after(window, past, no_type, node)
+    key = keys_after(Rows(past, window), past, no_type, node)
     after = torch.cat([window[:, 1:], node[:, None]], 1)
     remembered = [
         (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))
@@ -542,7 +543,8 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
         uniform = torch.rand(6, cutoff, generator=torch.manual_seed(t))
         window = (uniform * 3 * num_nodes).long()
         window[window >= num_nodes] = NO_ENTITY
-        after = gains.after(t, torch.zeros(6, dtype=torch.long), window)
+        last = Rows(torch.zeros(6, dtype=torch.long), window).last
+        after = gains.after(t, torch.zeros(6, dtype=torch.long), window, last)
         order = after.ahead.distance[0].argsort()
         for row, nodes in enumerate(window.tolist()):
             stays = torch.zeros(costs.word.shape[2], dtype=torch.long)
