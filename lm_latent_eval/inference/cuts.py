@@ -84,12 +84,12 @@ def best_of(score: Tensor, number: int) -> Tensor:
 
 
 FEWEST = 40
-"""No fewer places are given: what looks hopeless may be ranked wrongly."""
+"""The widest groups have no fewer places: what looks hopeless may be ranked wrongly."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
-FINER = 1500
-"""A choice takes a whole place if its share of a total is at least 1 / (FINER W). With
-300, twice as many intervals of texts that fit badly did not hold."""
+UNKNOWN_COST = 7.3
+"""Nats a word that are expected of texts of which nothing is known. With 5.7, twice as
+many intervals of texts that fit badly did not hold."""
 NARROW = 64
 """Columns of a table that are not worth dividing."""
 LEAST_SHARE = 1e-3
@@ -245,7 +245,10 @@ class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
     As long as all choices of a group fit, all go on. Then as many do as have ``least``
-    of the total, smaller ones counted in part, and no fewer than ``FEWEST``.
+    of the total, smaller ones counted in part, and no fewer than ``FEWEST`` of the
+    widest groups, of narrower ones in proportion. A word that a look-ahead did not
+    expect moves a rank by about what a word costs. What seems less probable than that
+    is not worth a whole place: texts that fit a model well need few.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -257,6 +260,8 @@ class Thinned:
     """Step -> (B, W R, 4), of the largest W: of each survivor."""
     whole: Tensor
     """Of which groups nothing was left out so far, (B, R) bool."""
+    word_cost: Tensor
+    """What a word of each text is expected to cost, nats, (B,)."""
     num_checks: int = 0
 
     @property
@@ -268,7 +273,9 @@ class Thinned:
     def least(self) -> Tensor:
         """Share of a group's total that is worth a place, (B R,); 0 of whole ones."""
         width = torch.tensor(self.widths, device=self.whole.device)
-        return (widened(~self.whole) / (FINER * width)).flatten()
+        share = (-sent(self.word_cost, self.whole.device)).exp()[:, None] / width
+        share = share.clamp_min(torch.finfo(share.dtype).tiny)
+        return share.masked_fill(self.whole, 0.0).flatten()
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
@@ -280,13 +287,13 @@ class Thinned:
         possible = rank > -torch.inf
         fits = possible.sum(1) <= width
         self.whole = sent(self.whole, rank.device) & fits.view(-1, self.groups)
-        whole = self.whole.flatten()
+        least = self.least
         if rank.device.type != "cpu" or rank.shape[1] <= NARROW:
-            return self._keep(rank, key, width, whole, u)
+            return self._keep(rank, key, width, least, u)
         kept = []
         for rows, columns in alike(possible):
             some = None if key is None else key[rows, :columns]
-            of_rows = (x[rows] for x in (width, whole, u))
+            of_rows = (x[rows] for x in (width, least, u))
             kept.append((rows, *self._keep(rank[rows, :columns], some, *of_rows)))
         most = max(column.shape[1] for _, column, _ in kept)
         column = torch.zeros(len(rank), most, dtype=torch.long)
@@ -297,28 +304,22 @@ class Thinned:
         return column, log_f
 
     def _keep(
-        self, rank: Tensor, key: Tensor | None, width: Tensor, whole: Tensor, u: Tensor
+        self, rank: Tensor, key: Tensor | None, width: Tensor, least: Tensor, u: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Choose in some rows, which have a width and random numbers each."""
-        log_f = torch.zeros_like(rank)
+        whole, log_f = least == 0, torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
         mass, most = relative(rank), min(max(self.widths), rank.shape[1])
-        number = torch.where(whole, width, self._enough(mass, width))
+        fewest = (FEWEST * width / max(self.widths)).ceil()
+        number = torch.where(whole, width, _worth(mass, least).maximum(fewest.long()))
         number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
             most = int(number.max())
         column, log_kept = thinned(mass, number, most, u[:, CUT_LANE])
         return column, log_kept + log_f.gather(1, column)
-
-    def _enough(self, mass: Tensor, width: Tensor) -> Tensor:
-        """Return how many of each row are worth a place, ``FEWEST`` at least."""
-        share = (mass / mass.sum(1, keepdim=True)).nan_to_num(0.0)
-        places = (share * (FINER * width[:, None])).clamp_max(1.0).sum(1)
-        # What rounding adds to a whole number is no place.
-        return (places - ROUNDING).ceil().clamp_min(FEWEST).long()
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Return the numbers that draw within classes of choices, (B, R number)."""
@@ -353,6 +354,14 @@ def alike(possible: Tensor) -> list[tuple[Tensor, int]]:
             parts.append((rows, max(1, int(last[rows].max()))))
         size = least
     return parts
+
+
+def _worth(mass: Tensor, least: Tensor) -> Tensor:
+    """Return how many of each row are worth a place, (R,)."""
+    whole = (mass.sum(1) * least).clamp_min(torch.finfo(mass.dtype).tiny)
+    places = (mass / whole[:, None]).clamp_max(1.0).sum(1)
+    # What rounding adds to a whole number is no place.
+    return (places - ROUNDING).ceil().long()
 
 
 def relative(rank: Tensor) -> Tensor:

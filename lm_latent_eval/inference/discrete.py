@@ -222,42 +222,42 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        kept = self._thinning(proposal, q, self._cut(proposal, keys))
+        kept = self._thinned(proposal, q, keys)
         log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
         return Passes(particles, kept.log_f, kept.cut).log_w
 
-    def _thinning(
-        self, proposal: Sampler[Q], q: Q, cut: Thinned, score: Tensor | None = None
-    ) -> Thinning[Latents]:
-        """Search, if the proposal says what its steps are.
-
-        Raises:
-            ValueError: If it does not.
-        """
-        if isinstance(proposal, StepProposal):
-            return proposal.search(q, cut, score)
-        raise ValueError(
-            f"estimator={self.name}: the proposal {proposal.name!r} does not list its "
-            "choices step by step; use mixed, is or smc"
-        )
-
-    def _cut(
+    def _thinned(
         self,
         proposal: Sampler[Q],
+        q: Q,
         keys: Sequence[int],
         starts: Sequence[int] | None = None,
-    ) -> Thinned:
-        """Return the cut of all passes, whose random numbers are independent."""
-        others = isinstance(proposal, StepProposal) and proposal.checks
-        checks = CHECKS if others else 0
+        score: Tensor | None = None,
+        was_cut: Tensor | None = None,
+    ) -> Thinning[Latents]:
+        """Search in all passes at once, whose random numbers are independent.
+
+        Raises:
+            ValueError: If the proposal does not say what its steps are.
+        """
+        if not isinstance(proposal, StepProposal):
+            raise ValueError(
+                f"estimator={self.name}: the proposal {proposal.name!r} does not list "
+                "its choices step by step; use mixed, is or smc"
+            )
+        checks = CHECKS if proposal.checks else 0
         widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
         number = len(widths)
         uniforms = Streams(keys, number, 0, starts)
         within = Streams(keys, number * self.width, number, starts)
         whole = torch.ones(len(keys), number, dtype=torch.bool)
-        return Thinned(tuple(widths), uniforms, within, whole, checks)
+        if was_cut is not None:
+            (whole,) = fetched(~was_cut.expand(-1, number))
+        word_cost = proposal.word_cost(q)
+        cut = Thinned(tuple(widths), uniforms, within, whole, word_cost, checks)
+        return proposal.search(q, cut, score)
 
     def extend(
         self,
@@ -285,8 +285,8 @@ class DiscreteFilter(SearchingEstimator):
         by = _with_checks(proposal)
 
         def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
-            cut = self._cut(by, keys, [start + at for start in starts])
-            return self._thin(model, by, piece, cut, before)
+            places = [start + at for start in starts]
+            return self._thin(model, by, piece, before, keys, places)
 
         return in_pieces(batch, after, read)
 
@@ -295,16 +295,17 @@ class DiscreteFilter(SearchingEstimator):
         model: LM[P],
         proposal: Sampler[Q],
         piece: TokenBatch,
-        cut: Thinned,
         before: Passes,
+        keys: Sequence[int],
+        starts: Sequence[int],
     ) -> Passes:
         """Thin a piece, the tokens that follow, and weigh what survives."""
         old = before.particles
         p_state, q_state = old.model_state, old.proposal_state
         q = proposal.encode(piece, q_state)
         begun = old.log_q.shape[1] > 1
-        (cut.whole,) = fetched(~before.cut.expand(-1, cut.groups))
-        kept = self._thinning(proposal, q, cut, old.log_q if begun else None)
+        score = old.log_q if begun else None
+        kept = self._thinned(proposal, q, keys, starts, score, before.cut)
         beam = kept.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)
         if p_state is not None and q_state is not None:

@@ -146,14 +146,16 @@ def least_of_best(group: Tensor, value: Tensor, number: Tensor) -> Tensor:
     """
     place = torch.arange(len(group), device=group.device)
     place = place - torch.searchsorted(group, group)
-    counts = torch.bincount(group).tolist()
-    most = int(number.max())
-    table = value.new_full(
-        (len(counts), max([most, *counts]), value.shape[1]), -torch.inf
-    )
+    counts = torch.bincount(group)
+    number = number[torch.arange(len(counts)) % len(number)]
+    size = int(counts.max()) if len(counts) else 0
+    table = value.new_full((len(counts), size, value.shape[1]), -torch.inf)
     table[group, place] = value
-    nth = number[torch.arange(len(counts)) % len(number)] - 1
-    return table.flatten(1).topk(most).values.gather(1, nth[:, None])[:, 0]
+    table = F.pad(table.flatten(1), (0, 1), value=-torch.inf)
+    most = int(number.clamp_max(table.shape[1]).max()) if len(counts) else 0
+    nth = number.clamp_max(most) - 1
+    # What is padded is the least.
+    return table.topk(most).values.gather(1, nth[:, None])[:, 0]
 
 
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference import steps
-from lm_latent_eval.inference.cuts import Best, Cut
+from lm_latent_eval.inference.cuts import UNKNOWN_COST, Best, Cut
 from lm_latent_eval.inference.steps import DrawSteps, Found, Sampled, Steps
 from lm_latent_eval.latent import Beam, Draws, LatentsT, Uniforms
 from lm_latent_eval.text.batch import TokenBatch
@@ -117,6 +117,16 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
     checks: bool = False
     """Whether groups that check are ranked by another look-ahead, as ``with_checks``
     asks for."""
+
+    @property
+    def foresees(self) -> bool:
+        """Whether it is known what a word of a text will cost, see ``word_cost``."""
+        return False
+
+    def word_cost(self, encoded: EncodedT) -> Tensor:
+        """Return what a word of each text is expected to cost, nats, (B,) float64."""
+        length = encoded.batch.on_host[1]
+        return torch.full(length.shape, UNKNOWN_COST, dtype=torch.float64)
 
     @abstractmethod
     def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:

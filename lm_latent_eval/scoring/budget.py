@@ -37,6 +37,7 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.inference.particles import PIECE
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
@@ -156,8 +157,9 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
-HISTORIES = 32
-"""Histories of all passes of ``auto`` together, at most, a sample asked for."""
+HISTORIES, FORESEEN = 32, 64
+"""Histories of all passes of ``auto`` together, at most, a sample asked for; and where
+it is known what words will cost, which leaves most places of most texts empty."""
 
 
 class Budget(ABC):
@@ -241,7 +243,7 @@ def budget_of(
     options: ScoringOptions,
     offered: Sequence[str],
     *,
-    steps: bool,
+    proposal: Sampler[object],
     searcher: Sampler[object] | None = None,
 ) -> Budget:
     """Return the budget that options choose.
@@ -249,7 +251,7 @@ def budget_of(
     Args:
         options: Whose estimator is chosen.
         offered: The estimators that a model names.
-        steps: Whether the proposal says what its steps are.
+        proposal: The proposal.
         searcher: The proposal that searches go by; None is the one drawn from.
 
     Raises:
@@ -261,9 +263,9 @@ def budget_of(
     method: Estimator
     if name == "auto":
         one_of("estimator", name, offered)
-        if steps and target is None:
-            unit = -(-number // PASSES) * PASSES
-            return Fixed(DiscreteFilter(HISTORIES * unit))
+        if isinstance(proposal, StepProposal) and target is None:
+            histories = FORESEEN if proposal.foresees else HISTORIES
+            return Fixed(DiscreteFilter(-(-number // PASSES) * PASSES * histories))
         method = Mixed(max(2, number), searcher)
     else:
         method = estimator_named(name, offered)(number)

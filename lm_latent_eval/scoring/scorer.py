@@ -111,7 +111,7 @@ class Scorer:
             budget=budget_of(
                 self.options,
                 estimators,
-                steps=isinstance(self.proposal, StepProposal),
+                proposal=self.proposal,
                 searcher=searcher,
             ),
             batch_size=parse_batch_size(batch_size),

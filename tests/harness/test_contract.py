@@ -236,7 +236,7 @@ def test_memory_and_pieces_move_no_number(case, monkeypatch, request):
     """A few latent decisions, or scores, at a time instead of millions.
 
     Where a long text is cut moves numbers of proposals that read ahead to the end of
-    their piece; not of a search that holds nearly all, as of these texts.
+    their piece.
     """
     opened, _, _, _ = case
     pairs = (*WORDS, ("the fox. " * 5, "Ada saw Bo. the fox saw Ada"), ("the fo", "x"))
@@ -256,7 +256,7 @@ def test_memory_and_pieces_move_no_number(case, monkeypatch, request):
         monkeypatch.setattr(module, "PIECE", 5)
     pieces = everything(batch_size=64)
     assert agree(everything(batch_size=1), pieces)
-    unmoved = any(n in request.node.name for n in ("prior", "peeking", "auto"))
+    unmoved = any(n in request.node.name for n in ("prior", "peeking"))
     assert agree(pieces, alone) == unmoved
 
 

@@ -103,7 +103,8 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
 
     def kept() -> list[torch.Tensor]:
         streams = Streams([1, 2, 3], 2, 0), Streams([1, 2, 3], 100, 2)
-        cut = Thinned((50, 20), *streams, whole=torch.ones(3, 2, dtype=torch.bool))
+        whole = torch.ones(3, 2, dtype=torch.bool)
+        cut = Thinned((50, 20), *streams, whole, torch.full((3,), 7.0))
         column, log_f = cut.keep(rank, 0, key)
         return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
 
@@ -114,13 +115,16 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
     assert parts[1].tolist() == [[False, True], [True, False], [True, False]]
 
 
-def test_a_text_without_doubt_takes_few_places():
-    rank = torch.tensor([[0.0, -5.0, *[-40.0] * 98], [0.0] * 100]).double()
+@pytest.mark.parametrize(("cost", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])
+def test_a_text_without_doubt_takes_few_places(cost, number):
+    """Of 80 places a choice of e^-11 takes one if a word costs 7 nats, and not if 2."""
+    rank = torch.tensor([[0.0, -5.0, *[-11.0] * 58, *[-40.0] * 40], [0.0] * 100])
     streams = Streams([1], 2), Streams([1], 160, 2)
-    cut = Thinned((80, 80), *streams, whole=torch.ones(1, 2, dtype=torch.bool))
-    column, log_f = cut.keep(rank, 0)
+    whole = torch.ones(1, 2, dtype=torch.bool)
+    cut = Thinned((80, 80), *streams, whole, torch.tensor([cost]))
+    column, log_f = cut.keep(rank.double(), 0)
     used = log_f > -math.inf
-    assert used.sum(1).tolist() == [FEWEST, 80]
+    assert used.sum(1).tolist() == [number, 80]
     assert {0, 1} < {*column[0, used[0]].tolist()}
 
 

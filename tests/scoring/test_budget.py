@@ -142,8 +142,8 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    # 3,200 histories in passes, 1,920 in those that check them.
-    need = 5120 * 88 + 5120 * 16 * 6 + 5 * 8 * 2
+    # 6,400 histories in passes, 3,840 in those that check them.
+    need = 10240 * 88 + 10240 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):

@@ -333,6 +333,8 @@ class LookAhead:
     other_word: Tensor
     """What ranks take the word to cost of a node that the twist does not list, (B, T)
     nats, on the host."""
+    word_cost: Tensor
+    """What a word of each text is expected to cost, nats, on the host, (B,)."""
 
     @property
     def outlooks(self) -> int:

@@ -450,6 +450,16 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     def with_checks(self) -> KGLMProposal:
         return replace(self, checks=self.looks_ahead)
 
+    @property
+    def foresees(self) -> bool:
+        """Whether it looks ahead."""
+        return self.looks_ahead
+
+    def word_cost(self, encoded: Encoded) -> Tensor:
+        if encoded.ahead is None:
+            return super().word_cost(encoded)
+        return encoded.ahead.word_cost
+
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
         encoded = self._read(batch, after)

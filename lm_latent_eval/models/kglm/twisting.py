@@ -225,7 +225,10 @@ def twisted_walks(
     psi, beta = backward(costs, length, chain)
     begun, tokens = derivable_tokens(costs, chain, psi, beta)
     other_word = costs.word[: len(states.node), :, -1]
-    absent, other_word, *parts = fetched(log_absent(begun), other_word, *tokens)
+    log_p = beta.none[: len(states.node), :1, 0].sum(1)
+    absent, other_word, log_p, *parts = fetched(
+        log_absent(begun), other_word, log_p, *tokens
+    )
     inside = torch.arange(batch.targets.shape[1]) < batch.on_host[1][:, None]
     gains = ParentGains.of(
         absent,
@@ -247,7 +250,8 @@ def twisted_walks(
     states = Candidates(states.node.repeat(number, 1), states.used.repeat(number, 1))
     walk = walk.select(torch.arange(walk.num_positions).repeat(number))
     searched = twisted(walk, states, FURTHEST_SEARCHED)
-    return drawn, LookAhead(searched, gains, other_word)
+    word_cost = -log_p / batch.on_host[1].clamp_min(1)
+    return drawn, LookAhead(searched, gains, other_word, word_cost)
 
 
 def _costs(
