@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
+from lm_latent_eval.inference.cuts import UNKNOWN_COST
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import (
     derivable,
@@ -566,3 +567,22 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
                 torch.testing.assert_close(found, more, **ROUNDED)
                 assert found <= after.most[row] + ROUNDED["atol"]
     assert torch.stack(spread).std() > 0.003, "premise: something to see"
+
+
+def test_what_a_word_costs_is_expected_of_the_text(kglm):
+    """The chain stands in for p: what it finds is a guess, by a third of a nat here."""
+    texts = [TEXT, TEXT[::-1], []]
+    batch = TokenBatch.collate(texts, first=2)
+    every = every_walk(kglm.knowledge, len(TEXT), kglm.config.cutoff, 1)
+    exact = [
+        kglm.log_joint(kglm.encode(batch_of(text)), every).logsumexp(-1).item()
+        for text in texts[:2]
+    ]
+    for name, cost in {
+        "adapted": [*(-log_p / len(TEXT) for log_p in exact), 0.0],
+        "prior": [UNKNOWN_COST] * 3,
+    }.items():
+        proposal = kglm.proposal(name)
+        assert proposal.foresees == (name == "adapted")
+        found = proposal.word_cost(proposal.encode(batch)).tolist()
+        assert found == pytest.approx(cost, abs=0.5)
