@@ -87,9 +87,6 @@ FEWEST = 40
 """The widest groups have no fewer places: what looks hopeless may be ranked wrongly."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
-UNKNOWN_COST = 7.3
-"""Nats a word that are expected of texts of which nothing is known. With 5.7, twice as
-many intervals of texts that fit badly did not hold."""
 NARROW = 64
 """Columns of a table that are not worth dividing."""
 LEAST_SHARE = 1e-3
@@ -246,9 +243,7 @@ class Thinned:
 
     As long as all choices of a group fit, all go on. Then as many do as have ``least``
     of the total, smaller ones counted in part, and no fewer than ``FEWEST`` of the
-    widest groups, of narrower ones in proportion. A word that a look-ahead did not
-    expect moves a rank by about what a word costs. What seems less probable than that
-    is not worth a whole place: texts that fit a model well need few.
+    widest groups, of narrower ones in proportion.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -260,8 +255,8 @@ class Thinned:
     """Step -> (B, W R, 4), of the largest W: of each survivor."""
     whole: Tensor
     """Of which groups nothing was left out so far, (B, R) bool."""
-    word_cost: Tensor
-    """What a word of each text is expected to cost, nats, (B,)."""
+    doubt: Tensor
+    """By how much ranks may be wrong, nats, (B,)."""
     num_checks: int = 0
 
     @property
@@ -273,7 +268,7 @@ class Thinned:
     def least(self) -> Tensor:
         """Share of a group's total that is worth a place, (B R,); 0 of whole ones."""
         width = torch.tensor(self.widths, device=self.whole.device)
-        share = (-sent(self.word_cost, self.whole.device)).exp()[:, None] / width
+        share = (-sent(self.doubt, self.whole.device)).exp()[:, None] / width
         share = share.clamp_min(torch.finfo(share.dtype).tiny)
         return share.masked_fill(self.whole, 0.0).flatten()
 

@@ -71,6 +71,9 @@ PASSES = 5
 CHECKS, NARROWER = 3, 2
 """Passes of each kind that check the estimate, and how many times narrower they are.
 Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
+FEW_WORDS = 10
+"""Of longer texts, which have more that may be missed, choices of a smaller share are
+worth a place."""
 LIKELY = 0.8
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
@@ -222,7 +225,7 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        kept = self._thinned(proposal, q, keys)
+        kept = self._thinned(proposal, q, batch, keys)
         log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
@@ -232,12 +235,17 @@ class DiscreteFilter(SearchingEstimator):
         self,
         proposal: Sampler[Q],
         q: Q,
+        batch: TokenBatch,
         keys: Sequence[int],
         starts: Sequence[int] | None = None,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
     ) -> Thinning[Latents]:
         """Search in all passes at once, whose random numbers are independent.
+
+        A word that a look-ahead did not expect moves a rank by about what a word costs.
+        What seems less probable than that is not worth a whole place: texts that fit a
+        model well need few.
 
         Raises:
             ValueError: If the proposal does not say what its steps are.
@@ -255,8 +263,9 @@ class DiscreteFilter(SearchingEstimator):
         whole = torch.ones(len(keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
-        word_cost = proposal.word_cost(q)
-        cut = Thinned(tuple(widths), uniforms, within, whole, word_cost, checks)
+        _, words = batch.on_host
+        doubt = proposal.word_cost(q) + (words / FEW_WORDS).clamp_min(1).log()
+        cut = Thinned(tuple(widths), uniforms, within, whole, doubt, checks)
         return proposal.search(q, cut, score)
 
     def extend(
@@ -305,7 +314,7 @@ class DiscreteFilter(SearchingEstimator):
         q = proposal.encode(piece, q_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
-        kept = self._thinned(proposal, q, keys, starts, score, before.cut)
+        kept = self._thinned(proposal, q, piece, keys, starts, score, before.cut)
         beam = kept.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)
         if p_state is not None and q_state is not None:

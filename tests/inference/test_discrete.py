@@ -115,13 +115,13 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
     assert parts[1].tolist() == [[False, True], [True, False], [True, False]]
 
 
-@pytest.mark.parametrize(("cost", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])
-def test_a_text_without_doubt_takes_few_places(cost, number):
-    """Of 80 places a choice of e^-11 takes one if a word costs 7 nats, and not if 2."""
+@pytest.mark.parametrize(("doubt", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])
+def test_a_text_without_doubt_takes_few_places(doubt, number):
+    """Of 80 a choice of e^-11 takes one where ranks may be wrong by 7 nats."""
     rank = torch.tensor([[0.0, -5.0, *[-11.0] * 58, *[-40.0] * 40], [0.0] * 100])
     streams = Streams([1], 2), Streams([1], 160, 2)
     whole = torch.ones(1, 2, dtype=torch.bool)
-    cut = Thinned((80, 80), *streams, whole, torch.tensor([cost]))
+    cut = Thinned((80, 80), *streams, whole, torch.tensor([doubt]))
     column, log_f = cut.keep(rank.double(), 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [number, 80]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
-from lm_latent_eval.inference.cuts import UNKNOWN_COST
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import (
     derivable,
     expected_parents,
