@@ -420,7 +420,8 @@ def _with_error(
     """Add the error of an estimate where passes and their check agree.
 
     Sums over many words are log-normal: of few passes that differ much the largest
-    hardly tells how far they err, and how far apart their logarithms are does.
+    hardly tells how far they err, and how far apart their logarithms are does. Passes
+    that agree in all may have left out alike what is worth a place, 1 / W.
 
     Args:
         estimate: Without an error.
@@ -435,7 +436,8 @@ def _with_error(
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    error = math.hypot(drawn, LIKELY * grown, found)
+    place = PASSES / estimate.num_samples
+    error = math.hypot(drawn, LIKELY * grown, found, place)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 
 
