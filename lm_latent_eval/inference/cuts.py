@@ -267,8 +267,9 @@ class Thinned:
     @property
     def least(self) -> Tensor:
         """Share of a group's total that is worth a place, (B R,); 0 of whole ones."""
-        width = torch.tensor(self.widths, device=self.whole.device)
-        share = (-sent(self.doubt, self.whole.device)).exp()[:, None] / width
+        width = sent(torch.tensor(self.widths), self.whole.device)
+        self.doubt = sent(self.doubt, self.whole.device)
+        share = (-self.doubt).exp()[:, None] / width
         share = share.clamp_min(torch.finfo(share.dtype).tiny)
         return share.masked_fill(self.whole, 0.0).flatten()
 

@@ -332,13 +332,13 @@ def _twist(value: Tensor, walk: NextStep, states: Candidates) -> Twist:
         x.repeat_interleave(num_positions // len(x), 0)
         for x in states.node[:, 1:].sort(dim=1)
     )
-    listed = node != NO_ENTITY
+    (listed,) = (node != NO_ENTITY).flatten().nonzero(as_tuple=True)
     position = torch.arange(num_positions)[:, None]
     end = node.new_tensor([num_positions * num_nodes])
-    known = value.gather(1, sent(column, value.device))[sent(listed, value.device)]
+    known = value.gather(1, sent(column, value.device)).flatten()
     return Twist(
-        torch.cat([(position * num_nodes + node)[listed], end]),
-        torch.cat([known, value.new_zeros(1)]),
+        torch.cat([(position * num_nodes + node).flatten()[listed], end]),
+        torch.cat([known[sent(listed, value.device)], value.new_zeros(1)]),
         value[:, -1],
         num_nodes,
         continues=True,
