@@ -85,6 +85,8 @@ def best_of(score: Tensor, number: int) -> Tensor:
 
 FEWEST = 40
 """The widest groups have no fewer places: what looks hopeless may be ranked wrongly."""
+LEAST_USED = 1 / 32
+"""Nor are fewer of W places given: wider passes err less in texts of any kind."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 NARROW = 64
@@ -309,7 +311,7 @@ class Thinned:
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
         mass, most = relative(rank), min(max(self.widths), rank.shape[1])
-        fewest = (FEWEST * width / max(self.widths)).ceil()
+        fewest = (width * max(FEWEST / max(self.widths), LEAST_USED)).ceil()
         number = torch.where(whole, width, _worth(mass, least).maximum(fewest.long()))
         number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
