@@ -84,9 +84,9 @@ def best_of(score: Tensor, number: int) -> Tensor:
 
 
 FEWEST = 40
-"""The widest groups have no fewer places: what looks hopeless may be ranked wrongly."""
+"""Places of the widest groups, at least: what looks hopeless may be ranked wrongly."""
 LEAST_USED = 1 / 32
-"""Nor are fewer of W places given: wider passes err less in texts of any kind."""
+"""Share of W that is used at least, so that wider groups err less in any text."""
 ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 NARROW = 64
@@ -244,8 +244,8 @@ class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
     As long as all choices of a group fit, all go on. Then as many do as have ``least``
-    of the total, smaller ones counted in part, and no fewer than ``FEWEST`` of the
-    widest groups, of narrower ones in proportion.
+    of the total, smaller ones counted in part. Of the widest groups these are no fewer
+    than ``FEWEST`` and ``LEAST_USED`` of W, of narrower ones in proportion.
     """
 
     exhaustive: ClassVar[bool] = True

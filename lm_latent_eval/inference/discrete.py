@@ -72,8 +72,7 @@ CHECKS, NARROWER = 3, 2
 """Passes of each kind that check the estimate, and how many times narrower they are.
 Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
 FEW_WORDS = 10
-"""Of longer texts, which have more that may be missed, choices of a smaller share are
-worth a place."""
+"""In longer texts, where more may be missed, smaller shares are worth a place."""
 LIKELY = 0.8
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Measured on texts that fit the demonstration's model well and
