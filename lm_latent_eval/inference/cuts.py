@@ -126,9 +126,15 @@ class Cut(Protocol):
         """Whether choices must be listed that cannot be among the best."""
         ...
 
-    @property
-    def least(self) -> Tensor | None:
-        """Share of a group's total that is worth a place, (B R,); None: any is."""
+    def least(self, number: Tensor) -> Tensor | None:
+        """Return the share of a group's total that is worth a place; None: any is.
+
+        Args:
+            number: How many choices each of the first G groups has, or more, (G,).
+
+        Returns:
+            Shape (G,).
+        """
         ...
 
     def keep(
@@ -165,7 +171,6 @@ class Best:
     groups: ClassVar[int] = 1
     num_checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
-    least: ClassVar[None] = None
     width: int
 
     @property
@@ -179,6 +184,9 @@ class Best:
         """Choose the best; nothing is random, and no weight changes."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         return index, rank.new_zeros(index.shape)
+
+    def least(self, number: Tensor) -> None:
+        """Return None: the W best are, whatever they are worth."""
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Refuse: a beam is given no classes of choices, and draws nothing.
@@ -201,7 +209,6 @@ class Fading:
     groups: ClassVar[int] = 1
     num_checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
-    least: ClassVar[None] = None
     width: int
     log_share: Tensor
     """Of each text so far, nats, (B,): at the beginning 0."""
@@ -230,6 +237,9 @@ class Fading:
         index = torch.where(faded, index[:, :1], index)
         return index, rank.new_zeros(index.shape).masked_fill(faded, -torch.inf)
 
+    def least(self, number: Tensor) -> None:
+        """Return None: see ``Best``."""
+
     def uniforms_of(self, t: int, number: int) -> Tensor:
         """Refuse: see ``Best``.
 
@@ -256,7 +266,7 @@ class Thinned:
     within: Streams
     """Step -> (B, W R, 4), of the largest W: of each survivor."""
     whole: Tensor
-    """Of which groups nothing was left out so far, (B, R) bool."""
+    """Of which groups all choices fit so far, (B, R) bool."""
     doubt: Tensor
     """By how much ranks may be wrong, nats, (B,)."""
     num_checks: int = 0
@@ -266,9 +276,24 @@ class Thinned:
         """R."""
         return len(self.widths)
 
+    def least(self, number: Tensor) -> Tensor:
+        """Return the share that is worth a place, (G,); 0 of groups that fit."""
+        width = sent(self.width_of[: len(number)], number.device)
+        fits = F.pad(number <= width, (0, self.whole.numel() - len(number)), value=True)
+        self._fit(fits)
+        return self._least[: len(number)]
+
     @property
-    def least(self) -> Tensor:
-        """Share of a group's total that is worth a place, (B R,); 0 of whole ones."""
+    def width_of(self) -> Tensor:
+        """W of each group of each text, (B R,)."""
+        return torch.tensor(self.widths).repeat(len(self.whole))
+
+    def _fit(self, fits: Tensor) -> None:
+        """Remember which groups fit no longer, (B R,)."""
+        self.whole = sent(self.whole, fits.device) & fits.view_as(self.whole)
+
+    @property
+    def _least(self) -> Tensor:
         width = sent(torch.tensor(self.widths), self.whole.device)
         self.doubt = sent(self.doubt, self.whole.device)
         share = (-self.doubt).exp()[:, None] / width
@@ -280,12 +305,9 @@ class Thinned:
     ) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling, of equal keys one."""
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
-        width = sent(torch.tensor(self.widths), rank.device)
-        width = width.repeat(len(rank) // self.groups)
-        possible = rank > -torch.inf
-        fits = possible.sum(1) <= width
-        self.whole = sent(self.whole, rank.device) & fits.view(-1, self.groups)
-        least = self.least
+        width, possible = sent(self.width_of, rank.device), rank > -torch.inf
+        self._fit(possible.sum(1) <= width)
+        least = self._least
         if rank.device.type != "cpu" or rank.shape[1] <= NARROW:
             return self._keep(rank, key, width, least, u)
         kept = []

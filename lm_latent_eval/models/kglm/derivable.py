@@ -38,12 +38,13 @@ class Derivable(NamedTuple):
     """v, (B, T, S)."""
     unknown: Tensor
     """What parents from before the piece pay and weigh, (B, T, 2)."""
+    best: Tensor
+    """The largest v of any parent, (B, T)."""
 
     @property
     def at_most(self) -> Tensor:
         """Return the probability with the best of parents, at least ``LEAST``."""
-        best = self.paid.masked_fill(self.weight <= 0, 0.0).amax(-1)
-        return (self.otherwise + self.mass.sum(-1) * best).clamp_min(LEAST)
+        return (self.otherwise + self.mass.sum(-1) * self.best).clamp_min(LEAST)
 
     def ahead(self, t: int, most: int) -> tuple[Tensor, Derivable]:
         """Return those of the next ``most`` tokens from t on that parents may change.

@@ -209,7 +209,10 @@ def listed_steps(
 
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]]
     known[:, -1] += new.log_prob[outlook, 0] + gains.mentioned(every, best)
-    enough = _enough(score[:, None] + known[which], group, cut)
+    number = (known > -torch.inf).long()
+    number[:, -1] *= (new.log_prob > -torch.inf).sum(1)[outlook]
+    number = number.sum(1)[which]
+    enough = _enough(score[:, None] + known[which], number, group, cut)
     # A past lists what any of its walks may need.
     least = score.new_full((len(outlook),), torch.inf)
     least = least.scatter_reduce(0, which, enough - score, "amin")
@@ -258,18 +261,20 @@ def listed_steps(
     return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
 
 
-def _enough(known: Tensor, group: Tensor, cut: Cut) -> Tensor:
+def _enough(known: Tensor, number: Tensor, group: Tensor, cut: Cut) -> Tensor:
     """Return what is ranked no lower by all that may be among the best, (R,) nats.
 
     Args:
         known: Ranks of some choices of each walk, nats, (R, C).
+        number: How many it has, or more, (R,).
         group: In which it competes, (R,).
         cut: What chooses.
     """
     enough = least_of_best(group, known, torch.tensor(cut.widths))
-    if cut.least is not None:
+    least = cut.least(torch.zeros_like(enough).index_add(0, group, widened(number)))
+    if least is not None:
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
-        enough = torch.maximum(enough, total + cut.least[: len(enough)].log())
+        enough = torch.maximum(enough, total + least.log())
     return enough[group] - GRID  # for rounding
 
 

@@ -201,4 +201,5 @@ def derivable_tokens(
         for part, value in zip(found, values, strict=True):
             part[:, t] = value
         begun[:, t] = reading.begun
-    return begun, Derivable(*found)
+    weight, paid = found[3:5]
+    return begun, Derivable(*found, paid.masked_fill(weight <= 0, 0.0).amax(-1))

@@ -65,15 +65,15 @@ class TokensAhead(NamedTuple):
         return cls(distance, tokens, more.transpose(1, 2).contiguous(), expected)
 
     def log_prob(self, text: Tensor, parents: Shares) -> Tensor:
-        """Return log p of tokens with some parents, relative, (R, J) nats."""
-        paid, weight = (parents.every[:, None] + parents.last).unbind(2)
+        """Return log p of tokens with some parents, relative, (..., J) nats."""
+        paid, weight = (parents.every.unsqueeze(-3) + parents.last).unbind(-2)
         value = paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        derived = (self.tokens.mass.mT[text] * value).sum(1)
+        derived = (self.tokens.mass.mT[text] * value).sum(-2)
         return (self.tokens.otherwise[text] + derived).clamp_min(LEAST).log()
 
     def is_last(self, text: Tensor, state: Tensor) -> Tensor:
-        """Tell which of the last mentions are of some states, (n, L, J)."""
-        return self.tokens.last.mT[text] == state[:, None, None]
+        """Tell which of the last mentions are of some states, (..., L, J)."""
+        return self.tokens.last.mT[text] == state[..., None, None]
 
 
 @dataclass(frozen=True)
@@ -194,16 +194,21 @@ class ParentGains:
         latest[row[pair], place, :, token] = 0.0
         return self._gains(text, Shares(every, latest), key, share, ahead)
 
-    def expected_after(self, t: int) -> Gains:
-        """Return what one walk of each text gains after token t.
+    def expected_after(self, t: int) -> Tensor:
+        """Return what a mention of each state at t adds to a walk, (B, S) nats.
 
-        What it has mentioned is as probable as the chain takes it to be.
+        What the walk has mentioned is as probable as the chain takes it to be. Of the
+        first state, which is no mention, it is 0.
         """
-        text, nothing = torch.arange(len(self.log_absent)), torch.arange(0)
         _walks, ahead = self.ahead(t + 1)
-        share = ahead.share[nothing, nothing]
-        return self._gains(text, ahead.expected, nothing, share, ahead)
-
+        every, last = (part[:, None] for part in ahead.expected)
+        text = torch.arange(len(every))[:, None]
+        state = torch.arange(ahead.share.shape[1])
+        by_chain = ahead.log_prob(text, Shares(every, last))
+        mine = ahead.is_last(text, state)[..., None, :]
+        parents = Shares(every + ahead.share, last.masked_fill(mine, 0.0))
+        gain = (ahead.log_prob(text, parents) - by_chain).sum(-1)
+        return gain.index_fill(1, text.new_tensor([0]), 0.0)
     def _gains(
         self,
         text: Tensor,

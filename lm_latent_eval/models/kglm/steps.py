@@ -325,9 +325,8 @@ class WalkSteps:
             return Ordered(log_prob, entity, log_prob)
         outlook = torch.arange(len(entity))[:, None].expand_as(entity)
         node = self.walk.graph.node_of_entity[entity]
-        worth = log_prob + self.gains.expected_after(t).mentioned(
-            outlook.flatten(), node.flatten()
-        ).view_as(log_prob)
+        gain = self.gains.expected_after(t)
+        worth = log_prob + gain.gather(1, self.gains.states(outlook, node))
         order = ranks(worth).sort(dim=1, descending=True, stable=True).indices
         return Ordered(*(x.gather(1, order) for x in (log_prob, entity, worth)))
 
