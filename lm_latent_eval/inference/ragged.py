@@ -148,6 +148,8 @@ def least_of_best(group: Tensor, value: Tensor, number: Tensor) -> Tensor:
     place = place - torch.searchsorted(group, group)
     counts = torch.bincount(group)
     number = number[torch.arange(len(counts)) % len(number)]
+    if (counts * value.shape[1] < number).all():  # many have so few
+        return value.new_full((len(counts),), -torch.inf)
     size = int(counts.max()) if len(counts) else 0
     table = value.new_full((len(counts), size, value.shape[1]), -torch.inf)
     table[group, place] = value

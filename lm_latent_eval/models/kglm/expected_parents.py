@@ -163,7 +163,12 @@ class ExpectedParents:
 
     def _edge(self, t: int) -> Tensor:
         """Return p(edge | head) of the listed edges at t, (M,)."""
-        return self.log_edge[self.kind, t].exp()
+        return self._of_kinds[t][self.kind]
+
+    @cached_property
+    def _of_kinds(self) -> Tensor:
+        """p(edge | head) of heads and relations, (T, pairs)."""
+        return self.log_edge.mT.contiguous().exp()
 
 
 @dataclass(frozen=True)

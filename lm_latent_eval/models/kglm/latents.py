@@ -265,14 +265,17 @@ class NextStep:
         derived mentions its mean over the parents, both as logarithms.
         """
         row, entity = self._recent(rows)
-        position, num_rows = rows.position[row], len(rows.position)
-        score = self.scores.parent.at(position, entity)
-        there = self._sent(row)
+        num_rows, there = len(rows.position), self._sent(row)
+        position, parent, pair = distinct_pairs(
+            rows.position[row], entity, self.scores.parent.num_entities
+        )
+        pair = self._sent(pair)
+        score = self.scores.parent.at(position, parent)[pair]
         log_parent = score - segment_logsumexp(score, there, num_rows)[there]
         if self.twist is None:
             return Parents(row, entity, log_parent, score.new_zeros(num_rows))
-        twisted_sum, plain_sum = self.edges.log_sums(position, entity)
-        twisted = log_parent + (twisted_sum - plain_sum)
+        twisted_sum, plain_sum = self.edges.log_sums(position, parent)
+        twisted = log_parent + (twisted_sum - plain_sum)[pair]
         lift = segment_logsumexp(twisted, there, num_rows)
         log_prob = twisted - lift[there]
         return Parents(row, entity, log_prob, lift.masked_fill(lift.isneginf(), 0.0))

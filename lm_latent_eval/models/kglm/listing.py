@@ -158,17 +158,32 @@ class Pasts:
         return Listing(mention, every, node, torch.zeros_like(gain), gain)
 
 
+class Unfinished(NamedTuple):
+    """R walks of several groups at one token, and the D pasts that they have."""
+
+    past: Rows
+    """D."""
+    outlook: Tensor
+    """By which each past is ranked, (D,)."""
+    which: Tensor
+    """The past of each walk, (R,)."""
+    group: Tensor
+    """Which of the walks compete, non-decreasing, (R,)."""
+    score: Tensor
+    """What the walks so far are ranked by, nats, (R,) float64."""
+    goes_on: Tensor
+    """Whether the text has another token, (R,) bool."""
+    paid: Tensor | None
+    """What was expected of the text from here on, if not by the distribution of the
+    next steps, nats, (R,)."""
+
+
 def listed_steps(
     walk: NextStep,
-    past: Rows,
-    outlook: Tensor,
-    which: Tensor,
-    group: Tensor,
-    score: Tensor,
+    walks: Unfinished,
     cut: Cut,
     new: Ordered,
     worth: tuple[ParentGains, int] | None,
-    paid: Tensor | None,
 ) -> ListedSteps:
     r"""List the choices that may be among the best of a group of walks.
 
@@ -187,16 +202,12 @@ def listed_steps(
 
     Args:
         walk: The distribution of the next steps.
-        past: D pasts, at one position each.
-        outlook: By which each is ranked, (D,).
-        which: The past of each of R walks, (R,).
-        group: Which of these compete, non-decreasing, (R,).
-        score: What the walks so far are ranked by, nats, (R,) float64.
+        walks: What they are the steps of.
         cut: What chooses among them.
         new: NEW entities at the position of every outlook.
         worth: What entities are worth as parents, and at which token this is.
-        paid: What was expected of the text from here on, if not by ``walk``, (R,) nats.
     """
+    past, outlook, which, group, score, goes_on, paid = walks
     if paid is not None:
         paid = paid.new_zeros(len(past.position)).scatter(0, which, paid)
     types, parents = _types(walk, past, paid)
@@ -209,9 +220,7 @@ def listed_steps(
 
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]]
     known[:, -1] += new.log_prob[outlook, 0] + gains.mentioned(every, best)
-    number = (known > -torch.inf).long()
-    number[:, -1] *= (new.log_prob > -torch.inf).sum(1)[outlook]
-    number = number.sum(1)[which]
+    number = _number(known, (new.log_prob > -torch.inf).sum(1)[outlook], which, goes_on)
     enough = _enough(score[:, None] + known[which], number, group, cut)
     # A past lists what any of its walks may need.
     least = score.new_full((len(outlook),), torch.inf)
@@ -259,6 +268,23 @@ def listed_steps(
         x[choice] for x in (mention, node, log_p, ahead, key)
     )
     return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
+
+
+def _number(known: Tensor, new: Tensor, which: Tensor, goes_on: Tensor) -> Tensor:
+    """Return how many choices each walk has at least, with those of the next token.
+
+    What cannot hold these in a moment need not hold all of the former now.
+
+    Args:
+        known: Ranks of NONE, CONTINUE and the best NEW entity of D pasts, nats, (D, 3).
+        new: How many NEW entities there are, (D,).
+        which: The past of each of R walks, (R,).
+        goes_on: Whether there is a next token, (R,) bool.
+    """
+    none, going_on, begun = (known > -torch.inf).long().unbind(1)
+    now = none + going_on + begun * new
+    number = now[which]
+    return torch.where(goes_on, number * new.clamp_min(1)[which], number)
 
 
 def _enough(known: Tensor, number: Tensor, group: Tensor, cut: Cut) -> Tensor:

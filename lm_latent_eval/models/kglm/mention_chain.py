@@ -52,12 +52,12 @@ class Costs:
         return Costs(*(torch.cat([part] * number) for part in parts))
 
     def types(self, t: int) -> tuple[Tensor, Tensor]:
-        """Return mention types after a mention of each state and none, (B, S, 4)."""
-        mention, none = (
-            types[:, t, None].expand(-1, self.word.shape[2], -1)
-            for types in (self.mention, self.after_none)
+        """Return mention types after a mention of each state and none, (4, B, S)."""
+        mention, none, first = (
+            types[:, t].mT[..., None].expand(-1, -1, self.word.shape[2])
+            for types in (self.mention, self.after_none, self.first)
         )
-        return mention, torch.cat([self.first[:, t, None], none[:, 1:]], 1)
+        return mention, torch.cat([first[..., :1], none[..., 1:]], -1)
 
 
 class Ahead(NamedTuple):
@@ -83,10 +83,10 @@ def backward(
         new = (costs.new[:, t] + mention).logsumexp(-1, True)
         alike = (costs.derived + mention).logsumexp(-1, True)
         derived = parents.log_derived(t, mention, alike)
-        begun = torch.stack(torch.broadcast_tensors(none, new, derived), -1)
+        begun = torch.stack(torch.broadcast_tensors(none, new, derived))
         going_on = costs.mention[:, t, Mention.CONTINUE, None] + mention
         for n, types in enumerate(costs.types(t)):
-            value = (types[..., BEGUN] + begun).logsumexp(-1)
+            value = (types[BEGUN] + begun).logsumexp(0)
             if n == 0:
                 value = torch.logaddexp(going_on, value)
             ahead[n] = torch.where((length > t)[:, None], value, ahead[n])
@@ -128,8 +128,8 @@ def forward(
     candidate = costs.derived.exp()
     for t in range(costs.word.shape[1]):
         # Of every state before t: its probability, less what was expected after it.
-        none = _less(log_none, beta.none[:, t])[..., None]
-        mention = _less(log_mention, beta.mention[:, t])[..., None]
+        none = _less(log_none, beta.none[:, t])
+        mention = _less(log_mention, beta.mention[:, t])
         after_mention, after_none = costs.types(t)
         types = torch.logaddexp(none + after_none, mention + after_mention)
         ahead = psi.mention[:, t]
@@ -137,13 +137,13 @@ def forward(
         peak = peak.masked_fill(peak.isneginf(), 0.0)
         worth = (ahead - peak).exp()
         derived = parents.derived(t, worth, (candidate * worth).sum(-1, True))
-        deriving = (types[..., Mention.DERIVED] + peak).exp()
+        deriving = (types[Mention.DERIVED] + peak).exp()
         listed, alike = parents.reached(t, deriving, derived)
-        new = types[..., Mention.NEW].logsumexp(-1, True) + costs.new[:, t] + ahead
+        new = types[Mention.NEW].logsumexp(-1, True) + costs.new[:, t] + ahead
         beginning = new.logaddexp(((listed + alike * candidate) * worth).log())
         yield Reading(beginning.exp(), deriving, derived)
-        going_on = mention[..., 0] + costs.mention[:, t, Mention.CONTINUE, None]
-        log_none = types[..., Mention.NONE] + psi.none[:, t]
+        going_on = mention + costs.mention[:, t, Mention.CONTINUE, None]
+        log_none = types[Mention.NONE] + psi.none[:, t]
         log_mention = beginning.logaddexp(going_on + ahead)
 
 
@@ -202,4 +202,5 @@ def derivable_tokens(
             part[:, t] = value
         begun[:, t] = reading.begun
     weight, paid = found[3:5]
-    return begun, Derivable(*found, paid.masked_fill(weight <= 0, 0.0).amax(-1))
+    found.append(paid.masked_fill(weight <= 0, 0.0).amax(-1))
+    return begun, Derivable(*found)

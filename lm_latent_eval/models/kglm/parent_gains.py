@@ -64,16 +64,32 @@ class TokensAhead(NamedTuple):
         expected = Shares(every, more.gather(2, last).transpose(1, 2))
         return cls(distance, tokens, more.transpose(1, 2).contiguous(), expected)
 
-    def log_prob(self, text: Tensor, parents: Shares) -> Tensor:
-        """Return log p of tokens with some parents, relative, (..., J) nats."""
-        paid, weight = (parents.every.unsqueeze(-3) + parents.last).unbind(-2)
-        value = paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        derived = (self.tokens.mass.mT[text] * value).sum(-2)
+    def log_prob(
+        self, text: Tensor, parents: Shares, state: Tensor | None = None
+    ) -> Tensor:
+        """Return log p of tokens with some parents, relative, (..., J) nats.
+
+        Args:
+            text: Whose tokens, (...).
+            parents: Of each.
+            state: One that is in ``every``, and adds nothing as a last mention, (...).
+        """
+        value = _paid(parents.every.unsqueeze(-3) + parents.last)
+        if state is not None:
+            mine = self.is_last(text, state)
+            value = torch.where(mine, _paid(parents.every).unsqueeze(-2), value)
+        derived = sum((self.tokens.mass.mT[text] * value).unbind(-2))
         return (self.tokens.otherwise[text] + derived).clamp_min(LEAST).log()
 
     def is_last(self, text: Tensor, state: Tensor) -> Tensor:
         """Tell which of the last mentions are of some states, (..., L, J)."""
         return self.tokens.last.mT[text] == state[..., None, None]
+
+
+def _paid(share: Tensor) -> Tensor:
+    """Return what is paid over what is weighed, (..., 2, J) -> (..., J)."""
+    paid, weight = share.unbind(-2)
+    return paid / weight.clamp_min(torch.finfo(weight.dtype).tiny)
 
 
 @dataclass(frozen=True)
@@ -133,10 +149,9 @@ class Gains:
             place = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
             known = self.key[place] == wanted
             more = more - self.share[place] * known[:, None, None]
-        mine = self.ahead.is_last(text, state)[:, :, None]
         every, last = (part[row] for part in self.parents)
-        parents = Shares(every + more, last.masked_fill(mine, 0.0))
-        return (self.ahead.log_prob(text, parents) - self.log_prob[row]).sum(-1)
+        log_prob = self.ahead.log_prob(text, Shares(every + more, last), state)
+        return (log_prob - self.log_prob[row]).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -205,10 +220,10 @@ class ParentGains:
         text = torch.arange(len(every))[:, None]
         state = torch.arange(ahead.share.shape[1])
         by_chain = ahead.log_prob(text, Shares(every, last))
-        mine = ahead.is_last(text, state)[..., None, :]
-        parents = Shares(every + ahead.share, last.masked_fill(mine, 0.0))
-        gain = (ahead.log_prob(text, parents) - by_chain).sum(-1)
+        log_prob = ahead.log_prob(text, Shares(every + ahead.share, last), state)
+        gain = (log_prob - by_chain).sum(-1)
         return gain.index_fill(1, text.new_tensor([0]), 0.0)
+
     def _gains(
         self,
         text: Tensor,

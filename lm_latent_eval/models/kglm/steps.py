@@ -30,6 +30,7 @@ from lm_latent_eval.models.kglm.latents import Mention, NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.listing import (
     REST,
     Ordered,
+    Unfinished,
     WalkChoices,
     derived_nodes,
     drawn_of_the_rest,
@@ -205,17 +206,21 @@ class WalkSteps:
         if t == 0:
             paid = self.expected.expand(*score.shape, ways)[text, place, way]
         past, which = self._pasts(state, t, way * len(score) + text, text, place)
-        listed = listed_steps(
-            self.walk,
+        walks = Unfinished(
             past,
             past.position // self.num_steps,
             which,
             text * cut.groups + group,
             score[text, place],
+            (self.length > t + 1)[text],
+            paid,
+        )
+        listed = listed_steps(
+            self.walk,
+            walks,
             cut,
             self._new(t, max(cut.widths)),
             None if self.gains is None else (self.gains, t),
-            paid,
         )
         return WalkChoices(
             (len(score), histories),
@@ -287,10 +292,11 @@ class WalkSteps:
         """
         if self.owed is None or self.walk.twist is None:
             return None
-        text = torch.arange(len(node))[:, None].expand_as(node)
-        listed = self.walk.twist.lists(text * self.num_steps + t, node)
         inside = (self.length > t)[:, None]
-        text, place = (~listed & (node != NO_ENTITY) & inside).nonzero(as_tuple=True)
+        text, place = ((node != NO_ENTITY) & inside).nonzero(as_tuple=True)
+        position = text * self.num_steps + t
+        unlisted = ~self.walk.twist.lists(position, node[text, place])
+        text, place = text[unlisted], place[unlisted]
         if not len(text):
             return None
         row, other, pair = distinct_pairs(
