@@ -128,6 +128,19 @@ def test_a_text_without_doubt_takes_few_places(doubt, number):
     assert {0, 1} < {*column[0, used[0]].tolist()}
 
 
+def test_a_group_that_will_not_fit_is_cut_at_once():
+    """Of two of 80 places one is told that 100 choices follow."""
+    rank = torch.tensor([[0.0, *[-40.0] * 59]] * 2).double()
+    whole = torch.ones(1, 2, dtype=torch.bool)
+    streams = Streams([1], 2), Streams([1], 160, 2)
+    cut = Thinned((80, 80), *streams, whole, torch.tensor([2.0]))
+    share = cut.least(torch.tensor([60.0, 100.0]))
+    torch.testing.assert_close(share, torch.tensor([0.0, math.exp(-2) / 80]))
+    _, log_f = cut.keep(rank, 0)
+    assert (log_f > -math.inf).sum(1).tolist() == [60, FEWEST]
+    assert cut.whole.tolist() == [[True, False]]
+
+
 @pytest.mark.parametrize("name", ["adapted", "prior"])
 def test_it_is_exact_where_every_latent_fits(name):
     model, width = tiny(BAD.double()), NUM_STATES ** len(TEXT)

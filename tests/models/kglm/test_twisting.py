@@ -539,8 +539,23 @@ def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
             found.append(other - log_evidence(parents))
         return torch.tensor(found).double()
 
+    def log_gain(t, state):
+        """Of a mention of a state, with other entities as the chain expects them."""
+        found = 0.0
+        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
+            recent = parents.recent.clone()
+            recent[:, u] = mention_chain.recent_mentions(gains.log_absent, cutoff)[:, u]
+            found -= log_evidence(replace(parents, recent=recent))
+            recent[:, u, state] = 1.0
+            found += log_evidence(replace(parents, recent=recent))
+        return found
+
     num_nodes, spread = kglm.knowledge.num_nodes, []
     for t in range(len(TEXT) - 1):
+        states = range(1, costs.word.shape[2])
+        wanted = [[0.0, *(log_gain(t, state) for state in states)]]
+        expected = gains.expected_after(t)
+        torch.testing.assert_close(expected, expected.new_tensor(wanted), **ROUNDED)
         uniform = torch.rand(6, cutoff, generator=torch.manual_seed(t))
         window = (uniform * 3 * num_nodes).long()
         window[window >= num_nodes] = NO_ENTITY
