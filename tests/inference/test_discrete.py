@@ -19,6 +19,7 @@ from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
+    LEAST_ERROR,
     LIKELY,
     PASSES,
     DiscreteFilter,
@@ -260,19 +261,23 @@ def weights(
 
 def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
-    same, place = method.estimate(weights(spread), 4), 1 / method.width
+    same, least = method.estimate(weights(spread), 4), LEAST_ERROR / method.width
+    noise = stderr_of_log_normal(torch.tensor(spread).double().var(), PASSES)
+    beyond = math.sqrt(0.4**2 - noise**2)
     assert same.draws_stderr > 0
-    assert same.missed == pytest.approx(place)
+    assert same.missed == pytest.approx(least)
     assert same.draws_degrees == PASSES - 1
     assert same.bound is Bound.STOCHASTIC_LOWER
     for nats in (-0.4, 0.4):
         off = method.estimate(weights(spread, same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
-        assert off.missed == pytest.approx(math.hypot(LIKELY * 0.4, place))
+        assert off.missed == pytest.approx(math.hypot(LIKELY * beyond, least))
+    noisy = method.estimate(weights(spread, same.log_evidence + noise / 2), 4)
+    assert noisy.missed == pytest.approx(least)
     for nats, found in ((0.4, 0.4), (-0.4, 0.0)):
         off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
-        assert off.missed == pytest.approx(math.hypot(found, place))
+        assert off.missed == pytest.approx(math.hypot(found, least))
     uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
     spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
     assert uneven.draws_stderr == pytest.approx(
@@ -341,7 +346,8 @@ def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
         before = weights(context, other=-1.0 + beyond_context)
         found = method.difference(after, before, 4)
         assert found.log_evidence == pytest.approx(-4.0)
-        assert found.stderr == pytest.approx(math.hypot(missed, 1 / method.width))
+        least = LEAST_ERROR / method.width
+        assert found.stderr == pytest.approx(math.hypot(missed, least))
 
 
 def test_a_choice_that_there_is_not_has_no_probability():
