@@ -358,7 +358,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _with_error(estimate, of, of.grown, of.found)
+        return _with_error(estimate, of.passes, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -383,8 +383,7 @@ class DiscreteFilter(SearchingEstimator):
             log_weights=(),
         )
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
-        apart = Weights(*(x - y for x, y in zip(of, of_prefix, strict=True)))
-        checked = _with_error(estimate, apart, grown, found)
+        checked = _with_error(estimate, whole - prefix, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
@@ -417,48 +416,30 @@ def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
 
 
 def _with_error(
-    estimate: Estimate, of: Weights, grown: float, found: float
+    estimate: Estimate, passes: Tensor, grown: float, found: float
 ) -> Estimate:
     """Add the error of an estimate where passes and their check agree.
 
     Sums over many words are log-normal: of few passes that differ much the largest
-    hardly tells how far they err, and how far apart their logarithms are does. What is
-    found beyond the estimate counts as it is: noise of such sums finds less, not more.
-    Passes that agree in all may have left out the same.
+    hardly tells how far they err, and how far apart their logarithms are does. Passes
+    that agree in all may have left out the same.
 
     Args:
         estimate: Without an error.
-        of: What each pass alone estimates.
+        passes: What each pass alone estimates, (R,) nats.
         grown: What the estimate is above that of narrower passes, nats.
         found: What passes that look ahead otherwise find beyond it, nats.
     """
-    far, passes = -estimate.log_evidence, of.passes
+    far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
     agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
     most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    missed = LIKELY * _beyond_noise(grown, passes, of.narrow)
     least = LEAST_ERROR * PASSES / estimate.num_samples
-    error = math.hypot(drawn, missed, found, least)
+    error = math.hypot(drawn, LIKELY * grown, found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)
-
-
-def _beyond_noise(distance: float, one: Tensor, other: Tensor) -> float:
-    """Return what is left of a distance without the noise of what is compared, nats.
-
-    The square of the distance of two noisy estimates is too large by both variances.
-
-    Args:
-        distance: Of the estimates, nats.
-        one: Logarithms of the passes of one, (R,).
-        other: Of the other, (C,).
-    """
-    noise = math.hypot(_spread(one), _spread(other))
-    if not math.isfinite(noise):  # nothing is known of it
-        return abs(distance)
-    return math.sqrt(max(0.0, distance**2 - noise**2))
 
 
 def _spread(passes: Tensor) -> float:
