@@ -171,8 +171,6 @@ class Unfinished(NamedTuple):
     """Which of the walks compete, non-decreasing, (R,)."""
     score: Tensor
     """What the walks so far are ranked by, nats, (R,) float64."""
-    goes_on: Tensor
-    """Whether the text has another token, (R,) bool."""
     paid: Tensor | None
     """What was expected of the text from here on, if not by the distribution of the
     next steps, nats, (R,)."""
@@ -207,7 +205,7 @@ def listed_steps(
         new: NEW entities at the position of every outlook.
         worth: What entities are worth as parents, and at which token this is.
     """
-    past, outlook, which, group, score, goes_on, paid = walks
+    past, outlook, which, group, score, paid = walks
     if paid is not None:
         paid = paid.new_zeros(len(past.position)).scatter(0, which, paid)
     types, parents = _types(walk, past, paid)
@@ -220,8 +218,9 @@ def listed_steps(
 
     known = rank[:, [Mention.NONE, Mention.CONTINUE, Mention.NEW]]
     known[:, -1] += new.log_prob[outlook, 0] + gains.mentioned(every, best)
-    number = _number(known, (new.log_prob > -torch.inf).sum(1)[outlook], which, goes_on)
-    enough = _enough(score[:, None] + known[which], number, group, cut)
+    number = (known > -torch.inf).long()
+    number[:, -1] *= (new.log_prob > -torch.inf).sum(1)[outlook]
+    enough = _enough(score[:, None] + known[which], number.sum(1)[which], group, cut)
     # A past lists what any of its walks may need.
     least = score.new_full((len(outlook),), torch.inf)
     least = least.scatter_reduce(0, which, enough - score, "amin")
@@ -268,23 +267,6 @@ def listed_steps(
         x[choice] for x in (mention, node, log_p, ahead, key)
     )
     return ListedSteps(row, mention, node, log_p, ahead, unlisted, key)
-
-
-def _number(known: Tensor, new: Tensor, which: Tensor, goes_on: Tensor) -> Tensor:
-    """Return how many choices each walk has at least, with those of the next token.
-
-    What cannot hold these in a moment need not hold all of the former now.
-
-    Args:
-        known: Ranks of NONE, CONTINUE and the best NEW entity of D pasts, nats, (D, 3).
-        new: How many NEW entities there are, (D,).
-        which: The past of each of R walks, (R,).
-        goes_on: Whether there is a next token, (R,) bool.
-    """
-    none, going_on, begun = (known > -torch.inf).long().unbind(1)
-    now = none + going_on + begun * new
-    number = now[which]
-    return torch.where(goes_on, number * new.clamp_min(1)[which], number)
 
 
 def _enough(known: Tensor, number: Tensor, group: Tensor, cut: Cut) -> Tensor:

@@ -212,7 +212,6 @@ class WalkSteps:
             which,
             text * cut.groups + group,
             score[text, place],
-            (self.length > t + 1)[text],
             paid,
         )
         listed = listed_steps(
