@@ -126,11 +126,12 @@ class Cut(Protocol):
         """Whether choices must be listed that cannot be among the best."""
         ...
 
-    def least(self, number: Tensor) -> Tensor | None:
+    def least(self, number: Tensor, known: Tensor) -> Tensor | None:
         """Return the share of a group's total that is worth a place; None: any is.
 
         Args:
             number: How many choices each of the first G groups has, or more, (G,).
+            known: How many of them are listed whatever they are worth, (G,).
 
         Returns:
             Shape (G,).
@@ -185,7 +186,7 @@ class Best:
         index = best_of(rank, min(self.width, rank.shape[1]))
         return index, rank.new_zeros(index.shape)
 
-    def least(self, number: Tensor) -> None:
+    def least(self, number: Tensor, known: Tensor) -> None:
         """Return None: the W best are, whatever they are worth."""
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
@@ -237,7 +238,7 @@ class Fading:
         index = torch.where(faded, index[:, :1], index)
         return index, rank.new_zeros(index.shape).masked_fill(faded, -torch.inf)
 
-    def least(self, number: Tensor) -> None:
+    def least(self, number: Tensor, known: Tensor) -> None:
         """Return None: see ``Best``."""
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
@@ -276,12 +277,17 @@ class Thinned:
         """R."""
         return len(self.widths)
 
-    def least(self, number: Tensor) -> Tensor:
-        """Return the share that is worth a place, (G,); 0 of groups that fit."""
+    def least(self, number: Tensor, known: Tensor) -> Tensor:
+        """Return the share that is worth a place, (G,); 0 where all choices fit.
+
+        It is 0 as well where those that are listed anyway do not fill the fewest
+        places: of others that stand for each other only one would go on.
+        """
         width = sent(self.width_of[: len(number)], number.device)
         fits = F.pad(number <= width, (0, self.whole.numel() - len(number)), value=True)
         self._fit(fits)
-        return self._least[: len(number)]
+        too_few = known < self._fewest(width)
+        return self._least[: len(number)].masked_fill(too_few, 0.0)
 
     @property
     def width_of(self) -> Tensor:
@@ -291,6 +297,10 @@ class Thinned:
     def _fit(self, fits: Tensor) -> None:
         """Remember which groups fit no longer, (B R,)."""
         self.whole = sent(self.whole, fits.device) & fits.view_as(self.whole)
+
+    def _fewest(self, width: Tensor) -> Tensor:
+        """Return how many places groups use at least, (G,)."""
+        return (width * max(FEWEST / max(self.widths), LEAST_USED)).ceil().long()
 
     @property
     def _least(self) -> Tensor:
@@ -333,8 +343,8 @@ class Thinned:
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
         mass, most = relative(rank), min(max(self.widths), rank.shape[1])
-        fewest = (width * max(FEWEST / max(self.widths), LEAST_USED)).ceil()
-        number = torch.where(whole, width, _worth(mass, least).maximum(fewest.long()))
+        worth = _worth(mass, least).maximum(self._fewest(width))
+        number = torch.where(whole, width, worth)
         number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for
             most = int(number.max())

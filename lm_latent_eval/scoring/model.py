@@ -47,7 +47,7 @@ class LatentModel:
         >>> from lm_latent_eval.demo import CHECKPOINT
         >>> model = lm_latent_eval.load(CHECKPOINT)
         >>> [estimate] = model.log_likelihood(
-        ...     ["It is known for its plums and its gardeners."], num_samples=100
+        ...     ["It is known for its plums and its gardeners."], num_samples=50
         ... )
         >>> estimate.estimator, estimate.num_tokens, str(estimate.bound)
         ('dpf', 11, 'stochastic lower')

@@ -135,8 +135,10 @@ def test_a_group_that_will_not_fit_is_cut_at_once():
     whole = torch.ones(1, 2, dtype=torch.bool)
     streams = Streams([1], 2), Streams([1], 160, 2)
     cut = Thinned((80, 80), *streams, whole, torch.tensor([2.0]))
-    share = cut.least(torch.tensor([60.0, 100.0]))
-    torch.testing.assert_close(share, torch.tensor([0.0, math.exp(-2) / 80]))
+    numbers = torch.tensor([60, 100])
+    for known, share in ((FEWEST, math.exp(-2) / 80), (FEWEST - 1, 0.0)):
+        least = cut.least(numbers, torch.tensor([known, known]))
+        torch.testing.assert_close(least, torch.tensor([0.0, share]))
     _, log_f = cut.keep(rank, 0)
     assert (log_f > -math.inf).sum(1).tolist() == [60, FEWEST]
     assert cut.whole.tolist() == [[True, False]]

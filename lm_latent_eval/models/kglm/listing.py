@@ -279,7 +279,9 @@ def _enough(known: Tensor, number: Tensor, group: Tensor, cut: Cut) -> Tensor:
         cut: What chooses.
     """
     enough = least_of_best(group, known, torch.tensor(cut.widths))
-    least = cut.least(torch.zeros_like(enough).index_add(0, group, widened(number)))
+    there = (known > -torch.inf).sum(1)
+    nobody = torch.zeros_like(enough, dtype=torch.long)
+    least = cut.least(*(nobody.index_add(0, group, x) for x in (number, there)))
     if least is not None:
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
         enough = torch.maximum(enough, total + least.log())
