@@ -9,8 +9,8 @@
 
 scores texts by methods, ``estimator,K`` or ``estimator,proposal,K``, and by a reference
 with other random numbers, which is exact where the model allows it. Texts are the
-demonstration's, altered (words shuffled, names replaced, lower case, several joined) or
-drawn from the model itself; with ``--model DIR --data FILE`` those of a file, and with
+demonstration's, altered (words shuffled, names replaced, lower case, without their first
+sentences, several joined) or drawn from the model itself; with ``--model DIR --data FILE`` those of a file, and with
 ``--model hmm`` random words under the tests' hidden Markov model. The table says, kind
 by kind, nats a text below the reference, how many intervals the reference refutes and
 the upper limit of their share (Clopper and Pearson), texts without an error, the median
@@ -171,8 +171,13 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
 
         return alter
 
+    def fragment(text: str, dice: random.Random) -> str:
+        sentences = text.split(". ")
+        return ". ".join(sentences[dice.randrange(1, len(sentences)) :])
+
     return {
         "as they are": lambda text, dice: text,
+        "fragments": fragment,
         "shuffled": shuffled,
         "names replaced": renamed,
         "lower case": lambda text, dice: text.lower(),
