@@ -9,16 +9,16 @@
 
 scores texts by methods, ``estimator,K`` or ``estimator,proposal,K``, and by a reference
 with other random numbers, which is exact where the model allows it. Texts are the
-demonstration's, altered (words shuffled, names replaced, lower case, without their first
-sentences, several joined) or drawn from the model itself; with ``--model DIR --data FILE`` those of a file, and with
-``--model hmm`` random words under the tests' hidden Markov model. The table says, kind
-by kind, nats a text below the reference, how many intervals the reference refutes and
-the upper limit of their share (Clopper and Pearson), texts without an error, the median
-error and half-width of those that are off by more than 1e-4 nats, the largest error,
-and CPU seconds a text. Every score is kept in a file of its method in the output
-folder: a run that was stopped goes on, and more texts add to it. Figures show shares of
-intervals that hold (of what ``--counts`` keeps of former runs as well), or the largest
-error against seconds, an estimator a line.
+demonstration's, altered (words shuffled, names replaced, lower case, the first
+sentences cut off, several joined) or drawn from the model itself; with ``--model DIR
+--data FILE`` those of a file, and with ``--model hmm`` random words under the tests'
+hidden Markov model. The table says, kind by kind, nats a text below the reference, how
+many intervals the reference refutes and the upper limit of their share (Clopper and
+Pearson), texts without an error, the median error and half-width of those that are off
+by more than 1e-4 nats, the largest error, and CPU seconds a text. Every score is kept
+in a file of its method in the output folder: a run that was stopped goes on, and more
+texts add to it. Figures show shares of intervals that hold (of what ``--counts`` keeps
+of former runs as well), or the largest error against seconds, an estimator a line.
 """
 
 from __future__ import annotations

@@ -10,8 +10,12 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
+from lm_latent_eval.inference import DiscreteFilter, cuts
+from lm_latent_eval.inference.cuts import FEWEST
+from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
 from lm_latent_eval.models.kglm.latents import Walks
+from lm_latent_eval.models.kglm.modeling import KGLMProposal
 from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
 from lm_latent_eval.testing.model_laws import numbers_of
@@ -114,7 +118,7 @@ def test_the_normaliser_has_the_gradients_of_its_definition():
 def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     """Of few nodes with many edges, so that walks meet again and again."""
     large = large_graph.kglm(large_graph.graph(12, 90)).double()
-    proposal = tiny_models.randomised(large, 0, 1.0).proposal("adapted")
+    proposal = tiny_models.randomised(large, 0, 4.0).proposal("adapted")
     batch, width = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]]), 12
     encoded = proposal.encode(batch)
     numbers = watch(monkeypatch, steps, "listed_steps", lambda some, *_: len(some.row))
@@ -130,6 +134,25 @@ def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
     for ours, wanted in zip(beam.latents, everything.latents, strict=True):
         assert torch.equal(ours, wanted)
     assert torch.equal(beam.score, everything.score)
+
+
+def test_a_cut_of_few_walks_is_offered_what_fills_its_places(monkeypatch):
+    """Of one choice that stands for all others, only one would go on."""
+    large = large_graph.kglm(large_graph.graph(120, 300))
+    proposal = tiny_models.randomised(large, 0, 4.0).proposal("adapted")
+    method, batch = DiscreteFilter(PASSES * 50), tiny_models.batch([[150, 5, 4]])
+    monkeypatch.setattr(KGLMProposal, "word_cost", lambda *_: torch.zeros(1))
+
+    def listed_at_once(some, _walk, walks, *_):
+        return walks.group[some.row[some.node >= 0]].bincount()
+
+    numbers = watch(monkeypatch, steps, "listed_steps", listed_at_once)
+    method.log_weights(large, proposal, batch, [1])
+    # Of passes as wide as the widest, which use most places.
+    assert (numbers[0][:PASSES] >= FEWEST).all()
+    monkeypatch.setattr(cuts, "FEWEST", 0)
+    method.log_weights(large, proposal, batch, [1])
+    assert (numbers[3] < FEWEST).all(), "premise: few are worth a place"
 
 
 # -- the distribution of new entities -------------------------------------------------
