@@ -3,8 +3,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lm_latent_eval.contrastive import (
     Rate,
@@ -29,10 +27,6 @@ CLEAN = doubles(-10.0, -24.0, -7.5)
 MILD = doubles(-12.0, -25.0, -9.0)  # differences 2, 1, 1.5
 STRONG = doubles(-13.0, -32.0, -14.5)  # 3, 8, 7
 WORDS = torch.tensor([4, 9, 2])
-
-scores = st.lists(
-    st.tuples(st.floats(-100, 100), st.floats(-100, 100)), min_size=2, max_size=12
-)
 
 PAPER = {  # model -> contrastive entropies in bits at 10, 30 and 50 %, and two ratios
     "3-gram": (1.993, 4.179, 5.279, 2.096, 2.649),
@@ -184,31 +178,12 @@ def test_errors_cover():
         assert abs(covered - 0.95) < 4 * spread
 
 
-@given(pairs=scores, shift=st.floats(-50, 50), power=st.floats(0.1, 10))
-def test_scale_and_normaliser(pairs, shift, power):
-    """A normaliser cancels; a power scales the entropy and leaves the ratio."""
-    clean = doubles(*(a for a, _ in pairs))
-    copies = doubles(*(b for _, b in pairs))
-    units = len(pairs)
-
-    entropy = contrastive_entropy(clean, copies, units)
-    moved = contrastive_entropy(clean + shift, copies + shift, units)
-    raised = contrastive_entropy(power * clean, power * copies, units)
-
-    assert moved.item() == pytest.approx(entropy.item(), abs=1e-9)
-    assert raised.item() == pytest.approx(power * entropy.item(), abs=1e-9)
-    if entropy > 1e-3:
-        ratio = contrastive_ratio(3 * raised, raised)
-        assert ratio.item() == pytest.approx(3)
-
-
 ONE, TWO = doubles(1.0), doubles(1.0, 2.0)
 COPIES = {1: MILD, 2: torch.stack([MILD, MILD])}
 REFUSED = [
     (contrastive_entropy, (doubles(1.0, math.nan), TWO, 2), r"log_scores\[1\] is nan"),
     (contrastive_entropy, (TWO, doubles([1, -math.inf]), 2), r"\[0, 1\] is -inf"),
     (contrastive_entropy, (CLEAN, MILD[:2], 3), r"expected \(..., 3\)"),
-    (contrastive_entropy, (CLEAN, MILD[0], 3), r"expected \(..., 3\)"),
     (contrastive_entropy, (CLEAN, MILD, 0), "num_units must be at least 1"),
     (contrastive_ratio, (ONE, doubles(0.0)), "no ratio"),
     (mean_ratio, (CLEAN, STRONG[None], CLEAN[None]), "no ratio without a positive one"),

@@ -107,31 +107,25 @@ CASES = {
     "kenlm": (kenlm, WORDS, None, {"generate_until": "generates none"}),
 }
 """What writes it, what it is asked, what other settings are, and what it refuses."""
+
+
+def variant(write, pairs, refused=None, **how):
+    return partial(write, **how), pairs, {}, refused or {}
+
+
 VARIANTS = {
-    **{
-        f"latent_kglm {how}": (partial(kglm, **how), WORDS, {}, {})
-        for how in (
-            {"estimator": "auto"},
-            {"estimator": "beam", "proposal": "prior"},
-            {"proposal": "peeking", "temperature": 1.3},
-            {"proposal": "smoothing"},
-            {"target_stderr": 0.3, "max_samples": 40},
-        )
-    },
-    **{
-        f"latent_tokens {name}": (partial(tokens, estimator=name), LETTERS, {}, {})
-        for name in ("canonical", "is", "smc", "beam")
-    },
-    "latent_cot hinted": (partial(cot, proposal="hinted"), QUESTIONS, {}, NO_THOUGHTS),
-    **{
-        f"latent_mdm {name}": (
-            partial(mdm, estimator=name, num_samples=4),
-            WORDS,
-            {},
-            {},
-        )
-        for name in ("elbo", "is")
-    },
+    "latent_kglm auto": variant(kglm, WORDS, estimator="auto"),
+    "latent_kglm prior": variant(kglm, WORDS, estimator="beam", proposal="prior"),
+    "latent_kglm peeking": variant(kglm, WORDS, proposal="peeking", temperature=1.3),
+    "latent_kglm smoothing": variant(kglm, WORDS, proposal="smoothing"),
+    "latent_kglm target": variant(kglm, WORDS, target_stderr=0.3, max_samples=40),
+    "latent_tokens canonical": variant(tokens, LETTERS, estimator="canonical"),
+    "latent_tokens is": variant(tokens, LETTERS, estimator="is"),
+    "latent_tokens smc": variant(tokens, LETTERS, estimator="smc"),
+    "latent_tokens beam": variant(tokens, LETTERS, estimator="beam"),
+    "latent_cot hinted": variant(cot, QUESTIONS, NO_THOUGHTS, proposal="hinted"),
+    "latent_mdm elbo": variant(mdm, WORDS, estimator="elbo", num_samples=4),
+    "latent_mdm is": variant(mdm, WORDS, estimator="is", num_samples=4),
 }
 """Other settings of the same, asked whether company moves them."""
 DRAWN = ["latent_kglm", "latent_tokens is", "latent_cot hinted", "latent_mdm is"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from lm_eval.api.registry import aggregation_registry, metric_registry
+from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import handle_non_serializable, make_table
 
 from lm_latent_eval.contrastive import contrastive_levels
@@ -20,7 +21,6 @@ from lm_latent_eval.text.noise import NoiseChannel
 from tests import contrastive_tasks
 from tests.conftest import PROJECT
 from tests.contrastive_tasks import (
-    FOLDER,
     GROUP,
     LEVELS,
     SENTENCES,
@@ -114,6 +114,15 @@ def test_requests_are_never_those_of_another_text(evaluate, stock_data, caplog):
     assert "requests are not cached" in caplog.text
 
 
+def test_distorted_copies_are_no_corpus(backend, evaluate, tmp_path):
+    """What counts of them are differences: there is no record of texts."""
+    tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
+    named = {"model_args": "pretrained=tiny", "evaluation_tracker": tracker}
+    found = evaluate(backend(num_samples=5, unk="closed"), **named)
+    assert [*tmp_path.rglob(".record_*.lock")], "premise: records are written there"
+    assert found["config"]["latent_eval"]["records"] == {}
+
+
 # -- other data, other units -----------------------------------------------------------
 
 
@@ -131,20 +140,11 @@ def test_a_training_split_gives_the_substitutes_or_else_the_scored_text(caplog):
     assert "no vocabulary_file" in caplog.text
 
 
-def test_any_data_set_of_the_hub_or_of_files(evaluate, stock_data):
-    """Three lines of YAML beside the ones that all these tasks include."""
+def test_the_text_of_a_document_is_what_the_task_says():
     rows = [{"page": "the fox saw the fox ."}, {"page": "[saw the]"}]
-    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    Path("mine.yaml").write_text(
-        "task: mine\n"
-        f"include: {FOLDER / '_levels.yaml'}\n"
-        "dataset_path: json\n"
-        "dataset_kwargs: {data_files: {test: rows.jsonl}}\n"
-        "doc_to_target: page\n"
-    )
-    found = evaluate(Unigrams(), tasks=["mine"], include_path=Path.cwd())
-    assert found["results"]["mine"]["words,none"] == 8
-    texts = [sample["arguments"][0] for sample in found["samples"]["mine"]]
+    task = load([], splits={"test": rows}, doc_to_target="page")
+    task.build_all_requests()
+    texts = [i.args for i in task.instances if i.doc["distortion"]["level"] == 0]
     assert texts == [whole_text(row["page"]) for row in rows]
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.report.thoughts import thought_files
 from lm_latent_eval.wrappers.cot.thoughts import row_of
@@ -22,33 +23,14 @@ from tests.wrappers.cot import tiny as thinking
 WORKER = """
 import json, sys
 import torch
-from lm_latent_eval.harness.backends import LatentKGLM
-from tests.stock_tasks import evaluated
+from tests.harness import test_processes
 
 torch.set_num_threads(1)
-checkpoint, text, tasks, cache, out = sys.argv[1:]
-runs = []
-for use_cache in (None, cache, cache):
-    lm = LatentKGLM(pretrained=checkpoint, num_samples=15, device="cpu")
-    scored, score_texts = [], lm._scorer.score_texts
-    def scoring(queries):
-        scored.extend(len(query.text) for query in queries)
-        return score_texts(queries)
-    lm._scorer.score_texts = scoring
-    results = evaluated(
-        lm,
-        ["latent_perplexity", "tiny_questions"],
-        tasks.split(":"),
-        metadata={"text_file": text},
-        use_cache=use_cache,
-    )
-    work = lm.gather_object(sum(scored), 0)
-    if lm.rank == 0:
-        said = results["config"]["latent_eval"]
-        runs.append([results["results"], said, lm.world_size, work])
-if runs:
+function, *arguments, out = sys.argv[1:]
+said = getattr(test_processes, function)(*arguments)
+if said:
     with open(out, "w") as file:
-        json.dump(runs, file)
+        json.dump(said, file)
 """
 
 TASK = """
@@ -87,12 +69,12 @@ ACCELERATE = (
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def launch(folder, worker, arguments, how):
-    """Run a worker alone, or as several processes; return what it wrote as JSON."""
+def launch(folder, how, function, *arguments):
+    """Call a function of this module alone, or in several processes."""
     script, out = folder / "worker.py", folder / "out.json"
-    script.write_text(worker)
+    script.write_text(WORKER)
     done = subprocess.run(
-        [sys.executable, *how, *map(str, [script, *arguments, out])],
+        [sys.executable, *how, *map(str, [script, function, *arguments, out])],
         cwd=folder,
         env=of_worker(),
         capture_output=True,
@@ -126,35 +108,43 @@ def write_tasks(folder, texts, rows=QUESTIONS):
     return folder
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with the tasks that workers run."""
-    return write_tasks(tmp_path_factory.mktemp("processes"), "\n".join(TEXTS))
+def score(checkpoint, folder, cache):
+    """Score without a cache, with an empty one, and with what it then holds."""
+    runs = []
+    for use_cache in (None, cache, cache):
+        lm = LatentKGLM(pretrained=checkpoint, num_samples=15, device="cpu")
+        scored, score_texts = [], lm._scorer.score_texts
 
+        def scoring(queries, scored=scored, score_texts=score_texts):
+            scored.extend(len(query.text) for query in queries)
+            return score_texts(queries)
 
-@pytest.fixture(scope="module")
-def run(kglm_directory, folder):
-    """Run the worker alone or launched; return its runs."""
-
-    def start(name, how):
-        tasks = f"{PROJECT / 'tasks'}:{folder / 'tasks'}"
-        text, cache = folder / "text.txt", folder / f"{name}-cache"
-        return launch(folder, WORKER, [kglm_directory, text, tasks, cache], how)
-
-    return start
-
-
-@pytest.fixture(scope="module")
-def alone(run):
-    return run("alone", ())
+        lm._scorer.score_texts = scoring
+        results = evaluated(
+            lm,
+            ["latent_perplexity", "tiny_questions"],
+            [str(PROJECT / "tasks"), f"{folder}/tasks"],
+            metadata={"text_file": f"{folder}/text.txt"},
+            use_cache=use_cache,
+        )
+        work = lm.gather_object(sum(scored), 0)
+        if lm.rank == 0:
+            said = results["config"]["latent_eval"]
+            runs.append([results["results"], said, lm.world_size, work])
+    return runs
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "launch", [ACCELERATE, TORCHRUN], ids=["accelerate", "torchrun"]
-)
-def test_two_processes_give_the_numbers_of_one(run, alone, launch):
-    two = run(launch[1], launch)
+def test_several_processes_give_the_numbers_of_one(kglm_directory, tmp_path):
+    write_tasks(tmp_path, "\n".join(TEXTS))
+    asked = ("score", kglm_directory, tmp_path)
+    alone = launch(tmp_path, (), *asked, tmp_path / "alone")
+    for number, how in enumerate((ACCELERATE, TORCHRUN)):
+        two = launch(tmp_path, how, *asked, tmp_path / f"two-{number}")
+        assert_the_same(two, alone)
+
+
+def assert_the_same(two, alone):
     for runs in (alone, two):
         for cached in runs[1:]:
             assert_close(cached[0], runs[0][0])
@@ -195,18 +185,6 @@ def close_to(value):
 # -- thoughts ------------------------------------------------------------------------
 
 CONTEXTS = ["a b", "c", "b b c a", "a c", "c c c", "b", "a a", "c b a"]
-THINKING = """
-import json, sys
-import torch
-from tests.harness.test_processes import think
-
-torch.set_num_threads(1)
-*arguments, out = sys.argv[1:]
-said = think(*arguments)
-if said:
-    with open(out, "w") as file:
-        json.dump(said, file)
-"""
 
 
 def think(directory, tasks, out):
@@ -232,7 +210,7 @@ def test_two_processes_think_as_one(tmp_path):
     write_tasks(tmp_path, "", questions(CONTEXTS, [" a", " b c", " c"]))
     one, two = tmp_path / "one", tmp_path / "two"
     said = think(network, tasks, one)
-    assert launch(tmp_path, THINKING, [network, tasks, two], ACCELERATE) == said
+    assert launch(tmp_path, ACCELERATE, "think", network, tasks, two) == said
 
     def thoughts(out):
         [path] = out.rglob("thoughts_*.parquet")

@@ -11,16 +11,12 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.contrastive import DISTORTION
-from lm_latent_eval.harness.records import _answers
-from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.report import results
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement
@@ -30,8 +26,7 @@ from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
 from tests.harness.test_processes import write_tasks
 from tests.missing_support import miss
-from tests.stock_tasks import evaluated
-from tests.tiny_checkpoint import rolling
+from tests.stock_tasks import evaluated, write_pages
 
 TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
 TASKS = ["latent_perplexity", "tiny_questions"]
@@ -123,23 +118,6 @@ def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
     assert found == {task: expected[task] for task in tasks}
 
 
-def test_distorted_copies_are_no_corpus(backend):
-    [score] = backend(num_samples=5).loglikelihood_rolling(rolling("the fox"))
-
-    def answers(doc):
-        asked = ("loglikelihood_rolling", whole_text("the fox"), doc, 0, ("t", 0, 1))
-        instance = request(*asked)
-        instance.resps = [score]
-        task = SimpleNamespace(
-            instances=[instance], process_results=lambda doc, answers: {}
-        )
-        return [*_answers(task)]
-
-    [answer] = answers({"text": "the fox"})
-    assert (answer.words, answer.estimate.log_evidence) == (2, float(score))
-    assert answers({"text": "the fox", DISTORTION: 0.1}) == []
-
-
 # The model knows neither zebra nor yak, and an unknown word is a class of its own.
 TIED = [
     {"context": "Ada saw", "choices": choices, "answer": answer}
@@ -191,27 +169,13 @@ def test_rounding_decides_nothing(moved, nats):
 
 
 MISSED_TEXTS = "the fox\nAda saw the fox\na zebra\nBo\n"
-STOCK = """task: stock_rates
-dataset_path: text
-dataset_kwargs:
-  data_files:
-    test: {file}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{{{text}}}}"
-metric_list:
-  - metric: word_perplexity
-"""
 
 
 @pytest.fixture
-def missing(spelled_directory, tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def missing(spelled_directory, stock_data, tmp_path, monkeypatch):
     miss(monkeypatch)
     write_tasks(tmp_path, MISSED_TEXTS)
-    stock = STOCK.format(file=tmp_path / "text.txt")
-    (tmp_path / "tasks" / "stock.yaml").write_text(stock)
+    write_pages(MISSED_TEXTS.splitlines())
 
     def evaluate(tasks, use_cache=None):
         lm = LatentKGLM(pretrained=spelled_directory, num_samples=9, estimator="is")
@@ -221,20 +185,20 @@ def missing(spelled_directory, tmp_path, monkeypatch):
 
 
 def test_results_samples_and_records_of_the_others_are_kept(missing, tmp_path, capsys):
-    said = r"latent_perplexity/1 \('Ada saw.*stock_rates/1 \(6 of 8 texts are scored"
+    said = r"latent_perplexity/1 \('Ada saw.*wikitext/1 \(6 of 8 texts are scored"
     with pytest.raises(MissedSupportError, match=said):
-        missing(["latent_perplexity", "stock_rates"])
+        missing(["latent_perplexity", "wikitext"])
     folder = tmp_path / "out" / "tiny"
     [path] = folder.glob("results_*.json")
     content = json.loads(path.read_text())
     found = content["results"]["latent_perplexity"]
     assert found["token_perplexity,none"].endswith("(3 of 4 texts)")
-    stock = content["results"]["stock_rates"]["word_perplexity,none"]
+    stock = content["results"]["wikitext"]["word_perplexity,none"]
     assert stock == "refused: 1 texts without a number"
     said = content["config"]["latent_eval"]["texts_without_number"]
     assert said == {
         "latent_perplexity": ["latent_perplexity/1"],
-        "stock_rates": ["stock_rates/1"],
+        "wikitext": ["wikitext/1"],
     }
     assert found["texts_without_monte_carlo_error,none"] == "3 (3 of 4 texts)"
     assert "(3 of 4 texts)" in capsys.readouterr().out

@@ -2,16 +2,13 @@
 
 import doctest
 import importlib.util
-import json
 import math
 import re
 import sys
 from pathlib import Path
 
 import evaluate
-import numpy as np
 import pytest
-import torch
 import yaml
 
 import lm_latent_eval
@@ -64,14 +61,6 @@ def test_no_module_is_left_out():
     assert sorted(path.name for path in (PROJECT / "metrics").iterdir()) == [*METRICS]
 
 
-@pytest.mark.parametrize("path", ["metrics/{0}", "./metrics/{0}", "metrics/{0}/{0}.py"])
-def test_loads_from_a_checkout(name, path, load, monkeypatch):
-    monkeypatch.chdir(PROJECT)
-    metric = load(path.format(name))
-    assert metric.name == name
-    assert metric.description and metric.citation and metric.inputs_description
-
-
 NEAR = {
     "contrastive_entropy": "baseline",
     "distortion_error": "num_bins",
@@ -109,16 +98,11 @@ REFUSED = {
         {"log_scores": [-1.0, -2.0], "distorted": {0.1: [-2.0, -4.0]}},
         [
             ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as"),
-            ({"distorted": {}}, "every level needs"),
             ({"distorted": [[[-2]], [[-2]]]}, r"3 lists, .* \[0.1, 0.3, 0.5\]"),
-            ({"distorted": [[[-2]], [[-2, -3]]], "levels": [1]}, "of one length"),
-            ({"num_words": [3, None]}, r"num_words\[1\] is missing"),
             ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
-            ({"num_words": [3, 1.5]}, r"num_words\[1\] is 1.5; expected a whole num"),
             ({"log_scores": [None, -2.0]}, r"log_scores\[0\] is missing"),
             ({"distorted": {0.1: [-2.0, None]}}, r"distorted\[0.1\]\[1\] is missing"),
             ({"distorted": [[[-2]], [[None]]], "levels": [1]}, r"\[0\]\[0\] is miss"),
-            ({"distorted": {-0.1: [-2.0, -4.0]}}, r"level -0.1: .* number above 0"),
             ({"distorted": [[[-2]] * 2] * 2, "levels": [3, 3]}, "3: .* each once"),
             ({"against": {"ratio": {0.1: 1.0}}}, "another model on the same text"),
             ({"texts": ["a"]}, "missing: scorer"),
@@ -129,7 +113,6 @@ REFUSED = {
         ROWS,
         [
             ({"model_log_p": [-2.0] * 10 + [-math.inf]}, r"model_log_p\[10\] is -inf"),
-            ({"model_log_p": [-2.0] * 10 + [None]}, r"model_log_p\[10\] is missing"),
             ({"stderr": [0.1] * 10 + [None]}, r"stderr\[10\] is missing"),
         ],
     ),
@@ -145,7 +128,6 @@ REFUSED = {
             ({**NO_ROWS, "log_increments": [[[None]]]}, r"\[0\]\[0\]\[0\] is missing"),
             ({**NO_ROWS, "log_increments": [[[-1], [-1, -1]]]}, r"\[0\]: every filter"),
             # Weights that are no probabilities.
-            ({"log_weights": [[5.0, 6.0]]}, "input 0: .*log p = .* ab"),
             ({"log_weights": [[-3.0], [5.0]], "num_tokens": [1] * 2}, "1: .*log p ="),
             ({"log_weights": [[0.01, 0.01]]}, "input 0: .*log p = .* ab"),
         ],
@@ -153,10 +135,8 @@ REFUSED = {
     "information_rate": (
         {"log_likelihoods": [-1.0, -2.0], "num_words": [3, 4]},
         [
-            ({"log_likelihoods": [-3.0, -math.inf]}, "finite"),
             ({"log_likelihoods": [-3.0, None]}, r"log_likelihoods\[1\] is missing"),
             ({"num_words": [3, 4.5]}, r"num_words\[1\] is 4.5; expected a whole num"),
-            ({"num_words": [3, -4]}, r"num_words\[1\] is -4; expected .* at least 0"),
             ({"num_words": None}, "missing: one of num_tokens"),
             ({"bits_per_word": 3.0}, "say the same twice"),
             ({"log_likelihoods": None, "bits_per_byte": 3.0}, "missing: num_bytes"),
@@ -176,15 +156,10 @@ def test_bad_input_names_itself(name, load):
             metric.compute(**given)
 
 
-def test_scores_in_any_container_and_without_words(load):
-    metric = load(lm_latent_eval.metric_path("contrastive_entropy"))
+def test_scores_without_words_have_rates_per_sentence():
     expected = metrics.contrastive_entropy(**SCORES)
-    for array in (np.array, torch.tensor):
-        given = {name: array(SCORES[name]) for name in ("log_scores", "num_words")}
-        given["distorted"] = {k: array(v) for k, v in SCORES["distorted"].items()}
-        assert metric.compute(**given) == expected
     inputs = {name: v for name, v in SCORES.items() if name != "num_words"}
-    found = metric.compute(**inputs, baseline=0.5)
+    found = metrics.contrastive_entropy(**inputs, baseline=0.5)
     assert found["num_words"] is None
     assert not [name for name in found if "per_word" in name]
     assert found["nats_per_sentence"] == expected["nats_per_sentence"]
@@ -209,44 +184,18 @@ def test_examples_of_the_card_and_the_docstring(name):
     assert usage.attempted > 3 and usage.failed == 0
 
 
-def test_shape_of_the_hub(name):
-    folder = PROJECT / "metrics" / name
-    files = {path.name for path in folder.iterdir() if path.name != "__pycache__"}
-    assert files == {
-        f"{name}.py",
-        "README.md",
-        "app.py",
-        "requirements.txt",
-        "tests.py",
-    }
-
+def test_the_hub_shows_it_as_a_metric_with_a_widget(name, monkeypatch):
+    """The widget itself needs gradio."""
+    folder, launched = PROJECT / "metrics" / name, []
     card = (folder / "README.md").read_text(encoding="utf-8")
     front = yaml.safe_load(re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)[1])
     assert front["tags"] == ["evaluate", "metric"]
     assert front["title"].lower().replace(" ", "_") == name
     assert (front["sdk"], front["app_file"]) == ("gradio", "app.py")
-    assert front["pinned"] is False and front["description"]
-
     required = (folder / "requirements.txt").read_text(encoding="utf-8").split()
     assert any(line.startswith("lm-latent-eval") for line in required)
     for line in (folder / f"{name}.py").read_text(encoding="utf-8").splitlines():
         assert not re.match(r"import .*,", line), "evaluate reads one import a line"
-
-
-def test_its_widget_shows_its_test_cases(name, monkeypatch):
-    """The widget itself needs gradio; its table turns columns to JSON and back."""
-    from evaluate.utils.gradio import infer_gradio_input_types, parse_test_cases
-
-    folder, launched = PROJECT / "metrics" / name, []
     monkeypatch.setattr("evaluate.utils.launch_gradio_widget", launched.append)
     source(folder / "app.py")
     assert [metric.name for metric in launched] == [name]
-    names, features = zip(*evaluate.load(str(folder)).features.items(), strict=True)
-    types = infer_gradio_input_types(features)
-    cases = source(folder / "tests.py").test_cases
-    tables = parse_test_cases(cases, names, types)
-    for table, case in zip(tables, cases, strict=True):
-        for row, *expected in zip(table, *(case[n] for n in names), strict=True):
-            cells = zip(row, types, strict=True)
-            read = [json.loads(c) if t == "json" else c for c, t in cells]
-            assert read == expected

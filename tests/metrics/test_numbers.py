@@ -80,22 +80,17 @@ def test_a_function_scores_texts():
         contrastive_entropy(texts=["a b"], scorer=never, baseline=0.2)
 
 
-ONE = {"levels": [0.1], "replicates": 1}
-
-
 @pytest.mark.parametrize(
-    ("texts", "scores", "how", "error", "message"),
+    ("texts", "scores", "error", "message"),
     [
-        (["b a"], [1.0], ONE, ValueError, "1 scores of 2 texts"),
-        (["b a"], [1.0, math.nan], ONE, ValueError, "gave nan for"),
-        ([], [], ONE, ValueError, "there must be texts"),
-        (["a"], [], ONE | {"levels": []}, ValueError, "there must be texts"),
-        (["a"], [], ONE | {"replicates": 0}, ValueError, "there must be texts"),
-        ("a", [], ONE, TypeError, "not one string"),
-        (["a"], [], ONE | {"levels": [0.6]}, ValueError, "level"),
+        (["b a"], [1.0], ValueError, "1 scores of 2 texts"),
+        (["b a"], [1.0, math.nan], ValueError, "gave nan for"),
+        ([], [], ValueError, "there must be texts"),
+        ("a", [], TypeError, "not one string"),
     ],
 )
-def test_copies_that_cannot_be_scored(texts, scores, how, error, message):
+def test_copies_that_cannot_be_scored(texts, scores, error, message):
+    how = {"levels": [0.1], "replicates": 1}
     with pytest.raises(error, match=message):
         contrastive_entropy(texts=texts, scorer=lambda _: scores, **how)
 
