@@ -92,13 +92,8 @@ def test_steps_follow_from_each_other(words, ended, index):
     assert steps[:6] == perturbation.steps(ids, 5, seed=0, index=index)
     for before, after in itertools.pairwise(steps):
         assert before != after
-        assert abs(len(before) - len(after)) <= 1
         assert 1 <= len(after) <= 8
         assert after.count(END) == ended
-        assert (
-            len(before) != len(after)
-            or 1 <= sum(a != b for a, b in zip(before, after, strict=True)) <= 2
-        )
 
 
 # Random

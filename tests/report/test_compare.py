@@ -82,19 +82,19 @@ def verdict(a, b):
 
 known = partial(estimated, stderr=0.2)
 """Where an independent search agrees, an estimate's error covers its bias."""
-BEST = record(3.0)
+BEST, DRAWN = record(3.0), record(3.0, "stochastic lower")
 LOWER = {kind: record(0.0, kind, seed=1) for kind in KINDS}
 """Of a worse model."""
+LOOSE = LOWER["stochastic lower"]
 
 
 def at_most(gain, error=0.1, texts=NUM_TEXTS):
     """The worse model by draws, with upper bounds of its first texts."""
-    loose = LOWER["stochastic lower"]
     bounded = [
         _estimated(a, {"upper": a.estimate.log_evidence + gain, "upper_stderr": error})
-        for a in loose.answers[:texts]
+        for a in LOOSE.answers[:texts]
     ]
-    return replace(loose, answers=[*bounded, *loose.answers[texts:]])
+    return replace(LOOSE, answers=[*bounded, *LOOSE.answers[texts:]])
 
 
 def flat(gain=0.0, kind="exact", **changes):
@@ -107,29 +107,17 @@ VERDICTS = {
     "chance": (record(0.1), LOWER["exact"], None, "other texts or draws could turn"),
     "exact": (BEST, LOWER["exact"], "A", "A predicts these texts better: A takes 0.04"),
     "to a bound": (BEST, LOWER["strict lower"], None, UNSURE),
-    "to draws": (BEST, LOWER["stochastic lower"], None, UNSURE),
+    "to draws": (BEST, LOOSE, None, UNSURE),
     "a bound": (record(3.0, "strict lower"), LOWER["exact"], "A", "by at least that"),
-    "draws": (record(3.0, "stochastic lower"), LOWER["exact"], "A", "by at least that"),
-    "both": (record(3.0, "stochastic lower"), at_most(9.0, None), None, UNSURE),
+    "draws": (DRAWN, LOWER["exact"], "A", "by at least that"),
     "nothing": (record(3.0, "none"), LOWER["exact"], None, "of A bounds nothing"),
-    "both known": (
-        known(record(3.0, "stochastic lower")),
-        known(LOWER["stochastic lower"]),
-        "A",
-        "A predicts these texts better",
-    ),
-    "one known": (known(record(3.0)), LOWER["stochastic lower"], None, UNSURE),
+    "both known": (known(DRAWN), known(LOOSE), "A", "A predicts these texts better"),
     # An error of the bound is none of log p.
     "a known bound": (BEST, known(LOWER["estimate of a lower bound"]), None, UNSURE),
-    "a sure bound": (
-        record(),
-        estimated(record(-3.0, "strict lower"), stderr=0.0),
-        None,
-        UNSURE,
-    ),
+    "a sure bound": (BEST, estimated(LOWER["strict lower"], stderr=0.0), None, UNSURE),
     "better by a bound": (
         known(record(3.0, "estimate of a lower bound")),
-        record(),
+        LOWER["exact"],
         "A",
         "by at least that much",
     ),

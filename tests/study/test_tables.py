@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -15,7 +14,7 @@ from matplotlib.image import imread
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.study.claims import StudyColumn, claims
-from lm_latent_eval.study.figures import _looks, _near, kernel_density, ridges
+from lm_latent_eval.study.figures import _looks, _near
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.tables import as_markdown
 
@@ -80,27 +79,6 @@ def test_figures_show_all_that_they_name_and_cut_nothing_off(folder, number):
     assert not [each for each in named if each not in text]
 
 
-def test_no_two_curves_look_alike():
-    """As many proposals as any model has, and all temperatures by default."""
-    others = ["lookahead", "nonpeeking", "prior", "smoothing"]
-    temperatures = [0.5, 0.9, 1.0, 1.1, 2.0, 5.0]
-    settings = SETTINGS | {"temperatures": temperatures}
-    curves = [("peeking", t) for t in temperatures] + [(o, 1.0) for o in others]
-    made = rows({curve: [9, 8, 7] for curve in curves}, {})
-    # Another model with fewer proposals: a name looks the same beside this one.
-    columns = [
-        StudyColumn({**settings, "others": names}, made, "peeking")
-        for names in (others, ["prior"])
-    ]
-    looks, fewer = _looks(columns)
-    styles = {
-        (look["color"], look.get("marker"), look.get("linestyle"))
-        for look in looks.values()
-    }
-    assert len(styles) == len(curves) == len({x["label"] for x in looks.values()})
-    assert fewer["prior", 1.0] == looks["prior", 1.0]
-
-
 def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     """Whose axis neither the fewest samples nor far temperatures decide."""
     values = {0.5: [90, 30, 30], 0.9: [50, 10.1, 10.02], 1.0: [99, 10, 10]}
@@ -118,22 +96,6 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     empty = Figure().subplots()
     _near(empty, alone, *_looks([alone]), math.inf)
     assert not empty.has_data()
-
-
-@pytest.mark.parametrize(("spread", "scale"), [(0.02, "linear"), (0.5, "asinh")])
-def test_narrow_densities_are_no_spikes_beside_wide_ones(spread, scale):
-    narrow = np.random.default_rng(0).normal(0, 0.01, 200)
-    made = rows({("peeking", 1.0): [9, 8, 7], ("peeking", 2.0): [9, 8, 7]}, {})
-    for row in made:
-        wide = spread / 0.01 if row["temperature"] == 2 else 1.0
-        row["predicted"] = list(8 * np.exp(wide * narrow))
-        row["replicates"] = row["predicted"][:3]
-    column = StudyColumn(SETTINGS, made, "peeking")
-    ax = Figure().subplots()
-    ridges(ax, column, *_looks([column]))
-    assert ax.get_xscale() == scale
-    across = [np.ptp(ax.transData.transform(p.get_xy())[:, 0]) for p in ax.patches[:2]]
-    assert min(across) > 0.1 * ax.bbox.width
 
 
 def test_a_report_runs_no_model_and_gives_the_same_files(folder, tmp_path, capsys):
@@ -259,15 +221,6 @@ def test_claims_say_what_decides_them(case):
     endless = any(math.inf in values for values in curves.values())
     assert ("∞" in as_markdown([column])) is endless
     assert all("not tested" in claim for claim in claims([]))
-
-
-def test_density_is_a_density():
-    values = np.random.default_rng(0).normal(3, 0.5, 400)
-    grid = np.linspace(-2, 8, 2000)
-    density = kernel_density(values, grid)
-    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-9)
-    peak = grid[density.argmax()]
-    assert abs(peak - 3) < 5 * 0.5 / math.sqrt(400) * 2
 
 
 def test_rows_of_something_else_are_refused(tmp_path):

@@ -38,15 +38,14 @@ def some(log_w):
     return DrawnRows([(n, 0) for n in range(TEXTS)], torch.arange(1, TEXTS + 1), log_w)
 
 
-def summed(parts, sizes=(1, 5, 7, SAMPLES)) -> Totals:
+def summed(part, sizes=(1, 5, 7, SAMPLES)) -> Totals:
     found = Totals(SAMPLES, sizes, seed=0)
-    for part in parts:
-        found.add(part)
+    found.add(part)
     return found
 
 
 def test_levels_are_sums_of_estimates(some, log_w):
-    found = summed([some])
+    found = summed(some)
     assert (found.num_texts, found.num_tokens) == (9, 45)
     for size, level in found.instance.items():
         count = SAMPLES // size
@@ -63,23 +62,9 @@ def test_levels_are_sums_of_estimates(some, log_w):
     )
 
 
-def test_pieces_and_their_order_do_not_matter(some, log_w):
-    pieces = [
-        DrawnRows(some.keys[a:b], some.num_tokens[a:b], log_w[a:b])
-        for a, b in ((5, 9), (0, 2), (2, 5))
-    ]
-    whole, pieced = summed([some]), summed(pieces)
-    assert whole.num_tokens == pieced.num_tokens
-    torch.testing.assert_close(whole.corpus, pieced.corpus, rtol=1e-13, atol=0)
-    for size in whole.sizes:
-        for name in ("replicates", "recombined"):
-            a, b = (getattr(t.instance[size], name) for t in (whole, pieced))
-            torch.testing.assert_close(a, b, rtol=1e-13, atol=0)
-
-
 def test_a_recombination_takes_one_replicate_of_each_text(log_w):
     two = DrawnRows([(0, 0), (1, 0)], torch.tensor([1, 1]), log_w[:2])
-    level = summed([two], sizes=(10,)).instance[10]
+    level = summed(two, sizes=(10,)).instance[10]
     parts = log_evidence(log_w[:2].unflatten(1, (6, 10)))
     possible = torch.stack([a + b for a, b in itertools.product(*parts)])
     gap = (level.recombined[:, None] - possible).abs()
@@ -90,7 +75,7 @@ def test_a_recombination_takes_one_replicate_of_each_text(log_w):
     assert counts.min() > 0
     assert chi_square < 35 + 5 * math.sqrt(70)
     assert SAMPLES // 20 < FEWEST_REPLICATES <= SAMPLES // 10, "premise"
-    assert len(summed([two], sizes=(20,)).instance[20].recombined) == 0
+    assert len(summed(two, sizes=(20,)).instance[20].recombined) == 0
 
 
 @pytest.mark.parametrize("count", [5, 12])
@@ -116,7 +101,7 @@ def test_fresh_estimates_are_where_they_are_predicted(count):
 
 def test_rows_say_what_the_estimators_say(some, log_w):
     log_w[2, 10:20] = -33  # no replicate of 5 without a weight
-    found = summed([some])
+    found = summed(some)
     made = list(rows.drawn_rows(SETTING, found, 5, num_configurations=3))
     assert len(made) == 2 * 4
     row = {(r["num_samples"], r["level"]): r for r in made}
@@ -145,7 +130,7 @@ def test_rows_say_what_the_estimators_say(some, log_w):
 
 def test_what_was_missed_is_infinite_and_is_written(some, log_w, tmp_path):
     log_w[4] = -torch.inf
-    found = summed([some])
+    found = summed(some)
     made = list(rows.drawn_rows(SETTING, found, 5, num_configurations=1))
     assert {row["perplexity"] for row in made} == {"inf"}
     rows.write(tmp_path / "rows.jsonl", made)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from datasets import Features, List, Value
 from transformers import AutoTokenizer
 
 from lm_latent_eval.cli import main
@@ -42,24 +41,6 @@ class Stopped:
         if self.stop in indices:
             raise KeyboardInterrupt
         return self.language.sample(seed, indices, max_length)
-
-
-def test_rows(tmp_path):
-    language = pcfg()
-    draw(language, tmp_path, seed=3, first=100)
-    rows = Corpus.open(tmp_path).dataset()
-    sample = language.sample(3, range(100, 125), 4)
-    assert rows["index"][:] == [*range(100, 125)]
-    assert rows["ids"][:] == sample.sequences
-    assert rows["ended"][:] == [ids[-1] == 1 for ids in sample.sequences]
-    assert len({*rows["ended"][:]}) == 2, "premise"
-    assert rows["log_p"][:] == pytest.approx(sample.log_p.tolist(), rel=1e-12)
-    assert rows.features == Features(
-        index=Value("int64"),
-        ids=List(Value("int32")),
-        ended=Value("bool"),
-        log_p=Value("float64"),
-    )
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from tests.distortion.languages.tiny import LANGUAGES, beginnings, records
+from tests.distortion.learners.tiny import LATENT
 from tests.means import p_value
 
 
-@pytest.fixture(scope="module", params=LANGUAGES)
+@pytest.fixture(scope="module", params=[*LANGUAGES, *LATENT])
 def language(request):
-    return LANGUAGES[request.param]()
+    return (LANGUAGES | LATENT)[request.param]()
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 5])

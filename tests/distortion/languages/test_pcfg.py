@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from lm_latent_eval.distortion.catalog import load_language
-from lm_latent_eval.distortion.languages.grammar import Derivation, Phrase
+from lm_latent_eval.distortion.languages.grammar import Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
 from tests.means import p_value
@@ -23,12 +23,6 @@ def test_probabilities_are_those_of_all_derivations(make):
     expected = [derived(language, ids) for ids in every]
     assert found.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-15)
     assert (found > 0).sum() > 50, "premise"
-
-
-def test_words_that_no_rule_has_and_the_begin_are_impossible():
-    language = pcfg()
-    impossible = [[4], [2, 4, 1], [0], [2, 0, 3], [1]]
-    assert language.log_p(impossible).tolist() == [-math.inf] * len(impossible)
 
 
 def test_sequences_too_improbable_for_a_float():
@@ -101,18 +95,6 @@ def test_derivations_of_a_sequence_follow_their_posterior():
     assert abs(share - total) < 4 * math.sqrt(total * (1 - total) / number)
     expected = {name: p / total * counts.total() for name, p in listed.items()}
     assert p_value(counts, expected) > 1e-3
-
-
-def test_phrases_and_brackets_by_hand():
-    steps = ["S", "N", "A", "old", None, "N", "fox", None, None, "V", "W", "naps"]
-    steps += [None, None, "now", None]
-    found = Derivation.of(steps, "SNAVW")
-    assert found.words == ("old", "fox", "naps", "now")
-    spans = (0, 3), (0, 1), (0, 0), (1, 1), (2, 2), (2, 2)
-    assert found.phrases == tuple(
-        Phrase(name, *span) for name, span in zip("SNANVW", spans, strict=True)
-    )
-    assert found.brackets() == "(S (N (A old) (N fox)) (V (W naps)) (_ now))"
 
 
 def test_a_deep_derivation():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from lm_latent_eval.distortion.catalog import load_learner
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
@@ -68,6 +68,12 @@ def test_sizes_and_rates_are_those_of_the_paper():
     ]
     rates = [size.learning_rate for size in ARCHITECTURES.values()]
     assert rates == [5e-5, 4e-5, 3e-5, 1e-3]
+    config = AutoConfig.for_model(vocab_size=57_256, **named_size("lstm").config)
+    with torch.device("meta"):
+        lstm = AutoModelForCausalLM.from_config(config)
+        lstm.tie_weights()
+    found = sum(weights.numel() for weights in lstm.parameters())
+    assert round(found / 1e6, 1) == 119.5
 
 
 def test_impossible_configurations_are_refused(tmp_path):

@@ -129,7 +129,6 @@ def test_words_that_the_model_lacks_or_cuts():
     words = {2: "plums", 3: "pears", 4: "figs", 5: "<unk>"}
     for given, message in (
         (words, "lacks 3 of 4 words of the language: pears, figs, <unk>"),
-        ({2: "<pad>"}, "lacks 1 of 1 words of the language: <pad>"),
         (WORDS | {4: "plum-", 5: "(a)"}, r"one in the language: plum-, \(a\)"),
         ({i: f"w{i}" for i in range(2, 14)}, r"w2, .*, w11 and 2 more"),
     ):

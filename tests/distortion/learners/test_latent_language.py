@@ -1,10 +1,8 @@
-"""Latent models as languages: what every language owes, and what only they do."""
+"""Latent models as languages: what they owe beside the laws of every language."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,33 +13,11 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN
 from tests import tiny_models
-from tests.distortion.languages.test_laws import (  # noqa: F401
-    test_a_beginning_ends_or_goes_on,
-    test_a_sample_has_the_probabilities_that_scoring_finds,
-    test_a_sequence_depends_on_its_number_and_the_seed_alone,
-    test_a_smaller_maximum_cuts_the_same_sequences,
-    test_bad_input,
-    test_draws_follow_the_probabilities,
-    test_nothing_is_drawn_or_scored,
-    test_scores_do_not_depend_on_company,
-    test_what_can_be_drawn_totals_one,
-)
 from tests.distortion.languages.tiny import records
+from tests.distortion.learners.tiny import LATENT, unlike
 from tests.distortion.learners.tiny import checkpoint as rnng
 from tests.means import p_value
 from tests.models.rnng.reference import every_prefix
-
-
-def unlike(name: str, *given: Any) -> Checkpoint:
-    """A checkpoint of a tiny model that is no RNNG."""
-    model = getattr(tiny_models, name)(*given, seed=3)
-    return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
-
-
-@pytest.fixture(scope="module", params=["rnng", "lstm", "rnn"])
-def language(request):
-    """What the laws are held against."""
-    return LatentLanguage(rnng() if request.param == "rnng" else unlike(request.param))
 
 
 def opinionated() -> Checkpoint:
@@ -107,8 +83,9 @@ def test_log_p_without_latents_is_a_chain_of_predictions():
         torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-12)
 
 
-def test_batches_move_nothing(language):
-    narrow = LatentLanguage(language._checkpoint, batch_size=7)
+@pytest.mark.parametrize("make", LATENT.values(), ids=LATENT)
+def test_batches_move_nothing(make):
+    language, narrow = make(), make(batch_size=7)
     one, other = language.sample(4, range(60), 6), narrow.sample(4, range(60), 6)
     assert one.sequences == other.sequences
     torch.testing.assert_close(one.log_p, other.log_p, rtol=0, atol=1e-12)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lm_latent_eval.distortion.learners.architectures import ARCHITECTURES
 from lm_latent_eval.distortion.learners.lstm import (
     LSTMForCausalLM,
     LSTMForCausalLMConfig,
@@ -146,16 +145,3 @@ def test_folder_loads_here_and_where_the_package_is_missing(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | there)
     found = torch.load(tmp_path / "there.pt")
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_size_is_about_that_of_the_paper():
-    sizes = {**ARCHITECTURES["lstm"].config}
-    del sizes["model_type"]
-    with torch.device("meta"):
-        model = LSTMForCausalLM(LSTMForCausalLMConfig(vocab_size=57_256, **sizes))
-        model.tie_weights()
-    found = sum(weights.numel() for weights in model.parameters())
-    e, h, v = 1024, 2048, 57_256
-    layers = 4 * h * (e + h + 2) + 4 * h * (h + h + 2)
-    assert found == v * e + v + layers + (h + 1) * e
-    assert round(found / 1e6, 1) == 119.5

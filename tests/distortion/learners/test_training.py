@@ -31,7 +31,6 @@ from lm_latent_eval.estimators import Bound
 from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import GPT2, LSTM, MAX_LENGTH, Double, draw
 
-EPOCH = [field.name for field in fields(Epoch)]
 STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -221,8 +220,6 @@ def test_complete_training_is_not_repeated(tmp_path, corpora, monkeypatch):
     monkeypatch.delattr(training, "LearnerTrainer")
     assert learn(tmp_path, corpora) == first
     assert not (tmp_path / "checkpoints.done").exists()
-    with pytest.raises(ValueError, match=r"another training .*seed"):
-        learn(tmp_path, corpora, seed=1)
 
 
 def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch):
@@ -289,12 +286,7 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
 
 
 def test_impossible_options_are_refused():
-    wrong = {
-        "epochs": 0,
-        "micro_batch": 0,
-        "learning_rate": np.nan,
-        "max_grad_norm": -1,
-    }
+    wrong = {"micro_batch": 0, "learning_rate": np.nan, "max_grad_norm": -1}
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             TrainingOptions(**{"epochs": 1, "learning_rate": 0.1, name: value})
@@ -333,17 +325,9 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[" * 100_000,
-        "3",
-        '{"dev_nats_per_token": 1, "dev_nats_per_token": 2}',
-        json.dumps(dict.fromkeys(EPOCH, 1) | {"seconds": "2"}),
-        json.dumps(dict.fromkeys(EPOCH, 1) | {"dev_nats_per_token": True}),
-    ],
-)
-def test_a_history_that_is_none_is_named(tmp_path, line):
-    (tmp_path / "history.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match="is not the history of a training"):
-        History.read(tmp_path)
+def test_a_history_that_is_none_is_named(tmp_path):
+    odd = dict.fromkeys([field.name for field in fields(Epoch)], 1) | {"seconds": True}
+    for line in ("[" * 100_000, "3", json.dumps(odd)):
+        (tmp_path / "history.jsonl").write_text(line + "\n")
+        with pytest.raises(ValueError, match="is not the history of a training"):
+            History.read(tmp_path)

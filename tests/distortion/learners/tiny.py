@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.architectures import Configuration
 from lm_latent_eval.distortion.learners.latent import exact_vocabulary
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from tests import tiny_models
 from tests.distortion.languages.tiny import regular
 from tests.models.rnng import reference
 
@@ -62,6 +64,19 @@ def checkpoint(words: Iterable[str] = ("grow", "plums"), **options) -> Checkpoin
     options = {"never_uttered": [PADDING, UNKNOWN, START], **options}
     model = reference.tiny(vocab_size=tokenizer.vocab_size, **options)
     return Checkpoint("rnng", model, tokenizer, Path("untrained"))
+
+
+def unlike(name: str, *given: Any) -> Checkpoint:
+    """A checkpoint of a tiny model that is no RNNG."""
+    model = getattr(tiny_models, name)(*given, seed=3)
+    return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
+
+
+LATENT = {
+    "rnng": lambda **options: LatentLanguage(checkpoint(), **options),
+    "lstm": lambda **options: LatentLanguage(unlike("lstm"), **options),
+    "rnn": lambda **options: LatentLanguage(unlike("rnn"), **options),
+}
 
 
 def sequences(longest: int) -> list[list[int]]:

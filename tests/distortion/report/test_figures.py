@@ -11,7 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from lm_latent_eval.distortion.languages.language import (
+    SMALLEST,
+    train_bpe,
+    word_tokenizer,
+)
 from lm_latent_eval.distortion.report import curves, maps
+from lm_latent_eval.distortion.report.style import colours, legend, shown
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorMap,
@@ -20,6 +26,7 @@ from lm_latent_eval.distortion.statistics import (
     LengthErrors,
     ProductivityCurve,
 )
+from lm_latent_eval.report.figures import drawable, page
 from tests.distortion.report.saved import written
 
 TRUE = -torch.arange(1, 41, dtype=torch.float64)
@@ -313,3 +320,37 @@ def test_nothing_is_drawn_of_no_estimates(tmp_path):
     with pytest.raises(ValueError, match="needs an error curve"):
         curves.draw_latent(tmp_path / "figure", {}, curve())
     assert not list(tmp_path.iterdir())
+
+
+# Names, colours, and sequences as text
+
+
+def test_what_the_font_lacks_is_spelled_out(tmp_path):
+    """A warning, which is an error here, would say that there are boxes."""
+    assert drawable("naïve τ 漢") == "naïve τ \\u6f22"
+    with page(tmp_path / "a", width=2, height=2) as figure:
+        figure.suptitle("漢字")
+        figure.subplots().plot([0], [0], label="中")
+        legend(figure)
+    svg = written(tmp_path / "a")
+    assert "<!-- \\u6f22\\u5b57 -->" in svg and "<!-- \\u4e2d -->" in svg
+
+
+def test_models_of_a_figure_have_colours_of_their_own():
+    names = ["mine", "LSTM", "GPT2-medium, more data", "GPT-2 medium"]
+    assert len({*colours(names).values()}) == 4
+    assert colours(names)["LSTM"] == colours(["lstm"])["lstm"]
+    assert len({*colours(map(str, range(8))).values()}) == 8
+    with pytest.raises(ValueError, match="9 models share one figure"):
+        colours(map(str, range(9)))
+
+
+def test_sequences_are_shown_as_words_bytes_or_numbers():
+    tokenizer = word_tokenizer(["a", "b", "c"])
+    assert shown(tokenizer.convert_tokens_to_ids(["b", "c"]), tokenizer) == "b c"
+    assert shown([7, 8], None) == "7 8"
+    bpe = train_bpe(["two plums and two plums"], vocab_size=SMALLEST + 2)
+    whole = bpe("né two\n").input_ids
+    accent = bpe("é").input_ids
+    assert len(accent) == 2, "premise: a token a byte"
+    assert shown([*whole, accent[0]], bpe) == "né two\\n\\xc3"

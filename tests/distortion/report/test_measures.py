@@ -51,6 +51,9 @@ ERRORS = (
     100 * CURVE.share_underestimated,
 )
 LENGTHS = LengthErrors.of(TRUE, MODEL, columns(TRUE, MODEL).num_tokens.long())
+EPOCHS = [TRUE + normal(400, seed=e) / e for e in (1, 2, 3)]
+TRAJECTORY = ErrorTrajectory.of(TRUE, torch.stack(EPOCHS), num_bins=10)
+CHANGES = {"relative_change": TRAJECTORY.relative_change, "sequences_an_epoch": 100}
 OF_COLUMNS = [
     ("random", {"mine": "random"}, {"mine": OVER}),
     (
@@ -61,6 +64,8 @@ OF_COLUMNS = [
     ("temperatures", {"0.7": "scores", "1": "random"}, {"0.7": CURVE, "1": OVER}),
     ("lengths", {"mine": "scores"}, {"mine": LENGTHS}),
     ("errors", {"mine": "scores"}, {"mine": {"curve": CURVE, "histogram": HISTOGRAM}}),
+    ("training", {"test": "epochs"}, {"test": TRAJECTORY}),
+    ("amount", {"mine": "epochs"}, {"mine": vars(TRAJECTORY) | CHANGES}),
 ]
 
 
@@ -68,6 +73,7 @@ OF_COLUMNS = [
 def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
     for folder, model in (("scores", MODEL), ("random", TRUE + 1.0)):
         save(tmp_path / folder, columns(TRUE, model))
+    save_epochs(tmp_path / "epochs", [columns(TRUE, model) for model in EPOCHS])
     given = {label: tmp_path / folder for label, folder in folders.items()}
     said, found = measured(name, given, tmp_path)
     assert {label: found[label] for label in expected} == plain(expected)
@@ -76,6 +82,8 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
         assert [x for x in ERRORS if f"{x:.4g}" not in row] == []
     if name == "lengths":
         assert said.count("| mine |") == len(LENGTHS.lengths) > 2
+    if name == "amount":
+        assert "| mine | 300 |" in said
 
 
 @pytest.mark.parametrize(
@@ -89,21 +97,6 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
 def test_folders_that_a_measure_does_not_take(scores, tmp_path, name, labels, message):
     with pytest.raises(ValueError, match=message):
         MEASURES[name](dict.fromkeys(labels, scores), tmp_path / "x", 10)
-
-
-def test_training_and_amount(tmp_path):
-    epochs = [columns(TRUE, TRUE + normal(400, seed=e) / e) for e in (1, 2, 3)]
-    folder = save_epochs(tmp_path / "learner" / "trajectories" / "test", epochs)
-    trajectory = ErrorTrajectory.of(
-        TRUE, torch.stack([each.model_log_p for each in epochs]), num_bins=10
-    )
-    _, found = measured("training", {"test": folder}, tmp_path)
-    assert found["test"] == plain(trajectory)
-    said, found = measured("amount", {"mine": folder}, tmp_path)
-    assert found["mine"]["relative_change"] == [
-        [*row] for row in trajectory.relative_change
-    ]
-    assert "| mine | 300 |" in said
 
 
 def test_perturbed(tmp_path):
@@ -127,14 +120,12 @@ def test_perplexities(tmp_path):
     true = -torch.tensor([4.0, 2.0]).double()
     found = columns(true, 2 * true, num_tokens=torch.tensor([2, 1], dtype=torch.int32))
     folder = save(tmp_path / "scores", found)
-    stem = tmp_path / "out"
-    said = rendered(MEASURES["perplexities"]({"mine": folder}, stem, 10), "text")
+    table = MEASURES["perplexities"]({"mine": folder}, tmp_path / "out", 10)
     (row,) = json.loads((tmp_path / "out.json").read_text()).values()
-    e = torch.e
-    assert row["corpus"] == pytest.approx(e**4)
-    assert row["mean_of_sentences"] == pytest.approx(e**4)
-    assert row["language"] == pytest.approx(e**2)
-    assert "| mine | 54.6 |" in said
+    of_model, of_language = torch.e**4, torch.e**2
+    expected = [of_model, of_model, 0, of_language]
+    assert [*row.values()] == pytest.approx(expected)
+    assert table.rows == [["mine", *row.values()]]
 
 
 def test_what_has_no_error_is_counted(tmp_path):

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_latent_eval.distortion.study.plan import (
-    SIZES,
-    DistortionPlan,
-    Learners,
-    plans,
-)
+from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan, Learners, plans
 from lm_latent_eval.distortion.study.steps import natural_texts, write_texts
 from lm_latent_eval.text.corpora import read_texts
 
@@ -35,6 +30,8 @@ def test_built_in_plans():
         for size in plan.sizes.values():
             if "architecture" not in size:
                 assert {"model_type", "learning_rate"} <= set(size)
+    with pytest.raises(ValueError, match=r"tiny is no plan .* are gpt2, small"):
+        DistortionPlan.read("tiny")
 
 
 @pytest.mark.parametrize(
@@ -57,16 +54,6 @@ def test_built_in_plans():
 def test_a_wrong_plan(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         DistortionPlan.read(changed(tmp_path, **changes))
-
-
-def test_no_plan(tmp_path):
-    (tmp_path / "plan.json").write_text("[]")
-    for plan, message in (
-        ("tiny", r"tiny is no plan .* built in are gpt2, small"),
-        (tmp_path / "plan.json", "is no plan of a study"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            DistortionPlan.read(plan)
 
 
 def test_models_have_names_of_their_own():
