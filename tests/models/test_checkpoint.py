@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from lm_latent_eval import manifest
 from lm_latent_eval.cli import main
 from lm_latent_eval.contrastive.noise import read_vocabulary
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models import checkpoint, known_types, model_class
 from lm_latent_eval.models.checkpoint import (
     CheckpointError,
@@ -37,6 +37,7 @@ from lm_latent_eval.models.checkpoint import (
 )
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.pretrained import local as checkpoint_local
 from lm_latent_eval.text.words import FILE_NAME as TOKENIZER
@@ -142,8 +143,7 @@ def test_a_file_may_change_once_it_is_read(saved):
     assert all(same(model, MODELS[name](0)) for model in read)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
+def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch):
     """As the hub's library keeps it: links to files that are named by their hashes."""
     cache, commit = tmp_path / "hub", "0" * 40
     repository = cache / "models--who--model"
@@ -151,7 +151,7 @@ def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
     for folder in (repository / "refs", snapshot, blobs):
         folder.mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
-    model = write(name, tmp_path / "written")
+    model = write("kglm", tmp_path / "written")
     for number, path in enumerate((tmp_path / "written").iterdir()):
         path.rename(blobs / str(number))
         (snapshot / path.name).symlink_to(blobs / str(number))
@@ -159,27 +159,14 @@ def test_a_repository_of_the_hub_is_a_directory(tmp_path, monkeypatch, name):
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     hub = {"cache_dir": str(cache), "local_files_only": True}
-
-    def read():
-        return model_class(name).from_pretrained("who/model", **hub)
-
-    assert same(read(), model)
-    monkeypatch.setattr(
-        checkpoint,
-        "local",
-        lambda path, **hub: checkpoint_local(path, cache_dir=cache, **hub),
-    )
-    assert same(load_checkpoint("who/model").model, MODELS[name](0))
+    assert same(KGLM.from_pretrained("who/model", **hub), model)
+    cached = partial(checkpoint_local, cache_dir=cache)
+    monkeypatch.setattr(checkpoint, "local", cached)
+    assert same(load_checkpoint("who/model").model, model)
     pinned = load_checkpoint("who/model", revision=commit)
     assert pinned.directory == snapshot
     with pytest.raises(CheckpointError, match="not a repository that the hub serves"):
         load_checkpoint("who/model", revision="1" * 40)
-
-    (snapshot / TOKENIZER).resolve().write_text("{}")
-    with pytest.raises(ManifestError, match=r"tokenizer\.json has 2 bytes, but"):
-        read()
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json has 2 bytes, but"):
-        load_checkpoint("who/model")
 
 
 def test_spelling_belongs_to_the_model_it_was_trained_for(tmp_path, capsys):
@@ -218,9 +205,7 @@ def test_an_interrupted_save_leaves_no_weights(saved, monkeypatch):
     [
         ({"expected": "lstm"}, "holds a kglm model, not a lstm one: use --model laten"),
         ({"revision": "v1"}, "revision=v1: "),
-        ({"dtype": torch.int64}, "dtype=torch.int64: expected one of float16"),
-        ({"dtype": torch.float8_e5m2}, "dtype=torch.float8_e5m2"),
-        ({"dtype": torch.complex128}, "dtype=torch.complex128"),
+        ({"dtype": torch.float8_e5m2}, "float8_e5m2: expected one of float16"),
     ],
 )
 def test_what_cannot_be_asked_for(kglm_directory, given, message):
@@ -242,6 +227,10 @@ def wrote(name: str, content: str | bytes):
     return lambda folder: (folder / name).write_bytes(data)
 
 
+def cut(name: str):
+    return lambda folder: tiny_models.damage(folder / name)
+
+
 def config(**changes):
     return lambda folder: edit_config(folder, **changes)
 
@@ -261,39 +250,13 @@ def as_type(dtype: torch.dtype, file: str):
     return tensors(lambda w, n: w.update({n[0]: w[n[0]].to(dtype)}), file)
 
 
-def spelled_outside(log_p: float):
-    outside = torch.tensor(log_p).double()
-    return tensors(lambda w, _: w.update(log_outside=outside), "spelling")
-
-
-def spelled_as(**changes):
-    """Change what a spelling model says of its own shape."""
-
-    def change(folder):
-        path = folder / "spelling.safetensors"
-        with safe_open(path, "pt") as opened:
-            shape = json.loads(opened.metadata()["shape"])
-        save_file(load_file(path), path, {"shape": json.dumps(shape | changes)})
-
-    return change
-
-
 def spaced(row):
+    """Add a row to the counts of white space; None: the first once more."""
+
     def change(folder):
         path = folder / "spacing.json"
         rows = json.loads(path.read_text())
-        row_ = rows[0] if row == "the first again" else row
-        path.write_text(json.dumps([*rows, row_]))
-
-    return change
-
-
-def word_ids(**ids):
-    def change(folder):
-        path = folder / TOKENIZER
-        content = json.loads(path.read_text())
-        content["model"]["vocab"] |= ids
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps([*rows, rows[0] if row is None else row]))
 
     return change
 
@@ -307,6 +270,18 @@ def tokenizer(change):
     return changed
 
 
+def word_ids(**ids):
+    """Change the numbers of words."""
+
+    def change(folder):
+        path = folder / TOKENIZER
+        content = json.loads(path.read_text())
+        content["model"]["vocab"] |= ids
+        path.write_text(json.dumps(content))
+
+    return change
+
+
 def named(aliases) -> KnowledgeGraph:
     """A graph of the tiny model's relations, but other names."""
     return KnowledgeGraph.build(
@@ -314,66 +289,45 @@ def named(aliases) -> KnowledgeGraph:
     )
 
 
-NOT_JSON = r"config\.json is not JSON .* written to the end"
 OTHER = r"config\.json describes a model of type .* kglm, latent_eval_lda"
+OF_TRANSFORMERS = "describes a model of type .* of transformers.*"
 DAMAGED = r"model\.safetensors is damaged .* copy or train it again"
 NOT_FINITE = r"tensor '\S+' holds NaN or infinity: .* diverged"
-NO_SPELLING = "not a readable spelling model"
-NO_SPACING = r"spacing\.json is not a readable"
-NO_WORDS = r"tokenizer\.json"
-OTHER_WORDS = WordLevel({"a": 0}, "a")
-SPACING = (
-    *(["a", "a", " ", n] for n in (True, 0, 1.0, None, "1")),
-    *(["a", "a", " "], ["ab", "a", " ", 1], [7, "a", " ", 1], ["a", "a", "x", 1]),
-)
+OTHER_GRAPH = r"graph\.safetensors has .* it belongs to another checkpoint"
+CONFIGURATIONS = [
+    ({"model_type": "bert"}, OTHER),
+    (
+        {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+        f"{OF_TRANSFORMERS}latent_mdm",
+    ),
+    (
+        {"model_type": "bert", "architectures": ["BertLMHeadModel"]},
+        f"{OF_TRANSFORMERS}latent_tokens",
+    ),
+    ({"cutoff": 1001}, "describes no model .cutoff is 1001: .* 1 <= n <= 1000"),
+    ({"num_words": 7}, "num_words is 7: .* 8 <= n"),
+    ({"num_words": 11}, "num_words is 11, but 10 words are in the vocabulary"),
+    ({"never_uttered": [0, 8]}, r"never_uttered is \[0, 8\]: .* 0 <= n < 8"),
+    ({"proposals": ["prior"]}, "each one of peeking, nonpeeking, smoothing"),
+    ({"hidden_size": 10**6}, r"is \(.*\) but config\.json asks for \(.*00000"),
+    ({"num_layers": 10**9}, "num_layers is 1000000000: .* 1 <= n <= 1000"),
+    ({"copy_scores": "mirrored"}, "expected one of transposed, reshaped"),
+    ({"dropout": 1.0}, r"dropout is 1\.0"),
+    ({"dtype": "int64"}, "dtype"),
+    ({"cutof": 5}, "cutof"),
+    ({"quantization_config": {}}, "quantization_config"),
+    ({"auto_map": {}}, "auto_map"),
+]
 DAMAGES = [
-    (wrote("config.json", ""), NOT_JSON),
-    (wrote("config.json", '{"model_type": "kgl'), NOT_JSON),
+    *((config(**changes), message) for changes, message in CONFIGURATIONS),
+    (wrote("config.json", ""), r"config\.json is not JSON .* written to the end"),
     (wrote("config.json", "[" * 100_000), r"config\.json .*nested too deeply"),
     (wrote("config.json", "[]"), OTHER),
-    (wrote("config.json", "{}"), OTHER),
-    (wrote("config.json", '{"model_type": "bert"}'), OTHER),
-    *(
-        (config(**{name: value}), message)
-        for name, value, message in (
-            ("vocab_size", "six", r"config\.json describes no model"),
-            ("cutoff", 1001, r"cutoff is 1001: expected a whole .* 1 <= n <= 1000"),
-            ("special_entities", 4, r"special_entities is 4: .* 1 <= n <= 3"),
-            ("num_words", 7, r"num_words is 7: .* 8 <= n"),
-            ("num_words", 11, r"num_words is 11, but 10 words are in the vocabulary"),
-            ("never_uttered", [0, 8], r"never_uttered is \[0, 8\]: .* 0 <= n < 8"),
-            ("proposals", ["prior"], r"each one of peeking, nonpeeking, smoothing"),
-            ("hidden_size", 10**6, r"is \(.*\) but config\.json asks for \(.*00000"),
-            ("num_layers", 10**9, r"num_layers is 1000000000: .* 1 <= n <= 1000"),
-            ("copy_scores", "mirrored", "expected one of transposed, reshaped"),
-            ("dropout", 1.0, r"dropout is 1\.0"),
-            ("cutof", 5, "cutof"),
-            *(("dtype", dtype, "dtype") for dtype in (3, "x", "load", "int64", "auto")),
-            *((name, 3, name) for name in ("return_dict", "problem_type", "use_cache")),
-            ("id2label", {"x": 1}, "id2label"),
-            *((name, {}, name) for name in ("quantization_config", "auto_map")),
-        )
-    ),
-    *(
-        (
-            config(model_type=kind, architectures=[name]),
-            rf"describes a model of type .* of transformers.*{reader}",
-        )
-        for kind, name, reader in (
-            ("gpt2", "GPT2LMHeadModel", "latent_tokens"),
-            ("bert", "BertForMaskedLM", "latent_mdm"),
-            ("bert", "BertLMHeadModel", "latent_tokens"),
-        )
-    ),
     (wrote("tuning.json", "{}"), r"tuning\.json .* went with version 0\.3"),
     (wrote("model.safetensors", b"no tensors"), DAMAGED),
-    (lambda folder: tiny_models.damage(folder / "model.safetensors"), DAMAGED),
+    (cut("model.safetensors"), DAMAGED),
     (spoiled(float("nan")), NOT_FINITE),
     (spoiled(-float("inf")), NOT_FINITE),
-    (
-        tensors(lambda w, n: w.update({n[0]: w[n[0]][:-1].clone()})),
-        r"tensor '\S+' is \(.*\) but config\.json asks for \(",
-    ),
     (tensors(lambda w, n: w.pop(n[1])), r"lacks the tensor '\S+'"),
     (
         tensors(lambda w, n: w.update({"new.bias": torch.zeros(3).double()})),
@@ -382,37 +336,31 @@ DAMAGES = [
     *(
         (as_type(dtype, file), rf"{file}\.safetensors.* is {dtype}[,;:]")
         for file in ("model", "spelling")
-        for dtype in (torch.int8, torch.bool, torch.complex64, torch.float32)
+        for dtype in (torch.int8, torch.float32)
     ),
+    (cut(GRAPH), r"graph\.safetensors is not a readable graph .* Build it again"),
+    (tiny_models.plain_graph().save, OTHER_GRAPH),  # of other relations
+    (named({"Cy": [[4]]}).save, OTHER_GRAPH),  # of one entity more
+    (named({"Ada": [[10]]}).save, OTHER_GRAPH),  # of a word that the model lacks
     (
-        lambda folder: tiny_models.damage(folder / GRAPH),
-        r"graph\.safetensors is not a readable graph .* Build it again",
+        tensors(lambda w, _: w["log_outside"].fill_(0.5), "spelling"),
+        "not a readable spelling model",
     ),
     *(
-        (graph.save, r"graph\.safetensors has .* it belongs to another checkpoint")
-        for graph in (
-            tiny_models.plain_graph(),  # other relations
-            named({"Cy": [[4]]}),  # one entity more
-            named({"Ada": [[10]]}),  # a word that the model lacks
-        )
+        (spaced(row), r"spacing\.json is not a readable")
+        for row in (None, {}, ["a", "a", " "], ["a", "a", " ", 0], [7, "a", " ", 1])
     ),
-    (wrote("spacing.json", "[" * 100_000), r"spacing\.json .*nested too deeply"),
-    *((spaced(row), NO_SPACING) for row in ("the first again", None, {}, *SPACING)),
+    (cut(TOKENIZER), "not a readable tokenizer"),
+    *((word_ids(fox=n), r"tokenizer\.json") for n in (4, 99, -1, 5.5)),
     *(
-        (spelled_as(**{name: value}), NO_SPELLING)
-        for name, value in (
-            *(("alphabet", other) for other in (None, 3, "", "0", "zz")),
-            *(("hidden_size", other) for other in (None, True, 4.0, "4", 0, -4)),
-            ("more", 1),
+        (tokenizer(change), r"tokenizer\.json")
+        for change in (
+            lambda words: setattr(words, "model", WordLevel({"a": 0}, "a")),
+            lambda words: words.enable_padding(length=9),
+            lambda words: words.enable_truncation(2),
+            lambda words: words.add_tokens(["zebra"]),
         )
     ),
-    *((spelled_outside(x), NO_SPELLING) for x in (0.5, float("nan"))),
-    (lambda folder: tiny_models.damage(folder / TOKENIZER), "not a readable tokenizer"),
-    *((word_ids(fox=n), NO_WORDS) for n in (4, 99, -1, True, 5.5)),
-    (tokenizer(lambda words: setattr(words, "model", OTHER_WORDS)), NO_WORDS),
-    (tokenizer(lambda words: words.enable_padding(length=9)), NO_WORDS),
-    (tokenizer(lambda words: words.enable_truncation(2)), NO_WORDS),
-    (tokenizer(lambda words: words.add_tokens(["zebra"])), NO_WORDS),
 ]
 
 
@@ -487,9 +435,7 @@ def test_what_does_not_load_gets_no_manifest(saved, capsys):
 @pytest.mark.parametrize(
     ("column", "bad", "message"),
     [
-        ("edge_relation", -1, "dangling id: an edge's relation"),
         ("aliases", -1, "aliases are not word ids"),
-        ("has_edges", False, "the lookup columns are not of this graph"),
         ("alias_order", 1, "the lookup columns are not of this graph"),
         ("node_names.text", 0xFF, "node_names are not UTF-8"),
     ],

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from lm_latent_eval.inference import cuts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm import steps as walks
 from lm_latent_eval.text.words import END
+from tests.means import p_value, uniform
 from tests.test_laws import TINY_MODELS
 
 SEARCHED = {"entitynlm": 2, "kglm": 2, "nklm": 2, "rnng": 5}
@@ -65,8 +67,7 @@ NOISE = 1e-6
 
 
 def noise(score: torch.Tensor, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return score + NOISE * torch.rand(score.shape, generator=generator).to(score)
+    return score + NOISE * uniform(*score.shape, seed=seed).to(score)
 
 
 def found(model, batch, width: int) -> list[int]:
@@ -138,15 +139,5 @@ def test_samples_follow_q(name, which, temperature):
     for ours, wanted in zip(draws.latents, every, strict=True):
         assert torch.equal(ours[0], wanted[0, drawn]), "every draw is listed"
     torch.testing.assert_close(draws.log_q[0], log_q[drawn], rtol=0, atol=1e-10)
-
-    expected = log_q.exp() * NUMBER
-    observed = torch.bincount(drawn, minlength=len(expected)).double()
-    assert observed[expected == 0].sum() == 0
-    common = expected >= 5
-    assert common.sum() > 3, "premise: something to compare"
-    cells, wanted = (
-        torch.cat([x[common], x[~common].sum()[None]]) for x in (observed, expected)
-    )
-    some = wanted > 1e-6
-    wanted = wanted[some] * cells[some].sum() / wanted[some].sum()
-    assert chisquare(cells[some].numpy(), wanted.numpy()).pvalue > 1e-4
+    expected = dict(enumerate((log_q.exp() * NUMBER).tolist()))
+    assert p_value(Counter(drawn.tolist()), expected, cells=4) > 1e-4

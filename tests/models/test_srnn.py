@@ -101,13 +101,8 @@ def test_objectives_that_teach_nothing_are_refused(distortion, l2):
 
 
 @pytest.fixture(scope="module")
-def model():
-    return models.srnn()
-
-
-@pytest.fixture(scope="module")
-def pretrained(model, tmp_path_factory):
-    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("srnn"), model))
+def pretrained(tmp_path_factory):
+    return str(tiny_checkpoint.write(tmp_path_factory.mktemp("srnn"), models.srnn()))
 
 
 @pytest.fixture
@@ -123,7 +118,8 @@ def contrasted(*texts: str) -> list[Instance]:
     ]
 
 
-def test_sentences_are_scored_without_ends(backend, model):
+def test_sentences_are_scored_without_ends(backend):
+    model = models.srnn()
     texts = ["the fox saw .", "the fox\n\nsaw Ada .\n", "fox"]
     found = backend.loglikelihood_rolling(contrasted(*texts))
     exact = [
@@ -151,11 +147,12 @@ def test_what_needs_a_probability_is_refused_by_name(backend, asked, message):
         getattr(backend, asked[0].request_type)(asked)
 
 
-def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained, model):
+def test_an_estimate_says_what_it_is_and_has_no_perplexity(pretrained):
     loaded = lm_latent_eval.load(pretrained)
     estimates = loaded.log_likelihood(["the fox", " \n"])
     found = [estimate.log_evidence for estimate in estimates]
-    assert found == pytest.approx([score(model, ids("the", "fox")), 0.0], abs=1e-10)
+    of_words = score(models.srnn(), ids("the", "fox"))
+    assert found == pytest.approx([of_words, 0.0], abs=1e-10)
     for estimate in estimates:
         assert estimate.bound is Bound.UNNORMALISED
         with pytest.raises(ValueError, match="unnormalised score has no perplexity"):

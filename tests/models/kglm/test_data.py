@@ -192,7 +192,6 @@ NEIGHBOURS = {
     [
         # Each mention but the first is derived from the one before it, which ends
         # 1, 1, 2 and 1 words earlier: 2, 2, 3 and 2 places.
-        ({}, 30, "NCxDxDxxDxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
         ({}, 3, "NCxDxDxxDxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
         ({}, 2, "NCxDxDxxNxDxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),
         ({}, 1, "NCxNxNxxNxNxx", [1, 1, 0, 2, 0, 1, 0, 0, 2, 0, 3, 0, 0]),

@@ -14,7 +14,8 @@ from lm_latent_eval.inference import DiscreteFilter, cuts
 from lm_latent_eval.inference.cuts import FEWEST
 from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
-from lm_latent_eval.models.kglm.latents import Walks
+from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
+from lm_latent_eval.models.kglm.listing import keys_after
 from lm_latent_eval.models.kglm.modeling import KGLMProposal
 from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
@@ -56,13 +57,11 @@ def test_scores_follow_the_weights(kglm):
     """What a model remembers between calls belongs to its weights of that time."""
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
-    texts = tiny_models.batch([[4, 5, 4], [5, 5, 1]])
-    known, config = model.knowledge, model.config
-    walks = every_walk(known, 3, config.cutoff, config.special_entities)
-    walks = Walks(*(z.expand(2, -1, -1) for z in walks))
+    text, config = tiny_models.batch([[KNOWN, COPIED, KNOWN]]), model.config
+    walks = every_walk(model.knowledge, 3, config.cutoff, config.special_entities)
 
     def log_p(of):
-        return of.log_joint(of.encode(texts), walks)
+        return of.log_joint(of.encode(text), walks)
 
     with torch.enable_grad():  # nothing is remembered then
         before, wanted = log_p(model), log_p(other)
@@ -153,6 +152,50 @@ def test_a_cut_of_few_walks_is_offered_what_fills_its_places(monkeypatch):
     monkeypatch.setattr(cuts, "FEWEST", 0)
     method.log_weights(large, proposal, batch, [1])
     assert (numbers[3] < FEWEST).all(), "premise: few are worth a place"
+
+
+def test_choices_that_stand_for_others_have_keys_of_their_past():
+    """Which past is listed first follows from the batch, and decides nothing."""
+    dice = torch.Generator().manual_seed(0)
+    window = torch.randint(3, (40, 7), generator=dice)
+    window[20:] = window[:20].flip(0)
+    past = torch.arange(40)
+    rows = Rows(past, window)
+    new, derived = (
+        keys_after(rows, past, torch.full_like(past, type), torch.full_like(past, -1))
+        for type in (Mention.NEW, Mention.DERIVED)
+    )
+    assert torch.equal(new[20:], new[:20].flip(0))
+    assert torch.equal(derived[20:], derived[:20].flip(0))
+    assert len(torch.cat([new[:20], derived[:20]]).unique()) == 40
+
+
+def test_keys_tell_apart_what_goes_on_apart(kglm):
+    """Walks go on alike if they remember the same entities, each as long."""
+    dice = torch.Generator().manual_seed(0)
+    size = 300, kglm.config.cutoff
+    window = torch.randint(3, size, generator=dice)
+    past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
+    no_type = torch.zeros_like(past)
+    key = keys_after(Rows(past, window), past, no_type, node)
+    after = torch.cat([window[:, 1:], node[:, None]], 1)
+    remembered = [
+        (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))
+        for row in after.tolist()
+    ]
+    alike = dict(zip(remembered, key.tolist(), strict=True))
+    assert [alike[what] for what in remembered] == key.tolist()
+    assert len({*alike.values()}) == len(alike) < 300
+    encoded = kglm.proposal("adapted").encode(tiny_models.batch([[KNOWN] * 3]))
+    walk, position = encoded.walk, torch.ones_like(past)
+    one, other = (key[:, None] == key).nonzero(as_tuple=True)
+    rows = Rows(position, after)
+    steps = walk.log_mention(rows), walk.expected_after(position, after)
+    for step in steps:
+        torch.testing.assert_close(step[one], step[other], **EXACTLY)
+    for mentioned in range(1, kglm.knowledge.num_nodes):
+        derived = walk.log_derived(rows, torch.full_like(past, mentioned))
+        torch.testing.assert_close(derived[one], derived[other], **EXACTLY)
 
 
 # -- the distribution of new entities -------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -13,17 +12,10 @@ import torch
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
-from lm_latent_eval.models.kglm import (
-    derivable,
-    expected_parents,
-    mention_chain,
-    twisting,
-)
+from lm_latent_eval.models.kglm import expected_parents, twisting
 from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
-from lm_latent_eval.models.kglm.listing import keys_after
-from lm_latent_eval.models.kglm.mention_chain import backward
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import KGLMState, Mention
 from lm_latent_eval.models.kglm.network import AliasMatching
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
@@ -35,9 +27,9 @@ from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.means import normal, uniform
 from tests.tiny_models import COPIED, KNOWN
-from tests.watching import watch
 
 ADA, BO, CY = 1, 2, 3
+EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 
 @pytest.fixture
@@ -106,18 +98,15 @@ def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues)
     weighted = plain + of_node.masked_fill(kept, 0.0)
     steps = torch.stack([walks.mention[0], walks.node[0]], -1).tolist()
     for t in range(3):
-        choices: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+        choices: dict[str, dict[str, int]] = defaultdict(dict)
         for k, walk in enumerate(steps):
-            here = (weighted[k, t].item(), ours[k, t].item())
-            choices[str(walk[:t])][str(walk[t])] = here
+            choices[str(walk[:t])][str(walk[t])] = k
         for options in choices.values():
-            wanted, found = torch.tensor(list(options.values()), dtype=torch.float64).T
-            torch.testing.assert_close(found, wanted.log_softmax(0), rtol=0, atol=1e-10)
+            some = torch.tensor([*options.values()])
+            wanted = weighted[some, t].log_softmax(0)
+            torch.testing.assert_close(ours[some, t], wanted, **EXACTLY)
 
 
-EXACTLY = {"rtol": 0, "atol": 1e-10}
-ROUNDED = {"rtol": 0, "atol": 1e-7}
-"""Masses are divided by what they are worth, which may be 1e-8."""
 TEXT = [KNOWN, COPIED, KNOWN, COPIED]
 """Every node but Di has an alias that begins with a word of it."""
 
@@ -137,11 +126,14 @@ def of_graph(*more):
     return tiny_models.kglm(graph)
 
 
+WITH_DI = (("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
+"""Whom nothing names."""
+
+
 @pytest.fixture
 def kglm(monkeypatch):
-    """Nothing names Di, to whom Ada has an edge, and who has one to Bo."""
     monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
-    return of_graph(("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
+    return of_graph(*WITH_DI)
 
 
 def batch_of(*texts):
@@ -204,113 +196,79 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     all are taken to have been.
     """
     encoding = kglm.proposal("prior").encode(batch_of(text), after)
-    walk, num_tokens, graph = encoding.walk, len(text), kglm.knowledge
-    nodes = range(1, graph.num_nodes)
-    named = [n for n in nodes if graph.node_names[n] != "Di"]
-
-    def at(t, *ids):
-        return torch.tensor([t]), *(graph.entity(torch.tensor([i])) for i in ids)
-
-    def of_node(t, node):
-        place, node = torch.tensor([t]), torch.tensor([node])
-        return kglm._log_words(encoding.text, encoding.batch, place, node).item()
-
-    @cache
-    def word(t, node):
-        if node in (0, *named):
-            return of_node(t, node)
-        return math.log(sum(math.exp(log_new(t, n) + of_node(t, n)) for n in nodes))
-
-    @cache
-    def log_new(t, node):
-        return walk.new.log_prob(*at(t, node)).item()
-
-    @cache
-    def log_types(t, node, last):
-        before = after is not None and t < kglm.config.cutoff
-        possible = torch.tensor([True, True, bool(last or before), node != 0])
-        scores = walk.scores.mention[t].masked_fill(~possible, -torch.inf)
-        return scores.log_softmax(-1).tolist()
-
-    def p_derived(t, node, last):
-        if node not in named:
-            return 0.0
-        if derived == "anybody":
-            return 1 / len(named)
-        unknown = float(after is not None and t < kglm.config.cutoff)
-        parents = [n for n in named if graph.neighbours(n)]
-        score = {n: walk.scores.parent.at(*at(t, n)).item() for n in parents}
-        best, sums = max(score.values()), [unknown / len(named), unknown]
-        for n in parents:
-            edge = walk.edges.log_prob(*at(t, n), torch.tensor([node])).exp().item()
-            edge = edge if derived == "by edges" else 1 / len(named)
-            weight = math.exp(score[n] - best) * (1 if n == last else recent(t)[n])
-            sums = [sums[0] + weight * edge, sums[1] + weight]
-        return sums[0] / sums[1] if sums[1] else 0.0
-
-    @cache
-    def recent(t):
-        """How probable mentions are, first by the chain that derives from anybody."""
-        if rounds is None:
-            return dict.fromkeys(nodes, 1.0)
+    walk, graph, cutoff = encoding.walk, kglm.knowledge, kglm.config.cutoff
+    every = torch.arange(graph.num_nodes)
+    nodes, di = every[1:], list(graph.node_names).index("Di")
+    named = nodes[nodes != di]
+    parents = torch.tensor([n for n in named.tolist() if graph.neighbours(n)])
+    size = len(every)
+    node, last = torch.cat([0 * every, nodes]), torch.cat([every, nodes])
+    """Of the states: first those of no mention, then those of each."""
+    recent = torch.ones(len(text), size, dtype=torch.float64)
+    if rounds is not None and derived != "anybody":
         before = {"derived": derived, "rounds": rounds - 1}
         before = before if rounds else {"derived": "anybody"}
-        _, _, begun = stand_in(kglm, text, after, **before)
-        window = begun[max(t - kglm.config.cutoff, 0) : t]
-        return {n: 1 - math.prod(1 - some[n] for some in window) for n in nodes}
+        *_, begun = stand_in(kglm, text, after, **before)
+        for t in range(len(text)):
+            recent[t, 1:] = 1 - (1 - begun[max(t - cutoff, 0) : t]).prod(0)
 
-    @cache
-    def ways(t, node, last):
-        """What may follow a state: weight, whether a mention begins, and the state."""
-        types = [math.exp(x) for x in log_types(t, node, last)]
-        found = [(types[Mention.NONE], False, 0, last)]
-        for n in nodes:
-            new = types[Mention.NEW] * math.exp(log_new(t, n))
-            again = types[Mention.DERIVED] * p_derived(t, n, last)
-            found.append((new + again, True, n, n))
-        if node:
-            found.append((types[Mention.CONTINUE], False, node, node))
-        return found
+    def p_derived(t, unknown):
+        """Of each node after each that was mentioned last."""
+        found = torch.zeros(size, size, dtype=torch.float64)
+        if derived == "anybody":
+            found[:, named] = 1 / len(named)
+            return found
+        score = walk.scores.parent.at(0 * parents + t, graph.entity(parents))
+        score = (score - score.max()).exp()
+        weight = (score * recent[t, parents]).repeat(size, 1)
+        weight[parents, range(len(parents))] = score
+        head, tail = torch.cartesian_prod(parents, named).T
+        edge = walk.edges.log_prob(0 * head + t, graph.entity(head), tail).exp()
+        edge = edge.view(len(parents), -1)
+        if derived == "unlisted":
+            edge = torch.full_like(edge, 1 / len(named))
+        total = unknown + weight.sum(1, keepdim=True)
+        found[:, named] = (unknown / len(named) + weight @ edge) / total
+        return found.nan_to_num()
 
-    @cache
-    def beta(t, node, last):
-        if t == num_tokens:
-            return 1.0
-        return sum(p * psi(t, *state) for p, _, *state in ways(t, node, last))
+    def steps(t):
+        """Of every state before every one after: that a mention begins, or none does.
 
-    @cache
-    def psi(t, node, last):
-        return math.exp(word(t, node)) * beta(t + 1, node, last)
+        And what each state pays for the word.
+        """
+        unknown = float(after is not None and t < cutoff)
+        yes = torch.ones_like(node, dtype=torch.bool)
+        possible = torch.stack([yes, yes, (last > 0) | (unknown > 0), node > 0], -1)
+        scores = walk.scores.mention[t].masked_fill(~possible, -torch.inf)
+        types = scores.softmax(-1).T[..., None]
+        new = walk.new.log_prob(0 * nodes + t, graph.entity(nodes)).exp()
+        begin = torch.zeros_like(types[0]).repeat(1, len(node))
+        begin[:, size:] = types[Mention.NEW] * new
+        begin[:, size:] += types[Mention.DERIVED] * p_derived(t, unknown)[last, 1:]
+        go_on = torch.diag(types[Mention.CONTINUE, :, 0])
+        go_on[range(len(node)), last] += types[Mention.NONE, :, 0]
+        word = kglm._log_words(encoding.text, encoding.batch, 0 * every + t, every)
+        word = word.exp()
+        word[di] = new @ word[1:]
+        return begin, go_on, word[node]
 
-    def begun(t):
-        """Of every node, the probability that a mention of it begins at t."""
+    chain = [steps(t) for t in range(len(text))]
+    beta, psi = [torch.ones_like(chain[0][2])], []
+    for begin, go_on, word in chain[::-1]:
+        psi.insert(0, word * beta[0])
+        beta.insert(0, (begin + go_on) @ psi[0])
+    reached, begun = torch.zeros_like(beta[0]), []
+    reached[0] = 1.0
+    for (begin, go_on, word), ahead in zip(chain, psi, strict=True):
+        begun.append(((reached @ begin) * ahead)[size:] / beta[0][0])
+        reached = reached @ (begin + go_on) * word
 
-        def over(now, node, last):
-            if now == t:
-                sums = dict.fromkeys(nodes, 0.0)
-                for p, begins, *state in ways(t, node, last):
-                    if begins:
-                        sums[state[0]] += p * psi(t, *state)
-                return sums
-            total = dict.fromkeys(nodes, 0.0)
-            for p, _, *state in ways(now, node, last):
-                for n, x in over(now + 1, *state).items():
-                    total[n] += p * math.exp(word(now, state[0])) * x
-            return total
+    def relative(tables):
+        """To nobody: of each mention, and of none after it."""
+        logs = torch.stack(tables).log()
+        return logs[:, size:] - logs[:, :1], logs[:, 1:size] - logs[:, :1]
 
-        return {n: x / beta(0, 0, 0) for n, x in over(0, 0, 0).items()}
-
-    def relative(f):
-        table = [
-            [
-                [math.log(f(t, n, n) / f(t, 0, 0)), math.log(f(t, 0, n) / f(t, 0, 0))]
-                for n in nodes
-            ]
-            for t in range(num_tokens)
-        ]
-        return torch.tensor(table, dtype=torch.float64).unbind(-1)
-
-    return relative(psi), relative(beta), [begun(t) for t in range(num_tokens)]
+    return relative(psi), relative(beta[:-1]), torch.stack(begun)
 
 
 def of_every_node(kglm, twist, first=0):
@@ -435,12 +393,8 @@ def test_a_word_that_only_one_name_has_is_found_where_none_is_listed(
     log_p = kglm.log_joint(kglm.encode(batch), walks).logsumexp(-1).item()
     assert log_p > -torch.inf, "premise"
     method, proposal = DiscreteFilter(num_samples), kglm.proposal("adapted")
-    rows = method.log_weights(
-        kglm,
-        proposal,
-        TokenBatch.collate([text] * 200, [costs] * 200, first=START),
-        list(range(200)),
-    )
+    many = TokenBatch.collate([text] * 200, [costs] * 200, first=START)
+    rows = method.log_weights(kglm, proposal, many, list(range(200)))
     found = torch.stack([method.unbiased(row) for row in rows]).sub(log_p).exp()
     error = found.mean(1).std() / math.sqrt(len(rows))
     assert abs(found.mean() - 1) <= 4 * error + 1e-9
@@ -471,117 +425,6 @@ def test_nobody_may_be_introduced(special):
     found = method.estimate(row, len(text))
     assert found.bound == "exact"
     assert found.log_evidence == pytest.approx(log_p.item())
-
-
-def test_choices_that_stand_for_others_have_keys_of_their_past():
-    """Which past is listed first follows from the batch, and decides nothing."""
-    dice = torch.Generator().manual_seed(0)
-    window = torch.randint(3, (40, 7), generator=dice)
-    window[20:] = window[:20].flip(0)
-    past = torch.arange(40)
-    rows = Rows(past, window)
-    new, derived = (
-        keys_after(rows, past, torch.full_like(past, type), torch.full_like(past, -1))
-        for type in (Mention.NEW, Mention.DERIVED)
-    )
-    assert torch.equal(new[20:], new[:20].flip(0))
-    assert torch.equal(derived[20:], derived[:20].flip(0))
-    assert len(torch.cat([new[:20], derived[:20]]).unique()) == 40
-
-
-def test_keys_tell_apart_what_goes_on_apart(kglm):
-    """Walks go on alike if they remember the same entities, each as long."""
-    dice = torch.Generator().manual_seed(0)
-    size = 300, kglm.config.cutoff
-    window = torch.randint(3, size, generator=dice)
-    past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
-    no_type = torch.zeros_like(past)
-    key = keys_after(Rows(past, window), past, no_type, node)
-    after = torch.cat([window[:, 1:], node[:, None]], 1)
-    remembered = [
-        (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))
-        for row in after.tolist()
-    ]
-    alike = dict(zip(remembered, key.tolist(), strict=True))
-    assert [alike[what] for what in remembered] == key.tolist()
-    assert len({*alike.values()}) == len(alike) < 300
-    walk, position = encoded(kglm, TEXT).walk, torch.ones_like(past)
-    one, other = (key[:, None] == key).nonzero(as_tuple=True)
-    rows = Rows(position, after)
-    steps = walk.log_mention(rows), walk.expected_after(position, after)
-    for step in steps:
-        torch.testing.assert_close(step[one], step[other], **EXACTLY)
-    for mentioned in range(1, kglm.knowledge.num_nodes):
-        derived = walk.log_derived(rows, torch.full_like(past, mentioned))
-        torch.testing.assert_close(derived[one], derived[other], **EXACTLY)
-
-
-def test_walks_gain_what_the_chain_finds_with_their_parents(kglm, monkeypatch):
-    """Against sums with r of one token set to what a walk has mentioned."""
-    seen = watch(monkeypatch, twisting, "derivable_tokens", lambda _, *chain: chain)
-    monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
-    monkeypatch.setattr(derivable, "LITTLE", -1.0)
-    batch = batch_of(TEXT)
-    gains = kglm.proposal("adapted").encode(batch).ahead.gains
-    cutoff, (costs, parents, *_) = kglm.config.cutoff, seen[-1]
-
-    def log_evidence(parents):
-        return backward(costs, batch.length, parents)[1].none[:, 0, 0].item()
-
-    def log_gains(t, stays):
-        """Of states that stay for some tokens."""
-        found = []
-        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
-            recent = parents.recent.clone()
-            since = gains.log_absent[:, u] - gains.log_absent[:, t + 1]
-            recent[:, u] = (-since.expm1()).masked_fill(u - t - 1 < stays, 1.0)
-            other = log_evidence(replace(parents, recent=recent))
-            found.append(other - log_evidence(parents))
-        return torch.tensor(found).double()
-
-    def log_gain(t, state):
-        """Of a mention of a state, with other entities as the chain expects them."""
-        found = 0.0
-        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
-            recent = parents.recent.clone()
-            recent[:, u] = mention_chain.recent_mentions(gains.log_absent, cutoff)[:, u]
-            found -= log_evidence(replace(parents, recent=recent))
-            recent[:, u, state] = 1.0
-            found += log_evidence(replace(parents, recent=recent))
-        return found
-
-    num_nodes, spread = kglm.knowledge.num_nodes, []
-    for t in range(len(TEXT) - 1):
-        states = range(1, costs.word.shape[2])
-        wanted = [[0.0, *(log_gain(t, state) for state in states)]]
-        expected = gains.expected_after(t)
-        torch.testing.assert_close(expected, expected.new_tensor(wanted), **ROUNDED)
-        uniform = torch.rand(6, cutoff, generator=torch.manual_seed(t))
-        window = (uniform * 3 * num_nodes).long()
-        window[window >= num_nodes] = NO_ENTITY
-        last = Rows(torch.zeros(6, dtype=torch.long), window).last
-        after = gains.after(t, torch.zeros(6, dtype=torch.long), window, last)
-        order = after.ahead.distance[0].argsort()
-        for row, nodes in enumerate(window.tolist()):
-            stays = torch.zeros(costs.word.shape[2], dtype=torch.long)
-            for place, node in enumerate(nodes):
-                if node:
-                    stays[gains.states(torch.tensor([0]), torch.tensor([node]))] = place
-            stays[0] = 0
-            wanted = log_gains(t, stays)
-            torch.testing.assert_close(after.log_prob[row, order], wanted, **ROUNDED)
-            torch.testing.assert_close(after.total[row], wanted.sum(), **ROUNDED)
-            spread.append(wanted.sum())
-            for node in range(1, num_nodes):
-                one = torch.tensor([node])
-                longer = stays.clone()
-                state = gains.states(torch.tensor([0]), one)
-                longer[state] = cutoff * (state > 0)
-                more = log_gains(t, longer).sum() - wanted.sum()
-                found = after.mentioned(torch.tensor([row]), one)[0]
-                torch.testing.assert_close(found, more, **ROUNDED)
-                assert found <= after.most[row] + ROUNDED["atol"]
-    assert torch.stack(spread).std() > 0.003, "premise: something to see"
 
 
 def test_what_a_word_costs_is_expected_of_the_text(kglm):

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import lm_latent_eval
 from lm_latent_eval.inference import LeftToRightEstimator
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
-from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import SPECIAL_WORDS, START
 from lm_latent_eval.training.options import LDAFit
@@ -75,14 +73,6 @@ def test_unknown_words_are_left_out_and_named_once(topics, caplog):
     assert "'A', ',', 'a', ';', 'stars'" in message
 
 
-def test_every_letter_stays_in_its_place_in_lower_case(topics):
-    letters = "".join(map(chr, range(0x300)))
-    assert len(lowered(letters)) == len(letters)
-    two = [c for c in map(chr, range(sys.maxunicode + 1)) if len(c.lower()) != 1]
-    assert two == ["İ"]
-    assert topics.checkpoint.encoder()("İ fox").ends == [5]
-
-
 def test_training_and_reading_write_the_same_lower_case(tmp_path):
     pytest.importorskip("tomotopy")
     texts = ["ΛΟΓΟΣ İZMİR ΟΔΥΣΣΕΥΣ", "λόγος ΛΟΓΟΣ İzmir οδυσσευς"]
@@ -128,11 +118,8 @@ def test_training_finds_topics_and_is_repeatable(tmp_path, capsys):
     first, again = (
         train_lda(TEXTS * 5, tmp_path / name, fit=fit) for name in ("first", "again")
     )
-    torch.testing.assert_close(first.log_topics, again.log_topics, rtol=0, atol=0)
-    said = capsys.readouterr().err
-    assert re.findall(r"sweep (\d+) of 100: [\d.]+ nats a word", said)[:10] == [
-        str(10 * n) for n in range(1, 11)
-    ]
+    assert torch.equal(first.log_topics, again.log_topics)
+    assert re.search(r"sweep 100 of 100: [\d.]+ nats", capsys.readouterr().err)
     # Of animals and of the sky: each topic has words that the other hardly has.
     animals = first.log_phi().exp()[:, 4:]
     words = lm_latent_eval.load(tmp_path / "first").checkpoint.encoder().tokenizer

@@ -96,16 +96,8 @@ def worded_topics() -> Topics:
 def worded(name: str) -> LRLM | NKLM:
     """An LRLM or an NKLM that a checkpoint can be written of, in float64."""
     known = worded_topics()
-    fields = {
-        "vocab_size": tiny_checkpoint.tokenizer().vocab_size,
-        "num_words": tiny_checkpoint.tokenizer().num_words,
-        "num_unknown_types": tiny_checkpoint.UNKNOWN_TYPES,
-        "num_relations": 2,
-        "num_pieces": 9,
-        **known.sizes(),
-        **{"embedding_dim": 4, "hidden_size": 5, "num_layers": 1},
-        **{"predictor_dim": 4, "fact_dim": 3, "alias_dim": 3},
-    }
+    sizes = {"num_relations": 2, "num_pieces": 9, **known.sizes()}
+    fields = config(**tiny_checkpoint.vocabulary(), **sizes)
     if name == "lrlm":
         built = LRLM(LRLMConfig(**fields), known)
     else:

@@ -72,36 +72,29 @@ def test_dropout_is_for_training_alone():
     assert (values() != calm).all()
 
 
-TREES = """(S (NP the dog) (VP sees (NP the cat)))
-(S (NP the cat) (VP sees (NP the dog)))
-(S (NP the cat) (VP sleeps))
-(S (NP (NP the dog) (PP of (NP the cat))) (VP sleeps))
+TREES = """(S (NP (T the) (T dog)) (VP (T sees) (NP (T the) (T cat))))
+(S (NP (T the) (T cat)) (VP (T sees) (NP (T the) (T dog))))
+(S (NP (T the) (T cat)) (VP (T sleeps)))
+(S (NP (NP (T the) (T dog)) (PP (T of) (NP (T the) (T cat)))) (VP (T sleeps)))
 """
-OPTIONS = {"epochs": 60, "batch-size": 2, "learning-rate": 0.02, "patience": 60}
-SIZE = {"hidden-size": 12, "num-layers": 1, "proposal-size": 8, "dropout": 0}
+LINES = "the dog sees the cat\nthe cat sees the dog\nthe cat sleeps"
+RUN = ("--epochs", "60", "--batch-size", "2", "--learning-rate", "0.02")
+RUN += ("--patience", "60", "--min-count", "1")
+SIZE = ("--hidden-size", "12", "--num-layers", "1", "--proposal-size", "8")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rnng")
-    tagged = TREES
-    for word in ["the", "dog", "cat", "sees", "sleeps", "of"]:
-        tagged = tagged.replace(f" {word}", f" (T {word})")
-    (folder / "trees.ptb").write_text(tagged)
-    lines = ["the dog sees the cat", "the cat sees the dog", "the cat sleeps"]
-    (folder / "lines.txt").write_text("\n".join(lines))
+    (folder / "trees.ptb").write_text(TREES)
+    (folder / "lines.txt").write_text(LINES)
     return folder
 
 
 def train(folder, data, output, *more):
-    data = str(folder / data)
-    options = [f"--{name}={value}" for name, value in (OPTIONS | SIZE).items()]
-    return main(
-        [
-            *["train", "rnng", "--data", data, "--dev", data, "--min-count", "1"],
-            *["--output", str(folder / output), *options, *more],
-        ]
-    )
+    files = ["--data", str(folder / data), "--dev", str(folder / data)]
+    options = [*files, *RUN, *SIZE, "--dropout", "0", *more]
+    return main(["train", "rnng", "--output", str(folder / output), *options])
 
 
 def test_train_on_trees_then_on_sentences(folder, capsys):

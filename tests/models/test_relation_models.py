@@ -1,15 +1,39 @@
-"""What only an NKLM owes."""
+"""What only models of topics and their facts owe: LRLM and NKLM."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.latents import Copies
+from tests.models.lrlm.tiny import lrlm
 from tests.models.nklm.tiny import every_copy, nklm
-from tests.tiny_models import COPIED, KNOWN, batch
+from tests.tiny_models import COPIED, KNOWN, SYMBOLS, batch
+
+
+def test_a_topic_that_is_given_is_a_condition():
+    """The sum over topics of prior and likelihood is p of the text."""
+    model = lrlm()
+    words = torch.tensor(SYMBOLS)
+    texts = torch.cartesian_prod(words, words, words, words).tolist()
+    parts = []
+    for name, prior in zip(("Ada", "Bo"), model.knowledge.log_prior, strict=True):
+        encoded = model.encode(batch(texts), model.about([name] * len(texts)))
+        parts.append(model.log_joint(encoded, NO_LATENT) + prior)
+    total = torch.stack(parts).logsumexp(0)
+    wanted = model.log_joint(model.encode(batch(texts)), NO_LATENT)
+    torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)
+    assert (parts[0] - parts[1]).abs().max() > 0.1, "premise: topics matter"
+
+
+def test_words_that_need_a_topic_say_so():
+    model = lrlm(knowledge_vector=True)
+    with pytest.raises(ValueError, match=r"about\(\[topic\]\)"):
+        model.encode(batch([[KNOWN]]))
+    with pytest.raises(ValueError, match="no topic 'Cy': there are 2"):
+        model.about(["Cy"])
 
 
 def test_a_model_that_is_told_the_words_has_no_normalization():
