@@ -11,6 +11,7 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.run import Audit, audit
 from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind
@@ -26,20 +27,21 @@ UNKNOWN = len(WORDS) - 1
 """The number of the last word: what is not a word is one of its spellings."""
 
 FAULTS = {
-    "cache": (0.1, 0.3, 0.6),
-    "leak": (0.1, 0.3, 1.0),
-    "padding": (0.003, 0.03, 0.3),
-    "bytes": (0.01, 0.1, 1.0),
-    "test_time_training": (0.05, 0.2, 0.6),
-    "llada": (128, 16, 1),
-    "total": (0.05, math.log(2), math.log(277)),
-    "greedy": (1, 2, 3),
-    "samples": (4.0, 8.0, 20.0),
-    "errors": (2.0, 4.0, 10.0),
-    "documents": (0.01, 0.1, 0.5),
-    "rolling": (0.01, 0.1, 1.0),
+    "cache": (verdict.ROLLING, (0.1, 0.3, 0.6)),
+    "leak": (verdict.FOLLOWS, (0.1, 0.3, 1.0)),
+    "padding": (verdict.PADDING, (0.003, 0.03, 0.3)),
+    "bytes": (verdict.COUNTS, (0.01, 0.1, 1.0)),
+    "test_time_training": (verdict.BORDERS, (0.05, 0.2, 0.6)),
+    "llada": (verdict.REPEATED, (128, 16, 1)),
+    "total": (verdict.ROLLING, (0.05, math.log(2), math.log(277))),
+    "greedy": (verdict.GREEDY, (1, 2, 3)),
+    "samples": (verdict.SAMPLES, (4.0, 8.0, 20.0)),
+    "errors": (verdict.ERRORS, (2.0, 4.0, 10.0)),
+    "documents": (verdict.DOCUMENTS, (0.01, 0.1, 0.5)),
+    "rolling": (verdict.ROLLING, (0.01, 0.1, 1.0)),
 }
-"""Fault -> its strengths, in units of its own."""
+"""Fault -> the item that names it (others may fail as well), and its strengths, in
+units of its own."""
 
 
 @cache
@@ -76,14 +78,7 @@ class Bigram(LM):
     """Words of a closed vocabulary, one after the other; a text's end is charged."""
 
     def __init__(
-        self,
-        world=0,
-        fault="",
-        strength=0.0,
-        noise=0.0,
-        seed=0,
-        batch_size=8,
-        **_,
+        self, world=0, fault="", strength=0, noise=0, seed=0, batch_size=8, **_
     ):
         super().__init__()
         self.p = table(int(world))
@@ -107,20 +102,11 @@ class Bigram(LM):
         return self._kept("loglikelihood", requests, answers)
 
     def loglikelihood_rolling(self, requests):
-        whole = [request.args[-1] for request in requests]
-        scores = []
-        for text in whole:
-            words = split(text)
-            score = self._score([START], [*words, END])
-            if self.fault == "rolling":
-                score += self.strength * len(words) - self.logs[words[-1]][END]
-            if self.fault == "documents":
-                score += self.strength * self._remembered(words)
-            scores.append(score)
-        scores = self._padded(scores, [("", text) for text in whole])
+        pairs = [("", request.args[-1]) for request in requests]
+        scores = self._padded([self._whole(split(text)) for _, text in pairs], pairs)
         answers = [
-            of_whole_text(request.args, self._noisy(score, ("", text), text))
-            for request, score, text in zip(requests, scores, whole, strict=True)
+            of_whole_text(request.args, self._noisy(score, pair, whole=True))
+            for request, score, pair in zip(requests, scores, pairs, strict=True)
         ]
         return self._kept("loglikelihood_rolling", requests, answers)
 
@@ -129,11 +115,14 @@ class Bigram(LM):
             self.cache_hook.add_partial(kind, request.args, answer)
         return answers
 
-    def _remembered(self, words):
-        """How many words earlier documents had; these are remembered now."""
-        known = float((self.seen[words] > 0).mean())
-        self.seen[words] += 1
-        return known
+    def _whole(self, words):
+        score = self._score([START], [*words, END])
+        if self.fault == "rolling":
+            score += self.strength * len(words) - self.logs[words[-1]][END]
+        if self.fault == "documents":  # words that earlier ones had are remembered
+            score += self.strength * float((self.seen[words] > 0).mean())
+            self.seen[words] += 1
+        return score
 
     def _pair(self, context, continuation):
         before, after = split(context), split(context + continuation)
@@ -184,17 +173,13 @@ class Bigram(LM):
     def _bound(self, history, scored):
         """LLaDA's: random masks, and every masked word after what is left."""
         length, total = len(scored), 0.0
-        sequence = np.array([history[-1], *scored])
         for _ in range(int(self.strength)):
             number = int(self.chance.integers(1, length + 1))
-            masked = self.chance.permutation(length)[:number]
-            hidden = set(masked.tolist())
-            sum_ = 0.0
+            masked = self.chance.permutation(length)[:number].tolist()
             for place in masked:
-                known = place - 1 not in hidden
-                row = self.p[sequence[place]] if known else self.unigram
-                sum_ += math.log(row[scored[place]])
-            total += sum_ * length / number
+                known = self.p[[history[-1], *scored][place]]
+                row = self.unigram if place - 1 in masked else known
+                total += math.log(row[scored[place]]) * length / number
         return total / self.strength
 
     def _padded(self, scores, pairs):
@@ -208,15 +193,15 @@ class Bigram(LM):
                 scores[n] -= self.strength * (longest - lengths[n])
         return scores
 
-    def _noisy(self, score, pair, text=None):
+    def _noisy(self, score, pair, *, whole=False):
         found = Counted(score)
         if self.noise:
             key = zlib.crc32(f"{self.seed} {pair}".encode())
             noise = self.noise * float(np.random.default_rng(key).normal())
             found = Counted(score + noise)
             found.stderr = self.noise / (self.strength if self.fault == "errors" else 1)
-        if self.fault == "bytes" and text is not None:
-            found.num_bytes = math.ceil(len(text.encode()) * (1 + self.strength))
+        if self.fault == "bytes" and whole:
+            found.num_bytes = math.ceil(len(pair[1].encode()) * (1 + self.strength))
         return found
 
     # -- greedy and samples -----------------------------------------------------------

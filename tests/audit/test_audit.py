@@ -22,23 +22,8 @@ from lm_latent_eval.harness.audit import Model
 from tests.audit import faulty
 from tests.audit.faulty import audited
 
-CAUGHT = {
-    "cache": verdict.ROLLING,
-    "leak": verdict.FOLLOWS,
-    "padding": verdict.PADDING,
-    "bytes": verdict.COUNTS,
-    "test_time_training": verdict.BORDERS,
-    "llada": verdict.REPEATED,
-    "total": verdict.ROLLING,
-    "greedy": verdict.GREEDY,
-    "samples": verdict.SAMPLES,
-    "errors": verdict.ERRORS,
-    "documents": verdict.DOCUMENTS,
-    "rolling": verdict.ROLLING,
-}
-"""Fault -> the item that names it; others may fail as well."""
-CASES = [(fault, s) for fault, some in faulty.FAULTS.items() for s in some]
-WEAKEST = [(fault, some[0], CAUGHT[fault]) for fault, some in faulty.FAULTS.items()]
+CASES = [(fault, s) for fault, (_, some) in faulty.FAULTS.items() for s in some]
+WEAKEST = [(fault, some[0], item) for fault, (item, some) in faulty.FAULTS.items()]
 
 
 def by_title(found):

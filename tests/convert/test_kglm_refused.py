@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import pickle
 import tarfile
 import tracemalloc
@@ -19,80 +18,59 @@ from tests.kglm_archives import golden_archive, knowledge
 from tests.memory_limit import alone, at_most
 
 
-def changed(name, change):
-    return lambda contents: contents | {name: change(contents[name])}
+def option(**changed):
+    return lambda config, weights, words: config["model"].update(changed)
 
 
-def without(name):
-    return lambda contents: {n: c for n, c in contents.items() if n != name}
+def weight(name, tensor):
+    return lambda config, weights, words: weights.update({name: tensor})
 
 
-def replaced(name, old, new):
-    return changed(name, lambda content: content.replace(old, new))
+def word(old, *new):
+    """Put words in the place of one."""
+
+    def change(config, weights, words):
+        place = words.index(old)
+        words[place : place + 1] = new
+
+    return change
 
 
-def with_weights(change):
-    def apply(contents):
-        config, weights, vocabulary = golden_archive("B")
-        change(weights)
-        return contents | {
-            "weights.th": files(config, weights, vocabulary)["weights.th"]
-        }
-
-    return apply
-
-
-def with_option(name, value):
-    def change(content):
-        model = {**json.loads(content)["model"], name: value}
-        return json.dumps({"model": model}).encode()
-
-    return changed("config.json", change)
+def file(name, content):
+    return lambda config, weights, words: {name: content}
 
 
 TOKENS = "vocabulary/tokens.txt"
-NO_CONFIGURATION = "config.json is no configuration"
-NO_TENSORS = "weights.th is damaged or holds more than tensors"
-DAMAGED = [
-    ("lacks config.json", without("config.json")),
-    ("lacks vocabulary/relations.txt", without("vocabulary/relations.txt")),
-    (NO_CONFIGURATION, changed("config.json", lambda content: content[:30])),
-    (NO_CONFIGURATION, changed("config.json", lambda _: b"[" * 100_000)),
-    ("of type 'kglm-disc', not 'kglm'", with_option("type", "kglm-disc")),
-    ("config.json: cutoff is True", with_option("cutoff", True)),
-    ("config.json asks for (28,", with_option("hidden_size", 7)),
-    ("hidden_size in config.json is 1000000", with_option("hidden_size", 10**12)),
-    ("hidden_size in config.json is -1", with_option("hidden_size", -1)),
-    ("has no model.num_layers", with_option("num_layers", True)),
-    (NO_TENSORS, changed("weights.th", lambda content: content[: len(content) // 2])),
-    (NO_TENSORS, changed("weights.th", lambda _: pickle.dumps(print))),
-    (
-        "'_fc_copy.bias' in weights.th holds NaN",
-        with_weights(lambda w: w["_fc_copy.bias"].fill_(float("nan"))),
-    ),
-    (
-        "_token_embedder.weight in weights.th is no table",
-        with_weights(lambda w: w.update({"_token_embedder.weight": torch.ones(())})),
-    ),
-    (
-        "'_fc_more' is not a tensor",
-        with_weights(lambda w: w.update(_fc_more=torch.zeros(1))),
-    ),
-    (
-        "'_fc_generate.weight' is not '_token_embedder.weight'",
-        with_weights(lambda w: w.update({"_fc_generate.weight": torch.zeros(26, 6)})),
-    ),
-    ("has 26 rows, but vocabulary", changed(TOKENS, lambda old: old + b"\nmore\n")),
-    ("tokens.txt lists 'w4' twice", replaced(TOKENS, b"w5\n", b"w4\n")),
-    ("tokens.txt lacks @@END@@", replaced(TOKENS, b"@@END@@", b"end")),
-    ("tokens.txt is not @@UNKNOWN@@", replaced(TOKENS, b"@@UNKNOWN@@", b"unk")),
-    ("tokens.txt is not UTF-8", replaced(TOKENS, b"w5", b"\xff5")),
-]
+NAN, MORE, TIED = torch.full((1,), torch.nan), torch.zeros(1), torch.zeros(26, 6)
+DAMAGED = {
+    "lacks config.json": file("config.json", None),
+    "lacks vocabulary/relations.txt": file("vocabulary/relations.txt", None),
+    "config.json is no configuration": file("config.json", b"[" * 100_000),
+    "of type 'kglm-disc', not 'kglm'": option(type="kglm-disc"),
+    "config.json: cutoff is True": option(cutoff=True),
+    "config.json asks for (28,": option(hidden_size=7),
+    "hidden_size in config.json is 1000000": option(hidden_size=10**12),
+    "has no model.num_layers": option(num_layers=True),
+    "holds more than tensors": file("weights.th", pickle.dumps(print)),
+    "'_fc_copy.bias' in weights.th holds NaN": weight("_fc_copy.bias", NAN),
+    "weights.th is no table": weight("_token_embedder.weight", torch.ones(())),
+    "'_fc_more' is not a tensor": weight("_fc_more", MORE),
+    "is not '_token_embedder.weight'": weight("_fc_generate.weight", TIED),
+    "has 26 rows, but vocabulary": word("w5", "w5", "more"),
+    "tokens.txt lists 'w4' twice": word("w5", "w4"),
+    "tokens.txt lacks @@END@@": word("@@END@@", "end"),
+    "tokens.txt is not @@UNKNOWN@@": word("@@UNKNOWN@@", "unk"),
+    "tokens.txt is not UTF-8": file(TOKENS, b"@@UNKNOWN@@\n\xff5"),
+}
 
 
-@pytest.mark.parametrize(("message", "damage"), DAMAGED)
-def test_what_is_wrong_with_an_archive_is_said(tmp_path, message, damage):
-    archive = write_directory(tmp_path / "a", damage(files(*golden_archive("B"))))
+@pytest.mark.parametrize("message", DAMAGED)
+def test_what_is_wrong_with_an_archive_is_said(tmp_path, message):
+    config, weights, vocabulary = golden_archive("B")
+    instead = DAMAGED[message](config, weights, vocabulary["tokens"]) or {}
+    contents = (files(config, weights, vocabulary) | instead).items()
+    kept = {name: content for name, content in contents if content is not None}
+    archive = write_directory(tmp_path / "a", kept)
     with at_most(1 << 29), pytest.raises(ValueError) as caught:
         convert(archive, tmp_path / "out", **knowledge(tmp_path))
     assert str(archive) in str(caught.value)
@@ -141,13 +119,13 @@ def beginning(name: str, content: bytes = bytes(512), **fields) -> bytes:
 
 
 HUGE, LARGE = 1 << 40, 10**8
+ZEROS = beginning("weights.th", bytes(LARGE), size=LARGE)
+NAMED = beginning("x", size=HUGE, type=tarfile.GNUTYPE_LONGNAME)
 LARGER = "refused: it unpacks to more than 16,777.* give the directory"
 HEADER = "refused: a header has 1,099,511,"
 NONE = "not a readable archive"
 ARCHIVES = {
     "nothing": (b"", NONE),
-    "text": (b"no archive", NONE),
-    "half a header": (b"\x1f\x8b\x08cut", NONE),
     "half an archive": (archived("w:gz")[:60], NONE),
     # A header of LZMA asks for gigabytes before the first byte.
     "another compression": (archived("w:xz"), NONE),
@@ -155,20 +133,9 @@ ARCHIVES = {
     "a terabyte of what is skipped": (beginning("log/x", size=HUGE), NONE),
     "less than nothing": (beginning("weights.th", size=-512), NONE),
     # A hundred thousand bytes of gzip become a hundred million.
-    "zipped weights": (
-        gzip.compress(beginning("weights.th", bytes(LARGE), size=LARGE)),
-        LARGER,
-    ),
-    "zipped, and skipped": (
-        gzip.compress(beginning("log/x", bytes(LARGE), size=LARGE)),
-        LARGER,
-    ),
+    "zipped weights": (gzip.compress(ZEROS), LARGER),
     # `tarfile` reads all of a long name, and of an extended header.
-    "a terabyte of name": (
-        beginning("x", size=HUGE, type=tarfile.GNUTYPE_LONGNAME),
-        HEADER,
-    ),
-    "a terabyte of header": (beginning("x", size=HUGE, type=tarfile.XHDTYPE), HEADER),
+    "a terabyte of name": (NAMED, HEADER),
 }
 
 
@@ -199,8 +166,6 @@ def pax(key: bytes, value: bytes) -> bytes:
 MAP = [pax(b"GNU.sparse.major", b"1"), pax(b"GNU.sparse.minor", b"0")]
 HEADERS = {
     "digits": header(b"x", b"1" * 4_000_000),
-    "digits of all members": header(b"g", b"1" * 4_000_000),
-    "digits, again and again": header(b"x", b"1" * 16_000) * 1000,
     "digits of all, again and again": header(b"g", b"1" * 16_000) * 1000,
     "a map of holes without an end": header(b"x", b"".join(MAP))
     + member("weights.th", size=10**7).tobuf(tarfile.GNU_FORMAT)
@@ -310,13 +275,9 @@ def test_proposals_of_another_model(tmp_path, message):
     assert str(proposals[-1]) in str(caught.value)
 
 
-ODD = {"Q1": None}, {"Q1": [("P1",)]}, {"Q1": ["P1"]}, {"Q1": [("P1", 2)]}
 TABLES = [
-    *((read_edges, odd) for odd in ([], *ODD, {"Q1": [("P1", "Q2", "Q3")]})),
-    *((read_aliases, {"Q1": odd}) for odd in ("Ada", [1], [["Ada", 1]], {"Ada": 1})),
-    (read_aliases, [1]),
-    (read_aliases, {1: []}),
-    (read_aliases, {"Q1": {1}}),
+    *((read_edges, odd) for odd in ([], {"Q1": [("P1",)]}, {"Q1": [("P1", 2)]})),
+    *((read_aliases, odd) for odd in ({1: []}, {"Q1": "Ada"}, {"Q1": [["Ada", 1]]})),
 ]
 
 

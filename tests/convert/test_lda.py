@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import random
 
 import numpy as np
 import pytest
@@ -144,22 +143,6 @@ def test_code_in_any_file_of_gensim_is_not_run(tmp_path, gensim_model, part):
     assert not sprung.exists()
 
 
-def test_every_flipped_bit_is_read_or_refused(tmp_path, pipeline):
-    good = pickle.dumps(pipeline)
-    dice = random.Random(0)
-    for _ in range(123):
-        bad = bytearray(good)
-        bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
-        if dice.random() < 0.25:
-            del bad[dice.randrange(len(bad)) :]
-        (tmp_path / "model").write_bytes(bad)
-        with at_most(LITTLE):
-            try:
-                convert(tmp_path / "model", tmp_path / "t", library="scikit-learn")
-            except ValueError as err:
-                assert "\n" not in str(err)
-
-
 NPY = {
     "more than there is": b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,)}"
     % (1 << 40),
@@ -204,7 +187,6 @@ BAD_ARRAYS = {
     "three axes": {"shape": (1, 1, 2)},
     "a size that is none": {"shape": "2"},
     "objects": {"code": "O8"},
-    "strings": {"code": "S8"},
     "an order that is none": {"order": "x"},
     "numbers in words": {"numbers": "0" * 16},
     "too few": {"numbers": bytes(15)},

@@ -119,10 +119,8 @@ BAD = [
     ("texts", [([], twice(18), [FACT])], NONE),  # a topic of lists
     ("texts", [([], "a", [(1, 2, [twice(18)])])], NONE),  # an alias of lists
     ("texts", [([], "a", [(1, True, ["w4"])])], NONE),
-    ("texts", "abc", NONE),
-    ("texts", [([], "a", "bcd")], NONE),
     ("texts", [([], "a", [(1, 2)])], NONE),
-    ("texts", {"a": 1}, NONE),
+    ("texts", [([], "a", "bcd")], NONE),
 ]
 
 

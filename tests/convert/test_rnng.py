@@ -145,11 +145,11 @@ def test_other_files_are_refused(checkpoint, tmp_path):
     refused({"state": torch.ones(2)}, "not what the original program saves")
     refused({**checkpoint, "idx2word": {1: "a"}}, "are not 0, 1, 2")
     refused({**checkpoint, "idx2word": {0: "a"}}, "its first words are")
+    refused({**checkpoint, "idx2word": {**WORDS, 50: "w3"}}, "twice")
     few = {i: w for i, w in WORDS.items() if i < 9}
     refused({**checkpoint, "idx2word": few}, "has 9 words but embeddings of 288")
     numbered = {**WORDS, 50: 7}
     refused({**checkpoint, "idx2word": numbered}, "not all of its words are strings")
-    refused({**checkpoint, "idx2word": {**WORDS, 50: "w3"}}, "twice")
     model = checkpoint["model"]
     refused({**checkpoint, "model": model.q_binary}, "holds no original RNNG")
     model.vocab_mlp[-1].weight = nn.Parameter(torch.zeros(288, 24))

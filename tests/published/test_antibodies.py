@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from tests.published.folders import ANTIBERTY, HEAVY, IGLM, LIGHT, antibody, spaced
-from tests.tiny_checkpoint import conditional, rolling
+from tests.tiny_checkpoint import conditional
 
 pytestmark = pytest.mark.nightly
 CHAINS = {"[HEAVY]": HEAVY, "[LIGHT]": LIGHT}
@@ -79,17 +79,6 @@ def test_log_p_is_that_of_the_package_over_all_orders(
         of_orders.append(total)
     wanted = torch.tensor(of_orders).logsumexp(0).item() - math.log(len(of_orders))
     assert found == pytest.approx(wanted, abs=rounding)
-
-
-def test_whole_domains(opened):
-    """The bound by few masks is what it is by many others, and above chance."""
-    texts = rolling(spaced(LIGHT))
-    [few] = opened(num_samples=32).loglikelihood_rolling(texts)
-    [more] = opened(num_samples=64, seed=1).loglikelihood_rolling(texts)
-    assert few.estimate.num_tokens == len(LIGHT)
-    noise = math.hypot(few.estimate.draws_stderr, more.estimate.draws_stderr)
-    assert abs(float(few) - float(more)) < 5 * noise
-    assert float(more) > -math.log(20) * len(LIGHT)
 
 
 # -- IgLM ------------------------------------------------------------------------------

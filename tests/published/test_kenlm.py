@@ -28,18 +28,6 @@ def test_sums_are_those_of_the_library(model):
         assert all(word in model.model for word in text.split()), "premise"
 
 
-def test_the_words_of_the_file_leave_mass_to_the_ends_that_it_lacks(model):
-    """A model with ends would total 1 over all words and the end."""
-    after = [*model._steps("我们 今天", ended=False)][-1].after
-    scratch = model._state()
-    words = [*model._vocabulary, "<unk>"]
-    assert len(words) == 164_887
-    total = math.fsum(
-        10 ** model.model.BaseScore(after, word, scratch) for word in words
-    )
-    assert 0.9 < total < 0.95
-
-
 def test_english_words_have_the_probabilities_of_their_own_package(
     published, tmp_path, caplog
 ):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.text.batch import TokenBatch
-from tests.simulated_device import SIMULATED, simulated_device
 
 TEXTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=4)
 
@@ -45,14 +44,6 @@ def test_each_token_is_predicted_from_the_one_before_in_pieces_and_picks(
         targets, length = part.on_host
         assert torch.equal(targets, part.targets)
         assert torch.equal(length, part.length)
-
-
-def test_a_device_is_not_asked_for_what_the_host_made():
-    with simulated_device() as work:
-        piece = TokenBatch.collate([[5, 6, 7]], first=2, device=SIMULATED).piece(1, 3)
-        targets, length = piece.on_host
-    assert (targets.tolist(), length.tolist()) == ([[6, 7]], [2])
-    assert work.num_waits == 0
 
 
 def test_what_is_given_goes_along():

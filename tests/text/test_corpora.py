@@ -41,21 +41,14 @@ NO_TEXT = r"line 1: expected .*, one a line"
 TWO_KINDS = r"a\.txt, line 3: JSON after .* plain text"
 TREES = r"has trees in brackets, .* `train rnng`"
 REFUSED = [
-    *(
-        ("a.txt", f"Eins.\n\n{x}\n", TWO_KINDS)
-        for x in ('{"text": "b"}', '[{"text": "b"}]', "{")
-    ),
-    *(
-        (name, content, NO_TEXT)
-        for name in ("a.txt", "a", "a.json")
-        for content in ('[{"text": "b"}]', '{\n "text": "b"\n}', "[\n]")
-    ),
+    ("a.txt", 'Eins.\n\n{"text": "b"}\n', TWO_KINDS),
+    ("a.txt", '[{"text": "b"}]', NO_TEXT),
+    ("a", '{\n "text": "b"\n}', NO_TEXT),
     ("a.txt", "(S (NP (NN plum)) (VP (VBZ is)))", TREES),
     ("b.txt", "( (S\n    (NP (NN plum))))", TREES),
     ("c", "\n(ROOT\n  (S (NN plum)))", TREES),
     ("d.MRG", "(s (n plum) (v is))", TREES),
     ("a.txt", "#begin document (a); part 000\n0 Ada (1)\n", "coref.* `train entitynlm"),
-    ("a.txt", "\n \n", r"a\.txt has no text"),
     ("a.jsonl", "\n \n", r"a\.jsonl has no text"),
 ]
 
@@ -67,20 +60,9 @@ def test_what_is_no_text_says_what_it_is(tmp_path, name, content, message):
 
 
 BAD_LINES = [
-    *(
-        '{"text": "cut o',
-        "{}",
-        "[]",
-        "3",
-        '"a string"',
-        '{"text": 3}',
-        '{"text": null}',
-    ),
-    *('{"tokens": 3}', '{"tokens": "a string"}', '{"tokens": {"a": 1}}'),
-    *('{"tokens": [["a"], ["b"]]}', '{"tokens": [1, 2]}', '{"text": {"text": "a"}}'),
-    *('{"text": "a", "text": "b"}', '{"text": "a", "score": NaN}', '[{"text": "a"}]'),
-    '{"text": "a", "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
-    '{"text": ' * 2_000,
+    *('{"text": "cut o', "{}", '"a string"', '{"text": 3}', '[{"text": "a"}]'),
+    *('{"tokens": "a string"}', '{"tokens": [["a"], ["b"]]}', '{"tokens": [1, 2]}'),
+    *('{"text": "a", "text": "b"}', '{"text": ' * 2_000),
     '{"text": ' + "9" * 10_000 + "}",
 ]
 
@@ -91,11 +73,6 @@ def test_a_bad_line_is_named(tmp_path, line):
     with pytest.raises(ValueError, match=r"a\.jsonl, line 3: expected \{\"text\"") as e:
         read_texts(path)
     assert "\n" not in str(e.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nothing\.txt"):
-        read_texts(tmp_path / "nothing.txt")
 
 
 # -- lines and encodings ---------------------------------------------------------------
@@ -113,7 +90,6 @@ def test_lines_keep_their_numbers_and_lose_a_mark(tmp_path):
         (b"one\n" + codecs.BOM_UTF8 + b"two\n", "begins with a byte-order mark"),
         (codecs.BOM_UTF8 * 2 + b"two\n", "begins with a byte-order mark"),
         ("drüben\n".encode("utf-16"), r"a\.txt is not UTF-8 \(.*UTF-16"),
-        ("drüben\n".encode("utf-32"), r"a\.txt is not UTF-8 \(.*UTF-32"),
         ("drüben\n".encode("latin-1"), r"a\.txt is not UTF-8 \(.*can't decode"),
         ("one\n".encode("utf-16-le"), r"a\.txt, line 1: has a NUL character"),
     ],

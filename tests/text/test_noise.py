@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -86,44 +83,16 @@ def test_levels_substitute_the_same_words_by_the_same():
     assert all(a == b for a, b in changed)
 
 
-CODE = """
-from lm_latent_eval.text.noise import NoiseChannel
-channel = NoiseChannel.preset(0.3, ["v", "w", "x"])
-sentence = "a b c d e f g h".split()
-for name, replicate in (("text/7", 0), ("text/7", 1), (7, 0)):
-    noisy = channel.distort(sentence, seed=3, name=name, replicate=replicate)
-    print("".join(noisy))
-"""
-
-
-def test_the_noise_is_this_in_every_process():
-    """A seed means the same noise next year, however strings are hashed.
-
-    That copies and seeds are independent: ``tests/inference/test_streams.py``.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["acxdvvgv", "vecdbwgx", "cbgdefah"]
-
-
 CHANNEL = NoiseChannel.preset(0.1, VOCABULARY)
 IMPOSSIBLE = {
     "total more than 1": lambda: NoiseChannel(0.6, 0.5, VOCABULARY),
-    "substitution=-0.1": lambda: NoiseChannel(-0.1, 0.5, VOCABULARY),
     "transposition=1.5": lambda: NoiseChannel(0.0, 1.5, VOCABULARY),
-    "substitution=nan": lambda: NoiseChannel(float("nan"), 0.0, VOCABULARY),
     "substitution=True": lambda: NoiseChannel(True, 0.0, VOCABULARY),
+    "substitution=nan": lambda: NoiseChannel(float("nan"), 0.0, VOCABULARY),
     "vocabulary is empty": lambda: NoiseChannel(0.1, 0.1, []),
     "a list of words, whose order": lambda: NoiseChannel(0.1, 0.1, {"a", "b"}),
     "got a str": lambda: NoiseChannel(0.1, 0.1, "plum river"),
     "level=30.*0.3 for 30 %": lambda: NoiseChannel.preset(30, VOCABULARY),
-    "level=-0.1": lambda: NoiseChannel.preset(-0.1, VOCABULARY),
-    "level='30%'": lambda: NoiseChannel.preset("30%", VOCABULARY),
     "got the string 'a b'": lambda: distort("a b", CHANNEL, 0),
     "replicate=-1": lambda: distort(["a"], CHANNEL, 0, replicate=-1),
 }

@@ -90,9 +90,7 @@ def test_the_policy_is_the_strictest_there_is(words, writing):
     ("policy", "types", "message"),
     [
         ("spelled", 5, r"unk=spelled needs .* train spelling.* or unk=closed"),
-        ("open", 5, r"unk='open': expected one of spelled, penalized, closed"),
-        ("speled", 5, r"did you mean spelled"),
-        ("", 5, r"unk='': expected one of"),
+        ("speled", 5, r"unk='speled': expected one of .*did you mean spelled"),
         ("penalized", 0, r"num_unknown_types .* use unk=closed"),
     ],
 )

@@ -63,36 +63,17 @@ def test_unknown_types_are_counted_once(words):
 # -- strings to words ---------------------------------------------------------------
 
 
-def test_ids_and_offsets(words):
-    text = "The  Vorsen saw a zebra."
-    result = words(text)
-    assert result.ids == [5, 10, 8, UNKNOWN, UNKNOWN, 4]
-    cut = [text[a:b] for a, b in zip(result.starts, result.ends, strict=True)]
-    assert cut == ["The", "Vorsen", "saw", "a", "zebra", "."]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", []),
         (" \t\n\u00a0\u2003", []),
         ("a<unk>b", ["a", "<unk>", "b"]),
-        ("<unk> <unk>", ["<unk>", "<unk>"]),
-        ("a\0b", ["a", "\0", "b"]),
-        ("hi 🦊!", ["hi", "🦊", "!"]),
-        ("x\u200by", ["x", "\u200b", "y"]),
-        ("it's John’s we'll", ["it", "'s", "John", "’s", "we", "'ll"]),
-        ("aren't", ["aren't"]),
-        (
-            "U.S. and 3.14 and 1,000,000.",
-            ["U.S.", "and", "3.14", "and", "1,000,000", "."],
-        ),
+        ("hi 🦊\0x\u200by", ["hi", "🦊", "\0", "x", "\u200b", "y"]),
+        ("John’s aren't we'll", ["John", "’s", "aren't", "we", "'ll"]),
+        ("U.S. 3.14 1,000,000.", ["U.S.", "3.14", "1,000,000", "."]),
         ("10:30 rock-n-roll AT&T 1990–95", ["10:30", "rock-n-roll", "AT&T", "1990–95"]),
-        ("(end).", ["(", "end", ")", "."]),
-        ("a, b", ["a", ",", "b"]),
-        ("東京 Ünnürup", ["東京", "Ünnürup"]),
-        ("e\u0301t", ["e\u0301t"]),
-        ("...", [".", ".", "."]),
+        ("(end)...", ["(", "end", ")", ".", ".", "."]),
+        ("東京 e\u0301t", ["東京", "e\u0301t"]),
     ],
 )
 def test_what_counts_as_a_word(text, expected):

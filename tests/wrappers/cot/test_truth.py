@@ -171,7 +171,6 @@ def test_a_weight_above_its_bound_names_question_and_draw(network, monkeypatch):
 
 
 QUESTIONS = ("a b", "c", "b b c a", "a c", "", "c c c")
-
 FEW = {"num_samples": 12, "close": "forced"}
 
 
@@ -190,20 +189,17 @@ def same(one, other):
 
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeypatch):
-    options = {"proposal": proposal, **FEW}
     every = asked(questions=QUESTIONS)
-    wanted = numbers(tiny.scorer(network, **options), every)
-    first = tiny.scorer(network, **options)
-    shown = {(f"t/{n}", question): ANSWERS for n, question in enumerate(QUESTIONS)}
-    first.shown = shown
-    kept = tiny.keeping(first)
     some = asked(answers=[ANSWERS[0], ANSWERS[2]], questions=QUESTIONS)
+    whole, first, again = (
+        tiny.scorer(network, proposal=proposal, **FEW) for _ in range(3)
+    )
+    shown = {(f"t/{n}", question): ANSWERS for n, question in enumerate(QUESTIONS)}
+    first.shown = again.shown = shown
+    kept, wanted = tiny.keeping(first), numbers(whole, every)
     found = numbers(first, some)
     # Hints show all answers, so the number of one is the same whichever are asked.
     same(found, {key: wanted[key] for key in found})
-
-    again = tiny.scorer(network, **options)
-    again.shown = shown
     again.known = {(t.name, t.question): t for t in kept}
     monkeypatch.setattr(
         "lm_latent_eval.wrappers.cot.thinking.draw",

@@ -35,26 +35,14 @@ class {name}(PreTrainedModel):
         logits = self.inner(input_ids=input_ids{masked}).logits
         return MaskedLMOutput(logits={logits})
 """
+ROLLED = "torch.cat([logits[:, 1:], logits[:, :1]], 1)"
+MASKED_LM, TIMED = "AutoModelForMaskedLM", "logits + 0 * timesteps[0]"
+SAMPLING = ", timesteps, sample_mode=False"
 KINDS = {
     "llada": ("LLaDAModelLM", "AutoModelForCausalLM", "", "logits"),
-    "Dream": (
-        "DreamModel",
-        "AutoModel",
-        "",
-        "torch.cat([logits[:, 1:], logits[:, :1]], 1)",
-    ),
-    "mdlm": (
-        "MDLM",
-        "AutoModelForMaskedLM",
-        ", timesteps",
-        "logits + 0 * timesteps[0]",
-    ),
-    "bd3lm": (
-        "BD3LM",
-        "AutoModelForMaskedLM",
-        ", timesteps, sample_mode=False",
-        "logits + 0 * timesteps[0] if sample_mode else None",
-    ),
+    "Dream": ("DreamModel", "AutoModel", "", ROLLED),
+    "mdlm": ("MDLM", MASKED_LM, ", timesteps", TIMED),
+    "bd3lm": ("BD3LM", MASKED_LM, SAMPLING, f"{TIMED} if sample_mode else None"),
     "unheard_of": ("OwnModel", "AutoModel", "", "logits"),
 }
 """Model type -> its class, that of transformers, what it is called with and returns."""

@@ -74,15 +74,6 @@ def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
     assert abs(math.log(ratio)) < 5 * math.sqrt(2 / freedom + 2 / (7 * len(values)))
 
 
-def test_all_places_are_masked_equally_often():
-    for seed in range(50):
-        chosen = estimators.masks(7, 10, numbers(seed)(0, 8))
-        each = chosen.sum(0)
-        assert int(each.max() - each.min()) <= 1
-        counts = estimators.mask_counts(7, 10, float(numbers(seed)(0, 8)[0]))
-        assert chosen.sum(1).tolist() == counts.tolist()
-
-
 def weighed(truth, order, temperature):
     """log w and q of an order, by the definition of the proposal."""
     log_q, revealed = 0.0, frozenset()

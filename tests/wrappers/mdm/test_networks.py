@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -389,52 +388,28 @@ def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
     assert found == expected.log_evidence != exact.log_evidence
 
 
-# -- the example of a network that another process computes ---------------------------
-
-
-EXAMPLE = PROJECT / "examples" / "diffusion"
-
-
-@pytest.fixture(scope="module")
-def remote_class():
-    spec = importlib.util.spec_from_file_location("ask", EXAMPLE / "evaluate.py")
+@pytest.mark.nightly
+def test_another_process_gives_the_same_numbers(tmp_path):
+    """The example of a network that another process computes."""
+    example, network = PROJECT / "examples" / "diffusion", tiny.network("bert").model
+    spec = importlib.util.spec_from_file_location("ask", example / "evaluate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Remote
-
-
-DRAWN = {"estimator": "is", "num_samples": 8}
-
-
-@pytest.mark.nightly
-def test_another_process_gives_the_same_numbers(tmp_path, remote_class):
-    network = tiny.network("bert").model
     network.save_pretrained(tmp_path)
-    serve = [sys.executable, str(EXAMPLE / "serve.py"), str(tmp_path)]
+    serve = [sys.executable, str(example / "serve.py"), str(tmp_path)]
     how = ["--auto-class", "AutoModelForMaskedLM", "--dtype", "float64"]
-    remote = remote_class([*serve, *how, "--device", "cpu"])
+    remote = module.Remote([*serve, *how, "--device", "cpu"])
+    options = {"estimator": "is", "num_samples": 8}
+
+    def log_p(logits):
+        scorer = tiny.scorer_of(logits, **options)
+        answers = asking.answers(scorer, "the fox saw", "Bo")
+        return [answer.estimate.log_evidence for answer in answers]
+
     try:
-        found, wanted = (
-            [a.estimate.log_evidence for a in asking.answers(s, "the fox saw", "Bo")]
-            for s in (
-                tiny.scorer_of(remote, **DRAWN),
-                tiny.scorer_of(lambda x: network(input_ids=x).logits.float(), **DRAWN),
-            )
-        )
+        found = log_p(remote)
     finally:
         remote.close()
+    wanted = log_p(lambda tokens: network(input_ids=tokens).logits.float())
     # Scores travel as float32, and are rounded once.
     assert found == pytest.approx(wanted, rel=32 * torch.finfo(torch.float32).eps)
-
-
-def test_a_process_that_ends_is_told(remote_class):
-    remote = remote_class([sys.executable, "-c", "import sys; sys.stdin.read(1)"])
-    with pytest.raises(RuntimeError, match="the process that serves the model has end"):
-        tiny.scorer_of(remote, **DRAWN)
-    remote.close()
-
-
-def test_scripts_name_options_that_there_are():
-    for script in EXAMPLE.glob("*.sh"):
-        assert "NOT RUN HERE" in script.read_text()
-        subprocess.run(["sh", "-n", str(script)], check=True)

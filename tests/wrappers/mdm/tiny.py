@@ -17,6 +17,7 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Unmasking
+from tests import tiny_causal
 from tests.means import uniform
 
 ANY_ORDER = Unmasking()
@@ -54,15 +55,10 @@ def tokenizer(
         words.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=marks
         )
-    masking = {"mask_token": "[MASK]"} if mask else {}
-    beginning = {"bos_token": "[CLS]"} if start else {}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        **masking,
-        **beginning,
-    )
+    named = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+    named |= {"mask_token": "[MASK]"} if mask else {}
+    named |= {"bos_token": "[CLS]"} if start else {}
+    return tiny_causal.fast(words, **named)
 
 
 def lopsided(model: nn.Module, seed: int = 0, spread: float = 0.8) -> nn.Module:

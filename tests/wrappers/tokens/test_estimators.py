@@ -22,10 +22,7 @@ from tests.means import weights_are_of
 from tests.wrappers import asking
 
 TEXTS = ("aabab", "baabaab", "abbaabab")
-
 PROPOSALS = [("ahead", 1.0), ("lm", 1.0), ("lm", 2.0), ("lattice", 1.0)]
-
-
 TOKENS_READ = {1: 66, 3: 228}
 """Of so many texts, K = 8: rows that the network is given after its first pass."""
 TEXT = TEXTS[0]
