@@ -27,7 +27,7 @@ from lm_latent_eval.estimators import (
     sample_size_curve,
     stderr,
 )
-from tests.means import log_normal, mean_is, normal, uniform
+from tests.means import normal, uniform
 
 POINTWISE = [log_evidence, log_mass, relative_variance, stderr]
 POINTWISE += [effective_sample_size, pareto_k]
@@ -116,15 +116,6 @@ def test_unbiased_and_its_log_biased_downwards_by_enumeration_of_every_sample():
     assert means[-1] < EXACT
 
 
-def test_exact_posterior_as_proposal_has_no_error():
-    log_w = EXACT.expand(200)
-
-    assert log_evidence(log_w) == pytest.approx(EXACT.item(), abs=1e-14)
-    assert stderr(log_w) < 1e-15
-    assert effective_sample_size(log_w) == pytest.approx(200)
-    assert pareto_k(log_w) == -math.inf
-
-
 def test_zero_weights_and_single_draws():
     log_w = torch.tensor([0.6, 0.0, 0.0], dtype=torch.float64).log()
     assert log_evidence(log_w).exp() == pytest.approx(0.2)
@@ -205,19 +196,6 @@ def piloted(pilot_log_w, fresh_log_w):
     return curve.gather(-1, num_samples[..., None] - 1)[..., 0].exp()
 
 
-@pytest.mark.parametrize(
-    ("weights", "direction"), [(now_and_then_dead, +1), (log_normal, -1)]
-)
-def test_stopping_on_the_running_estimate_biases_it_and_a_pilot_does_not(
-    weights, direction
-):
-    fresh = weights(20_000, MAXIMUM, seed=3)
-    early = stopped(fresh)
-    error = early.std().item() / math.sqrt(len(early))
-    assert direction * (early.mean().item() - 1) > 5 * error
-    mean_is(piloted(weights(20_000, PILOT, seed=2), fresh), 1, 0.003)
-
-
 def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
     corpora, texts = 200, 300
     log_w = now_and_then_dead(corpora, texts, MAXIMUM, seed=6)
@@ -232,17 +210,11 @@ def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
     assert violations(pilot) <= 0.05
 
 
-@given(
-    row=st.lists(st.floats(-5, 5), min_size=2, max_size=40).filter(
-        lambda row: max(row) - min(row) > 0.1
-    )
-)
-def test_a_pilot_that_reached_the_target_asks_for_itself(row):
-    pilot = torch.tensor(row, dtype=torch.float64)
-
-    chosen = required_num_samples(pilot, stderr(pilot).item(), maximum=1000)
-
-    assert chosen.item() == len(row)
+def test_a_pilot_that_reached_the_target_asks_for_itself():
+    """Whatever is rounded up."""
+    for number in range(2, 60):
+        pilot = normal(number, seed=number)
+        assert required_num_samples(pilot, stderr(pilot).item(), maximum=99) == number
 
 
 def test_rows_are_inputs_and_limits_are_kept():
@@ -262,22 +234,7 @@ def test_rows_are_inputs_and_limits_are_kept():
     assert required_num_samples(torch.zeros(1), 0.1, maximum=50) == 50
 
 
-# -- Pareto k: known tails, arviz-stats, and tails that it has no answer for -----------
-
-
-@pytest.mark.parametrize("shape", [-0.5, 0.2, 0.7, 1.5])
-def test_pareto_k_of_generalized_pareto_weights(shape):
-    num_samples, replicates = 40_000, 40
-    u = uniform(replicates, num_samples, seed=4)
-    log_w = ((u.pow(-shape) - 1) / shape).log()
-
-    found = pareto_k(log_w)
-
-    num_tail = 3 * math.sqrt(num_samples)
-    expected = (num_tail * shape + 10 * 0.5) / (num_tail + 10)  # with its prior
-    tolerance = found.std().item() / math.sqrt(replicates)
-    assert 0 < tolerance < 0.02, "premise: precise enough to notice an error"
-    assert abs(found.mean().item() - expected) < 5 * tolerance
+# -- Pareto k: that of arviz-stats, and tails that it has no answer for -----------
 
 
 def of_arviz(log_w):
@@ -288,9 +245,12 @@ def of_arviz(log_w):
         return math.nan
 
 
-@pytest.mark.parametrize("num_samples", [30, 60, 225, 226, 1000])
+@pytest.mark.parametrize("num_samples", [30, 60, 225, 226, 1000, 40_000])
 def test_pareto_k_is_that_of_arviz(num_samples):
-    log_w = normal(4, num_samples, seed=5, sd=2.0)
+    """Of log-normal weights, and of generalized Pareto ones, bounded and with tails."""
+    shape = torch.tensor([-0.5, 0.2, 0.7, 1.5], dtype=torch.float64)[:, None]
+    pareto = (uniform(4, num_samples, seed=4).pow(-shape) - 1) / shape
+    log_w = torch.cat([normal(4, num_samples, seed=5, sd=2.0), pareto.log()])
 
     expected = [of_arviz(row) for row in log_w]
     assert pareto_k(log_w).tolist() == pytest.approx(expected, rel=1e-12)  # rounding

@@ -67,15 +67,10 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
     assert wilson(8, 8) == pytest.approx((0.6756, 1.0), abs=1e-4)
 
 
-VERDICTS = {
-    **{
-        kind: lambda generator, texts, draw=draw: verdicts.of_texts(
-            draw(generator, texts)
-        )
-        for kind, draw in verdicts.KINDS.items()
-    },
-    "runs": verdicts.of_runs,
-}
+def verdict(kind, generator, texts):
+    if kind == "runs":
+        return verdicts.of_runs(generator, texts)
+    return verdicts.of_texts(verdicts.KINDS[kind](generator, texts))
 
 
 @pytest.mark.parametrize(
@@ -87,8 +82,8 @@ VERDICTS = {
 )
 def test_verdicts_are_seldom_false(kind, texts):
     """At most 6 %, and what 2,000 trials leave open; of two runs a side as well."""
-    trials, verdict = 2000, VERDICTS[kind]
-    false = verdicts.decided(trials, texts, lambda g: verdict(g, texts))
+    trials = 2000
+    false = verdicts.decided(trials, texts, lambda g: verdict(kind, g, texts))
     assert false <= 0.06 + 3 * math.sqrt(0.06 * 0.94 / trials)
     assert (false == 0) == (texts < FEWEST_TEXTS)
 

@@ -42,17 +42,13 @@ CHANCE = 3 * math.sqrt(0.95 * 0.05 / TRIALS)
 
 def told(values):
     """Estimate a mean by replicates, as ``elbo`` does."""
-    return Estimate(
-        log_evidence=values.mean().item(),
-        stderr=(error := (values.std() / math.sqrt(len(values))).item()),
+    error = (values.std() / math.sqrt(len(values))).item()
+    return replace(
+        Estimate.exact(values.mean().item(), num_tokens=1),
+        stderr=error,
         draws_stderr=error,
         draws_degrees=len(values) - 1,
-        effective_sample_size=None,
-        pareto_k=None,
-        num_samples=len(values),
-        num_tokens=1,
         bound=Bound.ESTIMATED_LOWER,
-        estimator="elbo",
     )
 
 

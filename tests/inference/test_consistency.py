@@ -16,6 +16,7 @@ from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.stepwise import ModelProposal
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
@@ -149,7 +150,7 @@ class SumsWrongly(TinyHMM):
 
     @property
     def summation(self) -> Any:
-        return Summation()
+        return NoLatents()
 
     def log_joint(self, encoded: Any, latents: Tensor) -> Tensor:
         if latents.shape[-1]:
@@ -162,18 +163,6 @@ class SumsWrongly(TinyHMM):
 
 class SumsRightly(SumsWrongly):
     forgets = False
-
-
-@dataclass(frozen=True)
-class Summation:
-    name = "sum"
-
-    def encode(self, batch: TokenBatch, after: Any = None) -> TokenBatch:
-        return batch
-
-    def beam(self, batch: TokenBatch, width: int, score: Any = None) -> Beam[Tensor]:
-        zeros = torch.zeros(len(batch.length), 1, dtype=torch.float64)
-        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
 
 
 def test_a_sum_is_held_against_a_list():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -34,30 +33,17 @@ from tests.inference.test_mixed import example
 from tests.means import weights_are_of
 from tests.test_laws import TINY_MODELS, opened
 from tests.tiny_steps import NUM_STATES, TinyHMM, log_p, tiny
+from tests.watching import watch
 
 TEXT = [4, 5, 1, 4]
 BAD = torch.tensor([[-3.0, 2.0, 0.0], [5.0, -4.0, 1.0], [0.0, 0.0, -6.0], [1.0, -1, 3]])
 """A look-ahead that is wrong: nats by the state before."""
 
 
-def chances(rank: torch.Tensor, number: int) -> dict[tuple[int, ...], float]:
-    """Return the probability of every outcome of a cut of one row, by its columns.
-
-    An outcome depends on where the random number lies between the points at which
-    another choice is met, so between each two of them one number stands for all.
-    """
-    points = [grain / 4000 for grain in range(4001)]
-    found: dict[tuple[int, ...], float] = {}
-    for low, high in itertools.pairwise(points):
-        u = torch.tensor([(low + high) / 2], dtype=torch.float64)
-        column, log_f = thinned(relative(rank[None]), torch.tensor([number]), MOST, u)
-        kept = tuple(column[0, log_f[0] > -math.inf].tolist())
-        found[kept] = found.get(kept, 0.0) + high - low
-    return found
-
-
 MOST = 4
 """Places that other rows need."""
+GRID = 4000
+"""Random numbers, evenly spread, that stand for all."""
 RANKS = [
     [0.0, -1.0, -1.0, -3.0, -0.2],
     [0.0, -30.0, -31.0, -29.0, -60.0],
@@ -71,27 +57,23 @@ RANKS = [
 @pytest.mark.parametrize("row", RANKS)
 def test_a_cut_keeps_sums_on_average(row, number):
     rank = torch.tensor(row, dtype=torch.float64)
-    kept = chances(rank, number)
-    assert abs(sum(kept.values()) - 1) < 1e-9
-    u = torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    numbers = torch.full((2000,), number)
-    column, log_f = thinned(relative(rank.expand(2000, -1)), numbers, MOST, u)
+    u = (torch.arange(GRID).double() + 0.5) / GRID
+    every = relative(rank.expand(GRID, -1)), torch.full((GRID,), number)
+    column, log_f = thinned(*every, MOST, u)
     used = log_f > -math.inf
     for choice, value in enumerate(row):
-        chance = sum(p for columns, p in kept.items() if choice in columns)
+        survives = used & (column == choice)
+        chance, factor = survives.sum().item() / GRID, log_f[survives].unique()
         if value == -math.inf:
             assert chance == 0
-            continue
-        factor = log_f[used & (column == choice)].unique()
-        if chance > 2 / 4000:  # else it may fall between two points
+        elif chance > 2 / GRID:  # else it may fall between two numbers
             assert len(factor) == 1
-            assert abs(chance * factor.exp().item() - 1) < 2 / 4000 / chance
-    total = rank.logsumexp(-1)
+            assert abs(chance * factor.exp().item() - 1) < 2 / GRID / chance
     weighed = (rank[column] + log_f).logsumexp(-1)
-    torch.testing.assert_close(weighed, total.expand(2000))
+    torch.testing.assert_close(weighed, rank.logsumexp(-1).expand(GRID))
+    possible = int((rank > -math.inf).sum())
     for columns, those in zip(column, used, strict=True):
-        possible = int((rank > -math.inf).sum())
-        assert len({*columns[those].tolist()}) == min(number, possible)
+        assert len({*columns[those].tolist()}) == those.sum() == min(number, possible)
 
 
 def test_a_padded_table_is_cut_in_parts(monkeypatch):
@@ -206,14 +188,14 @@ def test_as_many_places_as_there_are_futures_suffice():
 def test_one_of_each_future_is_kept_by_its_share():
     rank = torch.tensor([[0.0, -1.0, -40.0, -2.0, -math.inf, -1.5, -math.inf]]).double()
     key = torch.tensor([[7, -4, 7, 7, 7, -4, 9]])
-    u = (torch.arange(4000).double() + 0.5) / 4000
-    log_f = merged(rank.expand(4000, -1), key.expand(4000, -1), u)
+    u = (torch.arange(GRID).double() + 0.5) / GRID
+    log_f = merged(rank.expand(GRID, -1), key.expand(GRID, -1), u)
     kept = log_f > -math.inf
     for mine in (key[0] == 7, key[0] == -4):
         assert bool((kept[:, mine].sum(1) == 1).all())
         total = rank[0, mine].logsumexp(0)
         weighed = (rank[0] + log_f.masked_fill(~kept, -math.inf))[:, mine]
-        torch.testing.assert_close(weighed.logsumexp(1), total.expand(4000))
+        torch.testing.assert_close(weighed.logsumexp(1), total.expand(GRID))
         share = (rank[0, mine] - total).exp()
         torch.testing.assert_close(
             kept[:, mine].double().mean(0), share, rtol=0, atol=1 / 2000
@@ -221,31 +203,18 @@ def test_one_of_each_future_is_kept_by_its_share():
     assert not kept[:, rank[0].isneginf()].any(), "there is no such choice"
 
 
-@pytest.mark.parametrize("name", ["entitynlm", "kglm", "lda", "lrlm", "nklm", "rnng"])
-def test_passes_of_models_are_unbiased(name, monkeypatch):
-    """Where most choices are thinned, those that stand for others included."""
-    drawn, draw = [], Unlisted.draw
-
-    def watching(*arguments):
-        drawn.append(arguments)
-        return draw(*arguments)
-
-    monkeypatch.setattr(Unlisted, "draw", watching)
-    case, model, proposal = opened(name, "adapted")
-    text, copies = example(name, case, proposal), 1000
-    method = DiscreteFilter(PASSES * 4)
-    batch = case.batch([text] * copies)
-    of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
+def test_passes_of_choices_that_stand_for_others_are_unbiased(monkeypatch):
+    """Of nodes that no list holds, and by a look-ahead that checks with another."""
+    drawn = watch(monkeypatch, Unlisted, "draw", lambda *call: call)
+    case, _, proposal = opened("kglm", "adapted")
+    assert proposal.with_checks().checks, "premise"
+    text, method = example("kglm", case, proposal), DiscreteFilter(PASSES * 4)
+    of = Weights.of(case.log_weights(method, proposal, [text] * 1000))
     assert of.mark.isneginf().all(), "premise: something is thinned"
-    if name == "kglm":
-        assert drawn, "premise: some of what is not listed survives"
+    assert drawn, "premise: some of what is not listed survives"
     weights_are_of(case.log_p(text), of.passes, 0.02)
-    weights_are_of(case.log_p(text), of.narrow, 0.06)
-    if proposal.with_checks().checks:
-        weights_are_of(case.log_p(text), of.other, 0.06)
-    else:
-        assert of.other.isneginf().all()
-    assert proposal.with_checks().checks == (name == "kglm")
+    for checks in (of.narrow, of.other):
+        weights_are_of(case.log_p(text), checks, 0.06)
 
 
 def weights(
@@ -318,10 +287,8 @@ def test_company_and_pieces_move_nothing(monkeypatch):
         assert together[n, -1] == alone[0, -1]
     monkeypatch.setattr(particles, "PIECE", 2)
     pieces = method.log_weights(model, proposal, batch, keys(3))
-    for ours, theirs in zip(together, pieces, strict=True):
-        torch.testing.assert_close(
-            method.unbiased(ours), method.unbiased(theirs), rtol=0, atol=1e-12
-        )
+    ours, theirs = method.unbiased(together), method.unbiased(pieces)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_continuation_is_a_ratio_of_the_same_passes():

@@ -38,13 +38,11 @@ def example(name: str, case: Any, proposal: Any) -> list[int]:
 @proposals(*WITHOUT_LATENTS)
 def test_mixed_is_unbiased_and_never_below_its_search(name, which):
     method = Mixed(7)
-    case, model, proposal = opened(name, which)
+    case, _, proposal = opened(name, which)
     text = example(name, case, proposal)
     width, drawn, copies = 3, method.sampling.num_samples, 1000
     assert method.search.num_samples == width
-    log_w = method.log_weights(
-        model, proposal, case.batch([text] * copies), keys(copies)
-    )
+    log_w = case.log_weights(method, proposal, [text] * copies)
     outside = log_w[:, :drawn]
     assert outside.isneginf().any(), "premise: some draws are in B"
     assert (outside > -torch.inf).any(), "premise: some are not"
@@ -59,21 +57,21 @@ def test_mixed_is_unbiased_and_never_below_its_search(name, which):
 
 @proposals(*WITHOUT_LATENTS)
 def test_mixed_is_exact_where_everything_is_found(name, which):
-    case, model, proposal = opened(name, which)
+    case, _, proposal = opened(name, which)
     for text in case.readable(proposal)[::9]:
         exact = case.log_p(text).item()
         every = Mixed(EVERYTHING)
-        log_w = every.log_weights(model, proposal, case.batch([text]), keys(1))
-        estimate = every.estimate(log_w[0], len(text))
+        [log_w] = case.log_weights(every, proposal, [text])
+        estimate = every.estimate(log_w, len(text))
         assert estimate.log_evidence == pytest.approx(exact, abs=1e-10)
         assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
         few = Mixed(2)
-        log_w = few.log_weights(model, proposal, case.batch([text]), keys(1))
-        if (log_w[0, :2] <= LEAST).all():  # neither latent is possible
+        [log_w] = case.log_weights(few, proposal, [text])
+        if (log_w[:2] <= LEAST).all():  # neither latent is possible
             with pytest.raises(MissedSupportError):
-                few.estimate(log_w[0], len(text))
+                few.estimate(log_w, len(text))
             continue
-        estimate = few.estimate(log_w[0], len(text))
+        estimate = few.estimate(log_w, len(text))
         assert estimate.bound is Bound.STOCHASTIC_LOWER
         assert estimate.draws_stderr > 0
 

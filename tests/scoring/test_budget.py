@@ -17,6 +17,7 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from tests.tiny_checkpoint import rolling
+from tests.watching import watch
 
 
 @pytest.fixture(scope="module")
@@ -63,31 +64,14 @@ def test_a_large_run_states_its_cost_first(estimate, monkeypatch, caplog):
     estimate(30)
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
-    said_before = []
-    weigh = WholeTexts.draw
-
-    def watching(*arguments):
-        said_before.append("evaluations" in caplog.text)
-        return weigh(*arguments)
-
-    monkeypatch.setattr(WholeTexts, "draw", watching)
+    said_before = watch(
+        monkeypatch, WholeTexts, "draw", lambda *_: "evaluations" in caplog.text
+    )
     estimate(30)
     assert said_before == [True]
     said = f"up to 30 latents of 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
     assert said in caplog.text
     assert "Ctrl-C ends the run" in caplog.text
-
-
-def test_a_pilot_and_what_it_chose_state_theirs(model, monkeypatch, caplog):
-    monkeypatch.setattr(budget, "MUCH", 1)
-    estimates = model.log_likelihood(
-        TEXTS, num_samples=10, target_stderr=0.1, max_samples=200
-    )
-    pilot, chosen = [record.getMessage() for record in caplog.records]
-    assert pilot.startswith("up to 10 latents of 2 texts: 20 evaluations")
-    drawn = [estimate.num_samples for estimate in estimates]
-    assert drawn != [10, 10], "premise"
-    assert f"up to {max(drawn)} latents of 2 texts: {sum(drawn)} evalu" in chosen
 
 
 def test_no_search_is_narrower_than_the_pilot_that_judged_its_draws(model):

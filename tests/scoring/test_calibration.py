@@ -25,25 +25,21 @@ WORD_BY_WORD = [
 ]
 
 
-def drawn(name, number, most):
-    case, model, proposal = opened(name, "adapted")
-    texts = simulate(
-        model,
-        proposal,
-        [stream_key(7, f"{name}/{n}") for n in range(number)],
-        start=START,
-        end=END,
-        most=most,
-        costs=lambda ids: [-math.inf if i == case.copied else 0.0 for i in ids],
-        device="cpu",
-    )
-    return case, model, [text for _, text in texts]
-
-
 @pytest.mark.parametrize("name", WORD_BY_WORD)
 def test_latents_are_drawn_from_the_posterior(name):
     """The mean of two functions of z over texts, against their exact expectations."""
-    case, model, texts = drawn(name, 1500, LONGEST.get(name, 3))
+    case, model, proposal = opened(name, "adapted")
+    simulated = simulate(
+        model,
+        proposal,
+        [stream_key(7, f"{name}/{n}") for n in range(1500)],
+        start=START,
+        end=END,
+        most=LONGEST.get(name, 3),
+        costs=lambda ids: [-math.inf if i == case.copied else 0.0 for i in ids],
+        device="cpu",
+    )
+    texts = [text for _, text in simulated]
     assert len(texts) > 30, "premise: enough of them end"
     off, variance = torch.zeros(2).double(), torch.zeros(2).double()
     for text in texts:

@@ -30,6 +30,7 @@ from lm_latent_eval.scoring.records import Record, answer_of
 from tests.missing_support import miss
 from tests.report.test_export import result
 from tests.rounding import agree
+from tests.watching import watch
 
 EXACT = {"num_samples": 9, "temperature": 2, "unk": "closed"}
 BEAM = {"estimator": "beam", "num_samples": 3}
@@ -80,18 +81,13 @@ def opened(kglm_directory):
 
 def test_equal_contexts_are_read_once(opened, monkeypatch):
     """Their draws are those of the first, whatever follows."""
-    read, read_contexts = [], likelihoods.read_contexts
-
-    def reading(setting, method, texts):
-        read.extend(tuple(text.context) for text in texts)
-        return read_contexts(setting, method, texts)
-
-    monkeypatch.setattr(likelihoods, "read_contexts", reading)
+    read = watch(monkeypatch, likelihoods, "read_contexts", lambda *call: call[-1])
     contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
     texts = [" fox .", " saw", " fox", " fox ."]
     how = {"num_samples": 20, "estimator": "dpf"}
     together = opened.log_likelihood(texts, contexts=contexts, **how)
-    assert len(read) == len({*read}) == 2
+    [of_both] = [[tuple(text.context) for text in texts] for texts in read]
+    assert len(of_both) == len({*of_both}) == 2
     assert together[0] == together[3] != together[2]
     [alone] = opened.log_likelihood(texts[:1], contexts=contexts[:1], **how)
     assert together[0].log_evidence == pytest.approx(alone.log_evidence, rel=1e-12)

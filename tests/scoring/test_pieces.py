@@ -5,6 +5,9 @@ A kill loses a piece at most, and a bar shows how far a text has got.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import accumulate
+
 import pytest
 import torch
 from lm_eval.api.model import CachingLM
@@ -19,9 +22,8 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
-from lm_latent_eval.latent import LeftToRight
 from lm_latent_eval.ledger import checkpoints
-from lm_latent_eval.ledger.checkpoints import Checkpoints, contents, made_of
+from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent import RecurrentStack
@@ -31,12 +33,13 @@ from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.progress import Pieces, ReadingProgress
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END
 from tests.test_laws import TINY_MODELS, written
 from tests.tiny_checkpoint import conditional, rolling
+from tests.watching import watch
 
 PIECE, NUM_PIECES = 4, 5
 TEXT = "Ada saw the fox . the fox saw Bo . Ada saw Bo . the fox saw Ada ."
@@ -177,43 +180,26 @@ def test_lm_eval_goes_on_from_what_lies_beside_its_cache(
     assert not folder.exists()
 
 
-class Memory:
-    """A follower that is killed after some pieces, and then goes on."""
-
-    def __init__(self, pieces):
-        self.pieces, self.found = pieces, {}
-
-    def reached(self, part, tokens, share):
-        self.pieces -= 1
-        if not self.pieces:
-            raise KilledError
-
-    def keep(self, part, tokens, state):
-        self.found[part] = contents((tokens, state))
-
-    def kept(self, part, like):
-        found = self.found.get(part)
-        return found and made_of(found, (0, like()))
-
-
 @pytest.mark.parametrize("name", TINY_MODELS)
-def test_the_states_of_every_model_are_kept(name):
+def test_the_states_of_every_model_are_kept(name, tmp_path, monkeypatch):
     case = TINY_MODELS[name].case()
-    batch = case.batch([case.some_words(9), case.some_words(6)])
+    reads = Reads(monkeypatch, type(case.model))
+    proposal = getattr(case.proposal(), "left_to_right", case.proposal())
+    texts = [case.some_words(9), case.some_words(6)]
+
+    def weigh(method, pieces=None):
+        with ReadingProgress([9, 6], tqdm(disable=True), pieces).reading():
+            return case.log_weights(method, proposal, texts)
+
     for method in (ImportanceSampling(6), BeamMarginalization(5), ParticleFilter(20)):
-        proposal = case.proposal()
-        if not isinstance(proposal, LeftToRight):
-            continue
-
-        def weigh(method=method, proposal=proposal):
-            return method.log_weights(case.model, proposal, batch, keys(2))
-
-        whole, memory = weigh(), Memory(2)
-        with pytest.raises(KilledError), particles.followed(memory):
-            weigh()
-        assert memory.found, "premise: it was read in pieces"
-        with particles.followed(memory):
-            torch.testing.assert_close(weigh(), whole, rtol=1e-12, atol=0)
+        kept = Checkpoints(tmp_path / method.name, {})
+        pieces = Pieces(kept, method, "no purpose", [])
+        whole, tokens = reads.of(partial(weigh, method))
+        reads.of(partial(weigh, method, pieces), most=tokens // 2)
+        assert kept.folder.exists(), "premise: killed after a piece"
+        found, after = reads.of(partial(weigh, method, pieces))
+        assert after < tokens
+        torch.testing.assert_close(found, whole, rtol=1e-12, atol=0)
 
 
 def test_what_is_kept_is_data(tmp_path):
@@ -243,23 +229,15 @@ def test_what_is_kept_is_data(tmp_path):
 def test_a_bar_moves_within_a_text_and_ends_where_it_says(
     checkpoint, monkeypatch, options
 ):
-    seen = []
-
-    class Bar(tqdm):
-        def update(self, n=1):
-            self.n += n
-            seen.append((self.n, self.total))
-
-    def bar(self, total, unit):
-        return Bar(total=total, unit=unit, disable=True)
-
-    monkeypatch.setattr(Evaluation, "bar", bar)
+    seen = watch(monkeypatch, tqdm, "update", lambda _, bar, n: (n, bar.total))
     scorer = Scorer(checkpoint, ScoringOptions(**options), quiet=True)
     files.score_file(scorer, [TEXT, "the fox"], None)
-    assert len({n for n, _ in seen}) >= NUM_PIECES
-    assert all(n <= total for n, total in seen)
-    assert [*seen] == sorted(seen)
-    assert seen[-1][0] == seen[-1][1] > 0
+    moved, totals = zip(*seen, strict=True)
+    reached = [*accumulate(moved)]
+    assert len({*reached}) >= NUM_PIECES
+    assert all(n <= total for n, total in zip(reached, totals, strict=True))
+    assert reached == sorted(reached)
+    assert reached[-1] == totals[-1] > 0
 
 
 # -- no text pays for the padding of another -------------------------------------------
@@ -270,13 +248,8 @@ TEXTS = ["the fox " * 30, *["the fox saw", "fox", "the fox saw the fox ."] * 5]
 
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size):
-    loaded, batches = load(lstm_directory, device="cpu").checkpoint, []
-    collate = Evaluation.collate
-    monkeypatch.setattr(
-        Evaluation,
-        "collate",
-        lambda *args, **kw: batches.append(collate(*args, **kw)) or batches[-1],
-    )
+    loaded = load(lstm_directory, device="cpu").checkpoint
+    batches = watch(monkeypatch, Evaluation, "collate", lambda batch, *_: batch)
     queries = [Query(n, str(n), text) for n, text in enumerate(TEXTS)]
 
     def found(size):
@@ -296,40 +269,31 @@ def test_a_long_text_goes_with_long_ones(lstm_directory, monkeypatch, batch_size
 
 
 CONTEXT, WRITTEN = "the the", 8
-OWN_NETWORK = {"entitynlm": "nonpeeking", "kglm": "nonpeeking", "lrlm": "posterior"}
-"""A proposal that does not read with p's network, but for that of LRLM, whose exact sum
-needs none."""
-LAYERS = {
-    "entitynlm": lambda model: model.generative.trunk.rnn,
-    "kglm": lambda model: model.generative.trunk.rnn,
-    "lrlm": lambda model: model.trunk,
-    "lstm": lambda model: model.rnn,
-    "rnn": lambda model: model.rnn,
-}
-"""What reads the text for p."""
-READ_ONCE = [
-    (name, estimator)
-    for name in LAYERS
-    for estimator in (("exact",) if name == "lrlm" else ("is", "beam", "smc", "exact"))
-    if estimator in TINY_MODELS[name].build().estimators
-]
+OWN_NETWORK = {"kglm": "nonpeeking", "lstm": "none"}
+"""A proposal that does not read with p's network."""
 
 
-@pytest.mark.parametrize(("name", "estimator"), READ_ONCE)
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [
+        *(("kglm", estimator) for estimator in ("is", "beam", "smc")),
+        *(("lstm", estimator) for estimator in ("is", "beam", "exact")),
+    ],
+)
 def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
     """Those of the context, the one before it, and those that are written."""
     found = load_checkpoint(written(name, tmp_path))
-    given = {"proposal": OWN_NETWORK.get(name), "num_samples": 10}
+    given = {"proposal": OWN_NETWORK[name], "num_samples": 10}
     chosen = ScoringOptions.parse({"estimator": estimator, **given})
-    scorer = Scorer(found, chosen, quiet=True)
-    layers, model = LAYERS[name](found.model), type(found.model)
-    places, predictions = [], []
-    forward, next_token = RecurrentStack.forward, model.next_token
-
-    def reading(self, value, *args):
-        if self is layers:
-            places.append(value.shape[1])
-        return forward(self, value, *args)
+    scorer, model = Scorer(found, chosen, quiet=True), found.model
+    layers = model.rnn if name == "lstm" else model.generative.trunk.rnn
+    predictions, next_token = [], type(model).next_token
+    places = watch(
+        monkeypatch,
+        RecurrentStack,
+        "forward",
+        lambda _, stack, value, *more: value.shape[1] * (stack is layers),
+    )
 
     def predicting(self, *args):
         predictions.append(args)
@@ -337,8 +301,7 @@ def test_every_token_is_read_once(name, estimator, tmp_path, monkeypatch):
         log_p[:, END] = -torch.inf  # so that it goes on
         return log_p
 
-    monkeypatch.setattr(RecurrentStack, "forward", reading)
-    monkeypatch.setattr(model, "next_token", predicting)
+    monkeypatch.setattr(type(model), "next_token", predicting)
     how = GenerationOptions.parse({"max_gen_toks": WRITTEN})
     list(scorer.generate([(Query(0, "text", "", CONTEXT), how)]))
     assert len(predictions) == WRITTEN, "premise"

@@ -18,7 +18,6 @@ from tokenizers.models import BPE
 import lm_latent_eval
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import checkpoint
-from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
@@ -28,6 +27,7 @@ from lm_latent_eval.text.encoder import ByteEncoder, SubwordEncoder
 from lm_latent_eval.text.orthography import BEGIN, Orthography, Spacing, Spelling
 from lm_latent_eval.text.orthography import END as END_OF_TEXT
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
+from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.tiny_models import randomised
 
@@ -35,6 +35,7 @@ LETTERS = b"ab"
 KNOWN = {"a": 4, "ab": 5}
 COPIED = {"b": 6}
 """Uttered as an unknown word, or copied from the alias of a node."""
+VOCABULARY = {"vocab_size": 6, "num_words": 7}
 LONGEST = 4
 """Characters of the strings that are listed."""
 
@@ -53,11 +54,6 @@ def writing() -> Orthography:
     return Orthography(spelling, Spacing.train((t, words()(t)) for t in texts))
 
 
-def lstm() -> LSTMLanguageModel:
-    config = LSTMConfig(vocab_size=6, num_words=7, embedding_dim=3, hidden_size=4)
-    return randomised(LSTMLanguageModel(config).double(), 1, 0.8).eval()
-
-
 def kglm() -> KGLM:
     graph = KnowledgeGraph.build(
         [("Ada", "knows", "Bo")],
@@ -65,24 +61,11 @@ def kglm() -> KGLM:
         max_aliases=2,
         max_alias_words=2,
     )
-    config = KGLMConfig(
-        vocab_size=6,
-        num_words=7,
-        num_entities=graph.num_entities,
-        num_relations=len(graph.relation_names),
-        token_embedding_dim=3,
-        entity_embedding_dim=2,
-        hidden_size=3,
-        num_layers=1,
-        cutoff=2,
-        max_aliases=2,
-        max_alias_words=2,
-    )
-    return randomised(KGLM(config, graph).double(), 4, 0.7).eval()
+    return tiny_models.kglm(graph, seed=4, spread=0.7, **VOCABULARY)
 
 
 MODELS = {
-    "lstm": (lstm, {"estimator": "exact"}),
+    "lstm": (lambda: tiny_models.lstm(1, 0.8, **VOCABULARY), {"estimator": "exact"}),
     "kglm": (kglm, {"estimator": "beam", "num_samples": 3000, "batch_size": 8}),
 }
 

@@ -14,23 +14,8 @@ from tests.tiny_checkpoint import ids
 TWO = "the fox saw Ada. Bo saw the fox."
 FIRST = ids("the", "fox", "saw", "Ada", ".")
 SECOND = ids("Bo", "saw", "the", "fox", ".")
-
-
-@pytest.fixture(scope="module")
-def documents():
-    return Cutter(reader(tiny_checkpoint.tokenizer(), "closed"))
-
-
-@pytest.fixture(scope="module")
-def sentences():
-    return Cutter(reader(tiny_checkpoint.tokenizer(), "closed"), sentence_starts)
-
-
-@pytest.fixture(scope="module")
-def spelled():
-    writing = tiny_checkpoint.orthography()
-    words = tiny_checkpoint.tokenizer()
-    return Cutter(reader(words, "spelled", orthography=writing), sentence_starts)
+WORDS = reader(tiny_checkpoint.tokenizer(), "closed")
+DOCUMENTS, SENTENCES = Cutter(WORDS), Cutter(WORDS, sentence_starts)
 
 
 def cut(texts):
@@ -48,52 +33,44 @@ def test_a_mark_in_a_text_is_an_error_that_names_it():
         cutter.continuation(Query(0, "task/3", " fox", "<s>"))
 
 
-def test_whole_texts_end(documents, sentences):
+def test_whole_texts_end():
     """A document is one text; an empty one ends, but has no sentence."""
     query = Query(0, "q", TWO)
-    assert cut(documents.whole(query)) == [([], [*FIRST, *SECOND, END])]
-    texts = sentences.whole(query)
+    assert cut(DOCUMENTS.whole(query)) == [([], [*FIRST, *SECOND, END])]
+    texts = SENTENCES.whole(query)
     assert cut(texts) == [([], [*FIRST, END]), ([], [*SECOND, END])]
     assert [text.name for text in texts] == ["q", "q/sentence 1"]
     for text in ("", " \n"):
-        assert cut(documents.whole(Query(0, "q", text))) == [([], [END])]
-        assert cut(sentences.whole(Query(0, "q", text))) == [([], [])]
-        for cutter in (documents, sentences):
+        assert cut(DOCUMENTS.whole(Query(0, "q", text))) == [([], [END])]
+        assert cut(SENTENCES.whole(Query(0, "q", text))) == [([], [])]
+        for cutter in (DOCUMENTS, SENTENCES):
             assert cut(cutter.continuation(Query(0, "q", text))) == [([], [])]
 
 
 @pytest.mark.parametrize(
     ("cutter", "context", "text", "expected"),
     [
-        (
-            "documents",
-            "the fox",
-            " saw Ada. Bo",
-            [(FIRST[:2], [*FIRST[2:], SECOND[0]])],
-        ),
+        (DOCUMENTS, "the fox", " saw Ada. Bo", [(FIRST[:2], [*FIRST[2:], SECOND[0]])]),
         # A word across the border is the continuation's.
-        ("documents", "the f", "ox saw", [(FIRST[:1], FIRST[1:3])]),
+        (DOCUMENTS, "the f", "ox saw", [(FIRST[:1], FIRST[1:3])]),
         # Nothing given: the first sentence ends, the second may go on.
-        ("sentences", "", TWO, [([], [*FIRST, END]), ([], SECOND)]),
+        (SENTENCES, "", TWO, [([], [*FIRST, END]), ([], SECOND)]),
         # In the middle of the first, and at its end, which is not known to be one.
-        (
-            "sentences",
-            "the fox",
-            TWO[7:],
-            [(FIRST[:2], [*FIRST[2:], END]), ([], SECOND)],
-        ),
-        ("sentences", "the fox saw Ada.", TWO[16:], [(FIRST, [END]), ([], SECOND)]),
+        (SENTENCES, "the fox", TWO[7:], [(FIRST[:2], [*FIRST[2:], END]), ([], SECOND)]),
+        (SENTENCES, "the fox saw Ada.", TWO[16:], [(FIRST, [END]), ([], SECOND)]),
         # In the second, the first cancels.
-        ("sentences", TWO[:19], TWO[19:], [(SECOND[:1], SECOND[1:])]),
-        ("sentences", TWO, "", [(SECOND, [])]),
+        (SENTENCES, TWO[:19], TWO[19:], [(SECOND[:1], SECOND[1:])]),
+        (SENTENCES, TWO, "", [(SECOND, [])]),
     ],
 )
-def test_where_a_continuation_begins(request, cutter, context, text, expected):
-    found = request.getfixturevalue(cutter).continuation(Query(0, "q", text, context))
-    assert cut(found) == expected
+def test_where_a_continuation_begins(cutter, context, text, expected):
+    assert cut(cutter.continuation(Query(0, "q", text, context))) == expected
 
 
-def test_the_parts_cost_what_the_whole_does(spelled):
+def test_the_parts_cost_what_the_whole_does():
+    writing = tiny_checkpoint.orthography()
+    read = reader(tiny_checkpoint.tokenizer(), "spelled", orthography=writing)
+    spelled = Cutter(read, sentence_starts)
     query = Query(0, "q", "  the zebra saw Ada.   Bo  saw a fox. \n")
     reading = spelled.reader(query.text)
     texts = spelled.whole(query)
@@ -114,8 +91,7 @@ def test_the_parts_cost_what_the_whole_does(spelled):
 
 
 def test_what_is_given_is_no_part_of_the_text():
-    words = reader(tiny_checkpoint.tokenizer(), "closed")
-    cutter = Cutter(words, conditional_on="the question")
+    cutter = Cutter(WORDS, conditional_on="the question")
     [text] = cutter.continuation(Query(0, "q", " the fox saw", "Bo saw the fox."))
     assert (text.context, text.words) == ([], ids("the", "fox", "saw"))
     assert text.condition == tuple(SECOND)
