@@ -241,39 +241,28 @@ def counted(run: Run, most: tuple[float, float] = (0, 0)) -> Work:
     return work
 
 
-@pytest.fixture(scope="module")
-def on_cpu() -> dict[str, Run]:
-    return runs("cpu", narrow=True)
-
-
-@pytest.fixture(scope="module")
-def narrow() -> dict[str, Run]:
-    with simulated_device(float64=False):
-        return runs(SIMULATED, narrow=True)
-
-
-@pytest.fixture(scope="module")
-def wide() -> dict[str, Run]:
-    with simulated_device():
-        return runs(SIMULATED, narrow=False)
+@cache
+def built(device: str, float64: bool = True) -> dict[str, Run]:
+    """Return runs whose models lie on a device, as wide as it has numbers."""
+    with simulated_device(float64=float64) if device == SIMULATED else nullcontext():
+        return runs(device, narrow=not float64)
 
 
 # -- numbers and work ------------------------------------------------------------------
 
 
-def test_every_run_has_a_bound(wide):
-    assert wide.keys() == COSTS.keys()
+def test_every_run_has_a_bound():
+    assert built(SIMULATED).keys() == COSTS.keys()
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(
-    on_cpu, narrow, wide, name
-):
+def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(name):
+    narrow = built(SIMULATED, float64=False)[name]
     with simulated_device(float64=False):
-        found = narrow[name]()
-    close(found, on_cpu[name]())
+        found = narrow()
+    close(found, built("cpu", float64=False)[name]())
     launches, waits = (MORE * cost for cost in COSTS[name])
-    work = counted(wide[name], (launches, waits))
+    work = counted(built(SIMULATED)[name], (launches, waits))
     assert work.num_launches <= launches
     assert work.num_waits <= waits, work.waits.most_common()
 
@@ -321,20 +310,10 @@ def test_proposals_give_the_numbers_of_the_cpu(name, which):
 # -- a real one ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def here() -> dict[str, Run]:
-    return runs("cpu", narrow=False)
-
-
-@pytest.fixture(scope="module")
-def there() -> dict[str, Run]:
-    return runs("cuda", narrow=False)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [n for n in COSTS if n != "train mdm"])  # it draws
-def test_cuda_gives_the_numbers_of_the_cpu(here, there, name):
-    close(there[name](), here[name]())
+def test_cuda_gives_the_numbers_of_the_cpu(name):
+    close(built("cuda")[name](), built("cpu")[name]())
 
 
 # -- strings -------------------------------------------------------------------------
@@ -450,10 +429,8 @@ def test_estimates_are_float64_wherever_weights_are():
 
 def main() -> None:
     """Write the bounds."""
-    with simulated_device():
-        every = runs(SIMULATED, narrow=False)
     lines = []
-    for name, run in every.items():
+    for name, run in built(SIMULATED).items():
         work = counted(run)
         print(name, work.num_launches, work.waits.most_common(3), flush=True)
         lines.append(f'"{name}": [{work.num_launches}, {work.num_waits}]')

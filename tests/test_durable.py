@@ -196,19 +196,6 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_full_disk_is_told_in_one_line(made, tmp_path, capfd):
-    arguments = WRITES[1].format(made=made, no=tmp_path).split()
-    with no_file_above(8_000):
-        assert main(arguments) == 2
-    shown = capfd.readouterr().err
-    assert "Traceback" not in shown
-    (said,) = [one for one in shown.splitlines() if "lm-latent-eval: " in one]
-    assert "cannot be written (" in said
-    assert "make room and repeat the command" in said
-    assert main(arguments) == 0
-
-
-@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
 def test_a_table_that_cannot_be_printed_is_one_line(made):
     code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"

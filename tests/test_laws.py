@@ -22,21 +22,11 @@ import torch
 from lm_latent_eval import testing
 from lm_latent_eval.inference import ParticleFilter
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import (
-    NO_LATENT,
-    Normalization,
-    WholeText,
-)
+from lm_latent_eval.latent import NO_LATENT, Normalization, WholeText
 from lm_latent_eval.models import MODELS, checkpoint, model_class
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import (
-    END,
-    SPECIAL_WORDS,
-    START,
-    UNKNOWN,
-    WordTokenizer,
-)
+from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny as tiny_entitynlm

@@ -113,7 +113,6 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path_factory, rows):
     [
         ("/dev/sda / ext4 rw 0 0\nhost:/x /home nfs4 rw 0 0", True),
         ("/dev/sda / ext4 rw 0 0\nhost:/x {here} nfs4 rw 0 0", False),
-        ("/dev/sda / ext4 rw 0 0\nhost:/x {parent} lustre rw 0 0", False),
         ("host:/x / nfs rw 0 0\ntmpfs {here}-2 tmpfs rw 0 0", False),
         ("", False),
     ],
@@ -125,7 +124,7 @@ def test_one_file_is_left_and_a_person_can_open_it(
     here, said = tmp_path / "with space", tmp_path / "mounts"
     here.mkdir()
     written = str(here.resolve()).replace(" ", "\\040")
-    said.write_text(mounts.format(here=written, parent=tmp_path.resolve()))
+    said.write_text(mounts.format(here=written))
     monkeypatch.setattr(database, "_MOUNTS", said)
     with ledger(here).going_on(ASKED, None) as rows:
         rows.add("part", (1,), {"n": 1})
@@ -250,11 +249,10 @@ def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
     with pytest.raises(FormatError, match=r"of lm-latent-eval 0\.2\.0, .*finish it wi"):
         ledger(tmp_path, 2).read()
     for version, says in ((1, "and this is 0.3.0"), (2, "reads format 2")):
-        with pytest.raises(  # noqa: SIM117
-            FormatError, match=rf"lm-latent-eval 0\.2\.0, .*{says}.*finish it with"
-        ):
-            with ledger(tmp_path, version).going_on(new, None):
-                pytest.fail("two versions")
+        message = rf"lm-latent-eval 0\.2\.0, .*{says}.*finish it with"
+        going_on = ledger(tmp_path, version).going_on(new, None)
+        with pytest.raises(FormatError, match=message), going_on:
+            pytest.fail("two versions")
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -262,10 +260,10 @@ def test_a_ledger_of_another_version_is_finished_with_that(tmp_path):
 def test_a_full_disk_is_one_line_and_loses_no_row(tmp_path, monkeypatch, size, local):
     monkeypatch.setattr(database, "_is_local", lambda _: local)
     path, done = ledger(tmp_path).path, 0
-    with pytest.raises(NoRoomError) as caught, no_file_above(size):  # noqa: SIM117
-        with ledger(tmp_path).going_on(ASKED, None) as kept:
-            for done in range(400):
-                kept.add("part", (done,), {"n": done}, bytes(1000))
+    going_on = ledger(tmp_path).going_on(ASKED, None)
+    with pytest.raises(NoRoomError) as caught, no_file_above(size), going_on as kept:
+        for done in range(400):
+            kept.add("part", (done,), {"n": done}, bytes(1000))
     said = str(caught.value)
     assert said.startswith(f"{path} cannot be written (") and "make room" in said
     assert "\n" not in said
@@ -319,12 +317,9 @@ OTHERS = {
         "CREATE TRIGGER t AFTER INSERT ON found BEGIN DELETE FROM found; END",
         "other tables",
     ),
-    "an index": ("CREATE INDEX i ON found (row)", "other tables"),
-    "a virtual table": ("CREATE VIRTUAL TABLE v USING fts5(a)", "other tables"),
     "a column": ("ALTER TABLE found ADD COLUMN more TEXT", "other tables"),
     "no table": ("DROP TABLE found", "other tables"),
     "no settings": ("DELETE FROM run", "says no settings"),
-    "settings twice": ("INSERT INTO run VALUES ('{}')", "says no settings"),
     "settings that are none": ("UPDATE run SET settings = '[]'", "says no settings"),
     "no database": ('{"my": "results"}\n' * 99, r"\(file is not a database\)"),
     "deep settings": (
@@ -379,7 +374,6 @@ def test_links_pipes_and_folders_are_refused(tmp_path, end):
     other = path.replace(tmp_path / "other") if not end else path
     for make, says in (
         (lambda: odd.symlink_to(other), "is a link"),
-        (lambda: odd.symlink_to(odd.name), "is a link"),
         (lambda: odd.symlink_to("/dev/zero"), "is a link"),
         (lambda: os.mkfifo(odd), "is no file that has an end"),
     ):
@@ -433,7 +427,6 @@ def test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing(tmp_path):
     ("at", "claim"),
     [
         (28, b"\xff\xff\xff\xfe"),  # pages of the file
-        (16, b"\x00\x01"),  # bytes of a page: 65,536
         (36, b"\x7f\xff\xff\xff"),  # free pages
         (100 + 5, b"\xff\xff"),  # where the first page's cells begin
         (100 + 3, b"\xff\xff"),  # how many they are
@@ -457,12 +450,10 @@ def lines_file(folder) -> LinesFile:
 
 
 NO_LINES = {
-    "": "is not a list of finds",
     "dear diary": "is not a list of finds",
     '{"my": "results"}\n': "is not a list of finds .*it names no format",
     "[" * 100_000 + "\n": "is not a list of finds .*it is nested too deeply",
     '{"format": 1}\n[]\n': "line 2 is not as it was written .no record",
-    '{"format": 1}\n{"n":': "line 2 is not as it was written",
     '{"format": 1}\n{"n": 3}\n': "line 2: it has no digest.* finish it with",
     '{"format": 2}\n': "in format 2, .* this one reads format 1",
 }

@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_latent_eval.harness.backends import Latent
-from lm_latent_eval.options import (
-    at_least_0,
-    integer,
-    one_of,
-    positive,
-    read,
-    whole,
-)
+from lm_latent_eval.options import at_least_0, integer, one_of, positive, read, whole
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables

@@ -137,8 +137,6 @@ OTHERS = {
     "gone": (columns().drop_columns(["n"]), "no columns 'n'"),
     "twice": (columns().append_column("n", columns()["n"]), "2 columns 'n'"),
     "of strings": (columns(n=pa.array(["a"] * 3000)), "'n' holds string, not int64"),
-    "of nulls": (columns(n=pa.nulls(3000)), "'n' holds null, not int64"),
-    "of lists": (columns(n=pa.array([[1]] * 3000)), "'n' holds list<.*>, not int64"),
     "of bytes": (columns(name=pa.array([b"\xff"] * 3000)), "'name' holds binary, not"),
 }
 

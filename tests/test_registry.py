@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from textwrap import dedent
 from typing import ClassVar
@@ -14,18 +14,10 @@ from lm_eval.api.model import LM
 
 from lm_latent_eval import models
 from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.models import (
-    MODELS,
-    WRAPPERS,
-    known_types,
-    model_class,
-    name_of,
-    proposals,
-)
+from lm_latent_eval.models import MODELS, WRAPPERS, model_class, name_of, proposals
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.registry import ESTIMATORS, Registry
-from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests.conftest import PROJECT
@@ -47,17 +39,11 @@ def test_every_model_has_a_backend():
         assert alias not in LATENT or f"latent_{backend.model_name}" == alias
 
 
-def test_models_are_found_by_name_and_type():
+def test_models_are_found_by_their_type():
     for name in MODELS:
         assert name_of(model_class(name).config_class.model_type) == name
-    for name in WRAPPERS:
-        model = model_class(name)
-        assert isinstance(model, TextModel) and fields(model.options())
-        assert name_of(name) is None, "its directories are those of transformers"
-    assert name_of("lstm") is name_of("bert") is name_of(None) is None
-    assert len(known_types()) == len(MODELS)
-    for name in ESTIMATORS.ours:
-        assert ESTIMATORS[name].name == name
+    for other in ("lstm", "bert", None, *WRAPPERS):
+        assert name_of(other) is None, "a directory of transformers"
 
 
 REGISTRIES = (models.REGISTRY, proposals.REGISTRY, ESTIMATORS)

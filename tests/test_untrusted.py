@@ -156,13 +156,6 @@ def test_files_of_a_result(tmp_path, endless, refused, name):
         assert name in refused("recompute", folder)
 
 
-@pytest.mark.parametrize("name", ["record_a_b_0.partial.sqlite", "settings.json"])
-def test_files_of_a_run_that_goes_on(tmp_path, endless, refused, name):
-    endless(tmp_path / name)
-    with little():
-        refused("recompute", tmp_path)
-
-
 def test_pickles_and_archives(tmp_path, endless, refused):
     endless(tmp_path / "data.pkl")
     said = r"data\.pkl is .*no file that has an end"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
 
 import torch
@@ -15,23 +16,29 @@ END, ODD = "<end>", "<odd>"
 """The end of a text, before one as well, and a token that is no text."""
 
 
-def letters():
-    """Byte-level: two letters, some of their runs."""
-    pieces = ["a", "b", "ab", "ba", "aab"]
-    merges = [("a", "b"), ("b", "a"), ("a", "ab")]
-    vocab = {piece: n for n, piece in enumerate([*pieces, END, ODD])}
-    built = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+def numbered(pieces):
+    """Return the vocabulary of some tokens, the special ones last."""
+    return {piece: n for n, piece in enumerate([*pieces, END, ODD])}
+
+
+def byte_level(pieces, merges):
+    built = Tokenizer(models.BPE(vocab=numbered(pieces), merges=merges))
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.decoder = decoders.ByteLevel()
     return wrapped(built)
+
+
+def letters():
+    """Byte-level: two letters, some of their runs."""
+    merges = [("a", "b"), ("b", "a"), ("a", "ab")]
+    return byte_level(["a", "b", "ab", "ba", "aab"], merges)
 
 
 def spaced():
     """As SentencePiece: a space before every text, which its decoder drops again."""
     pieces = ["▁", "a", "b", "▁a", "ab"]
     merges = [("▁", "a"), ("a", "b")]
-    vocab = {piece: n for n, piece in enumerate([*pieces, END, ODD])}
-    built = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    built = Tokenizer(models.BPE(vocab=numbered(pieces), merges=merges))
     built.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
@@ -55,8 +62,7 @@ def unigram():
 
 def words():
     """WordPiece: whole words and their ends."""
-    pieces = ["a", "b", "##a", "##b", "ab"]
-    vocab = {piece: n for n, piece in enumerate([*pieces, END, ODD])}
+    vocab = numbered(["a", "b", "##a", "##b", "ab"])
     built = Tokenizer(models.WordPiece(vocab=vocab, unk_token=ODD))
     built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     built.decoder = decoders.WordPiece(cleanup=False)
@@ -96,11 +102,7 @@ def model(vocab_size, *, positions=64, seed=0, spread=1.5, dtype=torch.float64):
 def of_bytes(folder, **more):
     """Write a network whose tokens are the bytes; return the folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {piece: n for n, piece in enumerate([*alphabet, END, ODD])}
-    built = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
-    return save(folder, wrapped(built), **more)
+    return save(folder, byte_level(alphabet, []), **more)
 
 
 def save(folder, tokenizer, network=None, **more):
@@ -144,29 +146,20 @@ class Listed:
     def p(self, z, *after):
         """p of a sequence, and tokens after it."""
         z = (*z, *after)
-        return (
-            torch.stack(
-                [self.following(z[:n])[token] for n, token in enumerate(z)]
-                or [torch.tensor(0.0).double()]
-            )
-            .sum()
-            .exp()
-            .item()
-        )
+        log_p = (self.following(z[:n])[token] for n, token in enumerate(z))
+        return math.exp(math.fsum(log_p))
 
     def segmentations(self, s):
         return [z for z in self.sequences if self.strings[z] == s]
 
-    def border(self, s):
-        return sum(self.p(z) for z in self.segmentations(s))
+    def border(self, s, *after):
+        return sum(self.p(z, *after) for z in self.segmentations(s))
 
     def end(self, s):
-        end = self.tokenizer.eos_token_id
-        return sum(self.p(z, end) for z in self.segmentations(s))
+        return self.border(s, self.tokenizer.eos_token_id)
 
     def lost(self, s):
-        odd = self.tokenizer.convert_tokens_to_ids(ODD)
-        return sum(self.p(z, odd) for z in self.segmentations(s))
+        return self.border(s, self.tokenizer.convert_tokens_to_ids(ODD))
 
     def covers(self, s):
         """Every sequence whose last token is the first by which the string is there."""

@@ -8,6 +8,7 @@ batches, no pieces, no particles, no beams.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -98,34 +99,29 @@ def write(
 # -- requests ------------------------------------------------------------------------
 
 
-def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
+def _asked(kind: str, arguments: Iterable[tuple], task: str = "task", first: int = 0):
     return [
-        request("loglikelihood_rolling", (text,), {}, 0, (task, first + i, 1))
-        for i, text in enumerate(texts)
+        request(kind, given, {}, 0, (task, first + i, 1))
+        for i, given in enumerate(arguments)
     ]
+
+
+def rolling(*texts: str, task: str = "task", first: int = 0) -> list[Instance]:
+    return _asked("loglikelihood_rolling", [(text,) for text in texts], task, first)
 
 
 def log_likelihoods(lm: LM, *texts: str) -> list[float]:
     """What any model of lm-eval says of whole texts, asked as lm-eval asks it."""
-    asked = [
-        request("loglikelihood_rolling", whole_text(text), {}, 0, ("task", i, 1))
-        for i, text in enumerate(texts)
-    ]
+    asked = _asked("loglikelihood_rolling", map(whole_text, texts))
     return [score_of(answer) for answer in lm.loglikelihood_rolling(asked)]
 
 
-def conditional(*pairs: tuple[str, str], task: str = "task") -> list[Instance]:
-    return [
-        request("loglikelihood", pair, {}, 0, (task, i, 1))
-        for i, pair in enumerate(pairs)
-    ]
+def conditional(*pairs: tuple[str, str]) -> list[Instance]:
+    return _asked("loglikelihood", pairs)
 
 
-def generation(*contexts: str, task: str = "task", **kwargs) -> list[Instance]:
-    return [
-        request("generate_until", (context, kwargs), {}, 0, (task, i, 1))
-        for i, context in enumerate(contexts)
-    ]
+def generation(*contexts: str, **kwargs) -> list[Instance]:
+    return _asked("generate_until", [(context, kwargs) for context in contexts])
 
 
 # -- the truth -----------------------------------------------------------------------
