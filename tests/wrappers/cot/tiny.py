@@ -7,13 +7,12 @@ from itertools import product
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM, ThoughtScorer
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
-from tests import tiny_causal
 
 WORDS = ("<end>", "<think>", "</think>", "a", "b", "c")
 END, THINK, CLOSE = 0, 1, 2
@@ -30,13 +29,31 @@ def tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {word: n for n, word in enumerate(WORDS)}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="b"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    marks = [*MARKS.values()]
-    return tiny_causal.fast(inner, eos_token="<end>", additional_special_tokens=marks)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        eos_token="<end>",
+        additional_special_tokens=["<think>", "</think>"],
+    )
 
 
-def network(**more) -> Network:
-    model = tiny_causal.model(len(WORDS), positions=32, spread=6, **more)
-    return Network.of(model, tokenizer())
+def network(seed: int = 1, dtype: torch.dtype = torch.float64) -> Network:
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=32,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.5,
+        bos_token_id=END,
+        eos_token_id=END,
+    )
+    model = GPT2LMHeadModel(config)
+    # Versions of transformers draw their weights in other orders.
+    torch.manual_seed(seed)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=config.initializer_range)
+    return Network.of(model.to(dtype), tokenizer())
 
 
 def scorer(found: Network, rows: int = 64, questions: int | None = None, **options):
