@@ -13,13 +13,14 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr_of_log_normal,
 )
-from lm_latent_eval.inference import cuts, particles
+from lm_latent_eval.inference import cuts, discrete, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
     LEAST_ERROR,
     LIKELY,
+    LONGEST,
     PASSES,
     DiscreteFilter,
     Weights,
@@ -87,7 +88,7 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
     def kept() -> list[torch.Tensor]:
         streams = Streams([1, 2, 3], 2, 0), Streams([1, 2, 3], 100, 2)
         whole = torch.ones(3, 2, dtype=torch.bool)
-        cut = Thinned((50, 20), *streams, whole, torch.full((3,), 7.0))
+        cut = Thinned((50, 20), *streams, whole, torch.full((3,), 7.0), torch.ones(3))
         column, log_f = cut.keep(rank, 0, key)
         return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
 
@@ -104,11 +105,35 @@ def test_a_text_without_doubt_takes_few_places(doubt, number):
     rank = torch.tensor([[0.0, -5.0, *[-11.0] * 58, *[-40.0] * 40], [0.0] * 100])
     streams = Streams([1], 2), Streams([1], 160, 2)
     whole = torch.ones(1, 2, dtype=torch.bool)
-    cut = Thinned((80, 80), *streams, whole, torch.tensor([doubt]))
+    cut = Thinned((80, 80), *streams, whole, torch.tensor([doubt]), torch.ones(1))
     column, log_f = cut.keep(rank.double(), 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [number, 80]
     assert {0, 1} < {*column[0, used[0]].tolist()}
+
+
+def test_long_texts_use_more_places():
+    rank = torch.tensor([[0.0, *[-40.0] * 300]] * 4).double()
+    streams = Streams([1, 2], 2), Streams([1, 2], 160, 2)
+    whole, doubt = torch.ones(2, 2, dtype=torch.bool), torch.full((2,), 2.0)
+    cut = Thinned((200, 100), *streams, whole, doubt, torch.tensor([1.0, 3.5]))
+    _, log_f = cut.keep(rank, 0)
+    used = (log_f > -math.inf).sum(1)
+    assert used.tolist() == [FEWEST, FEWEST / 2, 3.5 * FEWEST, 3.5 * FEWEST / 2]
+
+
+def test_which_texts_are_long(monkeypatch):
+    """Of 200 words twice as many places, and what is less probable by as much again."""
+    made = watch(monkeypatch, discrete, "Thinned", lambda cut, *_: cut)
+    texts, model = [[4] * 200, [4] * 50, [5] * 900], tiny()
+    batch = TokenBatch.collate(texts, first=2)
+    proposal = model.proposal("adapted")
+    DiscreteFilter(PASSES).log_weights(model, proposal, batch, keys(3))
+    assert len(made) > 1, "premise: the last one is read in pieces"
+    assert all(cut.longer.tolist() == [2.0, 1.0, LONGEST / 100] for cut in made)
+    doubt = made[0].doubt - made[0].doubt[1]
+    more = [math.log(4 * 2**2), 0.0, math.log(LONGEST / 50 * (LONGEST / 100) ** 2)]
+    torch.testing.assert_close(doubt, torch.tensor(more).to(doubt))
 
 
 def test_a_group_that_will_not_fit_is_cut_at_once():
@@ -116,7 +141,7 @@ def test_a_group_that_will_not_fit_is_cut_at_once():
     rank = torch.tensor([[0.0, *[-40.0] * 59]] * 2).double()
     whole = torch.ones(1, 2, dtype=torch.bool)
     streams = Streams([1], 2), Streams([1], 160, 2)
-    cut = Thinned((80, 80), *streams, whole, torch.tensor([2.0]))
+    cut = Thinned((80, 80), *streams, whole, torch.tensor([2.0]), torch.ones(1))
     numbers = torch.tensor([60, 100])
     for known, share in ((FEWEST, math.exp(-2) / 80), (FEWEST - 1, 0.0)):
         least = cut.least(numbers, torch.tensor([known, known]))
@@ -226,7 +251,8 @@ def weights(
     """
     if narrow is None:
         narrow = log_evidence(torch.tensor(passes, dtype=torch.float64)).item()
-    row = [*passes, *[narrow] * CHECKS, *[other] * CHECKS, -math.inf]
+    checks = [*[narrow] * CHECKS, *[other] * CHECKS]
+    row = [*passes, *checks, -math.inf, 0.0, 0.0]
     return torch.tensor(row, dtype=torch.float64)
 
 
@@ -241,6 +267,10 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
         off = method.estimate(weights(spread, same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
         assert off.missed == pytest.approx(math.hypot(LIKELY * 0.4, least))
+    apart = weights(spread)
+    apart[-2:] = torch.tensor([0.09, 0.4])  # off by 0.4 nats so far, and back
+    off = method.estimate(apart, 4)
+    assert off.missed == pytest.approx(math.hypot(LIKELY * 0.5, least))
     for nats, found in ((0.4, 0.4), (-0.4, 0.0)):
         off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
@@ -273,7 +303,27 @@ def test_nothing_found_is_refused():
         DiscreteFilter(20).estimate(weights([-math.inf] * PASSES), 4)
 
 
+def test_what_width_finds_is_told_block_by_block(monkeypatch):
+    """As from texts that end where a block begins, of which nothing is ahead."""
+    monkeypatch.setattr(cuts, "BLOCK", 2)
+    model, method, text = tiny(), DiscreteFilter(PASSES * 4), [4, 5, 1, 4, 5, 5, 1]
+
+    def row(length: int) -> Weights:
+        batch = TokenBatch.collate([text[:length]], first=2)
+        proposal = model.proposal("adapted")
+        return Weights.of(method.log_weights(model, proposal, batch, keys(1))[0])
+
+    grown = torch.tensor([row(length).grown for length in (1, 3, 5, 7)]).double()
+    assert (grown.diff().abs() > 1e-3).all(), "premise: width matters"
+    whole = row(7)
+    torch.testing.assert_close(whole.drift[1], grown[-1])
+    square = grown.diff(prepend=torch.zeros(1)).square()
+    torch.testing.assert_close(whole.drift[0], square.sum())
+    assert whole.drifted == pytest.approx(square.sum().item())
+
+
 def test_company_and_pieces_move_nothing(monkeypatch):
+    monkeypatch.setattr(cuts, "BLOCK", 3)
     model, method = tiny(), DiscreteFilter(PASSES * 3)
     proposal = model.proposal("adapted")
     texts = [TEXT, [5], [1, 4, 4, 5, 5, 1]]
@@ -284,11 +334,13 @@ def test_company_and_pieces_move_nothing(monkeypatch):
         alone = method.log_weights(model, proposal, one, [keys(3)[n]])
         ours, theirs = method.unbiased(together[n]), method.unbiased(alone[0])
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-        assert together[n, -1] == alone[0, -1]
+        assert torch.equal(Weights.of(together[n]).mark, Weights.of(alone[0]).mark)
+        torch.testing.assert_close(together[n, -2:], alone[0, -2:])
     monkeypatch.setattr(particles, "PIECE", 2)
     pieces = method.log_weights(model, proposal, batch, keys(3))
     ours, theirs = method.unbiased(together), method.unbiased(pieces)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(together[:, -2:], pieces[:, -2:])
 
 
 def test_a_continuation_is_a_ratio_of_the_same_passes():
