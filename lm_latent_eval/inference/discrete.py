@@ -74,14 +74,15 @@ Passes a fourth as wide differ by their own noise more than by what wide ones mi
 FEW_WORDS = 10
 """In longer texts, where more may be missed, smaller shares are worth a place."""
 LONG_WORDS, LONGEST = 100, 300
-"""In texts of more words, whose errors add up, more places are used at least, in
-proportion to the words, of which no more than the second number count."""
+"""In texts of more words, whose errors add up, more places are used at least, by the
+square of how many times as many words they have, no more than the second number."""
 LIKELY = 0.5
 """How far the wide passes are likely to miss, a standard error, over how far they are
 from the narrow ones. Were it all noise, of a variance of one over W, it would be 0.48:
 that of the difference is 1 + 2 * 5 / 3 times theirs."""
 LEAST_ERROR = 0.5
-"""Over 1 / W, nats: what passes that agree in all err by, measured as well."""
+"""Over 1 / W, nats: what passes that agree in all err by, measured; of long texts more,
+as ``LONG_WORDS`` says."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
 """No error is given where passes and check are further apart, in nats and as a share of
 -log p."""
@@ -288,7 +289,7 @@ class DiscreteFilter(SearchingEstimator):
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
         words = text_words.clamp_max(LONGEST)
-        longer = (words / LONG_WORDS).clamp_min(1)
+        longer = (words / LONG_WORDS).clamp_min(1).square()
         unsure = (words / FEW_WORDS).clamp_min(1) * longer.square()
         doubt = proposal.word_cost(q) + unsure.log()
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, longer, checks)
@@ -489,7 +490,8 @@ def _with_error(
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    least = LEAST_ERROR * PASSES / estimate.num_samples
+    longer = min(max(estimate.num_tokens / LONG_WORDS, 1), LONGEST / LONG_WORDS)
+    least = LEAST_ERROR * longer**2 * PASSES / estimate.num_samples
     grown = math.sqrt(max(drifted, grown**2))
     error = math.hypot(drawn, LIKELY * grown, found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)

@@ -20,7 +20,6 @@ from lm_latent_eval.inference.discrete import (
     CHECKS,
     LEAST_ERROR,
     LIKELY,
-    LONGEST,
     PASSES,
     DiscreteFilter,
     Weights,
@@ -123,17 +122,20 @@ def test_long_texts_use_more_places():
 
 
 def test_which_texts_are_long(monkeypatch):
-    """Of 200 words twice as many places, and what is less probable by as much again."""
+    """Of twice as many words four times as many places, of 300 and more nine."""
     made = watch(monkeypatch, discrete, "Thinned", lambda cut, *_: cut)
     texts, model = [[4] * 200, [4] * 50, [5] * 900], tiny()
     batch = TokenBatch.collate(texts, first=2)
     proposal = model.proposal("adapted")
     DiscreteFilter(PASSES).log_weights(model, proposal, batch, keys(3))
     assert len(made) > 1, "premise: the last one is read in pieces"
-    assert all(cut.longer.tolist() == [2.0, 1.0, LONGEST / 100] for cut in made)
+    assert all(cut.longer.tolist() == [4.0, 1.0, 9.0] for cut in made)
     doubt = made[0].doubt - made[0].doubt[1]
-    more = [math.log(4 * 2**2), 0.0, math.log(LONGEST / 50 * (LONGEST / 100) ** 2)]
-    torch.testing.assert_close(doubt, torch.tensor(more).to(doubt))
+    more = torch.tensor([4 * 4**2, 1, 6 * 9**2]).log()
+    torch.testing.assert_close(doubt, more.to(doubt))
+    for words, times in ((50, 1), (200, 4), (900, 9)):
+        found = DiscreteFilter(20).estimate(weights([-5.0] * PASSES), words)
+        assert found.stderr == pytest.approx(times * LEAST_ERROR / 4)
 
 
 def test_a_group_that_will_not_fit_is_cut_at_once():
