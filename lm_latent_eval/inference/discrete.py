@@ -261,7 +261,7 @@ class DiscreteFilter(SearchingEstimator):
         batch: TokenBatch,
         keys: Sequence[int],
         drift: Tensor,
-        text_words: Tensor,
+        words: Tensor,
         starts: Sequence[int] | None = None,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
@@ -271,6 +271,17 @@ class DiscreteFilter(SearchingEstimator):
         A word that a look-ahead did not expect moves a rank by about what a word costs.
         What seems less probable than that is not worth a whole place: texts that fit a
         model well need few.
+
+        Args:
+            proposal: What is searched by.
+            q: Its encoding of a piece.
+            batch: The piece.
+            keys: Of random numbers, B.
+            drift: Before the piece, see ``Weights``, (B, 2).
+            words: Of the texts that the piece is of, on the host, (B,).
+            starts: Where in its text each piece begins.
+            score: Of the latents so far, nats, (B, K); None: there are none.
+            was_cut: Whether passes have left anything out so far, (B, N).
 
         Raises:
             ValueError: If the proposal does not say what its steps are.
@@ -288,9 +299,8 @@ class DiscreteFilter(SearchingEstimator):
         whole = torch.ones(len(keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
-        words = text_words.clamp_max(LONGEST)
-        longer = (words / LONG_WORDS).clamp_min(1).square()
-        unsure = (words / FEW_WORDS).clamp_min(1) * longer.square()
+        longer = _longer(words)
+        unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * longer.square()
         doubt = proposal.word_cost(q) + unsure.log()
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, longer, checks)
         kept = proposal.search(q, cut, score)
@@ -448,6 +458,11 @@ def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
     return proposal.with_checks() if isinstance(proposal, StepProposal) else proposal
 
 
+def _longer(words: Tensor) -> Tensor:
+    """Return how many times as many places texts of so many words use at least."""
+    return (words.clamp(LONG_WORDS, LONGEST) / LONG_WORDS).square()
+
+
 def _drift(before: Tensor, totals: Sequence[Total], words: Tensor) -> Tensor:
     """Add the blocks that begin in a piece of so many words, see ``Weights.drift``.
 
@@ -490,8 +505,8 @@ def _with_error(
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    longer = min(max(estimate.num_tokens / LONG_WORDS, 1), LONGEST / LONG_WORDS)
-    least = LEAST_ERROR * longer**2 * PASSES / estimate.num_samples
+    longer = _longer(torch.tensor(estimate.num_tokens)).item()
+    least = LEAST_ERROR * longer * PASSES / estimate.num_samples
     grown = math.sqrt(max(drifted, grown**2))
     error = math.hypot(drawn, LIKELY * grown, found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)
