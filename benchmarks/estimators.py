@@ -33,7 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,15 @@ class Scores:
     best: dict[int, Row]
     """The reference's."""
 
+    def __add__(self, other: Scores) -> Scores:
+        """Return those of more texts of the kind, which go on counting."""
+        start = 1 + max(self.best)
+        rows, best = (
+            mine | {start + n: row for n, row in theirs.items()}
+            for mine, theirs in ((self.rows, other.rows), (self.best, other.best))
+        )
+        return replace(self, rows=rows, best=best)
+
     @property
     def below(self) -> dict[int, float]:
         """Nats that a text is below the reference."""
@@ -124,12 +133,6 @@ class Counts:
     texts: int
     told: int
     refuted: int
-
-    def __add__(self, other: Counts) -> Counts:
-        """Return those of more texts of the kind."""
-        texts, told = self.texts + other.texts, self.told + other.told
-        refuted = self.refuted + other.refuted
-        return replace(self, texts=texts, told=told, refuted=refuted)
 
     @classmethod
     def of(cls, scores: Scores) -> Counts:
@@ -343,6 +346,15 @@ def read(folder: Path) -> Iterator[Scores]:
                 yield Scores(kind, method, both, reference)
 
 
+def together(every: Iterable[Scores]) -> list[Scores]:
+    """Put the texts of each kind and method together, whatever folder they are in."""
+    found: dict[tuple[str, str], Scores] = {}
+    for scores in every:
+        key = scores.kind, scores.method
+        found[key] = found[key] + scores if key in found else scores
+    return list(found.values())
+
+
 def _rows(path: Path) -> dict[str, dict[int, Row]]:
     """Return the scores in a file: kind -> text -> its score."""
     found: dict[str, dict[int, Row]] = {}
@@ -379,21 +391,15 @@ def line(scores: Scores) -> str:
 
 
 def counted(every: Sequence[Scores], file: Path | None) -> list[Counts]:
-    """Count intervals, those of one kind in several folders together.
-
-    A file keeps the counts of kinds that were not scored now.
-    """
+    """Count intervals; a file keeps the counts of kinds that were not scored now."""
     found: dict[tuple[str, str], Counts] = {}
-    now: dict[tuple[str, str], Counts] = {}
     if file and file.exists():
         with file.open(newline="") as lines:
             for kind, method, *numbers in list(csv.reader(lines))[1:]:
                 found[kind, method] = Counts(kind, method, *map(int, numbers))
     for scores in every:
         if scores.told:
-            counts, key = Counts.of(scores), (scores.kind, scores.method)
-            now[key] = now[key] + counts if key in now else counts
-    found |= now
+            found[scores.kind, scores.method] = Counts.of(scores)
     if file:
         with file.open("w", newline="") as lines:
             names = [field.name for field in fields(Counts)]
@@ -490,7 +496,8 @@ def main() -> None:
     if asked.output:
         asked.output.mkdir(parents=True, exist_ok=True)
         score_all(asked)
-    every = [s for folder in asked.report or [asked.output] for s in read(folder)]
+    folders = asked.report or [asked.output]
+    every = together(scores for folder in folders for scores in read(folder))
     print(
         "| texts | estimator | below | not held | at most | N/A | error | half-width "
         "| worst | CPU s |\n|---|---|---|---|---|---|---|---|---|---|"
