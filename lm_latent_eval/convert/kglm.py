@@ -13,8 +13,8 @@ which stay as they are (case and marks count). The model begins a text after
 ``@@START@@``; every line of it ends with ``@@END@@``, the last one too.
 
 Models with a shortlist choose a new entity from those of the document at hand, which
-only annotated text has (``data.over_shortlist``). Without it they choose
-among all entities, for which they were not trained.
+only annotated text has. Here they choose among all entities, for which they were not
+trained.
 """
 
 from __future__ import annotations

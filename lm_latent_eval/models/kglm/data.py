@@ -23,31 +23,21 @@ by the relation beside it: ``R:P31`` is the inverse of ``P31``, ``@@REFLEXIVE@@`
 entity itself. Names that begin with ``T`` or ``V`` are dates and quantities. Where
 mentions overlap, the later one has the tokens, and what is left of the earlier one on
 either side are mentions by themselves. ``LinkedText.as_record`` writes an article in
-the format of new models; ``LinkedAnnotator`` turns it into the words and the walk of a
-*converted* one.
+the format of new models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.graph_file import everything
-from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import START_MARK, unmarked
 from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.text.strict_json import checked, strings
-from lm_latent_eval.text.words import UNKNOWN, WordTokenizer
-
-if TYPE_CHECKING:
-    from lm_latent_eval.models.kglm.latents import Encoded
 
 FORMS = ("name", "description", "pronoun", "demonstrative")
 
@@ -281,58 +271,3 @@ def _forwards(head: str, relation: str, tail: str) -> tuple[str, str, str]:
     if relation.startswith(_INVERSE):
         return (tail, relation.removeprefix(_INVERSE), head)
     return (head, relation, tail)
-
-
-class LinkedAnnotator:
-    """Turns articles into word ids and walks of a converted model.
-
-    Words are looked up as they stand; those without an id are unknown. Entities that
-    the graph lacks are its unknown node, as for the original.
-    """
-
-    def __init__(self, graph: KnowledgeGraph, tokenizer: WordTokenizer) -> None:
-        self.word_id = tokenizer.tokenizer.token_to_id
-        self.node = {name: i for i, name in enumerate(graph.node_names)}
-        self.entity_of = everything(graph.entity_of).tolist()
-
-    def __call__(self, text: LinkedText) -> tuple[list[int], list[int], list[int]]:
-        """Return word ids, mention types and nodes of the tokens after the first."""
-        size = len(text.tokens)
-        mention, node = [int(Mention.NONE)] * size, [NO_ENTITY] * size
-        for m in text.mentions():
-            mention[m.start] = int(Mention.DERIVED if m.edges else Mention.NEW)
-            inner = slice(m.start + 1, m.end)
-            mention[inner] = [int(Mention.CONTINUE)] * (m.end - m.start - 1)
-            node[m.start : m.end] = [self._node(m.entity)] * (m.end - m.start)
-        ids = map(self.word_id, text.tokens)
-        words = [UNKNOWN if i is None else i for i in ids]
-        return words[1:], mention[1:], node[1:]
-
-    def shortlist(self, text: LinkedText) -> list[int]:
-        """List the entities of an article, rows of the entity table."""
-        rows = (self.entity_of[self._node(a.entity)] for a in text.annotations)
-        return list(dict.fromkeys(rows))
-
-    def _node(self, entity: str) -> int:
-        return self.node.get(entity, UNKNOWN)
-
-
-def over_shortlist(encoded: Encoded, shortlist: Iterable[int]) -> Encoded:
-    """Let new mentions name only the entities that a text is known to have.
-
-    Original models with a shortlist were trained so: they are told which entities an
-    article will mention, and choose among them.
-
-    Args:
-        encoded: One text, encoded by p.
-        shortlist: Rows of the entity table.
-
-    Raises:
-        ValueError: If there are several texts: each has a shortlist of its own.
-    """
-    if len(encoded.text) != 1:
-        raise ValueError(f"a shortlist is of one text; got {len(encoded.text)}")
-    listed = torch.zeros_like(encoded.walk.introducible)
-    listed[list(shortlist)] = True
-    listed[NO_ENTITY] = False
-    return replace(encoded, walk=replace(encoded.walk, introducible=listed))

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.models.kglm.data import over_shortlist
 from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
+from tests.models.kglm.annotated import over_shortlist
 
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.models.kglm.data import LinkedAnnotator, LinkedText, over_shortlist
+from lm_latent_eval.models.kglm.data import LinkedText
 from lm_latent_eval.models.kglm.latents import Encoded, Walks
 from lm_latent_eval.models.learning import padded
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START
 from tests.kglm_archives import FOLDER, published, real, written
+from tests.models.kglm.annotated import LinkedAnnotator, over_shortlist
 from tests.models.kglm.test_golden import TOLERANCE, assert_factors, charged
 
 
@@ -74,13 +75,6 @@ def test_every_factor_of_the_published_documents(documents):
     for case in cases:
         encodings = encode(checkpoint, case), encode(checkpoint, case, penalty)
         assert_factors(checkpoint.model, encodings, case, case["p"]["factors"])
-
-
-def test_a_shortlist_is_of_one_text(documents):
-    checkpoint, (case, *_) = documents
-    both = encode(checkpoint, case).batch.select(torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match="a shortlist is of one text; got 2"):
-        over_shortlist(checkpoint.model.encode(both), [4])
 
 
 def test_totals_of_the_published_documents(documents):
