@@ -228,16 +228,17 @@ def hidden_markov() -> Checkpoint:
     return Checkpoint(HMM, tiny(kind=Peaked), words, Path(HMM), digest=HMM)
 
 
-def random_words(number: int, seed: int) -> list[Text]:
-    """Return texts of the hidden Markov model's words."""
+def random_words(number: int, seed: int, words: int | None) -> list[Text]:
+    """Return texts of the hidden Markov model's words, all as long if it is said."""
     from tests.tiny_steps import VOCABULARY
 
     texts = []
     for n in range(number):
         dice = random.Random(f"{seed} {HMM} {n}")
-        words = dice.choices(range(VOCABULARY), k=dice.randint(*HMM_WORDS))
+        length = words or dice.randint(*HMM_WORDS)
+        some = dice.choices(range(VOCABULARY), k=length)
         query = Query(n, f"{HMM}/{n}", "")
-        texts.append(Text(query, 0, [], [], words, [0.0] * len(words), 0.0, 0, 0))
+        texts.append(Text(query, 0, [], [], some, [0.0] * length, 0.0, 0, 0))
     return texts
 
 
@@ -484,8 +485,8 @@ def main() -> None:
     parser.add_argument("--reference", help=f"default: {EXACT}, or else {REFERENCE}")
     parser.add_argument("--model", default=CHECKPOINT)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--name", help="of the kind of texts in --data")
-    parser.add_argument("--words", type=int, help="to cut the texts of --data after")
+    parser.add_argument("--name", help="of the kind of texts of --data or hmm")
+    parser.add_argument("--words", type=int, help="of a text: where it is cut")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="outputs")
     parser.add_argument("--counts", type=Path, help="CSV of what --coverage shows")
@@ -516,7 +517,8 @@ def score_all(asked: argparse.Namespace) -> None:
     number, seed, texts = asked.texts, asked.seed, dict[str, list[Any]]()
     if asked.model == HMM:
         model = hidden_markov()
-        texts["hidden Markov model"] = random_words(number, seed)
+        name = asked.name or "hidden Markov model"
+        texts[name] = random_words(number, seed, asked.words)
     else:
         model = lm_latent_eval.load(asked.model, device="cpu").checkpoint
         if asked.data:

@@ -84,9 +84,11 @@ def tiny(ahead: Tensor | None = None, kind: type[TinyHMM] = TinyHMM) -> TinyHMM:
 def log_p(model: TinyHMM, text: list[int]) -> float:
     """Return log p of a text by a matrix a word, nats: the forward algorithm."""
     transitions, emissions = model.transitions.softmax(-1), model.emissions.softmax(-1)
-    reached = transitions[-1]
+    reached, total = transitions[-1], 0.0
     for place, word in enumerate(text):
         if place:
             reached = reached @ transitions[:-1]
         reached = reached * emissions[:, word]
-    return float(reached.sum().log())
+        total += float(reached.sum().log())
+        reached = reached / reached.sum()  # long texts would underflow
+    return total
