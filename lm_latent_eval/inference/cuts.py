@@ -26,8 +26,8 @@ Scores that tie but for rounding are told apart by their order (``best_of``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -91,8 +91,6 @@ ROUNDING = 1e-9
 """A number of places is no integer by so little."""
 NARROW = 64
 """Columns of a table that are not worth dividing."""
-BLOCK = 64
-"""Tokens, at the beginning of which totals are kept."""
 LEAST_SHARE = 1e-3
 """Of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
@@ -252,16 +250,6 @@ class Fading:
         return Best(self.width).uniforms_of(t, number)
 
 
-class Total(NamedTuple):
-    """What the groups of B texts are worth at a step."""
-
-    step: int
-    at_block: Tensor
-    """Whether a block of a text begins there, (B,) bool, on the host."""
-    log_mass: Tensor
-    """Logarithm of the sum of all choices of each group, nats, (B, R)."""
-
-
 @dataclass
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
@@ -285,8 +273,6 @@ class Thinned:
     longer: Tensor
     """How many times as many places each text uses at least, for its length, (B,)."""
     num_checks: int = 0
-    totals: list[Total] = field(default_factory=list)
-    """Of every ``BLOCK`` tokens."""
 
     @property
     def groups(self) -> int:
@@ -332,10 +318,6 @@ class Thinned:
         self, rank: Tensor, t: int, key: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling, of equal keys one."""
-        at_block = torch.tensor(self.within.places(t)) % BLOCK == 0
-        if at_block.any():
-            log_mass = rank.logsumexp(1).view(-1, self.groups)
-            self.totals.append(Total(t, at_block, log_mass))
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         width, possible = sent(self.width_of, rank.device), rank > -torch.inf
         self._fit(possible.sum(1) <= width)

@@ -43,7 +43,7 @@ from lm_latent_eval.estimators import (
     stderr_of_log_normal,
 )
 from lm_latent_eval.inference.beam import SearchingEstimator
-from lm_latent_eval.inference.cuts import Thinned, Total
+from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.interface import (
     LM,
     P,
@@ -102,24 +102,20 @@ class Passes(NamedTuple):
     """Log of one over the probability that each survived, (B, N W) float64 nats."""
     cut: Tensor
     """Whether a pass has left anything out, (B, N) bool."""
-    drift: Tensor
-    """See ``Weights``, (B, 2) float64."""
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, R + 2 C + 3) float64 nats."""
+        """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
         total = self.particles.log_w + self.log_f
         log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
         missing = PASSES + 2 * CHECKS - log_p.shape[1]
         log_p = F.pad(log_p, (0, missing), value=-torch.inf)
         left_out = self.cut[:, :PASSES].any(1, keepdim=True)
         mark = wide_zeros(left_out.shape, left_out.device)
-        mark = mark.masked_fill(left_out, -torch.inf)
-        return torch.cat([log_p, mark, sent(self.drift, log_p.device)], -1)
+        return torch.cat([log_p, mark.masked_fill(left_out, -torch.inf)], -1)
 
     def select(self, index: Tensor) -> Passes:
-        parts = (part[index] for part in (self.log_f, self.cut, self.drift))
-        return Passes(self.particles.select(index), *parts)
+        return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
@@ -149,28 +145,16 @@ class Weights(NamedTuple):
     are none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
-    drift: Tensor
-    """The sum of the squares of what ``grown`` changed by in blocks of the text, and
-    what it was at the last of them, nats, (..., 2)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., R + 2 C + 3)."""
-        return cls(*log_w.split([PASSES, CHECKS, CHECKS, 1, 2], -1))
+        """Read rows, (..., R + 2 C + 1)."""
+        return cls(*log_w.split([PASSES, CHECKS, CHECKS, 1], -1))
 
     @property
     def grown(self) -> float:
         """Return what the estimate is above that of the narrower passes, nats."""
         return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
-
-    @property
-    def drifted(self) -> float:
-        """Return the sum of the squares of what ``grown`` changed by, block by block.
-
-        Blocks of a long text may be off to either side, and agree in their sum.
-        """
-        squares, last = self.drift.unbind(-1)
-        return (squares + (self.grown - last).square()).item()
 
     @property
     def found(self) -> float:
@@ -246,13 +230,11 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        begin = wide_zeros((len(keys), 2), batch.targets.device)
-        words = batch.on_host[1]
-        kept, drift = self._thinned(proposal, q, batch, keys, begin, words)
+        kept = self._thinned(proposal, q, batch, keys, batch.on_host[1])
         log_p = _log_joint(model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes(particles, kept.log_f, kept.cut, drift).log_w
+        return Passes(particles, kept.log_f, kept.cut).log_w
 
     def _thinned(
         self,
@@ -260,12 +242,11 @@ class DiscreteFilter(SearchingEstimator):
         q: Q,
         batch: TokenBatch,
         keys: Sequence[int],
-        drift: Tensor,
         words: Tensor,
         starts: Sequence[int] | None = None,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
-    ) -> tuple[Thinning[Latents], Tensor]:
+    ) -> Thinning[Latents]:
         """Search in all passes at once, whose random numbers are independent.
 
         A word that a look-ahead did not expect moves a rank by about what a word costs.
@@ -277,7 +258,6 @@ class DiscreteFilter(SearchingEstimator):
             q: Its encoding of a piece.
             batch: The piece.
             keys: Of random numbers, B.
-            drift: Before the piece, see ``Weights``, (B, 2).
             words: Of the texts that the piece is of, on the host, (B,).
             starts: Where in its text each piece begins.
             score: Of the latents so far, nats, (B, K); None: there are none.
@@ -303,8 +283,7 @@ class DiscreteFilter(SearchingEstimator):
         unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * longer.square()
         doubt = proposal.word_cost(q) + unsure.log()
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, longer, checks)
-        kept = proposal.search(q, cut, score)
-        return kept, _drift(drift, cut.totals, batch.on_host[1])
+        return proposal.search(q, cut, score)
 
     def extend(
         self,
@@ -328,9 +307,7 @@ class DiscreteFilter(SearchingEstimator):
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after)
-            nothing = torch.zeros_like(begin.log_w)
-            drift = wide_zeros((len(keys), 2), batch.targets.device)
-            after = Passes(begin, begin.log_w, nothing > 0, drift)
+            after = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
         by, (_, words) = _with_checks(proposal), batch.on_host
 
         def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
@@ -355,9 +332,7 @@ class DiscreteFilter(SearchingEstimator):
         q = proposal.encode(piece, q_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
-        kept, drift = self._thinned(
-            proposal, q, piece, keys, before.drift, words, starts, score, before.cut
-        )
+        kept = self._thinned(proposal, q, piece, keys, words, starts, score, before.cut)
         beam = kept.beam
         origin = beam.origin if begun else torch.zeros_like(beam.origin)
         if p_state is not None and q_state is not None:
@@ -374,7 +349,7 @@ class DiscreteFilter(SearchingEstimator):
             old.path.gather(1, origin),
         )
         log_f = kept.log_f + before.log_f.gather(1, origin)
-        return Passes(particles, log_f, before.cut | kept.cut, drift)
+        return Passes(particles, log_f, before.cut | kept.cut)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -400,7 +375,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _with_error(estimate, of.passes, of.grown, of.found, of.drifted)
+        return _with_error(estimate, of.passes, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -425,8 +400,7 @@ class DiscreteFilter(SearchingEstimator):
             log_weights=(),
         )
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
-        drifted = of.drifted - of_prefix.drifted
-        checked = _with_error(estimate, whole - prefix, grown, found, drifted)
+        checked = _with_error(estimate, whole - prefix, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
@@ -463,27 +437,8 @@ def _longer(words: Tensor) -> Tensor:
     return (words.clamp(LONG_WORDS, LONGEST) / LONG_WORDS).square()
 
 
-def _drift(before: Tensor, totals: Sequence[Total], words: Tensor) -> Tensor:
-    """Add the blocks that begin in a piece of so many words, see ``Weights.drift``.
-
-    Args:
-        before: The piece, (B, 2).
-        totals: Of its steps.
-        words: On the host, (B,).
-    """
-    squares, last = before.unbind(1)
-    for step, at_block, log_mass in totals:
-        wide, narrow, _ = log_mass.tensor_split([PASSES, PASSES + CHECKS], 1)
-        grown = wide.logsumexp(1) - narrow.logsumexp(1) - math.log(PASSES / CHECKS)
-        grown = sent(grown, squares.device)
-        there = sent(at_block & (step < words), squares.device)
-        squares = torch.where(there, squares + (grown - last).square(), squares)
-        last = torch.where(there, grown, last)
-    return torch.stack([squares, last], 1)
-
-
 def _with_error(
-    estimate: Estimate, passes: Tensor, grown: float, found: float, drifted: float
+    estimate: Estimate, passes: Tensor, grown: float, found: float
 ) -> Estimate:
     """Add the error of an estimate where passes and their check agree.
 
@@ -496,7 +451,6 @@ def _with_error(
         passes: What each pass alone estimates, (R,) nats.
         grown: What the estimate is above that of narrower passes, nats.
         found: What passes that look ahead otherwise find beyond it, nats.
-        drifted: The sum of the squares of what ``grown`` is in blocks of the text.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
@@ -507,7 +461,6 @@ def _with_error(
     drawn = max(estimate.draws_stderr, _spread(passes))
     longer = _longer(torch.tensor(estimate.num_tokens)).item()
     least = LEAST_ERROR * longer * PASSES / estimate.num_samples
-    grown = math.sqrt(max(drifted, grown**2))
     error = math.hypot(drawn, LIKELY * grown, found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 

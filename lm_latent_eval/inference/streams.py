@@ -37,15 +37,12 @@ class Streams:
 
     def __call__(self, step: int) -> Tensor:
         """Return uniforms of one step, shape (B, K, 4)."""
+        starts = self.starts or [0] * len(self.keys)
         drawn = [
-            uniforms(key, (self.first, place), self.num_samples)
-            for key, place in zip(self.keys, self.places(step), strict=True)
+            uniforms(key, (self.first, start + step), self.num_samples)
+            for key, start in zip(self.keys, starts, strict=True)
         ]
         return torch.from_numpy(np.stack(drawn))
-
-    def places(self, step: int) -> list[int]:
-        """Return where in each text a step is, B numbers."""
-        return [start + step for start in self.starts or [0] * len(self.keys)]
 
     def few(self, num_samples: int) -> Streams:
         """Return those of the first samples alone."""
@@ -53,7 +50,8 @@ class Streams:
 
     def ahead(self, tokens: int) -> Streams:
         """Return the numbers of so many decisions later."""
-        return replace(self, starts=self.places(tokens))
+        starts = self.starts or [0] * len(self.keys)
+        return replace(self, starts=[start + tokens for start in starts])
 
 
 MODEL_LANES = 3
