@@ -486,7 +486,7 @@ def main() -> None:
     parser.add_argument("--model", default=CHECKPOINT)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--name", help="of the kind of texts of --data or hmm")
-    parser.add_argument("--words", type=int, help="of a text: where it is cut")
+    parser.add_argument("--words", type=int, help="of a text, cut or drawn")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="outputs")
     parser.add_argument("--counts", type=Path, help="CSV of what --coverage shows")

@@ -270,7 +270,7 @@ class Thinned:
     """Of which groups all choices fit so far, (B, R) bool."""
     doubt: Tensor
     """By how much ranks may be wrong, nats, (B,)."""
-    longer: Tensor
+    places_factor: Tensor
     """How many times as many places each text uses at least, for its length, (B,)."""
     num_checks: int = 0
 
@@ -302,7 +302,7 @@ class Thinned:
 
     def _fewest(self, width: Tensor) -> Tensor:
         """Return how many places groups use at least, (G,)."""
-        share = self.longer * max(FEWEST / max(self.widths), LEAST_USED)
+        share = self.places_factor * max(FEWEST / max(self.widths), LEAST_USED)
         share = sent(share, width.device).repeat_interleave(self.groups)
         return (width * share[: len(width)]).ceil().long()
 

@@ -279,10 +279,10 @@ class DiscreteFilter(SearchingEstimator):
         whole = torch.ones(len(keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
-        longer = _longer(words)
-        unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * longer.square()
+        factor = _places_factor(words)
+        unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * factor.square()
         doubt = proposal.word_cost(q) + unsure.log()
-        cut = Thinned(tuple(widths), uniforms, within, whole, doubt, longer, checks)
+        cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
     def extend(
@@ -432,7 +432,7 @@ def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
     return proposal.with_checks() if isinstance(proposal, StepProposal) else proposal
 
 
-def _longer(words: Tensor) -> Tensor:
+def _places_factor(words: Tensor) -> Tensor:
     """Return how many times as many places texts of so many words use at least."""
     return (words.clamp(LONG_WORDS, LONGEST) / LONG_WORDS).square()
 
@@ -459,8 +459,8 @@ def _with_error(
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = max(estimate.draws_stderr, _spread(passes))
-    longer = _longer(torch.tensor(estimate.num_tokens)).item()
-    least = LEAST_ERROR * longer * PASSES / estimate.num_samples
+    factor = _places_factor(torch.tensor(estimate.num_tokens)).item()
+    least = LEAST_ERROR * factor * PASSES / estimate.num_samples
     error = math.hypot(drawn, LIKELY * grown, found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 

@@ -129,7 +129,7 @@ def test_which_texts_are_long(monkeypatch):
     proposal = model.proposal("adapted")
     DiscreteFilter(PASSES).log_weights(model, proposal, batch, keys(3))
     assert len(made) > 1, "premise: the last one is read in pieces"
-    assert all(cut.longer.tolist() == [4.0, 1.0, 9.0] for cut in made)
+    assert all(cut.places_factor.tolist() == [4.0, 1.0, 9.0] for cut in made)
     doubt = made[0].doubt - made[0].doubt[1]
     more = torch.tensor([4 * 4**2, 1, 6 * 9**2]).log()
     torch.testing.assert_close(doubt, more.to(doubt))
