@@ -49,7 +49,8 @@ class Latent(Backend):
             takes as many draws again. Default: lower.
         batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
             no number but by rounding. Default: auto.
-        max_batch_size: The most that ``auto`` takes. None: 64.
+        max_batch_size: The most that ``auto`` takes. None: 64; 128 of ``latent_cot``,
+            256 of ``latent_tokens``.
         device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
             which has no float64. None: a GPU if there is one.
         dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
