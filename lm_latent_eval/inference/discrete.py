@@ -77,10 +77,10 @@ LONG_WORDS, LONGEST = 100, 300
 """In texts of more words, whose errors add up, more places are used at least, by the
 square of how many times as many words they have, no more than the second number."""
 LIKELY = 0.5
-"""How far the wide passes are likely to miss, a standard error, over how far they are
-from the narrow ones. Were it all noise, of a variance of one over W, it would be 0.48:
-that of the difference is 1 + 2 * 5 / 3 times theirs."""
-LEAST_ERROR = 0.5
+"""How far the estimate is likely to miss, a standard error, over how far it is from a
+check. Were it all noise, of a variance of one over W, it would be 0.48: that of the
+difference is 1 + 2 * 5 / 3 times the estimate's."""
+LEAST_ERROR = 0.3
 """Over 1 / W, nats: what passes that agree in all err by, measured; of long texts more,
 as ``LONG_WORDS`` says."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
@@ -461,7 +461,7 @@ def _with_error(
     drawn = max(estimate.draws_stderr, _spread(passes))
     factor = _places_factor(torch.tensor(estimate.num_tokens)).item()
     least = LEAST_ERROR * factor * PASSES / estimate.num_samples
-    error = math.hypot(drawn, LIKELY * grown, found, least)
+    error = math.hypot(drawn, LIKELY * grown, LIKELY * found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn)
 
 

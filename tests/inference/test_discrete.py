@@ -271,7 +271,7 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     for nats, found in ((0.4, 0.4), (-0.4, 0.0)):
         off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
-        assert off.missed == pytest.approx(math.hypot(found, least))
+        assert off.missed == pytest.approx(math.hypot(LIKELY * found, least))
     uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
     spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
     assert uneven.draws_stderr == pytest.approx(
@@ -339,7 +339,7 @@ def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
         found = method.difference(after, before, 4)
         assert found.log_evidence == pytest.approx(-4.0)
         least = LEAST_ERROR / method.width
-        assert found.stderr == pytest.approx(math.hypot(missed, least))
+        assert found.stderr == pytest.approx(math.hypot(LIKELY * missed, least))
 
 
 def test_a_choice_that_there_is_not_has_no_probability():
