@@ -109,6 +109,9 @@ class Beam(Generic[LatentsT]):
     an unused place is not looked at. None: ``log_prob`` tells."""
     log_p: Tensor | None = None
     """The same of log p(x, z_k). None: ``log_joint`` tells."""
+    cut: Tensor | None = None
+    """Whether latents of a text may have been left out, (B,) bool: of a beam that was
+    full after any step. None: of every text."""
 
 
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
@@ -280,12 +283,11 @@ class FindsAndDraws(Protocol[GivenEncodedT, LatentsT]):
         uniforms: Uniforms,
         num_samples: int,
         /,
-    ) -> tuple[Beam[LatentsT], Draws[LatentsT], Tensor]:
+    ) -> tuple[Beam[LatentsT], Draws[LatentsT]]:
         """Return what ``beam`` finds and ``sample`` draws of whole texts.
 
         The search may be given up where it holds next to nothing of p, which does not
-        depend on the draws: of which texts is said, (B,) bool. Unused places of theirs
-        do not mean that all there is was found.
+        depend on the draws.
         """
         ...
 

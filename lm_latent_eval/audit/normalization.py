@@ -352,7 +352,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     every[[ord(character) for character in head]] = False
     rest = np.flatnonzero(every)
     drawn_set, wealth = DrawnSet(weights[rest], floor=0.0), Wealth()
-    drawn_set.total = total * math.exp(-session.tolerance)
+    drawn_set.total = max(total - error, 0.0)
     drawn = drawn_set.draw(session.plan.code_points, rng)
     pairs = [(context, chr(rest[place])) for place, _ in drawn]
     for (_, rate), reply in zip(drawn, session.ask.score(pairs), strict=True):

@@ -317,7 +317,9 @@ def errors(session: Session) -> Iterator[Finding]:
 
 
 def _errors(session: Session) -> Finding:
-    pairs = session.places(session.plan.seeded, session.rng("errors"))
+    # What is asked twice is answered alike, and counts once.
+    places = session.places(session.plan.seeded, session.rng("errors"))
+    pairs = [*dict.fromkeys(places)]
     replies = [session.ask.score(pairs)]
     if not any(reply.error for reply in replies[0]):
         return undetermined(ERRORS, "it prints none")

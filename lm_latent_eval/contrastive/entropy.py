@@ -224,7 +224,7 @@ def verdict(
         ratio: Its contrastive ratio.
         other_entropy: The other model's contrastive entropy.
         other_ratio: Its ratio, over the same baseline.
-        similar: The ratio is similar down to ``(1 - similar)`` times the other's.
+        similar: The ratio is similar down to this share of the other's below it.
 
     Raises:
         ValueError: If a number is not finite or ``similar`` is not from 0 to 1.
@@ -243,7 +243,7 @@ def verdict(
         raise ValueError(f"entropies and ratios must be finite; got {numbers}")
     if not 0 <= similar < 1:
         raise ValueError(f"similar must be at least 0 and below 1; got {similar}")
-    holds = ratio >= other_ratio * (1 - similar)
+    holds = ratio >= other_ratio - similar * abs(other_ratio)
     if entropy > other_entropy:
         return Verdict.SUPERIOR if holds else Verdict.SCALING
     return Verdict.INDETERMINATE if holds else Verdict.INFERIOR

@@ -245,7 +245,8 @@ class PairedDifference:
         missed = too_high / units.sum()
         residuals = d - rate * units
         spread = math.sqrt((residuals**2).sum()) / units.sum()
-        texts = spread * math.sqrt(correction) if len(d) > 1 else math.inf
+        several = math.isfinite(correction)
+        texts = spread * math.sqrt(correction) if several else math.inf
         differ = max((texts, degrees), (drawn, draws_degrees))
         parts = [differ, (missed, math.inf), (runs_stderr, runs_degrees)]
         return cls(
@@ -276,9 +277,9 @@ def _of_clusters(units: np.ndarray) -> tuple[float, float]:
     tr(M'M V) and variance 2 tr((M'M V)^2), V = diag(U^2). Clusters of one size give
     G / (G - 1) and G - 1.
     """
-    if len(units) < 2:
-        return math.inf, 0.0
     x = units / units.sum()
+    if (x == 1).any():  # the others are empty
+        return math.inf, 0.0
     v = x**2
     c = float(v.sum())
     mean = float((v * (1 - 2 * x + c)).sum())
@@ -436,8 +437,12 @@ class PairedAccuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where A's accuracy less B's lies at 95 %, by its error."""
-        gain, reach = self.accuracy[0] - self.accuracy[1], _TWO_SIDED * self.stderr
+        """Where A's accuracy less B's lies at 95 %, by its error.
+
+        Its middle counts the questions that the error supposes to be answered, too.
+        """
+        gain = (self.only_a - self.only_b) / (self.num_questions + 4 * PSEUDO)
+        reach = _TWO_SIDED * self.stderr
         return max(gain - reach, -1.0), min(gain + reach, 1.0)
 
     @staticmethod

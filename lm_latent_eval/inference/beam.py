@@ -148,14 +148,18 @@ class BeamMarginalization(SearchingEstimator):
         """Read on: continue the beams of the texts so far over some more tokens."""
 
         def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            return self.read(model, proposal, piece, particles)
+            return self.read(model, proposal, piece, particles)[0]
 
         return in_pieces(batch, as_particles(after), read)
 
     def read(
         self, model: LM[P], proposal: Sampler[Q], piece: TokenBatch, before: Particles
-    ) -> Particles:
-        """Continue the beams of the texts so far over a piece."""
+    ) -> tuple[Particles, Tensor]:
+        """Continue the beams of the texts so far over a piece.
+
+        Returns:
+            The latents, and whether any may have been left out, (B,) bool.
+        """
         p_state, q_state = before.model_state, before.proposal_state
         q = proposal.encode(piece, q_state)
         beam = searching(proposal).beam(q, self.num_samples, before.log_q)
@@ -166,13 +170,14 @@ class BeamMarginalization(SearchingEstimator):
         p = before.encoded(model, piece, p_state)
         log_p = widened(model.log_joint(p, beam.latents))
         log_p = log_p + before.log_w.gather(1, beam.origin)
-        return Particles(
+        particles = Particles(
             model.advance(p, beam.latents),
             proposal.advance(q, beam.latents),
             log_p.masked_fill(beam.score.isneginf(), -torch.inf),
             beam.score,
             fingerprint(beam.latents, before.path.gather(1, beam.origin)),
         )
+        return particles, was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -196,6 +201,11 @@ class BeamMarginalization(SearchingEstimator):
             bound=Bound.NONE,
             estimator=self.name,
         )
+
+
+def was_cut(beam: Beam[Latents]) -> Tensor:
+    """Return whether latents of each text may have been left out, (B,) bool."""
+    return torch.ones_like(beam.score[:, 0] > 0) if beam.cut is None else beam.cut
 
 
 _BEAM = BeamMarginalization(1)

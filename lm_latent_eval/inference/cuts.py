@@ -321,13 +321,13 @@ class Thinned:
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         width, possible = sent(self.width_of, rank.device), rank > -torch.inf
         self._fit(possible.sum(1) <= width)
-        least = self._least
+        least, fewest = self._least, self._fewest(width)
         if rank.device.type != "cpu" or rank.shape[1] <= NARROW:
-            return self._keep(rank, key, width, least, u)
+            return self._keep(rank, key, width, least, fewest, u)
         kept = []
         for rows, columns in alike(possible):
             some = None if key is None else key[rows, :columns]
-            of_rows = (x[rows] for x in (width, least, u))
+            of_rows = (x[rows] for x in (width, least, fewest, u))
             kept.append((rows, *self._keep(rank[rows, :columns], some, *of_rows)))
         most = max(column.shape[1] for _, column, _ in kept)
         column = torch.zeros(len(rank), most, dtype=torch.long)
@@ -338,16 +338,22 @@ class Thinned:
         return column, log_f
 
     def _keep(
-        self, rank: Tensor, key: Tensor | None, width: Tensor, least: Tensor, u: Tensor
+        self,
+        rank: Tensor,
+        key: Tensor | None,
+        width: Tensor,
+        least: Tensor,
+        fewest: Tensor,
+        u: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Choose in some rows, which have a width and random numbers each."""
+        """Choose in some rows, which have numbers of places and random ones each."""
         whole, log_f = least == 0, torch.zeros_like(rank)
         if key is not None:
             log_f = merged(rank, key, u[:, MERGE_LANE])
             log_f = log_f.masked_fill(whole[:, None], 0.0)
             rank = rank + log_f
         mass, most = relative(rank), min(max(self.widths), rank.shape[1])
-        worth = _worth(mass, least).maximum(self._fewest(width))
+        worth = _worth(mass, least).maximum(fewest)
         number = torch.where(whole, width, worth)
         number = number.minimum(width).clamp_max(most)
         if rank.device.type == "cpu":  # a device would be waited for

@@ -11,7 +11,8 @@ to this estimator what weights are to importance sampling, and its bound, error 
 certificate hold. The sum over B is a strict lower bound by itself, and draws cannot
 fall below it; what a search misses, draws find, and the other way round. A proposal
 that searches and draws at once (``FindsAndDraws``) may give up a search that holds
-next to nothing of p, which does not depend on the draws either.
+next to nothing of p, which does not depend on the draws either. A beam that had room
+left after every step holds every latent there is: then the sum is exact.
 
 The search also checks the draws. It goes by the model's own proposal, whichever they
 come from, and what it finds has a probability under theirs: so it tells what share of
@@ -30,7 +31,6 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
 from lm_latent_eval.estimators import (
@@ -42,7 +42,11 @@ from lm_latent_eval.estimators import (
     log_ratio_stderr,
     missing_mass,
 )
-from lm_latent_eval.inference.beam import BeamMarginalization, SearchingEstimator
+from lm_latent_eval.inference.beam import (
+    BeamMarginalization,
+    SearchingEstimator,
+    was_cut,
+)
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, Weighted
 from lm_latent_eval.inference.particles import (
@@ -56,10 +60,6 @@ from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import FindsAndDraws, WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
-LEAST = torch.finfo(torch.float32).min
-"""The logarithm of a probability of zero that was found, in nats. ``-inf`` is left to
-the places of a beam that hold nothing."""
-
 
 @dataclass(frozen=True)
 class Population:
@@ -67,6 +67,8 @@ class Population:
 
     found: Particles
     drawn: Particles
+    cut: Tensor
+    """Whether the search may have left latents of a text out, (B,) bool."""
     found_log_w: Tensor | None = None
     """Log-weights under the draws' proposal of what was found, (B, W) nats; None where
     nobody asked."""
@@ -75,55 +77,48 @@ class Population:
     def log_w(self) -> Tensor:
         """Log-weights of N draws outside B, log p of B, and its log-weights, or NaN.
 
-        Nats, (B, N + 2 W).
+        Then 0 where B holds every latent, else ``-inf``. Nats, (B, N + 2 W + 1).
         """
-        empty = self.found.log_q.isneginf()
-        log_p = self.found.log_w.clamp_min(LEAST).masked_fill(empty, -torch.inf)
-        inside = is_in(self.drawn.path, self.found.path, ~empty)
+        log_p = self.found.log_w
+        inside = is_in(self.drawn.path, self.found.path, log_p > -torch.inf)
         outside = self.drawn.log_w.masked_fill(inside, -torch.inf)
         unknown = torch.full_like(log_p, torch.nan)
         weights = unknown if self.found_log_w is None else self.found_log_w
-        return torch.cat([outside, log_p, weights], -1)
-
-    def given_up(self, texts: Tensor, width: int) -> Population:
-        """Fill a beam's unused places, of some texts with what has no probability.
-
-        Args:
-            texts: Of which the search did not find all that it had room for, (B,) bool.
-            width: W.
-        """
-        assert self.found_log_w is not None
-        missing = 0, width - self.found.log_w.shape[1]
-        log_w, score, weights = (
-            F.pad(values, missing, value=-torch.inf)
-            for values in (self.found.log_w, self.found.log_q, self.found_log_w)
-        )
-        score = score.masked_fill(texts[:, None] & score.isneginf(), LEAST)
-        places = torch.arange(width).clamp_max(self.found.path.shape[1] - 1)
-        path = self.found.path[:, sent(places, self.found.path.device)]
-        found = replace(self.found, log_w=log_w, log_q=score, path=path)
-        return replace(self, found=found, found_log_w=weights)
+        cut = sent(self.cut, log_p.device)[:, None]
+        mark = log_p.new_zeros(cut.shape).masked_fill(cut, -torch.inf)
+        return torch.cat([outside, log_p, weights, mark], -1)
 
     def select(self, index: Tensor) -> Population:
-        return Population(self.found.select(index), self.drawn.select(index))
+        found, drawn = self.found.select(index), self.drawn.select(index)
+        return Population(found, drawn, self.cut[index])
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
     ) -> Population:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        return Population(
-            self.found.ahead(model, inputs, given),
-            self.drawn.ahead(model, inputs, given),
+        return replace(
+            self,
+            found=self.found.ahead(model, inputs, given),
+            drawn=self.drawn.ahead(model, inputs, given),
         )
 
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        num_draws, num_found = self.drawn.log_w.shape[-1], self.found.log_w.shape[-1]
-        outside, log_p, _ = self.log_w.split([num_draws, num_found, num_found], -1)
+        num_draws = self.drawn.log_w.shape[-1]
+        outside, log_p, _, _ = divided(self.log_w, num_draws)
         parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
         return predicted_by(model, parts, keys, starts)
+
+
+def divided(log_w: Tensor, num_draws: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Divide weights into the parts that ``Population.log_w`` puts together."""
+    num_found = (log_w.shape[-1] - 1 - num_draws) // 2
+    outside, found, weights, mark = log_w.split(
+        [num_draws, num_found, num_found, 1], -1
+    )
+    return outside, found, weights, mark
 
 
 @dataclass(frozen=True)
@@ -177,20 +172,20 @@ class Mixed(SearchingEstimator):
         keys: list[int],
         encoded: tuple[P, Q],
     ) -> Tensor:
-        """Return the weights of whole texts, see ``Population``, (B, N + 2 W) float64.
+        """Return the weights of whole texts, see ``Population``, (B, N + 2 W + 1).
 
         Texts that are read in pieces are not checked: what was found of one of several
         pieces is all that is known of it when the next one begins.
         """
         (p, q), searcher = encoded, self.searcher
         at_once = self.sampling.at_once(*batch.targets.shape)
-        number, faded = self.sampling.num_samples, None
+        number = self.sampling.num_samples
         if searcher is not None:
             beam = self.search.found(searcher, searcher.encode(batch))
             log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
         elif isinstance(proposal, FindsAndDraws) and number <= at_once:
             width, streams = self.search.num_samples, Streams(keys, number)
-            beam, draws, faded = proposal.beam_and_sample(q, width, streams, number)
+            beam, draws = proposal.beam_and_sample(q, width, streams, number)
             log_w, path = self.sampling.weights(model, p, draws)
         else:
             beam = self.search.found(proposal, q)
@@ -201,10 +196,7 @@ class Mixed(SearchingEstimator):
             log_q = proposal.log_prob(q, beam.latents)
         weights = found.log_w - log_q
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
-        population = Population(found, drawn, weights)
-        if faded is not None and faded.any():
-            population = population.given_up(faded, self.search.num_samples)
-        return population.log_w
+        return Population(found, drawn, was_cut(beam), weights).log_w
 
     def extend(
         self,
@@ -217,49 +209,38 @@ class Mixed(SearchingEstimator):
     ) -> Population:
         """Read on: search and draw over some more tokens."""
         if not isinstance(after, Population):  # the beginning
-            after = Population(as_particles(after), as_particles(after))
+            begin = as_particles(after)
+            after = Population(begin, begin, begin.log_w[:, 0] < 0)
         searcher = cast(Sampler[object], self.searcher or proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
         streams = Streams(keys, self.sampling.num_samples, starts=starts)
 
         def read(before: Population, piece: TokenBatch, at: int) -> Population:
-            return Population(
-                self.search.read(model, searcher, piece, before.found),
-                self.sampling.read(
-                    model, proposal, piece, streams.ahead(at), before.drawn
-                ),
+            found, cut = self.search.read(model, searcher, piece, before.found)
+            drawn = self.sampling.read(
+                model, proposal, piece, streams.ahead(at), before.drawn
             )
+            return Population(found, drawn, before.cut | cut)
 
         return in_pieces(batch, after, read)
 
-    def _split(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return weights of draws outside B, (N,), log p of B and its weights, (W,)."""
-        num_draws = self.sampling.num_samples
-        num_found = (log_w.shape[-1] - num_draws) // 2
-        outside, found, weights = log_w.split([num_draws, num_found, num_found], -1)
-        possible = found.masked_fill(found <= LEAST, -torch.inf)
-        return outside, possible, weights
+    def _divided(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return divided(log_w, self.sampling.num_samples)
 
     def found(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
-        return self._split(log_w)[1].logsumexp(-1)
-
-    def _holds_everything(self, log_w: Tensor) -> bool:
-        """Whether a beam has room left, which then holds every latent there is."""
-        num_draws = self.sampling.num_samples
-        found = log_w[num_draws : num_draws + (len(log_w) - num_draws) // 2]
-        return bool(found.isneginf().any()) or len(found) < self.search.num_samples
+        return self._divided(log_w)[1].logsumexp(-1)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
-        outside, found, _ = self._split(log_w)
+        outside, found, _, _ = self._divided(log_w)
         return torch.logaddexp(outside, found.logsumexp(-1, keepdim=True))
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return the estimate of one text's log p(x), from weights (N + 2 W,).
+        """Return the estimate of one text's log p(x), from weights (N + 2 W + 1,).
 
-        Exact where B has room left, since it then holds every latent there is.
+        Exact where B holds every latent there is.
 
         Otherwise the error is the largest of three: the draws' own; that of log-normal
         weights as wide, since the largest are seldom among few draws; and 1/N nats, by
@@ -270,8 +251,8 @@ class Mixed(SearchingEstimator):
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
         """
-        outside, found, weights = self._split(log_w)
-        if self._holds_everything(log_w) and outside.isneginf().all():
+        outside, found, weights, mark = self._divided(log_w)
+        if not mark.isneginf() and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
                 stderr=0.0,

@@ -248,8 +248,8 @@ class Found(NamedTuple, Generic[StateT]):
     log_f: Tensor
     """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
     cut: Tensor
-    """Whether any choice of a group was left out, (B, R) bool; of a beam, as if it
-    was."""
+    """Whether any choice of a group was left out, (B, R) bool; of a beam, whether it
+    was full after any step, which may not have listed what it would not keep."""
     log_q: Tensor | None
     """Of the piece, nats, (B, K) float64; None: not requested."""
 
@@ -304,14 +304,16 @@ def searching(
         uniforms = partial(cut.uniforms_of, t, number)
         taken = steps.take(state, t, choices, origin, choice, uniforms)
         log_kept, there = (x.unflatten(0, size).flatten(1) for x in (log_kept, there))
+        some_left = ((rank > -torch.inf).sum(1) > kept_on).view(size)
         if weigh:
             log_step = log_kept
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
-            too_many = (rank > -torch.inf).sum(1) > kept_on
-            some_left = too_many.view(size) | ~choices.lists_all(groups)
-            left_out = left_out | (some_left & going_on)
+            some_left = some_left | ~choices.lists_all(groups)
+        else:
+            some_left = some_left | (kept_on.view(size) >= widths)
+        left_out = left_out | (some_left & going_on)
         if with_log_q:
             assert isinstance(choices, Dense)
             every = widened(choices.log_p if choices.score is None else choices.score)
@@ -328,8 +330,8 @@ def searching(
         links.append(origin)
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
         stay = _every(score)
-    if not weigh:  # what a beam leaves out is not asked
-        log_f, left_out = torch.zeros_like(score), torch.ones_like(left_out)
+    if not weigh:
+        log_f = torch.zeros_like(score)
     if not links:
         nothing = _stacked(path, steps.num_columns, stay)
         score, log_f = score.gather(1, stay), log_f.gather(1, stay)

@@ -180,5 +180,5 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
             log_q = sent(log_q, encoded.batch.targets.device)
         latents = self.latents(encoded, found)
         log_p = self.known_log_p(encoded, latents)
-        beam = Beam(latents, score, origin, log_q, log_p)
+        beam = Beam(latents, score, origin, log_q, log_p, was_cut.any(1))
         return Thinning(beam, log_f, was_cut)

@@ -127,7 +127,8 @@ class NoLatents:
     ) -> Beam[Tensor]:
         """Return the one latent there is."""
         zeros = wide_zeros((len(batch.length), 1), batch.length.device)
-        return Beam(zeros.new_empty(*zeros.shape, 0).long(), zeros, zeros.long())
+        nothing, cut = zeros.new_empty(*zeros.shape, 0).long(), zeros[:, 0] < 0
+        return Beam(nothing, zeros, zeros.long(), cut=cut)
 
     def advance(self, batch: TokenBatch, latents: Tensor) -> Unmoved:
         """Return the state after the piece, which is none."""

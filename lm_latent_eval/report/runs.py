@@ -293,8 +293,10 @@ def _said(name: str) -> dict[str, Any]:
 
 def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
     bytes_ = int(number("bytes", row["bytes"]))
-    words = int(number("words", row.get("words") or max(bytes_ // 6, 1)))
     answer = Answer.exact(log_p, row.get("text", ""))
+    words = int(
+        number("words", row.get("words") or (answer.words if row.get("text") else 0))
+    )
     return checked_answer(
         replace(
             answer,

@@ -241,7 +241,8 @@ def upper_bound(
         log_w = torch.cat([weight, log_w[:, 1:]], -1)
         path = torch.cat([own, path[:, 1:]], -1)
     drawn = Particles(None, None, log_w, log_w, path)
-    weights = method.unbiased(Population(found, drawn).log_w)
+    unknown = torch.ones(1, dtype=torch.bool)
+    weights = method.unbiased(Population(found, drawn, cut=unknown).log_w)
     return log_evidence(weights).item()
 
 
@@ -364,6 +365,11 @@ def written(
 
 
 def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
+    """Estimate and bound texts of the model's.
+
+    Raises:
+        MissedSupportError: If nothing was found of a text, whose gap has no end.
+    """
     evaluation = scorer.evaluation
     drawn = written(scorer, number, most=most)
     latents = {text.name: latent for text, latent in drawn}
@@ -381,3 +387,4 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
                 latents[text.name],
             )
         yield Calibrated(len(text.words), answer.estimate, upper)
+    missed.tell()

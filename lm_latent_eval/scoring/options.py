@@ -138,7 +138,9 @@ class OpeningOptions(OptionTable):
     model: str | None = option(None, unset="what the directory says")
     revision: str | None = option(None, unset="the newest")
     batch_size: int | str | None = option("auto", _batch, choices=lambda: ("auto",))
-    max_batch_size: int | str | None = option(None, _batch, unset="64; 128 of ``latent_cot``, 256 of ``latent_tokens``")
+    max_batch_size: int | str | None = option(
+        None, _batch, unset="64; 128 of ``latent_cot``, 256 of ``latent_tokens``"
+    )
     device: str | None = option(
         None, choices=lambda: ("cpu", "cuda", "mps"), unset="a GPU if there is one"
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from zlib import crc32
 
 import numpy as np
 import pytest
 
-from lm_latent_eval.audit.normalization import DrawnSet, Wealth
+from lm_latent_eval.audit.normalization import DrawnSet, Wealth, _code_points
+from lm_latent_eval.audit.outputs import errors
+from lm_latent_eval.audit.session import TEXTS, Reply, Requester, Session
+from lm_latent_eval.audit.verdict import Kind, Verdict
 
 LEVEL = 0.01
 """Of a part of an audit; large sets have half of it."""
@@ -70,3 +74,41 @@ def test_a_total_above_1_is_found_within_the_draws_that_are_stated(total, draws)
         p, weights = scattered(5_000, total, rng)
         found += played(p, weights, draws, rng).exceeds(LEVEL / 2)
     assert found >= 0.99 * games
+
+
+class Drawn:
+    """A scorer whose errors are as printed, shared by what has one context."""
+
+    def __init__(self, run, seed=0, known=""):
+        self.run, self.seed, self.known = run, seed, known
+
+    def score(self, pairs):
+        replies = []
+        for context, rest in pairs:
+            of = context if self.known else context + rest
+            dice = np.random.default_rng([self.run, self.seed, crc32(of.encode())])
+            p = 0.99 / len(self.known) if rest in self.known else 1e-8
+            log_p = math.log(p) if self.known else -10.0
+            replies.append(Reply(log_p + 0.1 * dice.normal() - 0.005, stderr=0.1))
+        return replies
+
+    def reopened(self, seed):
+        return Drawn(self.run, int(seed))
+
+
+def test_chance_fails_no_more_audits_than_their_levels_allow():
+    """Of few texts, where requests repeat, and of totals that are estimates."""
+    known = "".join(dict.fromkeys("".join(TEXTS)))
+    failed = {errors: 0, "code points": 0}
+    for run in range(120):
+        short = Session(
+            Requester(Drawn(run)), Kind.WORDS, texts=("good morning",), seed=run
+        )
+        [found] = errors(short)
+        failed[errors] += found.verdict is Verdict.FAILS
+        session = Session(Requester(Drawn(run, 0, known)), Kind.STRINGS, seed=run)
+        found = _code_points(session, session.rng("normalization"))
+        failed["code points"] += found.verdict is Verdict.FAILS
+    # At levels of 1 % and half of that, 6 and 4 are exceeded in 0.1 % of runs.
+    assert failed[errors] <= 6
+    assert failed["code points"] <= 4

@@ -143,6 +143,7 @@ def test_readings_of_the_paper():
 )
 def test_table_of_verdicts(entropy, ratio, expected):
     assert verdict(entropy, ratio, 2.0, 3.0) == expected
+    assert verdict(entropy, ratio - 6.0, 2.0, -3.0) == expected, "3 % below, too"
 
 
 # Exactly

@@ -60,6 +60,7 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
     two_sided = 2 * sum(math.comb(9, k) for k in (0, 1)) / 2**9
     assert found.p_value == pytest.approx(two_sided)
     assert found.stderr == pytest.approx(math.sqrt(10 - 49 / 42) / 42)
+    assert sum(found.interval) / 2 == pytest.approx(7 / 42)
     assert PairedAccuracy.of(a, a).p_value == 1.0
     every = PairedAccuracy.of(a[:8], ~a[:8])
     assert every.p_value == pytest.approx(2 / 2**8)
@@ -130,6 +131,8 @@ def test_unequal_clusters_have_the_moments_of_their_residuals():
     assert found.degrees == pytest.approx(degrees)
     squares = ((residue @ d) ** 2).sum() * (u**2).sum() / np.trace(product)
     assert found.texts_stderr == pytest.approx(math.sqrt(squares) / u.sum())
+    one = compared([0.3, -1.0, 0.0], [10, 10, 0], clusters="aab")
+    assert one.stderr == math.inf, "all that counts is in one cluster"
 
 
 @pytest.mark.parametrize("equal", [True, False])

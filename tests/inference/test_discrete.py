@@ -76,8 +76,12 @@ def test_a_cut_keeps_sums_on_average(row, number):
         assert len({*columns[those].tolist()}) == those.sum() == min(number, possible)
 
 
-def test_a_padded_table_is_cut_in_parts(monkeypatch):
-    """What a row keeps does not depend on how long the others are."""
+@pytest.mark.parametrize("doubt", [7.0, 0.0])
+def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
+    """What a row keeps does not depend on how long the others are.
+
+    Where ranks are believed, longer texts use more places.
+    """
     dice = torch.Generator().manual_seed(0)
     counts = torch.tensor([[300], [3], [0], [70], [16], [200]])
     rank = torch.randn(6, 300, generator=dice, dtype=torch.float64)
@@ -86,8 +90,9 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
 
     def kept() -> list[torch.Tensor]:
         streams = Streams([1, 2, 3], 2, 0), Streams([1, 2, 3], 100, 2)
-        whole = torch.ones(3, 2, dtype=torch.bool)
-        cut = Thinned((50, 20), *streams, whole, torch.full((3,), 7.0), torch.ones(3))
+        whole, doubts = torch.ones(3, 2, dtype=torch.bool), torch.full((3,), doubt)
+        factors = torch.tensor([1.0, 3.0, 9.0])
+        cut = Thinned((50, 20), *streams, whole, doubts, factors)
         column, log_f = cut.keep(rank, 0, key)
         return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
 
@@ -96,6 +101,8 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch):
     for part, together in zip(parts, kept(), strict=True):
         torch.testing.assert_close(part, together)
     assert parts[1].tolist() == [[False, True], [True, False], [True, False]]
+    used = (parts[0] > 0).sum(1).tolist()
+    assert used == [FEWEST, 3, 0, 20, 16, 20], "as many as there are keys"
 
 
 @pytest.mark.parametrize(("doubt", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])

@@ -16,12 +16,15 @@ from lm_latent_eval.inference import (
     Mixed,
     importance,
 )
-from lm_latent_eval.inference.mixed import LEAST, Population
+from lm_latent_eval.inference.mixed import Population
 from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.models.stepwise import Step
 from lm_latent_eval.testing.case import keys
-from lm_latent_eval.text.words import END, UNKNOWN
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests.means import weights_are_of
 from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
+from tests.tiny_steps import TinyHMM, tiny
 from tests.watching import watch
 
 EVERYTHING = 6000
@@ -67,7 +70,7 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
         assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
         few = Mixed(2)
         [log_w] = case.log_weights(few, proposal, [text])
-        if (log_w[:2] <= LEAST).all():  # neither latent is possible
+        if log_w[:2].isneginf().all():  # neither latent is possible
             with pytest.raises(MissedSupportError):
                 few.estimate(log_w, len(text))
             continue
@@ -130,34 +133,72 @@ def test_mixed_predicts_as_all_latents_do(name):
     torch.testing.assert_close(predicted.exp(), joint, rtol=0, atol=1e-6)
 
 
-def test_a_latent_of_no_probability_is_no_empty_place():
-    """The beam is full, so it may not hold everything: nothing is called exact."""
-    zeros = torch.zeros(1, 2, dtype=torch.float64)
-    drawn = Particles(None, None, zeros, zeros, torch.tensor([[7, 3]]))
-    impossible = replace(drawn, log_w=torch.tensor([[0.0, -torch.inf]]).double())
-    log_w = Population(impossible, drawn).log_w[0]
-    assert log_w[3].item() == LEAST
+def test_what_a_full_beam_found_is_not_called_all():
+    """Whatever places are left over at the end, and though no draw is outside."""
+    weights = torch.tensor([[0.0, -torch.inf]]).double()
+    same = Particles(None, None, weights, weights, torch.tensor([[7, 3]]))
+    log_w = Population(same, same, cut=torch.tensor([True])).log_w[0]
+    assert log_w[:2].isneginf().all(), "premise"
     estimate = Mixed(4).estimate(log_w, 1)
     assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)
     assert estimate.stderr is None, "nobody asked how probable they are to be drawn"
     assert estimate.bound is Bound.STOCHASTIC_LOWER
 
 
-@pytest.mark.parametrize("places", [[LEAST, LEAST], [LEAST, -math.inf]])
-def test_where_nothing_is_possible_there_is_no_estimate(places):
-    """Whether the beam is full or holds every latent, and wherever a text stands."""
-    out, unknown = [-math.inf] * 2, [math.nan] * 2
-    log_w = torch.tensor(out + places + unknown, dtype=torch.float64)
+@pytest.mark.parametrize("mark", [0.0, -math.inf])
+def test_where_nothing_is_possible_there_is_no_estimate(mark):
+    """Whether the beam holds every latent or not."""
+    row = [*[-math.inf] * 4, *[math.nan] * 2, mark]
+    log_w = torch.tensor(row, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"num_samples=1: .* at least 2"):
         Mixed(1)
-    for spacing in (0.0, -3.0, 2.0):
-        assert Mixed(4).found(log_w + spacing) == -math.inf
-        with pytest.raises(MissedSupportError):
-            Mixed(4).estimate(log_w + spacing, 1)
+    assert Mixed(4).found(log_w) == -math.inf
+    with pytest.raises(MissedSupportError):
+        Mixed(4).estimate(log_w, 1)
+
+
+class Staying(TinyHMM):
+    """Keeps its state for the whole text; the first one and the last say word 5."""
+
+    LOG_P = torch.tensor([0.5, 0.4, 0.05, 0.05]).log()
+
+    def read(self, batch):
+        return batch.targets
+
+    def begin(self, batch):
+        return (torch.full_like(batch.length[:, None], len(self.LOG_P)),)
+
+    def step(self, read, state, t):
+        stay = torch.eye(len(self.LOG_P)).log()
+        says = torch.tensor([0.5, 0.0, 0.0, 0.5]).log()
+        says = torch.where(read[:, None, t, None] == 5, says, 0.0)
+        return Step(torch.cat([stay, self.LOG_P[None]])[state[0]], says)
+
+
+def test_a_beam_whose_latents_died_out_holds_not_all_there_is():
+    """It was full at the first word, and has room at the second."""
+    model, copies = tiny(kind=Staying), 500
+    batch = TokenBatch.collate([[4, 5]] * copies, first=START)
+    truth = math.log(0.5 * 0.5 + 0.05 * 0.5)
+    for pieces in (False, True):
+        method, proposal = Mixed(4), model.proposal("adapted")
+        if pieces:
+            read = Particles.begin(copies, "cpu")
+            for at in (0, 1):
+                piece = batch.piece(at, at + 1)
+                read = method.extend(
+                    model, proposal, piece, keys(copies), [at] * copies, read
+                )
+            log_w = read.log_w
+        else:
+            log_w = method.log_weights(model, proposal, batch, keys(copies))
+        bounds = {method.estimate(row, 2).bound for row in log_w}
+        assert bounds == {Bound.STOCHASTIC_LOWER}
+        weights_are_of(truth, log_evidence(method.unbiased(log_w)))
 
 
 def test_the_estimate_by_hand():
-    unknown = math.nan, math.nan
+    unknown = math.nan, math.nan, 0.0
     log_w = torch.tensor([0.3, 0.0, 0.1, 0.2, *unknown]).double().log()
     estimate = Mixed(4).estimate(log_w, num_tokens=2)
     assert math.exp(estimate.log_evidence) == pytest.approx(0.45)
@@ -182,7 +223,8 @@ def test_what_the_search_says_of_the_draws_by_hand():
     """Half of what was found is where two draws come once in a million times."""
     found, drawn = torch.tensor([0.25, 0.25]).log(), torch.tensor([0.5, 1e-6]).log()
     outside = torch.tensor([0.1, 0.1]).log()
-    log_w = torch.cat([outside, found, found - drawn]).double()
+    cut = torch.tensor([-math.inf])
+    log_w = torch.cat([outside, found, found - drawn, cut]).double()
     estimate = Mixed(4).estimate(log_w, num_tokens=2)
     # Neither draw is among what 0.5 / 0.6 of p stand for with probability exp(-2 0.6).
     unseen = math.exp(-0.6)
@@ -190,7 +232,7 @@ def test_what_the_search_says_of_the_draws_by_hand():
     expected = math.hypot(0.5, math.log(1 - unseen))
     assert estimate.stderr == pytest.approx(expected, abs=1e-3)
     drawn = torch.tensor([1e-7, 1e-6]).log()
-    blind = torch.cat([outside, found, found - drawn]).double()
+    blind = torch.cat([outside, found, found - drawn, cut]).double()
     assert Mixed(4).estimate(blind, num_tokens=2).stderr is None
 
 

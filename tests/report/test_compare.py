@@ -15,11 +15,12 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.estimators.corpus_estimate import CorpusRate
 from lm_latent_eval.report import results
-from lm_latent_eval.report.compare import as_text, compare
+from lm_latent_eval.report.compare import Asked, as_text, compare
+from lm_latent_eval.report.compare.questions import scores_of
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Record, row_of
+from lm_latent_eval.scoring.records import Document, Record, row_of
 from tests import tiny_checkpoint
 
 NUM_TEXTS = 60
@@ -176,6 +177,34 @@ def test_errors_over_draws_are_those_of_each_model(degrees):
     assert both.units["bytes"][2].stderr >= of_both
 
 
+def test_texts_that_share_draws_err_alike():
+    """As copies of a text do that one cache answered."""
+    drawn = record(3.0, "stochastic lower", texts=16)
+    shared = replace(drawn, answers=[replace(a, stream="0/0") for a in drawn.answers])
+    apart, alike = (verdict(a, record(texts=16)).difference for a in (drawn, shared))
+    more = alike.draws_stderr**2 - apart.draws_stderr**2
+    assert more == pytest.approx((0.2 / 100) ** 2 * (1 - 1 / 16))
+
+
+def test_upper_bounds_decide_by_the_clusters_that_were_asked_for():
+    """Texts of a source differ by what it is, so that 12 sources are 12 numbers."""
+    dice = random.Random(1)
+    shift = [2.0 + 6 * dice.gauss(0, 1) for _ in range(12)]
+    worse, better, documents = [], [], {}
+    for n in range(120):
+        lower = answer(n, -121 - shift[n // 10], "stochastic lower")
+        upper = {"upper": lower.estimate.log_evidence + 1, "upper_stderr": 0.01}
+        worse.append(_estimated(lower, upper))
+        better.append(answer(n, -120.0 + dice.gauss(0, 0.5)))
+        documents[n] = Document("", {"source": str(n // 10)})
+    sides = {
+        name: [[Record("t", SPELLED, answers, documents=documents)]]
+        for name, answers in (("A", worse), ("B", better))
+    }
+    decided = [compare(sides, Asked(c))[0].decided for c in ("source", "none")]
+    assert decided == [False, True]
+
+
 def test_unlike_texts_are_refused():
     with pytest.raises(ValueError, match="A has 60 texts and B 50, of which 50"):
         verdict(record(), record(texts=50))
@@ -249,6 +278,40 @@ def test_answers_are_compared_by_question():
     assert unsure.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
     assert "80.0%" in as_text([found])
+
+
+def test_other_questions_in_the_same_places_are_refused():
+    asked = questions([True] * 10 + [False] * 10)
+    places = [19 - answer.index for answer in asked.answers]
+    turned = [replace(a, index=n) for a, n in zip(asked.answers, places, strict=True)]
+    other = replace(asked, answers=sorted(turned, key=lambda answer: answer.index))
+    with pytest.raises(ValueError, match="question 0 is another one in B than in A"):
+        verdict(asked, other)
+
+
+def test_options_of_the_same_draws_may_err_in_opposite_directions():
+    """58 of 100 thoughts are for one, the others for the other."""
+    weights = torch.tensor([0.9] * 58 + [0.1] * 42).double()
+    options = [(weights, 0), (1 - weights, 1)]
+
+    def is_sure(streams, keep):
+        answers = []
+        for (w, option), stream in zip(options, streams, strict=True):
+            found = Estimate.from_log_weights(w.log(), num_tokens=1)
+            kept = found.log_weights if keep else ()
+            answers.append(
+                replace(
+                    answer(0, 0.0, option=option, is_greedy=False, accuracy=1.0),
+                    estimate=replace(found, log_weights=kept),
+                    stream=stream,
+                )
+            )
+        [score] = scores_of(Record("q", SPELLED, answers)).rows
+        return score.is_sure
+
+    assert is_sure("ab", keep=True)
+    assert not is_sure("aa", keep=True)
+    assert not is_sure("aa", keep=False)
 
 
 def test_names_in_files_command_no_terminal():

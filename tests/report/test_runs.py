@@ -275,5 +275,15 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     lines = [f"{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
     path.write_text("\n".join(["id,bytes,a,b", *lines]))
     [found] = compare({name: [run] for name, run in read_table(path).items()})
-    assert [*found.units] == ["bytes", "words"]
+    assert [*found.units] == ["bytes"], "nobody said how many words there are"
     assert found.difference.value == pytest.approx(-0.01)
+    said = [
+        f"{line},{text}" for line, text in zip(lines, ["a b", ""] * 15, strict=True)
+    ]
+    for head, table, words in (
+        ("id,bytes,a,b,text", said, 30),
+        ("id,bytes,a,b,words", [f"{line},7" for line in lines], 210),
+    ):
+        path.write_text("\n".join([head, *table]))
+        [found] = compare({name: [run] for name, run in read_table(path).items()})
+        assert found.totals == {"bytes": 3000, "words": words}

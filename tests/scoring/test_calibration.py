@@ -7,11 +7,15 @@ import math
 import pytest
 import torch
 
+from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.inference import Mixed
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import parts_of, rebuilt
-from lm_latent_eval.scoring.calibration import simulate, upper_bound
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.scoring.calibration import calibrate, simulate, upper_bound
+from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.text.words import END, START
 from tests.test_laws import opened
 
@@ -59,6 +63,17 @@ def test_latents_are_drawn_from_the_posterior(name):
         variance += functions.square() @ log_p.exp() - mean.square()
     assert (variance > 0.5).all(), "premise: there is something to draw"
     assert (off.abs() < ERRORS * variance.sqrt()).all()
+
+
+def test_a_text_of_which_nothing_is_found_is_not_left_out(kglm_directory):
+    """Its gap has no end: no mean of the others' says anything."""
+    checkpoint = load_checkpoint(kglm_directory)
+    options = ScoringOptions(
+        estimator="is", proposal="prior", num_samples=1, unk="closed"
+    )
+    scorer = Scorer(checkpoint, options, quiet=True)
+    with pytest.raises(MissedSupportError, match="simulated/"):
+        calibrate(scorer, 30, most=20)
 
 
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])

@@ -301,7 +301,9 @@ class CRFProposal:
         ends, score = trees_of(best, encoded.words)
         score = self._sent(score - encoded.log_z[:, None])
         trees = self._trees(encoded, ends)
-        return Beam(trees, score, torch.zeros_like(score, dtype=torch.long))
+        origin = torch.zeros_like(score, dtype=torch.long)
+        full = ~score.isneginf().any(1)
+        return Beam(trees, score, origin, cut=full)
 
     def moved(
         self, encoded: EncodedSpans, trees: Trees, uniforms: Uniforms

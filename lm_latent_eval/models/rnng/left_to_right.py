@@ -411,7 +411,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
     def beam_and_sample(
         self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
-    ) -> tuple[Beam[Trees], Draws[Trees], Tensor]:
+    ) -> tuple[Beam[Trees], Draws[Trees]]:
         """Search and draw side by side: see ``FindsAndDraws``."""
         cut: Best | Fading = Best(width)
         if self.name == "adapted":  # ``prior`` ranks by log q, which tells no share
@@ -425,8 +425,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         )
         beam = self.thinning_of(encoded, found).beam
         draws, _ = self.draws_of(encoded, sampled)
-        faded = torch.zeros(len(origin), dtype=torch.bool)
-        return beam, draws, self._sent(cut.faded if isinstance(cut, Fading) else faded)
+        return beam, draws
 
     def arrived(
         self, encoded: Encoded, states: Sequence[Standing]

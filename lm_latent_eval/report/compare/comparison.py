@@ -103,6 +103,8 @@ class TextComparison:
     """Each text's part of the difference."""
     adjusted: float | None = None
     """Holm's p-value, of several comparisons in this task."""
+    cluster: str | None = None
+    """As ``Asked`` has it."""
 
     @property
     def difference(self) -> PairedDifference:
@@ -294,17 +296,18 @@ def _records(runs: Sequence[Run]) -> list[Record]:
 def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     shared = b.runs[0].keys()
     keys = [key for key in a.runs[0] if key in shared]
-    units = _units(a, b)
     texts = [a.runs[0][key] for key in keys]
-    totals = {unit: sum(getattr(text, unit) for text in texts) for unit in units}
+    totals = {u: sum(getattr(text, u) for text in texts) for u in _units(a, b)}
+    totals = {unit: total for unit, total in totals.items() if total}
     nats_a, nats_b = a.nats(keys), b.nats(keys)
     difference = nats_a.mean(0) - nats_b.mean(0)
     draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))
+    in_sums = torch.hypot(a.draws_in_sums(keys), b.draws_in_sums(keys))
     degrees = pooled_degrees([*a.draws_parts(keys), *b.draws_parts(keys)])
     too_high = math.hypot(a.too_high(keys), b.too_high(keys))
     clusters = _clusters(a, b, keys, cluster)
     found = {}
-    for unit in units:
+    for unit in totals:
         counts = torch.tensor([getattr(text, unit) for text in texts])
         rates = [_rates(nats, totals[unit]) for nats in (nats_a, nats_b)]
         runs_stderr = math.hypot(rates[0].stderr, rates[1].stderr)
@@ -314,7 +317,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
             PairedDifference.of(
                 difference,
                 counts,
-                draws_stderr=draws,
+                draws_stderr=in_sums,
                 draws_degrees=degrees,
                 too_high=too_high,
                 runs_stderr=runs_stderr,
@@ -336,7 +339,8 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
         )
     ]
     compared = TextComparison(
-        task, (a, b), found, totals, tuple(_notes(a, b)), "", False, clusters, parts
+        *(task, (a, b), found, totals, tuple(_notes(a, b)), "", False, clusters, parts),
+        cluster=cluster,
     )
     return compared.at(DELTA)
 
@@ -373,7 +377,7 @@ def _by_upper_bounds(found: TextComparison, level: float) -> TextComparison:
     if worse is None:
         return found
     sides = (worse, b) if a_is_worse else (a, worse)
-    again = _texts(found.task, *sides, None).at(level)
+    again = _texts(found.task, *sides, found.cluster).at(level)
     first, second, _ = next(iter(again.units.values()))
     if not again.decided or (first.mean > second.mean) is not a_is_worse:
         return found

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import log_ratio_stderr
 from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
@@ -25,6 +25,7 @@ from lm_latent_eval.report.compare.sides import DELTA, Clusters, find_clusters
 from lm_latent_eval.report.scores import Run, Score, Scores
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.text.files import digest
 
 SIGMAS = 1.96
 CHANCE = "of so many comparisons one may look so by chance"
@@ -190,13 +191,12 @@ def scores_of(run: Run) -> Scores:
 def _score(run: Record, index: int, answers: Sequence[Answer]) -> Score:
     credit = answers[0].accuracy or 0.0
     tied = any(answer.tied for answer in answers)
-    estimates = (answer.estimate for answer in answers)
-    first, *others = sorted(estimates, key=lambda e: e.log_evidence, reverse=True)
-    sure = all(
-        first.log_evidence - other.log_evidence >= SIGMAS * _drawn_error(first, other)
-        for other in others
+    first, *others = sorted(
+        answers, key=lambda answer: answer.estimate.log_evidence, reverse=True
     )
+    sure = all(_is_sure(first, other) for other in others)
     known = run.documents.get(index)
+    options = sorted(answers, key=lambda answer: answer.option)
     return Score(
         str(index),
         float(credit >= 1 if tied else credit > 0.5),
@@ -204,13 +204,28 @@ def _score(run: Record, index: int, answers: Sequence[Answer]) -> Score:
         fields=known.fields if known else {},
         is_sure=sure,
         is_tied=tied,
+        digest=f"record {digest(' '.join(answer.text for answer in options))}",
     )
 
 
-def _drawn_error(one: Estimate, other: Estimate) -> float:
-    """Return the error of a difference by the draws, nats."""
-    parts = [(each.draws_stderr, each.draws_degrees) for each in (one, other)]
-    return widened(math.hypot(*(error for error, _ in parts)), pooled_degrees(parts))
+def _is_sure(one: Answer, other: Answer) -> bool:
+    """Whether draws leave no doubt which of two options is the more probable one.
+
+    Options of the same draws may err in opposite directions: their errors add up, where
+    log-weights do not tell that of the difference.
+    """
+    first, second = one.estimate, other.estimate
+    parts = [(each.draws_stderr, each.draws_degrees) for each in (first, second)]
+    errors = [error for error, _ in parts]
+    log_w = [torch.tensor(each.log_weights).double() for each in (first, second)]
+    if one.stream != other.stream:
+        error = math.hypot(*errors)
+    elif len(log_w[0]) == len(log_w[1]) > 1:
+        error = log_ratio_stderr(*log_w).item()
+    else:
+        error = sum(errors)
+    gap = first.log_evidence - second.log_evidence
+    return gap >= SIGMAS * widened(error, pooled_degrees(parts))
 
 
 def compare_questions(

@@ -228,6 +228,22 @@ class Side:
         by_run = torch.tensor(errors, dtype=torch.float64).view(len(self.runs), -1)
         return by_run.square().sum(0).sqrt()
 
+    def draws_in_sums(self, keys: Sequence[Key]) -> Tensor:
+        """Return the same errors as their squares add up over texts, nats, (N,).
+
+        Texts with the same draws err alike: the first one has the errors of all.
+        """
+        total = torch.zeros(len(keys), dtype=torch.float64)
+        for run in self.runs:
+            first: dict[str, int] = {}
+            errors = torch.zeros_like(total)
+            for place, key in enumerate(keys):
+                answer = run[key]
+                at = first.setdefault(answer.stream or f"text {place}", place)
+                errors[at] += answer.estimate.draws_stderr / len(self.runs)
+            total += errors.square()
+        return total.sqrt()
+
     def draws_parts(self, keys: Sequence[Key]) -> list[tuple[float, float]]:
         """Return the part of each text and run in those errors, degrees beside it."""
         estimates = (run[key].estimate for run in self.runs for key in keys)

@@ -17,7 +17,7 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.mixed import LEAST, Mixed
+from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.networks.causal import TokenScores
 from lm_latent_eval.scoring.texts import Query
@@ -68,20 +68,16 @@ class WalkEstimator:
             return torch.from_numpy(walk.log_w)
         found = sorted(walk.found, key=lambda spot: not spot.canonical)
         log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
-        log_p = log_p.clamp_min(LEAST)  # -inf is left to places that hold nothing
-        # Places without a segmentation say that there are no others.
-        empty = LEAST if walk.pruned else -torch.inf
-        width = max(1, self.plan.width or 1)
-        size = max(width, len(found)) if walk.pruned else len(found) + 1
-        log_p = torch.cat([log_p, log_p.new_full((size - len(found),), empty)])
+        mark = log_p.new_full((1,), -torch.inf if walk.pruned else 0.0)
+        if isinstance(self.method, Exact):
+            return torch.cat([log_p, mark])
         if not isinstance(self.method, Mixed):
             return log_p
-        log_q = log_p.new_full((size,), 0.0)
-        log_q[: len(found)] = torch.tensor([spot.log_q for spot in found]).double()
+        log_q = torch.tensor([spot.log_q for spot in found], dtype=torch.float64)
         inside = {spot.ending for spot in found}
         outside = np.array([spot.ending not in inside for spot in walk.draws], bool)
         log_w = np.where(outside, walk.log_w, -np.inf)
-        return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q])
+        return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q, mark])
 
     def estimate(self, walk: SegmentationWalk, num_tokens: int) -> Estimate:
         """Estimate log p of a text.
