@@ -297,23 +297,24 @@ def searching(
         origin, choice = choices.found(column, groups)
         number, size = column.shape[1], (batch, groups)
         there = rank.gather(1, column) + log_kept > -torch.inf
-        kept_on = there.sum(1)
+        possible = (rank > -torch.inf).sum(1).view(size)
+        if weigh:
+            some_left = possible > there.sum(1).view(size)
+            some_left = some_left | ~choices.lists_all(groups)
+        else:
+            some_left = possible >= widths
         # Texts that have ended keep what they have.
         going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
+        left_out = left_out | (some_left & going_on)
         origin = torch.where(going_on, origin, kept)
         uniforms = partial(cut.uniforms_of, t, number)
         taken = steps.take(state, t, choices, origin, choice, uniforms)
         log_kept, there = (x.unflatten(0, size).flatten(1) for x in (log_kept, there))
-        some_left = ((rank > -torch.inf).sum(1) > kept_on).view(size)
         if weigh:
             log_step = log_kept
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
-            some_left = some_left | ~choices.lists_all(groups)
-        else:
-            some_left = some_left | (kept_on.view(size) >= widths)
-        left_out = left_out | (some_left & going_on)
         if with_log_q:
             assert isinstance(choices, Dense)
             every = widened(choices.log_p if choices.score is None else choices.score)
