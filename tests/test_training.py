@@ -92,6 +92,13 @@ def test_the_loss_falls_to_what_can_be_learned(tmp_path):
     assert history[0]["dev"]["coin0"] > after
 
 
+def test_there_must_be_something_to_learn_from_and_to_validate_with(tmp_path):
+    for train, dev, said in ((TRAIN, [], "development"), ([[]], DEV, "training")):
+        run = trainer(tmp_path, OPTIONS)
+        with pytest.raises(ValueError, match=f"there are no .* in the {said} data"):
+            run.run(train, dev)
+
+
 def test_the_best_epoch_is_kept_and_training_stops(tmp_path):
     """Development text unlike the training text: sooner or later it gets worse."""
     run = trainer(tmp_path, replace(OPTIONS, epochs=100, patience=3))

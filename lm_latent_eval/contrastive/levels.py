@@ -105,7 +105,7 @@ def mean_entropy(
 
     Raises:
         TypeError: As :func:`contrastive_entropy`.
-        ValueError: As :func:`contrastive_entropy`.
+        ValueError: As :func:`contrastive_entropy`, or if ``stderrs`` are no errors.
 
     Example:
         >>> import torch
@@ -121,7 +121,7 @@ def mean_entropy(
         entropies.mean().item(),
         over_sentences.item(),
         mean_stderr(entropies).item(),
-        drawn=_drawn(stderrs) / units,
+        drawn=_drawn(stderrs, len(log_scores)) / units,
     )
 
 
@@ -170,12 +170,24 @@ def mean_ratio(
         value.item(),
         over_sentences.item(),
         ratio_stderr(entropies, base).item(),
-        drawn=_drawn(stderrs) * slope if slope else 0.0,
+        drawn=_drawn(stderrs, len(log_scores)) * slope if slope else 0.0,
     )
 
 
-def _drawn(stderrs: Tensor | None) -> float:
-    return 0.0 if stderrs is None else stderrs.double().norm().item()
+def _drawn(stderrs: Tensor | None, number: int) -> float:
+    """Return the error of a sum of scores.
+
+    Raises:
+        ValueError: If errors are not as many as scores, or one is none.
+    """
+    if stderrs is None:
+        return 0.0
+    if stderrs.shape != (number,) or not bool((stderrs >= 0).all()):
+        raise ValueError(
+            f"stderrs: expected {number} numbers of at least 0, one a sentence; got "
+            f"{stderrs.tolist()[:10]} of shape {tuple(stderrs.shape)}"
+        )
+    return float(stderrs.double().norm())
 
 
 def _with_draws(

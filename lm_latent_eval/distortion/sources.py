@@ -72,12 +72,17 @@ class Perturbation:
     max_length: int
 
     def __post_init__(self) -> None:
-        """Check the alphabet.
+        """Check the alphabet and the length.
 
         Raises:
-            ValueError: If it has fewer than two tokens, the end among them, or is in
-                another order.
+            ValueError: If the alphabet has fewer than two tokens, the end among them,
+                or is in another order, or no token fits before an end.
         """
+        if self.max_length < 2:
+            raise ValueError(
+                f"max_length={self.max_length}: perturbations need at least 2, a token "
+                "and the end"
+            )
         distinct = sorted(set(self.alphabet) - {self.end_id})
         if len(distinct) < 2 or distinct != list(self.alphabet):
             raise ValueError(

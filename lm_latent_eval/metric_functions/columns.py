@@ -29,7 +29,7 @@ def complete(
         stored: Rows that came by ``add`` before; then no column is needed.
 
     Raises:
-        ValueError: If a needed column is missing.
+        ValueError: If a needed column is missing, or columns differ in length.
 
     Example:
         >>> complete({"a": [1, 2]}, ["a"], ["b"])
@@ -48,6 +48,10 @@ def complete(
         raise ValueError(
             f"missing: {', '.join(missing)} (compute needs {' and '.join(needed)})"
         )
+    lengths = {n: len(inputs[n]) for n in given if hasattr(inputs[n], "__len__")}
+    if len({*lengths.values()}) > 1:
+        told = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise ValueError(f"columns of different lengths: {told}")
     rows = len(inputs[given[0]])
     return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
 

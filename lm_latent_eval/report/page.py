@@ -38,7 +38,7 @@ from lm_latent_eval.report.compare.sides import bits
 from lm_latent_eval.report.compare.text import BOUNDS, score
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.scores import Run, Scores
+from lm_latent_eval.report.scores import Run
 from lm_latent_eval.report.tabular import Table, alike, rendered
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
@@ -163,23 +163,28 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
             compared = compare(runs, options.asked)
         except ValueError as err:
             refused = str(err)
+    every = {
+        name if len(some) == 1 else f"{name}, run {number}": run
+        for name, some in sides.items()
+        for number, run in enumerate(some, start=1)
+    }
     shown = {
         "name": task,
-        "models": [_model(name, records) for name, records in sides.items()],
+        "models": [_model(name, run) for name, run in every.items()],
         **_verdicts(compared, options),
         "refused": refused,
     }
-    first = {n: r[0] for n, r in sides.items() if isinstance(r[0], Record)}
-    if any(is_asked(run) for some in sides.values() for run in some):
+    if any(is_asked(run) for run in every.values()):
         return shown
+    scored = {name: run for name, run in every.items() if isinstance(run, Record)}
     texts = [each for each in compared if isinstance(each, TextComparison)]
-    drawn = [*_charts(first)]
+    drawn = [*_charts(scored)]
     if shown["picture"]["drawn"] is None:
         shown["picture"], *drawn = drawn
     return {
         **shown,
         "charts": drawn,
-        "worst": _worst(first),
+        "worst": _worst(scored),
         "gaps": [_gap(each) for each in texts],
     }
 
@@ -297,12 +302,11 @@ def _coloured(part: Part) -> list[dict[str, str]]:
     return found
 
 
-def _model(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _model(name: str, run: Run) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
-    run = runs[0]
     if not isinstance(run, Record):
         values = torch.tensor([row.value for row in run.rows], dtype=torch.float64)
-        what = described(Questions.of(name, [r for r in runs if isinstance(r, Scores)]))
+        what = described(Questions.of(name, [run]))
         answers = {"answers": len(values)}
         return {
             "model": name,
@@ -310,7 +314,7 @@ def _model(name: str, runs: Sequence[Run]) -> dict[str, Any]:
             run.metric: values.mean().item(),
             **answers,
         }
-    side = Side.of(name, [each for each in runs if isinstance(each, Record)])
+    side = Side.of(name, [run])
     found = numbers(run)
     row: dict[str, Any] = {"model": name, "what": described(side)}
     if "acc" in found:
@@ -369,21 +373,21 @@ def _difference(each: Comparison) -> dict[str, Any]:
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _charts(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
     """Yield the charts of texts, each with a title and what its marks are."""
     yield {
         "title": "Models",
         "drawn": charts.intervals(
-            [_interval(name, record) for name, record in first.items()],
+            [_interval(name, record) for name, record in scored.items()],
             "bits per byte",
-            names=[*first],
+            names=[*scored],
         ),
         "note": "Band: 95 % of texts drawn again, the draws' error included. "
         "Upright line: what it is at most, with 95 % confidence over draws.",
     }
-    yield from _over_samples(first)
-    yield from _by_length(first)
-    yield from _tails(first)
+    yield from _over_samples(scored)
+    yield from _by_length(scored)
+    yield from _tails(scored)
 
 
 def _interval(
@@ -414,16 +418,16 @@ def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | No
     return name, scale * each.difference.value, (scale * low, scale * high), None
 
 
-def _over_samples(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _over_samples(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
     curves = {
         name: curve
-        for name, record in first.items()
+        for name, record in scored.items()
         if (curve := _curve(record.answers))
     }
     chart, note = None, "From the first samples of every text."
     if curves:
-        chart = charts.lines(curves, [*first], "samples a text", "bits per byte")
-    elif any(e.effective_sample_size for e in _estimates([*first.values()])):
+        chart = charts.lines(curves, [*scored], "samples a text", "bits per byte")
+    elif any(e.effective_sample_size for e in _estimates([*scored.values()])):
         note = (
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
@@ -452,10 +456,10 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
 
 
-def _by_length(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _by_length(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
     clouds = {
         name: some
-        for name, record in first.items()
+        for name, record in scored.items()
         if (
             some := [
                 (answer.words, answer.estimate.effective_sample_size)
@@ -468,16 +472,16 @@ def _by_length(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
         yield {
             "title": "Effective samples by length",
             "drawn": charts.points(
-                clouds, [*first], "words", "effective samples", least=1
+                clouds, [*scored], "words", "effective samples", least=1
             ),
             "note": "One point a text; near 1, one draw decides its number.",
         }
 
 
-def _tails(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _tails(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
     known = {
         name: some
-        for name, record in first.items()
+        for name, record in scored.items()
         if (
             some := [
                 e.pareto_k
@@ -490,18 +494,20 @@ def _tails(first: dict[str, Record]) -> Iterator[dict[str, Any]]:
         label, number = "share of these texts above", sum(map(len, known.values()))
         yield {
             "title": "Pareto k",
-            "drawn": charts.shares(known, [*first], "k", label, mark=RELIABLE_PARETO_K),
+            "drawn": charts.shares(
+                known, [*scored], "k", label, mark=RELIABLE_PARETO_K
+            ),
             "note": f"Of {number:,} texts that have a k: few draws, or equal ones, "
             "have none. Beyond the dotted line, 0.7, the draws' error of a text is "
             "not known.",
         }
 
 
-def _worst(first: dict[str, Record]) -> list[dict[str, Any]]:
+def _worst(scored: dict[str, Record]) -> list[dict[str, Any]]:
     """Return the documents that take most bits a byte of any model."""
     rows = [
         (bits(-answer.estimate.log_evidence / answer.bytes), name, answer)
-        for name, record in first.items()
+        for name, record in scored.items()
         for answer in record.answers
         if answer.bytes
     ]

@@ -265,15 +265,20 @@ def _markdown(table: Table) -> str:
     return "\n\n".join([lines, *table.notes])
 
 
+def _is_empty(cell: Cell) -> bool:
+    number = cell.value if isinstance(cell, Interval) else cell
+    return number is None or (isinstance(number, float) and math.isnan(number))
+
+
 def _plain(table: Table, value: Cell) -> str:
     """Write a cell for a reader."""
+    if _is_empty(value):
+        return ""
     if isinstance(value, Interval):
         value, lower, upper = (
             _plain(table, each) for each in (value.value, value.lower, value.upper)
         )
         return f"{value} ({lower} to {upper})"
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
     if isinstance(value, str):
         return markdown(value)
     if isinstance(value, float) and math.isinf(value):
@@ -309,6 +314,8 @@ def _columns(name: str, divided: bool) -> list[str]:
 
 
 def _parts(cell: Cell, divided: bool) -> list[Cell]:
+    if _is_empty(cell):
+        cell = None
     if isinstance(cell, Interval):
         return [cell.value, cell.lower, cell.upper]
     return [cell, None, None] if divided else [cell]
@@ -339,13 +346,15 @@ def _letters(text: str) -> str:
 
 def _set(table: Table, value: Cell) -> str:
     """Write a cell for LaTeX: with signs and powers of ten as mathematics has them."""
+    if _is_empty(value):
+        return ""
     if isinstance(value, Interval):
         value, lower, upper = (
             _set(table, each) for each in (value.value, value.lower, value.upper)
         )
         return f"{value} ({lower} to {upper})"
-    if not isinstance(value, int | float):
-        return "" if value is None else _letters(value)
+    if isinstance(value, str):
+        return _letters(value)
     plain = _plain(table, value)
     if power := re.fullmatch(r"(.+)e([+-]\d+)", plain):
         return rf"${power[1]} \times 10^{{{int(power[2])}}}$"

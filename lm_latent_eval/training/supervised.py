@@ -111,9 +111,16 @@ class Trainer(Generic[ItemT]):
             One record an epoch: nats a token by part, on training and development text.
 
         Raises:
-            ValueError: If the state of the run before is damaged.
+            ValueError: If there is nothing to learn from or to validate with, or the
+                state of the run before is damaged.
             FloatingPointError: If a loss is no finite number.
         """
+        for items, what in ((train, "training"), (dev, "development")):
+            if not sum(map(self.size, items)):
+                raise ValueError(
+                    f"there are no {self.unit} in the {what} data, or none that can be "
+                    "used: give others"
+                )
         texts = hashlib.sha256(repr((train, dev)).encode()).hexdigest()[:16]
         settings = {**asdict(self.options), **self.about, "digest of the texts": texts}
         if before := self.state.read():

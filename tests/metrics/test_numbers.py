@@ -95,6 +95,19 @@ def test_copies_that_cannot_be_scored(texts, scores, error, message):
         contrastive_entropy(texts=texts, scorer=lambda _: scores, **how)
 
 
+@pytest.mark.parametrize(
+    "stderrs", [[1.0], [1.0] * 4, [1.0, -1.0, 1.0], [math.nan] * 3]
+)
+def test_errors_that_are_none_are_refused(stderrs):
+    with pytest.raises(ValueError, match="expected 3 numbers of at least 0"):
+        contrastive_entropy(**SCORES, stderrs=stderrs)
+
+
+def test_columns_are_of_one_length():
+    with pytest.raises(ValueError, match="2 log_likelihoods, 3 num_words"):
+        information_rate(log_likelihoods=[-10.0, -20.0], num_words=[5, 5, 5])
+
+
 def test_without_a_ratio_entropies_are_kept():
     """A model that prefers the mildest copies, judged and judging."""
     contrary = {**SCORES, "distorted": {**SCORES["distorted"]}}

@@ -22,6 +22,7 @@ from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
 from tests.report.test_compare import (
     SAMPLE,
+    _estimated,
     estimated,
     lm_eval_folder,
     questions,
@@ -199,12 +200,36 @@ def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
     command = "lm-latent-eval estimate DIRECTORY --data TEXTS --estimator is"
     assert command in before.text and "stochastic" in before.text
     path.write_text(path.read_text().replace("# us/model", "# us/model\n\nOur words."))
+    theirs = ModelCard.load(path)
+    foreign = replace(
+        theirs.data.eval_results[0],
+        dataset_name="WikiText",
+        dataset_type="wikitext",
+        metric_args={"stride": 512},
+    )
+    theirs.data.eval_results.append(foreign)
+    theirs.save(path)
     hub.export_card([result("exact")], path, "us/model")
     card = ModelCard.load(path)
     assert "Our words." in card.text and card.text.count("## Likelihoods") == 1
     assert "bound: exact" in card.text and "stochastic" not in card.text
     assert command not in card.text
-    assert len(card.data.eval_results) == len(before.data.eval_results)
+    assert len(card.data.eval_results) == len(before.data.eval_results) + 1
+    assert "WikiText" in {found.dataset_name for found in card.data.eval_results}
+
+
+def test_rates_without_a_finite_value_are_left_out(tmp_path):
+    """Texts without spaces are a word each, of a thousand nats."""
+    long = [
+        _estimated(replace(a, words=1, bytes=900), {"log_evidence": -900.0})
+        for a in result("exact").answers
+    ]
+    found = replace(result("exact"), answers=long)
+    assert numbers(found)["word_perplexity"].value == math.inf, "premise"
+    hub.export_card([found], tmp_path / "README.md", "us/model")
+    every_eval_ever.export([found], SOURCE, tmp_path / "eee")
+    shown = (tmp_path / "README.md").read_text()
+    assert "bits_per_byte" in shown and "word_perplexity" not in shown
 
 
 @pytest.mark.parametrize("sha", ["", "0123abc"])

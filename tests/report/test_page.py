@@ -14,6 +14,7 @@ import torch
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report import charts, page
+from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
@@ -102,6 +103,19 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
     bare = estimated(drawn(0, 1.0), log_weights=())
     page.write({"A": [[bare]]}, {}, output)
     assert "log_weights=true" in output.read_text()
+
+
+def test_each_run_of_a_model_is_shown(tmp_path):
+    output = tmp_path / "report.html"
+    sides = {"A": [[record(0.0)], [record(9.0)]], "B": [[record(5.0)]]}
+    page.write(sides, {}, output)
+    shown = output.read_text()
+    rates = [
+        numbers(run)["bits_per_byte"].value for [run] in (*sides["A"], *sides["B"])
+    ]
+    assert rates[1] < rates[2] < rates[0], "premise: the first run tells otherwise"
+    for rate, name in zip(rates, ("A, run 1", "A, run 2", "B"), strict=True):
+        assert re.search(rf">{name}<.{{1,600}}{rate:.3f}", shown, re.DOTALL)
 
 
 # -- in a browser --------------------------------------------------------------------

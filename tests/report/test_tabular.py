@@ -53,6 +53,11 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_by_hand(form):
     assert rendered(TABLE, form).splitlines() == FORMS[form]
+    unknown = Interval(math.nan, 1.0, 2.0)
+    empty = [["50 %", 2, math.inf, unknown], ["50 %", 2, math.inf, math.nan]]
+    row = next(line for line in FORMS[form] if "50" in line)
+    shown = rendered(Table(TABLE.head, [*TABLE.rows[:1], *empty]), form)
+    assert shown.count(row) == 2, "a NaN is an empty cell"
 
 
 HOSTILE = (

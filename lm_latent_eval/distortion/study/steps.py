@@ -83,7 +83,7 @@ def write_texts(texts: Iterator[str], directory: Path) -> None:
         for number, text in enumerate(texts):
             place = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
             name = place.get(number % HELD_OUT, "train")
-            files[name].write(" ".join(text.split()) + "\n")
+            files[name].write(f"{in_one_line(text)}\n")
             counts[name] += 1
     finally:
         for file in files.values():
@@ -105,7 +105,7 @@ def natural_texts(path: Path | None, part: str) -> Iterator[str]:
     """
     number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
     if path is not None:
-        return islice(_distinct(stream_texts(path)), number, None, 2)
+        return islice(_distinct(map(in_one_line, stream_texts(path))), number, None, 2)
     first = [text for split in SPLITS for text in texts_of(split)]
     if part == LANGUAGE_TEXT:
         return _distinct(_sentences(first))
@@ -114,7 +114,12 @@ def natural_texts(path: Path | None, part: str) -> Iterator[str]:
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    return (sentence for text in texts for sentence in _SENTENCE.split(text))
+    return (in_one_line(s) for text in texts for s in _SENTENCE.split(text))
+
+
+def in_one_line(text: str) -> str:
+    """Return a text as it is written, equal to those that differ in white space."""
+    return " ".join(text.split())
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:

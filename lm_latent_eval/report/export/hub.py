@@ -104,7 +104,9 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
     statements = [Statement.of(record) for record in records]
     card: Any = read_card(output, model_name)
     ours = [result for statement in statements for result in _results(statement)]
-    kept = [r for r in card.data.eval_results or [] if r.task_type != ours[0].task_type]
+    # Those that are ours say what they bound; others' stay.
+    there = card.data.eval_results or []
+    kept = [r for r in there if "bound" not in (r.metric_args or {})]
     card.data.model_name = card.data.model_name or model_name
     card.data.eval_results = kept + ours
     put_section(card, "lm-latent-eval", _section(statements))

@@ -7,6 +7,7 @@ folder is named by what it is.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,9 @@ class Statement:
         found = {
             name: number
             for name, number in numbers(record).items()
-            if (name in RATES or name == "acc") and not isinstance(number.value, str)
+            if (name in RATES or name == "acc")
+            and not isinstance(number.value, str)
+            and math.isfinite(number.value)
         }
         if not found:
             raise ValueError(f"{record.task} has no number to export")
@@ -98,8 +101,8 @@ class Statement:
     def certified(self, metric: str) -> float | None:
         """Return the upper limit of a rate at 95 % confidence over the draws.
 
-        None of an accuracy, and where a number bounds nothing. Strict bounds and exact
-        numbers are it themselves.
+        None of an accuracy, where a number bounds nothing, and where it is infinite.
+        Strict bounds and exact numbers are it themselves.
         """
         unit = RATES.get(metric)
         if unit is None or self.bound not in CERTIFIED:
@@ -107,7 +110,10 @@ class Statement:
         answers = self.record.answers
         total = sum(answer.estimate.log_evidence for answer in answers)
         units = sum(getattr(answer, unit.name) for answer in answers)
-        return unit.value((slack(answers, self.bound) - total) / units)
+        try:
+            return unit.value((slack(answers, self.bound) - total) / units)
+        except OverflowError:
+            return None
 
     @property
     def note(self) -> str:
