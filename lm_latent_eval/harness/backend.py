@@ -213,7 +213,7 @@ class Backend(LM):
         ]
         own = self.cache_hook.dbdict is not None or not self.shares_requests
         processes = Processes() if own else self._processes
-        places = [*_places(requests)]
+        places = self._places(requests)
         needed = [request for n, request in enumerate(asked) if places[n] == n]
         answers: dict[int, Scored] = {}
         with (
@@ -259,7 +259,7 @@ class Backend(LM):
         self._unreported += [
             scored.answer.without_weights()
             for n, (scored, place) in enumerate(
-                zip(ordered, _places(requests), strict=True)
+                zip(ordered, self._places(requests), strict=True)
             )
             if place == n and isinstance(scored, ScoredFloat)
         ]
@@ -269,6 +269,22 @@ class Backend(LM):
         if lost and not running_tasks() and not is_component():
             raise error_of(lost, len(ordered))
         return ordered
+
+    def _places(self, requests: list[Instance]) -> list[int]:
+        """Return where each request stands first.
+
+        That is its own place, but for padding: lm-eval repeats the last request until
+        all processes have equally many. A cache knows a request by its strings alone,
+        so with one those of equal strings have one answer from the first run on.
+        """
+        cached = self.cache_hook.dbdict is not None
+        seen: defaultdict[Any, list[int]] = defaultdict(list)
+        places = []
+        for number, instance in enumerate(requests):
+            found = seen[instance.args if cached else id(instance)]
+            found.append(number)
+            places.append(found[(len(found) - 1) % (instance.repeats or 1)])
+        return places
 
     def _warn_of_bytes(self, answers: dict[int, Scored]) -> None:
         """Warn other packages' tasks that rates per byte are not of whole strings."""
@@ -440,15 +456,3 @@ def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]
             name += f"/repeat {repeat}"
         seen[id(instance)] += 1
         yield number, name, instance
-
-
-def _places(requests: list[Instance]) -> Iterator[int]:
-    """Yield where each request stands first: its own number, but for padding.
-
-    lm-eval repeats the last request until all processes have equally many.
-    """
-    seen: defaultdict[int, list[int]] = defaultdict(list)
-    for number, instance in enumerate(requests):
-        found, repeats = seen[id(instance)], instance.repeats or 1
-        found.append(number)
-        yield found[(len(found) - 1) % repeats]

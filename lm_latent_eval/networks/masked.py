@@ -157,13 +157,14 @@ class MaskedReader:
 def probe(logits: Logits, mask: int, device: torch.device, name: str) -> int:
     """Check that predictions depend on the tokens that follow; return V.
 
-    It reads three tokens, of no scored text, and changes the last one.
+    It reads three tokens, of no scored text, and changes the second one, which a block
+    of two has as well.
 
     Raises:
         ValueError: If it does not depend on it, or what is returned are no scores.
     """
     other = 0 if mask else 1
-    ids = torch.tensor([[mask, mask, mask], [mask, mask, other]], device=device)
+    ids = torch.tensor([[mask, mask, mask], [mask, other, mask]], device=device)
     with torch.inference_mode():
         scores = logits(ids)
     if scores.shape[:2] != ids.shape or scores.ndim != 3:

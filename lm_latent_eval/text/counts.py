@@ -45,7 +45,9 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
         >>> [text[start:] for start in sentence_starts(text)][1:]
         ['It rained! (He said.)', '(He said.)']
     """
-    parts = list(segment(language, encodable(text)))
+    # The library cuts by bytes, and fails within white space of several.
+    plain = re.sub(r"[^\S\x00-\x7f]", " ", encodable(text))
+    parts = list(segment(language, plain))
     starts = accumulate(map(len, parts), initial=0)
     return [s for s, part in zip(starts, parts, strict=False) if part.strip()]
 

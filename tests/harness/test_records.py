@@ -94,6 +94,16 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     assert shown["corpus_token_perplexity"] == "N/A"
 
 
+def test_a_cache_answers_equal_texts_alike_from_the_first_run_on(run, tmp_path):
+    """It knows them by their strings alone."""
+    (tmp_path / "text.txt").write_text("Ada saw the fox\nthe fox\nAda saw the fox\n")
+    how = {"tasks": TASKS[:1], "estimator": "is", "use_cache": str(tmp_path / "cache")}
+    found = [run(str(tmp_path / out), **how) for out in "ab"]
+    one, other = (each["results"]["latent_perplexity"] for each in found)
+    assert one["token_perplexity,none"] == other["token_perplexity,none"]
+    assert one["token_perplexity_draws_error,none"] > 0, "premise"
+
+
 @pytest.mark.parametrize("tasks", [TASKS, TASKS[1:]], ids=["same", "other"])
 def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
     """It gets as far as the questions while the first one is answering them."""

@@ -132,12 +132,16 @@ def test_canonical_is_hf(directory):
     assert ours.loglikelihood_rolling(rolling(*texts)) == pytest.approx(
         tiny_checkpoint.log_likelihoods(hf, *texts), rel=1e-10
     )
-    found = ours.loglikelihood(conditional(*PAIRED))
+    # Without a start token ``hf`` has nothing to follow there.
+    pairs = [*PAIRED, *[(" ", "Geese, ducks")] * bool(hf.tok_encode(""))]
+    found = ours.loglikelihood(conditional(*pairs))
     for (log_p, greedy), (wanted, whether) in zip(
-        found, hf.loglikelihood(conditional(*PAIRED)), strict=True
+        found, hf.loglikelihood(conditional(*pairs)), strict=True
     ):
         assert log_p == pytest.approx(wanted, rel=1e-10)
         assert greedy is whether
+    thinking = opened(directory, estimator="canonical", think_end_token=".")
+    assert thinking.fingerprint != ours.fingerprint, "it moves what is written"
     asked = generation("The miller", until=["."], max_gen_toks=8)
     assert ours.generate_until(asked) == hf.generate_until(asked)
 

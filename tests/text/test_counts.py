@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_latent_eval.text.counts import Counts, gamble, ngram_entropies
+from lm_latent_eval.text.counts import Counts, gamble, ngram_entropies, sentence_starts
+
+
+@pytest.mark.parametrize("space", ["\u3000", "\xa0", "\u2028", "\x85", "\u2009"])
+def test_sentences_end_beside_any_white_space(space):
+    """Within white space of several bytes the library fails."""
+    for text in (f"B{space}.", f"plan B{space}. a", f"It rained.{space}He said."):
+        plain = text.replace(space, " ")
+        assert sentence_starts(text) == sentence_starts(plain)
+
 
 TEXTS = st.text("abc", min_size=4, max_size=40)
 

@@ -251,7 +251,7 @@ class _Component:
             answer = score.answer
             return Found(float(score), answer.tokens, is_greedy, answer)
         if isinstance(score, MissedFloat):
-            return Found(float(score), 1, is_greedy)
+            return Found(float(score), 1, is_greedy, missed=True)
         return Found(float(score), self._length(asked.text), is_greedy)
 
     def _length(self, text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lm_eval.api.instance import Instance
 
@@ -17,6 +18,12 @@ class LatentTokens(Wrapper):
     """
 
     model_name = "tokens"
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that a cached number or text depends on, as JSON."""
+        thinking = getattr(self._loaded, "think_end_token", None)
+        return {**super().fingerprint, "think_end_token": thinking}
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts, token by token, as ``--model hf`` does.

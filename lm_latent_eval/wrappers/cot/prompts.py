@@ -85,6 +85,11 @@ class ThoughtOptions(OptionTable):
     hint: str = option("{question}\n(The answer is {answer}.)\n", _hint)
     seed: int = option(0, partial(whole, least=0))
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that have no effect with this proposal."""
+        return ("hint",) if self.proposal == "prior" else ()
+
 
 class Ending(StrEnum):
     """How a thought ends."""

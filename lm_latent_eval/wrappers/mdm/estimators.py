@@ -213,7 +213,7 @@ class TargetEstimate:
 def compared(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
     """Estimate, and see if the model's own unmasking would write the block."""
     part = yield from estimated(length, options, key)
-    if options.process.follows or length == 1:
+    if options.process.follows or (length == 1 and not options.convention):
         return part
     found = yield from orders.is_greedy(length, options.process)
     return replace(part, is_greedy=found)

@@ -104,9 +104,10 @@ class Writer:
         hidden = torch.full((len(asked), length), self.denoiser.mask)
         after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(asked), -1)
         tokens = torch.cat([given, hidden, after], dim=1)
-        step = 0
         done: dict[int, str] = {}
         for first, last in self._blocks(start, length):
+            # Of as many places no more steps: other texts' steps move no number.
+            step = first
             block = slice(start + first, start + last)
             while len(rows := self._unfinished(tokens, block)):
                 self._reveal(tokens, rows, block, start, asked, step)

@@ -39,7 +39,7 @@ HOW = {
 """Description of each, for ``explain``."""
 BLOCK_WRITTEN = 32
 """Default length of a block in generation."""
-_DRAWN = ("num_samples", "proposal", "temperature", "bounds")
+_DRAWN = ("num_samples", "proposal", "temperature")
 
 
 def _probability(name: str, value: Any) -> float:
@@ -235,4 +235,5 @@ class MDMOptions(OptionTable):
     def chosen(self) -> dict[str, Any]:
         """Everything that a number depends on, as JSON."""
         kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
-        return {**kept, "unmasking": self.process.rule, "estimator": self.name}
+        rules = {"unmasking": self.process.rule, "writing": str(self.writing)}
+        return {**kept, **rules, "estimator": self.name}

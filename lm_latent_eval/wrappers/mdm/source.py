@@ -326,7 +326,7 @@ class TokenCutter:
             ValueError: If the continuation is longer than the network's places.
         """
         ids, ends = self._tokens(query.context + query.text)
-        border = sum(end <= len(query.context) for end in ends)
+        border = sum(end <= len(query.context) for end in ends) if query.context else 0
         if not query.text:
             border = len(ids)
         if (length := len(ids) - border) > self.room:

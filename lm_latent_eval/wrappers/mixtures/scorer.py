@@ -15,6 +15,7 @@ import itertools
 import math
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,6 +66,8 @@ class Found:
     is_greedy: bool
     answer: Answer | None = None
     """The answer with its estimate; None: the number is exact."""
+    missed: bool = False
+    """Whether it is zero because no latent was found, which is an estimate."""
 
     @property
     def estimate(self) -> Estimate | None:
@@ -338,7 +341,7 @@ class MixtureScorer:
             tuple(tuple(v.log_weight for v in variants) for variants in listed),
             tuple(tuple(v.name for v in c) for c in plan.chosen) if plan.drawn else (),
             array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in found]),
-            all(each.estimate is None for each in found),
+            all(each.estimate is None and not each.missed for each in found),
         )
         greedy = {each.is_greedy for each in found}
         self.unsure_greedy += len(greedy) > 1
@@ -381,6 +384,22 @@ def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
     return drawn
 
 
+def _error(
+    part: Sequence[float], found: Sequence[Found], of: Callable[[Estimate], float]
+) -> float:
+    """Return the error of a mixture by those of its components.
+
+    A component that is drawn again has one answer, and errs alike.
+    """
+    answers: dict[int, Found] = {}
+    share: defaultdict[int, float] = defaultdict(float)
+    for each, own in zip(found, part, strict=True):
+        answers[id(each)] = each
+        share[id(each)] += own
+    errors = [0.0 if e.estimate is None else of(e.estimate) for e in answers.values()]
+    return mixture_stderr([*share.values()], errors)
+
+
 def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
     """Put the numbers of components together."""
     log_weights = parts.log_weights
@@ -391,9 +410,11 @@ def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
         )
     tokens = max(each.tokens for each in found)
     inner = [each.estimate for each in found if each.estimate is not None]
-    errors = [0.0 if e.estimate is None else e.estimate.draws_stderr for e in found]
-    within = mixture_stderr(shares(log_weights, parts.log_p), errors)
-    bound = Bound.weakest(e.bound for e in inner) if inner else Bound.EXACT
+    missed = any(each.missed for each in found)
+    part = shares(log_weights, parts.log_p)
+    within = math.inf if missed else _error(part, found, lambda e: e.draws_stderr)
+    bounds = [e.bound for e in inner] + [Bound.STOCHASTIC_LOWER] * missed
+    bound = Bound.weakest(bounds) if bounds else Bound.EXACT
     if parts.drawn:
         log_w = torch.tensor([*parts.log_p], dtype=torch.float64)
         estimate = Estimate.from_log_weights(
@@ -409,18 +430,15 @@ def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
         return replace(estimate, at_least=at_least, at_most=at_most)
     if bound is Bound.EXACT:
         return Estimate.exact(total, num_tokens=tokens)
-    known = all(each.stderr is not None for each in inner)
-    inside = [0.0 if e.estimate is None else e.estimate.stderr or 0.0 for e in found]
+    known = not missed and all(each.stderr is not None for each in inner)
     return Estimate(
         log_evidence=total,
-        stderr=mixture_stderr(shares(log_weights, parts.log_p), inside)
-        if known
-        else None,
+        stderr=_error(part, found, lambda e: e.stderr or 0.0) if known else None,
         draws_stderr=within,
         effective_sample_size=None,
         pareto_k=None,
-        num_samples=max(each.num_samples for each in inner),
+        num_samples=max((each.num_samples for each in inner), default=1),
         num_tokens=tokens,
         bound=bound,
-        estimator="+".join(sorted({each.estimator for each in inner})),
+        estimator="+".join(sorted({each.estimator for each in inner})) or "missed",
     )

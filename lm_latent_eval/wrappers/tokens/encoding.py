@@ -444,8 +444,7 @@ class ContinuationCutter:
             same = tokens[:1] == [self._prefix]
             given, after = [self._prefix], tokens[int(same) :]
         else:
-            stripped = context.rstrip()
-            given = self._encoding.encode(stripped) if stripped else []
+            given = self._encoding.encode(context.rstrip())
             after = self._encoding.encode(context + text)[len(given) :]
         after = [*after, *self._end]
         room = self._window + 1 - len(after)

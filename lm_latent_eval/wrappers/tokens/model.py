@@ -200,12 +200,13 @@ def generate(
         What is written before the first stop string.
     """
     tokenizer: Any = network.tokenizer
+    ends = frozenset(network.text_ends)
     reading = network.reader().begin(torch.tensor([given], device=network.device))
     written: list[int] = []
     text = ""
     while len(written) < options.max_tokens:
         token = _next(reading.log_p[0], options.temperature, key, len(written))
-        if token == tokenizer.eos_token_id:
+        if token in ends:
             break
         written.append(token)
         decoded = str(tokenizer.decode(written, skip_special_tokens=True))

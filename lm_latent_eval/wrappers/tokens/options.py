@@ -55,6 +55,18 @@ class TokensOptions(OptionTable):
     context_tokens: int | None = option(8, _context_tokens)
     max_segmentations: int = option(100_000, partial(whole, least=1))
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that have no effect with this estimator."""
+        drawn = ("proposal", "temperature", "seed")
+        if self.estimator == "canonical":
+            return ("num_samples", *drawn, "context_tokens", "max_segmentations")
+        if self.estimator == "exact":
+            return ("num_samples", *drawn)
+        if self.estimator == "beam":
+            return (*drawn, "max_segmentations")
+        return ("max_segmentations",)
+
     def __post_init__(self) -> None:
         """Refuse a single segmentation of what is both found and drawn."""
         if self.estimator == "mixed" and self.num_samples < 2:

@@ -296,6 +296,11 @@ def test_the_convention_of_llada_is_its_program(model):
     estimate = scored(model, convention="llada", num_samples=64)
     assert str(estimate.bound) == "none" and estimate.estimator == "llada"
     assert estimate.stderr is None and estimate.draws_stderr > 0
+    words = [f" {word}" for word in ("the", "fox", "saw", "Ada", "Bo", "a", ".")]
+    scorer = model.scorer({"convention": "llada", "num_samples": 4}, quiet=True)
+    found = asking.answers(scorer, *words, context="the fox")
+    surest = max(found, key=lambda answer: answer.estimate.log_evidence)
+    assert [a.is_greedy for a in found] == [a is surest for a in found]
 
 
 # -- writing, in steps, until a text ends ----------------------------------------------
@@ -329,6 +334,28 @@ def test_what_is_written_surely_is_greedy(model, how):
     scorer = model.scorer(how, quiet=True)
     both = asking.answers(scorer, text, changed, context="the fox")
     assert [answer.is_greedy for answer in both] == [True, False]
+
+
+def test_other_texts_of_a_batch_move_no_text(model):
+    """Which take more steps, and so other numbers if steps were counted for all."""
+    how = {"unmasking": "confidence", "threshold": 0.5, "block_length": 2}
+    warm, contexts = replace(GREEDY, temperature=2.0), ("the fox", "Ada saw", "Bo a")
+    scorer = model.scorer(how, batch_size=1, quiet=True)
+    asked = [(Query(n, f"text/{n}", "", c), warm) for n, c in enumerate(contexts * 4)]
+    alone = dict(scorer.generate(asked))
+    assert written(model, warm, contexts * 4, **how) == [alone[n] for n in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"unmasking": "any_order"}),  # what is written by default is surest first
+        ({"estimator": "exact"}, {"estimator": "exact", "bounds": "both"}),
+    ],
+)
+def test_what_moves_texts_or_bounds_is_in_fingerprints(model, one, other):
+    found = [model.scorer(how, quiet=True).fingerprint for how in (one, other)]
+    assert found[0] != found[1]
 
 
 def test_other_ways_to_write(model):

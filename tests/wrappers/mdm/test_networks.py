@@ -271,6 +271,13 @@ def test_a_decoder_is_read_block_by_block(decoder, context, shift):
         assert answer.evaluations == 2 * (2**BLOCK - 1) + 1
 
 
+def test_blocks_of_two_are_no_causal_model(decoder, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "BLOCK", 2)
+    [answer] = asking.answers(scorer_of(decoder), SEVEN, context="")
+    wanted = log_p(decoder, SEVEN_TOKENS)
+    assert answer.estimate.log_evidence == pytest.approx(wanted, abs=1e-10)
+
+
 def test_what_options_share_is_read_once(decoder):
     """Tokens that the network reads: a context of six, and four options of three."""
     scorer, context = scorer_of(decoder), "the fox saw Ada . a"

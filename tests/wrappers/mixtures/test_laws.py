@@ -220,6 +220,41 @@ def test_errors_of_components_count_by_their_shares(tmp_path):
         assert other.estimate.draws_stderr == pytest.approx(share * each)
 
 
+def test_draws_of_one_component_err_alike(tmp_path):
+    """It is asked once, and has one answer."""
+    prompts = [{"name": "one", "text": "{context}", "weight": 1}]
+    read = scorer(tmp_path, {"prompts": prompts, "draws": 50}).mixture
+    [own, *_] = _answered(read, [0.5, 1.5])
+    assert own.estimate.draws_stderr == pytest.approx(math.sqrt(0.5) / 2)
+
+
+def _answered(read, weights):
+    """Answer by an estimate from two weights, or by that nothing was found."""
+
+    def estimated(asked):
+        if weights is None:
+            return [Found(-math.inf, 1, False, missed=True) for _ in asked]
+        log_w = torch.tensor(weights).double().log() - 2.0
+        answer = Answer(0, Estimate.from_log_weights(log_w, num_tokens=1))
+        return [Found(answer.estimate.log_evidence, 1, False, answer) for _ in asked]
+
+    names = [each.name for each in read.models] or ["base"]
+    asked = {name: model(name) for name in names} | {names[0]: estimated}
+    return answers(MixtureScorer(read, asked, {}, {}))
+
+
+def test_a_component_of_which_nothing_was_found_is_no_exact_zero(tmp_path):
+    models = [{"name": "one", "base": "hf"}, {"name": "two", "base": "hf"}]
+    read = scorer(tmp_path, {"models": models}).mixture
+    for answer in _answered(read, None):
+        assert answer.estimate.bound is Bound.STOCHASTIC_LOWER
+        assert (answer.estimate.stderr, answer.estimate.draws_stderr) == (
+            None,
+            math.inf,
+        )
+        assert not answer.parts.exact
+
+
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
