@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
+from lm_latent_eval.models.lrlm.latents import Readings
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.latents import Copies
 from tests.models.lrlm.tiny import lrlm
@@ -34,6 +35,32 @@ def test_words_that_need_a_topic_say_so():
         model.encode(batch([[KNOWN]]))
     with pytest.raises(ValueError, match="no topic 'Cy': there are 2"):
         model.about(["Cy"])
+
+
+def test_a_name_is_said_from_its_beginning_to_its_end():
+    model = lrlm()
+    every = torch.arange(len(model.knowledge.naming_alias))
+    [two] = every[model.knowledge.length(every) == 2].tolist()
+    for pieces in ([[KNOWN, COPIED]], [[KNOWN], [COPIED]]):
+        found = []
+        for sources, offsets in (
+            ((two + 1, two + 1), (0, 1)),
+            ((two + 1, 0), (0, 0)),
+            ((0, two + 1), (0, 1)),
+        ):
+            state, total, at = None, torch.zeros(1, 1).double(), 0
+            for words in pieces:
+                here = slice(at, at + len(words))
+                at += len(words)
+                source, offset = (
+                    torch.tensor([[each[here]]]) for each in (sources, offsets)
+                )
+                encoded = model.encode(batch([words]), state)
+                total = total + model.log_joint(encoded, Readings(source, offset))
+                state = model.advance(encoded, Readings(source, offset))
+            found.append(total.item())
+        assert found[0] > -20
+        assert found[1:] == [-torch.inf] * 2
 
 
 def test_a_model_that_is_told_the_words_has_no_normalization():

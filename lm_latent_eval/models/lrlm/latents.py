@@ -156,7 +156,13 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
 
     said = targets[:, None].expand_as(source)
     wrong = follows & (topics.word(naming, offset) != said)
-    before, _, _ = encoded.state.expanded(samples)
+    before, open_name, coming = encoded.state.expanded(samples)
+    last_source = torch.cat([open_name[..., None] + 1, source], -1)[..., :num_tokens]
+    expected = torch.cat([coming[..., None], offset + 1], -1)[..., :num_tokens]
+    goes_on = (source == last_source) & (offset == expected)
+    is_open = topics.length((last_source - 1).clamp_min(0)) > expected
+    is_open &= (last_source != WORD) & inside
+    wrong = wrong | ((follows | is_open) & ~goes_on)
     topic = _topic_after(encoded, readings)
     wrong = wrong | (begins & (topics.naming_topic[naming] != topic[..., None]))
     new = (before == 0) & (topic != 0)
