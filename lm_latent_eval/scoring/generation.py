@@ -115,19 +115,20 @@ class Utterance:
         """
         if self.finished:
             return
+        log_p = log_p.cpu().double().clone()
+        if self.encoder.unknown is not None:
+            log_p[self.encoder.unknown] = -torch.inf  # it has no spelling to write
         if not bool((log_p > -torch.inf).any()):
             raise MissedSupportError(
                 "the proposal misses the model's support: no latent found of the text "
                 "so far has a positive weight, so no next word can be predicted. Draw "
                 "more samples, or use a proposal that covers the model's latents"
             )
-        log_p = log_p.cpu().double().clone()
-        if self.encoder.unknown is not None:
-            log_p[self.encoder.unknown] = -torch.inf  # it has no spelling to write
         if self.options.temperature == 0:
             word = int(first_of_best(log_p))
         else:
-            mass = (log_p / self.options.temperature).softmax(-1).cumsum(-1)
+            worse = (log_p - log_p.max()) / self.options.temperature
+            mass = worse.softmax(-1).cumsum(-1)
             threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
             word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
         if word == self.encoder.end:

@@ -139,7 +139,11 @@ def build_graph(
     """Build the knowledge graph of annotated texts."""
     # A word that is unknown cannot be copied: it could stand for any.
     aliases = {
-        entity: [[i for i in tokenizer(form).ids if i != UNKNOWN] for form in forms]
+        entity: [
+            known
+            for form in forms
+            if (known := [i for i in tokenizer(form).ids if i != UNKNOWN])
+        ]
         for entity, forms in surface_forms(texts, knowledge).items()
     }
     return KnowledgeGraph.build(

@@ -26,7 +26,7 @@ from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, WordTokenizer
+from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import LRLMSize, Options
 from lm_latent_eval.training.supervised import Part
 
@@ -208,13 +208,20 @@ class _Names:
         return list(self.row)
 
     def fact(self, relation: int, entity: str) -> list[Fact]:
-        """Return a fact about an entity, if that has a name."""
+        """Return a fact about an entity, if that has a name of known words.
+
+        An unknown word cannot be copied: it could stand for any.
+        """
+        named = [
+            (form, words[: self.max_words])
+            for form in self.forms.get(entity, ())
+            if (words := tuple(i for i in self.tokenizer(form).ids if i != UNKNOWN))
+        ]
         rows = []
-        for form in self.forms.get(entity, ())[: self.max_aliases]:
-            words = tuple(self.tokenizer(form).ids[: self.max_words])
-            if words and words not in self.row:
+        for form, words in named[: self.max_aliases]:
+            if words not in self.row:
                 self.row[words] = len(self.row)
                 self.strings.append(form)
-            if words and self.row[words] not in rows:
+            if self.row[words] not in rows:
                 rows.append(self.row[words])
         return [Fact(relation, 0, tuple(rows))] if rows else []

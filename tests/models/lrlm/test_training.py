@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
-from lm_latent_eval.models.kglm.training import build_vocabulary
+from lm_latent_eval.models.kglm.training import build_graph, build_vocabulary
 from lm_latent_eval.models.lrlm.training import Annotator, build_topics, topic_of
 from lm_latent_eval.text.words import END
 
@@ -40,6 +40,29 @@ TEXT = AnnotatedText.from_json(
         "triples": [["ada", "bornIn", "london"], ["ada", "knows", "bo"]],
     }
 )
+
+
+def test_unknown_words_are_in_no_name():
+    """One could stand for any, and be said for nothing; a name of them is none."""
+    forms = {
+        "ada": ["<unk>", "Ada <unk>", "Ada"],
+        "bo": ["<unk>"],
+        "london": ["London"],
+    }
+    knowledge = Knowledge((("ada", "bornIn", "london"), ("ada", "knows", "bo")), forms)
+    for most in (1, 4):
+        tokenizer, topics, _ = built([], knowledge, max_aliases=most)
+        assert names(tokenizer, topics, "ada") == {0: {"Ada"}, 1: {"London"}}
+        graph = build_graph(
+            [], knowledge, tokenizer, max_aliases=most, max_alias_words=8
+        )
+        [node] = [i for i, name in enumerate(graph.node_names) if name == "ada"]
+        [said] = {
+            tuple(words)
+            for words in graph.alias_words(torch.tensor([node]))[0].tolist()
+            if any(words)
+        }
+        assert tokenizer.word(said[0]) == "Ada"
 
 
 def test_facts_are_named_as_texts_and_knowledge_name_them():
