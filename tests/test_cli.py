@@ -130,6 +130,8 @@ MISTAKES = {
     CALIBRATE + "--max-words 300": "texts of 300 words: expected at most 256",
     SCORE + "steps=5": "'steps' is not an argument of latent_kglm",
     SCORE + "steps": "--option 'steps': expected NAME=VALUE",
+    SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
+    SCORE + "seed=1 --max-batch-size 0": "max_batch_size='0': expected a whole",
 }
 
 

@@ -139,4 +139,6 @@ def test_other_models_and_no_results(tmp_path, refused):
     (tmp_path / "results_2026.json").write_text('{"config": 3, "results": {}}')
     said = refused("explain", tmp_path)
     assert "results_2026.json holds no results of lm_eval" in said
-    assert "--output_path" in refused("explain", tmp_path / "nothing")
+    assert "nothing does not exist" in refused("explain", tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "--output_path" in refused("explain", tmp_path / "empty")

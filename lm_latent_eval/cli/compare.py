@@ -112,7 +112,10 @@ def read_sides(
         return labels, {name: [run] for name, run in found.items()}
     if len(paths) > len(ascii_uppercase):
         raise ValueError(f"{len(paths)} given: at most {len(ascii_uppercase)} results")
-    if twice := [path for path in paths if paths.count(path) > 1]:
+    every = [run for path in paths for run in runs(path)]
+    places = [str(Path(run).resolve()) if Path(run).exists() else run for run in every]
+    twice = [run for run, at in zip(every, places, strict=True) if places.count(at) > 1]
+    if twice:
         raise ValueError(f"{twice[0]} was given twice: give each side once")
     labels = dict(zip(ascii_uppercase, paths, strict=False))
     return labels, {
@@ -122,6 +125,7 @@ def read_sides(
 
 def _compare(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.compare import as_text, compare, more, rows
+    from lm_latent_eval.report.compare.questions import is_asked
     from lm_latent_eval.report.tabular import Table, one_line, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
@@ -131,9 +135,18 @@ def _compare(args: argparse.Namespace) -> None:
         )
     kind = read_format(args)
     if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
-        idle = ("data", "option", *OpeningOptions.names(), *ScoringOptions.names())
+        idle = (
+            "data",
+            "words",
+            "option",
+            *OpeningOptions.names(),
+            *ScoringOptions.names(),
+        )
         warn_of_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
+    every = [run for several in sides.values() for some in several for run in some]
+    if not any(map(is_asked, every)):
+        warn_of_idle(args, ("metric", "pass_at"), "there are no questions")
     if args.page:
         from lm_latent_eval.report import page
 

@@ -61,13 +61,15 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
     """Read the options that were given, by name.
 
     Raises:
-        ValueError: If one has no name.
+        ValueError: If one has no name, or is given twice.
     """
     found = given(args, ScoringOptions)
     for text in args.option:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise ValueError(f"--option {text!r}: expected NAME=VALUE")
+        if name in found:
+            raise ValueError(f"{name} is given twice: {found[name]} and {value}")
         found[name] = value
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,14 +49,17 @@ def add_recompute(commands: Commands, summary: str) -> None:
 
 def _recompute(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.numbers import rows, table
-    from lm_latent_eval.report.results import read
+    from lm_latent_eval.report.results import read_begun
     from lm_latent_eval.report.tabular import Table, rendered
 
     kind = read_format(args)
-    records = read(args.results)
+    records = read_begun(args.results)
     if kind == "text":
         print("\n\n".join(map(table, records)))
     else:
+        for record in records:
+            if not record.finished:
+                print(f"{record.task}: not finished", file=sys.stderr)
         found = [row for record in records for row in rows(record)]
         print(rendered(Table.of(found), kind))
 

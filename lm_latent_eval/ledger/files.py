@@ -197,8 +197,10 @@ class LinesFile:
         """
         with naming(self.path):
             lines = regular(self.path).read_bytes().splitlines()
+        if not lines:
+            raise self.not_one("it is empty")
         try:
-            settings = parsed(lines[0] if lines else b"", "format")
+            settings = parsed(lines[0], "format")
         except ValueError as err:
             raise self.not_one(f"its first line says no settings: {err}") from err
         check_format(self.path, settings, self.format)

@@ -14,7 +14,7 @@ from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.results import RESULTS, read
+from lm_latent_eval.report.results import RESULTS, read_begun
 from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
@@ -106,18 +106,25 @@ def explain(results: Path) -> str:
         FileNotFoundError: If there are none.
         ValueError: If what is there is something else.
     """
+    if not results.exists():
+        raise FileNotFoundError(f"{results} does not exist")
     if results.is_file() and results.suffix != ".json":
-        found = read(results)
-        if not any(record.answers for record in found):
-            raise ValueError(f"{results} has no estimate yet: go on with its run")
+        found = read_begun(results)
         try:
-            return "\n\n".join(_explained(_content(record)) for record in found)
+            return "\n\n".join(_of_record(record) for record in found)
         except KeyError as err:
             raise ValueError(
                 f"{results} does not say its {err}, on which numbers depend: give the "
                 "file as it was written"
             ) from err
     return _newest(results)
+
+
+def _of_record(record: Record) -> str:
+    said = _explained(_content(record))
+    if record.finished or record.settings.get(WITHOUT_NUMBER):
+        return said
+    return f"Not finished: numbers are of {len(record.answers):,} answers.\n\n{said}"
 
 
 def _content(record: Record) -> dict[str, Any]:

@@ -304,9 +304,10 @@ def _coloured(part: Part) -> list[dict[str, str]]:
 
 def _model(name: str, run: Run) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
+    unfinished = "" if run.finished else ", not finished"
     if not isinstance(run, Record):
         values = torch.tensor([row.value for row in run.rows], dtype=torch.float64)
-        what = described(Questions.of(name, [run]))
+        what = described(Questions.of(name, [run])) + unfinished
         answers = {"answers": len(values)}
         return {
             "model": name,
@@ -316,7 +317,7 @@ def _model(name: str, run: Run) -> dict[str, Any]:
         }
     side = Side.of(name, [run])
     found = numbers(run)
-    row: dict[str, Any] = {"model": name, "what": described(side)}
+    row: dict[str, Any] = {"model": name, "what": described(side) + unfinished}
     if "acc" in found:
         return {
             **row,

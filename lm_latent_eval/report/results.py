@@ -58,6 +58,19 @@ def read(path: Path) -> list[Record]:
     return [run for run in read_runs(path) if isinstance(run, Record)]
 
 
+def read_begun(path: Path) -> list[Record]:
+    """Read the records of a result that has any answer, see ``read``.
+
+    Raises:
+        FileNotFoundError: If there is no result.
+        ValueError: As for ``read``, or if nothing has been estimated yet.
+    """
+    found = read(path)
+    if not any(record.answers for record in found):
+        raise ValueError(f"{path} has no estimate yet: go on with its run")
+    return found
+
+
 def read_runs(
     path: Path, *, metric: str | None = None, documents: bool = False
 ) -> list[Run]:

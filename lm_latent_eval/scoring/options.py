@@ -67,7 +67,7 @@ def _stderr(name: str, value: Any) -> float | None:
 
 
 def _batch(name: str, value: Any) -> Any:
-    parse_batch_size(value)
+    parse_batch_size(value, name)
     return value
 
 
@@ -195,11 +195,11 @@ def _is_there(device: torch.device) -> bool:
     return True
 
 
-def parse_batch_size(value: Any) -> int | None:
+def parse_batch_size(value: Any, name: str = "batch_size") -> int | None:
     """Read a batch size; None means "as memory allows" (``auto``, ``auto:N``)."""
     if value is None or str(value).split(":")[0] == "auto":
         return None
     try:
-        return whole("batch_size", value, 1)
+        return whole(name, value, 1)
     except ValueError as err:
         raise ValueError(f"{err}, or auto: as many texts as memory allows") from err

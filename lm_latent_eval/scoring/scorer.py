@@ -115,7 +115,8 @@ class Scorer:
                 searcher=searcher,
             ),
             batch_size=parse_batch_size(batch_size),
-            max_batch_size=parse_batch_size(max_batch_size) or MOST_TEXTS,
+            max_batch_size=parse_batch_size(max_batch_size, "max_batch_size")
+            or MOST_TEXTS,
             quiet=quiet,
         )
         self.whole_texts = WholeTexts(self.evaluation)

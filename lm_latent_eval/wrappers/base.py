@@ -75,7 +75,8 @@ class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
         if idle := [name for name in chosen.idle if name in options]:
             said = ", ".join(idle)
             logger.warning("%s: no effect on likelihoods by the other options", said)
-        sizes = parse_batch_size(batch_size), parse_batch_size(max_batch_size)
+        most = parse_batch_size(max_batch_size, "max_batch_size")
+        sizes = parse_batch_size(batch_size), most
         return self._scorer(chosen, *sizes, quiet)
 
     @abstractmethod

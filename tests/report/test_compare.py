@@ -404,5 +404,9 @@ def test_from_the_command_line(spelled_directory, tmp_path, capsys, refused):
     assert "auto, K = 9" in shown
     assert "no end of a text is charged" in shown
     assert "say with --data" in refused("compare", kglm, estimates)
-    for sides in ([estimates], [estimates, estimates]):
+    same = str(tmp_path / "." / ".." / tmp_path.name / "l.jsonl")
+    for sides in ([estimates], [estimates, estimates], [estimates, same]):
         refused("compare", *sides)
+    both = ["compare", kglm, estimates, *data, "--num-samples", "9"]
+    assert main([*both, "--pass-at", "3"]) == 0
+    assert "--pass-at: no effect, there are no questions" in capsys.readouterr().err

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.report import page
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.metrics import METRICS
@@ -103,6 +105,20 @@ def test_an_unfinished_run_says_so(tmp_path, capsys):
             add("t", answer)
     assert main(["recompute", str(tmp_path)]) == 0
     assert "t: 3 documents, m (not finished)" in capsys.readouterr().out
+    assert main(["recompute", str(tmp_path), "--format", "csv"]) == 0
+    assert "t: not finished" in capsys.readouterr().err
+    for changed, said in (({}, False), ({"finished": False}, True)):
+        page.write({"A": [[replace(made, **changed)]]}, {}, tmp_path / "page.html")
+        assert (", not finished" in (tmp_path / "page.html").read_text()) is said
+
+
+def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, capsys):
+    lines = scored[0].read_text().splitlines()
+    cut = tmp_path / "cut.jsonl"
+    for number, said in ((len(lines), False), (2, True)):
+        cut.write_text("\n".join(lines[:number]) + "\n")
+        assert main(["explain", str(cut)]) == 0
+        assert ("Not finished: numbers are of 1 ans" in capsys.readouterr().out) is said
 
 
 @pytest.mark.parametrize("command", ["recompute", "thoughts"])
