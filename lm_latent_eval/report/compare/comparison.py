@@ -339,7 +339,15 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
         )
     ]
     compared = TextComparison(
-        *(task, (a, b), found, totals, tuple(_notes(a, b)), "", False, clusters, parts),
+        task,
+        (a, b),
+        found,
+        totals,
+        tuple(_notes(a, b)),
+        verdict="",
+        decided=False,
+        clusters=clusters,
+        parts=parts,
         cluster=cluster,
     )
     return compared.at(DELTA)

@@ -229,9 +229,10 @@ class Side:
         return by_run.square().sum(0).sqrt()
 
     def draws_in_sums(self, keys: Sequence[Key]) -> Tensor:
-        """Return the same errors as their squares add up over texts, nats, (N,).
+        """Return errors whose squares add up to that of the sum over texts, nats, (N,).
 
-        Texts with the same draws err alike: the first one has the errors of all.
+        Texts with the same draws err alike, so their errors add: the first of them is
+        given all, the others 0.
         """
         total = torch.zeros(len(keys), dtype=torch.float64)
         for run in self.runs:
