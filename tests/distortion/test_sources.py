@@ -146,6 +146,8 @@ def test_what_cannot_be_drawn():
     for alphabet in ([2], [], [2, 2], [3, 2], [1, 2, 3]):
         with pytest.raises(ValueError, match="two distinct tokens in ascending order"):
             Perturbation(alphabet, END, max_length=5)
+    with pytest.raises(ValueError, match=r"max_length=1: .* at least 2"):
+        Perturbation(ALPHABET, END, max_length=1)
     for name, wrong in (("mean_length", 0.0), ("mean_length", inf), ("max_length", 0)):
         with pytest.raises(ValueError, match="need an alphabet, a mean length above 0"):
             draw(0, **{name: wrong})

@@ -10,6 +10,7 @@ import pytest
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.wrappers.tokens.encoding import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
+from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests import tiny_causal
 from tests.wrappers import asking
 
@@ -207,3 +208,16 @@ def test_canonical_tokens_that_write_another_string_bound_nothing():
     found = [answer.estimate for answer in asking.answers(scorer, *bounds)]
     assert [str(each.bound) for each in found] == [*bounds.values()]
     assert (found[0].log_evidence, found[0].num_tokens) == (0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "idle"),
+    [
+        ("canonical", {"num_samples", "seed", "context_tokens", "max_segmentations"}),
+        ("exact", {"num_samples", "proposal", "temperature", "seed"}),
+        ("beam", {"proposal", "seed", "max_segmentations"}),
+        ("mixed", {"max_segmentations"}),
+    ],
+)
+def test_options_without_effect_are_named(estimator, idle):
+    assert idle <= {*TokensOptions.parse({"estimator": estimator}).idle}
