@@ -12,6 +12,7 @@ Source: the code of Hayashi et al. (2020).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.convert.originals import OriginalError, misfits
+from lm_latent_eval.convert.originals import OriginalError, misfits, renamed
 from lm_latent_eval.convert.torch_files import Stored, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, load_pickle
 from lm_latent_eval.files import regular
@@ -33,48 +34,45 @@ from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.strict_json import checked, strings
-from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer
+from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
 
-ROWS = (
-    ("word_embed.weight", "words.embedding.weight"),
-    ("word_embed.embed_layers.0.weight", "words.embedding.weight"),
-    ("word_predictor.layer2.weight", "words.weight"),
-    ("word_predictor.layer2.bias", "words.bias"),
-    ("word_predictor.out_layers.0.weight", "words.weight"),
-    ("word_predictor.out_layers.0.bias", "words.bias"),
+NAMES = (
+    (r"^word_embed\.(embed_layers\.0\.)?weight$", "words.embedding.weight"),
+    (r"^word_predictor\.(layer2|out_layers\.0)\.", "words."),
+    (r"^word_predictor\.layer1\.", "words.inner."),
+    (r"^word_predictor\.out_projs\.", "words.projections."),
+    (r"^word_predictor\.cluster_", "words.cluster_"),
+    (r"^(hid_to_fact|fact_key_mlp)\.layer1\.", "to_fact.0."),
+    (r"^(hid_to_fact|fact_key_mlp)\.layer2\.", "to_fact.2."),
+    (r"^hid_to_fact\.", "to_fact."),
+    (r"^hid_to_alias\.", "to_alias."),
+    (r"^selector\.", "selector."),
+    (r"^copy_predictor\.layer1\.", "copy.0."),
+    (r"^copy_predictor\.layer2\.", "copy.2."),
+    (r"^pos_predictor\.layer1\.", "to_position.0."),
+    (r"^pos_predictor\.layer2\.", "to_position.2."),
+    (r"^position_embed\.", "position."),
+    (r"^naf_vec$", "no_fact"),
+    (r"^rnn\.proj_input\.", "trunk.project."),
+    (r"^rnn\.pos_embed\.inv_freq$", "trunk.frequencies"),
+    (r"^rnn\.lstm\.(\w+)_l(\d+)$", r"trunk.layers.\2.\1_l0"),
+    (r"^rnn\.layers\.(\d+)\.dec_attn\.qkv_net\.", r"trunk.layers.\1.attending."),
+    (r"^rnn\.layers\.(\d+)\.dec_attn\.r_net\.", r"trunk.layers.\1.relative."),
+    (r"^rnn\.layers\.(\d+)\.dec_attn\.o_net\.", r"trunk.layers.\1.attended."),
+    (r"^rnn\.layers\.(\d+)\.dec_attn\.layer_norm", r"trunk.layers.\1.attention_norm"),
+    (r"^rnn\.layers\.(\d+)\.pos_ff\.core_net\.0\.", r"trunk.layers.\1.inner."),
+    (r"^rnn\.layers\.(\d+)\.pos_ff\.core_net\.3\.", r"trunk.layers.\1.outer."),
+    (r"^rnn\.layers\.(\d+)\.pos_ff\.layer_norm", r"trunk.layers.\1.feed_norm"),
 )
-"""Tensors with a row a word."""
-PREFIXES = (
-    ("word_predictor.layer1.", "words.inner."),
-    ("word_predictor.out_projs.", "words.projections."),
-    ("word_predictor.cluster_", "words.cluster_"),
-    ("hid_to_fact.layer1.", "to_fact.0."),
-    ("hid_to_fact.layer2.", "to_fact.2."),
-    ("hid_to_fact.", "to_fact."),
-    ("hid_to_alias.", "to_alias."),
-    ("rnn.proj_input.", "trunk.project."),
+"""The original's names, and ours."""
+BIASES = ("rnn.r_w_bias", "rnn.r_r_bias")
+"""Tensors that are one of ours."""
+FACTS = re.compile(
+    r"special_rel_vecs\.\d+|relation_embed\.weight|(entity|unk_entity|relation|alias)_vec"
 )
-COPY_PREFIXES = (
-    ("fact_key_mlp.layer1.", "to_fact.0."),
-    ("fact_key_mlp.layer2.", "to_fact.2."),
-    ("copy_predictor.layer1.", "copy.0."),
-    ("copy_predictor.layer2.", "copy.2."),
-    ("pos_predictor.layer1.", "to_position.0."),
-    ("pos_predictor.layer2.", "to_position.2."),
-    ("position_embed.", "position."),
-    ("naf_vec", "no_fact"),
-)
-"""Further parameters of an NKLM."""
-LAYER = (
-    ("dec_attn.qkv_net.", "attending."),
-    ("dec_attn.r_net.", "relative."),
-    ("dec_attn.o_net.", "attended."),
-    ("dec_attn.layer_norm.", "attention_norm."),
-    ("pos_ff.core_net.0.", "inner."),
-    ("pos_ff.core_net.3.", "outer."),
-    ("pos_ff.layer_norm.", "feed_norm."),
-)
-"""Parts of a layer of the original's Transformer-XL."""
+"""Tensors of the tables of facts."""
+WORD_ROWS = ("words.embedding.weight", "words.weight", "words.bias")
+"""Tensors of ours with a row a word."""
 
 
 def words_in_order(column: Tensor) -> Tensor:
@@ -94,46 +92,26 @@ def object_number(obj_id: int, num_objects: int) -> int:
     return num_objects if obj_id < 0 else obj_id
 
 
-def weights_of(
-    original: Mapping[str, Tensor], *, tied: bool, copies: bool = False
-) -> dict[str, Tensor]:
+def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
     """Rename an original's tensors, constants among them.
 
     Args:
         original: Name -> tensor.
         tied: Whether the output layer shares the embeddings (its copy is left out).
-        copies: Whether it is an NKLM.
+
+    Raises:
+        ValueError: If a tensor is neither model's.
     """
-    renamed = {
-        new + name.removeprefix(old): tensor
-        for name, tensor in original.items()
-        for old, new in PREFIXES + COPY_PREFIXES * copies
-        if name.startswith(old) and not _shadowed(name, old)
-    }
-    for old, new in ROWS:
-        if old in original and not (tied and new == "words.weight"):
-            renamed[new] = words_in_order(original[old])
-    renamed |= {n: original[n] for n in original if n.startswith("selector.")}
+    found = _fact_tables(original)
+    if BIASES[0] in original:
+        found["trunk.biases"] = torch.stack([original[name] for name in BIASES])
     for name, tensor in original.items():
-        if name.startswith("rnn.lstm."):
-            kind, _, layer = name.removeprefix("rnn.lstm.").rpartition("_l")
-            renamed[f"trunk.layers.{layer}.{kind}_l0"] = tensor
-        if name.startswith("rnn.layers."):
-            layer, _, part = name.removeprefix("rnn.layers.").partition(".")
-            for old, new in LAYER:
-                if part.startswith(old):
-                    end = part.removeprefix(old)
-                    renamed[f"trunk.layers.{layer}.{new}{end}"] = tensor
-    if "rnn.r_w_bias" in original:
-        biases = [original["rnn.r_w_bias"], original["rnn.r_r_bias"]]
-        renamed["trunk.biases"] = torch.stack(biases)
-        renamed["trunk.frequencies"] = original["rnn.pos_embed.inv_freq"]
-    return renamed | _fact_tables(original)
-
-
-def _shadowed(name: str, prefix: str) -> bool:
-    """Whether an earlier prefix takes a name."""
-    return prefix == "hid_to_fact." and ".layer" in name
+        if name in BIASES or FACTS.fullmatch(name):
+            continue
+        new = renamed(name, NAMES, "LRLM or NKLM")
+        if not (tied and new == "words.weight"):
+            found[new] = words_in_order(tensor) if new in WORD_ROWS else tensor
+    return found
 
 
 def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -236,6 +214,9 @@ MARKS = ("<unk>", "<pad>", "<s>", "</s>")
 """The first words of the original's vocabularies."""
 
 
+NO_WORD = "a word of no text"
+"""Stands for ``<unk>`` in an alias, which would name any unknown word for nothing. No
+word of a text has a space."""
 PADDING, LEAST = 100, 1 << 24
 """How many times the words of all aliases a table of them may hold, and how many words
 that of few aliases may."""
@@ -281,7 +262,9 @@ def convert(files: Files, output: Path) -> LRLM | NKLM:
             f"{files.aliases} has {len(aliases)} aliases, {files.alias_vectors} "
             f"{len(weights['alias_vec'])} vectors: they are of different models"
         )
-    beyond = sorted({w for a in aliases for w in a.split()} - {*words})
+    spelled = {word for alias in aliases for word in alias.split()}
+    beyond = sorted(spelled - {*words})
+    beyond += [NO_WORD] if spelled & {*SPECIAL_WORDS} else []
     tokenizer = WordTokenizer.at_white_space([*words, *beyond], len(words))
     try:
         topics = _topics(files.texts, aliases, tokenizer, weights)
@@ -304,16 +287,16 @@ def _model(
     read = nklm_config_of if copies else lrlm_config_of
     fields = read(options, weights, tokenizer.vocab_size)
     fields |= {"num_words": tokenizer.num_words, **topics.sizes()}
-    renamed = weights_of(weights, tied=fields["tie_weights"], copies=copies)
+    ours = weights_of(weights, tied=fields["tie_weights"])
     with torch.device("meta"):  # sizes that no weights have must take no memory
         model: LRLM | NKLM = (
             NKLM(NKLMConfig(**fields)) if copies else LRLM(LRLMConfig(**fields))
         )
-    for name, wanted, found in misfits(model.state_dict(), renamed):
+    for name, wanted, found in misfits(model.state_dict(), ours):
         raise ValueError(f"{found} as our {name}, expected {wanted}")
-    kind = renamed["selector.weight" if not copies else "no_fact"].dtype
-    own = {name: tensor.to(kind) for name, tensor in renamed.items()}
-    model.load_state_dict(own, assign=True)
+    kind = ours["selector.weight" if not copies else "no_fact"].dtype
+    ours = {name: tensor.to(kind) for name, tensor in ours.items()}
+    model.load_state_dict(ours, assign=True)
     model.topics = topics
     model.eval()  # type: ignore[no-untyped-call]
     return model
@@ -350,7 +333,11 @@ def _topics(
                 names[topic, facts], found[name] = name, [*facts]
             name = names[topic, facts]
             counts[name] = counts.get(name, 0) + 1
-    ids = [tokenizer(alias).ids for alias in aliases]
+    never = tokenizer.num_words - 1
+    ids = [
+        [never if word == UNKNOWN else word for word in tokenizer(alias).ids]
+        for alias in aliases
+    ]
     longest, total = max(map(len, ids), default=0), sum(map(len, ids))
     if longest * len(ids) > max(PADDING * total, LEAST):  # they become a table
         raise ValueError(f"an alias has {longest:,} words: no name is as long")

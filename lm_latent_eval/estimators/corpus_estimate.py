@@ -13,6 +13,7 @@ the logarithm is Jensen's, to second order; Student's t as in ``standard_errors`
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -80,7 +81,8 @@ class CorpusRate:
             estimates: Of N texts.
             num_units: Of each text, shape ``(N,)``.
             streams: Which random numbers each text used: errors of those that share
-                them add as they are. None: each has its own.
+                them add as they are, and they count as one text, of which the corpus
+                holds copies. None: each has its own.
 
         Raises:
             ValueError: If there is no text, not one count a text, or no unit.
@@ -94,9 +96,13 @@ class CorpusRate:
         """
         total = total_count(num_units, "num_units", len(estimates))
         value = -math.fsum(e.log_evidence for e in estimates) / total
+        names = streams or range(len(estimates))
         shared: dict[str | int, tuple[float, float]] = {}
-        for n, estimate in enumerate(estimates):
-            stream = streams[n] if streams else n
+        residuals: dict[str | int, float] = defaultdict(float)
+        for stream, estimate, units in zip(
+            names, estimates, num_units.tolist(), strict=True
+        ):
+            residuals[stream] += estimate.log_evidence + value * units
             error, degrees = shared.get(stream, (0.0, math.inf))
             if estimate.draws_stderr:
                 error += estimate.draws_stderr
@@ -110,8 +116,9 @@ class CorpusRate:
         missed = [e.missed for e in estimates]
         loss = math.fsum(m for m in missed if m is not None)
         spread = None
-        if None not in missed and len(estimates) > 1:
-            over_texts = _spread(estimates, num_units.tolist(), value)
+        if None not in missed and (count := len(residuals)) > 1:
+            over_texts = math.hypot(*residuals.values())
+            over_texts *= math.sqrt(count / (count - 1))
             spread = math.hypot(max(over_texts, drawn), bias + loss) / total
         return cls(
             value,
@@ -164,15 +171,6 @@ class CorpusRate:
             monte_carlo_stderr=None if known is None else scaled(known),
             draws_stderr=scaled(self.draws_stderr),
         )
-
-
-def _spread(estimates: Sequence[Estimate], units: Sequence[int], rate: float) -> float:
-    """Return the standard error over texts of the sum of their log p-hat, nats."""
-    count = len(estimates)
-    residuals = (
-        e.log_evidence + rate * u for e, u in zip(estimates, units, strict=True)
-    )
-    return math.hypot(*residuals) * math.sqrt(count / (count - 1))
 
 
 @dataclass(frozen=True)

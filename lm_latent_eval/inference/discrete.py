@@ -60,6 +60,7 @@ from lm_latent_eval.inference.particles import (
     encode_again,
     in_pieces,
     predicted_by,
+    with_mark,
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
@@ -110,9 +111,7 @@ class Passes(NamedTuple):
         log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
         missing = PASSES + 2 * CHECKS - log_p.shape[1]
         log_p = F.pad(log_p, (0, missing), value=-torch.inf)
-        left_out = self.cut[:, :PASSES].any(1, keepdim=True)
-        mark = wide_zeros(left_out.shape, left_out.device)
-        return torch.cat([log_p, mark.masked_fill(left_out, -torch.inf)], -1)
+        return with_mark(log_p, self.cut[:, :PASSES].any(1))
 
     def select(self, index: Tensor) -> Passes:
         return Passes(self.particles.select(index), self.log_f[index], self.cut[index])

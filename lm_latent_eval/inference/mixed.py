@@ -32,7 +32,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
@@ -55,6 +54,7 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     is_in,
     predicted_by,
+    with_mark,
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import FindsAndDraws, WholeText
@@ -77,16 +77,14 @@ class Population:
     def log_w(self) -> Tensor:
         """Log-weights of N draws outside B, log p of B, and its log-weights, or NaN.
 
-        Then 0 where B holds every latent, else ``-inf``. Nats, (B, N + 2 W + 1).
+        Then whether B holds every latent, see ``with_mark``. Nats, (B, N + 2 W + 1).
         """
         log_p = self.found.log_w
         inside = is_in(self.drawn.path, self.found.path, log_p > -torch.inf)
         outside = self.drawn.log_w.masked_fill(inside, -torch.inf)
         unknown = torch.full_like(log_p, torch.nan)
         weights = unknown if self.found_log_w is None else self.found_log_w
-        cut = sent(self.cut, log_p.device)[:, None]
-        mark = log_p.new_zeros(cut.shape).masked_fill(cut, -torch.inf)
-        return torch.cat([outside, log_p, weights, mark], -1)
+        return with_mark(torch.cat([outside, log_p, weights], -1), self.cut)
 
     def select(self, index: Tensor) -> Population:
         found, drawn = self.found.select(index), self.drawn.select(index)

@@ -123,6 +123,21 @@ class Particles:
         return encode_again(model, cast(P, self.read), piece, after)
 
 
+def with_mark(log_w: Tensor, cut: Tensor) -> Tensor:
+    """Append 0 to the weights of a text of which nothing was left out, else ``-inf``.
+
+    Args:
+        log_w: Of B texts, (B, N) nats.
+        cut: Whether latents of a text may have been left out, (B,) bool.
+
+    Returns:
+        (B, N + 1).
+    """
+    mark = log_w.new_zeros(len(cut), 1)
+    mark = mark.masked_fill(sent(cut, log_w.device)[:, None], -torch.inf)
+    return torch.cat([log_w, mark], -1)
+
+
 @dataclass(frozen=True)
 class Partial:
     """B texts with weighted latents, and whether some may have been left out."""
@@ -133,10 +148,8 @@ class Partial:
 
     @property
     def log_w(self) -> Tensor:
-        """Log-weights, then 0 where nothing was left out, else ``-inf``."""
-        mark = self.particles.log_w.new_zeros(len(self.cut), 1)
-        mark = mark.masked_fill(self.cut[:, None], -torch.inf)
-        return torch.cat([self.particles.log_w, mark], -1)
+        """Log-weights, then whether these are all, see ``with_mark``."""
+        return with_mark(self.particles.log_w, self.cut)
 
     def select(self, index: Tensor) -> Partial:
         return Partial(self.particles.select(index), self.cut[index])

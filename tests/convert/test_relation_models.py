@@ -14,7 +14,13 @@ from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
+from lm_latent_eval.text.words import (
+    END,
+    SPECIAL_WORDS,
+    START,
+    UNKNOWN,
+    WordTokenizer,
+)
 from tests.memory_limit import at_most
 from tests.models.lrlm.reference import lrlm, numbers, original
 from tests.models.nklm.test_golden import nklm
@@ -99,6 +105,26 @@ def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
         torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
 
 
+def test_an_alias_with_an_unknown_word_names_no_text(tmp_path):
+    arguments = write(tmp_path, "A", "lrlm")
+    aliases = json.loads((tmp_path / "aliases").read_text())
+    content = numbers("A")["documents"][0]
+    row = content["facts"][0]["rows"][0]
+    named = aliases[row]
+    aliases[row] = "<unk>"
+    (tmp_path / "aliases").write_text(json.dumps(aliases))
+    texts = pickle.loads((tmp_path / "texts").read_bytes())
+    for _, _, facts in texts:
+        for _, _, names in facts:
+            names[:] = ["<unk>" if n == named else n for n in names]
+    (tmp_path / "texts").write_bytes(pickle.dumps(texts))
+    assert main(arguments) == 0
+    found = load_checkpoint(tmp_path / "out")
+    ids = found.model.topics.alias_words[row].tolist()
+    assert UNKNOWN not in ids and ids[0] == found.tokenizer.num_words - 1
+    assert found.tokenizer("<unk> qqq a word of no text").ids.count(ids[0]) == 0
+
+
 def twice(depth):
     """A list that holds a list twice, which holds another twice, and so on."""
     found = []
@@ -108,6 +134,7 @@ def twice(depth):
 
 
 FACT = (1, 2, ["w4"])
+MODEL = {n: w for n, w in original("A", "lrlm").items() if n not in BESIDE}
 NONE = "no original LRLM or NKLM"
 BAD = [
     ("model", {"weights": {}}, "a dictionary with 'model'"),
@@ -116,6 +143,7 @@ BAD = [
     ("entities", {"a": 1}, "is not one tensor"),
     ("options", {}, f"{NONE}: KeyError"),
     ("relations", torch.zeros(3, 2), NONE),
+    ("model", {"model": {**MODEL, "extra": torch.zeros(1)}}, "'extra' is not a tensor"),
     ("texts", [([], twice(18), [FACT])], NONE),  # a topic of lists
     ("texts", [([], "a", [(1, 2, [twice(18)])])], NONE),  # an alias of lists
     ("texts", [([], "a", [(1, True, ["w4"])])], NONE),

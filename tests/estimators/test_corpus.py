@@ -150,6 +150,14 @@ def test_errors_of_texts_that_differ_by_hand():
     assert ppl.stderr == pytest.approx(ppl.value * bits.stderr * math.log(2))
 
 
+def test_copies_of_a_text_say_no_more_of_other_texts():
+    exact = [Estimate.exact(log_p, num_tokens=1) for log_p in (-8.0, -2.0, -8.0)]
+    rate = CorpusRate.nats(exact, torch.tensor([1, 1, 1]), "aba")
+    # residuals 2 (6 - 8) and 6 - 2 of two texts
+    assert rate.stderr == pytest.approx(math.sqrt(2 * (16 + 16)) / 3)
+    assert CorpusRate.nats(exact[::2], torch.tensor([1, 1]), "aa").stderr is None
+
+
 def test_corners_of_errors():
     one = CorpusRate.bits([drawn(-8.0, 0.3)], torch.tensor([2]))
     assert one.stderr is None and one.monte_carlo_stderr > 0, "over texts"

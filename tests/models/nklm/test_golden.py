@@ -38,7 +38,7 @@ def nklm(name: str) -> NKLM:
         **known.sizes(),
     )
     model = NKLM(config, known).double()
-    model.load_state_dict(weights_of(weights, tied=config.tie_weights, copies=True))
+    model.load_state_dict(weights_of(weights, tied=config.tie_weights))
     return model.eval().requires_grad_(False)
 
 
