@@ -14,7 +14,7 @@ of the token that was drawn, and unsupervised classifier-free guidance.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -48,12 +48,13 @@ class Writer:
         cut: TokenCutter,
         options: MDMOptions,
         blocks: Blocks,
+        ends: Collection[int],
     ) -> None:
-        """Take a model and how it writes."""
+        """Take a model, how it writes, and the tokens that end a text."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
         self.unmasking, self.causal = options.writing, blocks.causal
         self.block_length = blocks.length or BLOCK_WRITTEN
-        self.end = cut.tokenizer.eos_token_id
+        self.ends = ends
 
     def write(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
@@ -220,9 +221,9 @@ class Writer:
         self, before: list[int], ids: list[int], how: GenerationOptions
     ) -> tuple[str, bool]:
         """Return what is written so far up to its end, and whether it has one."""
-        ended = self.end in ids
-        if ended:
-            ids = ids[: ids.index(self.end)]
+        length = next((n for n, i in enumerate(ids) if i in self.ends), len(ids))
+        ended = length < len(ids)
+        ids = ids[:length]
         context = self.cut.decode(before[len(self.cut.before) :])
         text = self.cut.decode([*before[len(self.cut.before) :], *ids])[len(context) :]
         text, stopped = how.stopped(text)

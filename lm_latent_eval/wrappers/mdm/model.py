@@ -220,7 +220,8 @@ class MDMScorer(NetworkScorer):
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of every query's context."""
-        writer = Writer(self.denoiser, self.cut, self.options, self.blocks)
+        ends = self.network.ends
+        writer = Writer(self.denoiser, self.cut, self.options, self.blocks, ends)
         with self.progress(len(queries), "unmasking", "generations") as bar:
             for written in writer.write(queries):
                 yield written

@@ -21,7 +21,7 @@ from transformers import (
 
 from lm_latent_eval.files import write_text
 from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
-from lm_latent_eval.networks.network import Network
+from lm_latent_eval.networks.network import Network, text_ends
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.files import digest
@@ -175,6 +175,11 @@ class Source:
     """Tokens of a block, if the configuration says."""
     model: PreTrainedModel | None = None
     """The network, if there is one, to be read block by block."""
+
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end a text, by the network or the tokenizer."""
+        return text_ends(getattr(self.model, "generation_config", None), self.tokenizer)
 
     def reading(self, attention: str, block_length: int | None) -> Logits:
         """Return the function by which a network of that attention is read.

@@ -389,8 +389,7 @@ def test_texts_are_written_as_often_as_they_are_scored(how):
     reader = network.reader()
     options = MDMOptions(**how).chosen_for("bidirectional", None)
     blocks = Blocks(options.block_length, MASK)
-    cut = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=None), after=())
-    one = Writer(reader, cut, options, blocks)
+    one = Writer(reader, SimpleNamespace(after=()), options, blocks, ends=())
     warm = GenerationOptions((), 3, 1.0)
     asked = [(Query(n, f"q/{n}", "", ""), warm, []) for n in range(number)]
     tokens = torch.full((number, 3), MASK)

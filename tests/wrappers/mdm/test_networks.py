@@ -300,6 +300,17 @@ def test_what_is_written_is_greedy(decoder):
     assert answer.is_greedy
 
 
+def test_what_is_written_ends_where_the_network_says(decoder, monkeypatch):
+    scorer = scorer_of(decoder, unmasking="confidence")
+    asked = [(*asking.queries("", context="the fox"), GenerationOptions((), 5, 0.0))]
+    [(_, text)] = scorer.generate(asked)
+    last = text.split()[-1]
+    end = scorer.network.tokenizer.convert_tokens_to_ids(last)
+    monkeypatch.setattr(decoder.generation_config, "eos_token_id", [0, end])
+    [(_, ended)] = scorer.generate(asked)
+    assert ended.split() == text.split()[: text.split().index(last)]
+
+
 def test_a_cache_that_forgets_gives_the_same(decoder, monkeypatch):
     monkeypatch.setattr("lm_latent_eval.networks.masked.KEPT", 1)
     reader = BlockCausal(decoder, BLOCK)
