@@ -157,6 +157,8 @@ Weigh: TypeAlias = Callable[[Estimator, list[Text], str], Iterator[tuple[Text, T
 Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 """Estimators, each with the texts that it is for."""
 
+ENDLESS = 1 << 60
+"""More samples than anybody draws."""
 HISTORIES, FORESEEN = 32, 64
 """Histories of all passes of ``auto`` together, at most, a sample asked for; and where
 it is known what words will cost, which leaves most places of most texts empty."""
@@ -211,14 +213,25 @@ class Target(Budget):
         _announce([(self.method, texts)], kept=False)
         groups: dict[int, list[Text]] = {}
         sentences = Counter(text.query.index for text in texts)
+        short = 0
         for text, log_w in weigh(self.method, texts, "pilot"):
             # Errors of independent sentences add in squares.
             share = self.stderr / math.sqrt(sentences[text.query.index])
             with naming(text.query):
                 number = self._required(log_w, share)
+            short += number > self.most
             # Powers of two, so that texts still share batches.
             rounded = min(1 << (number - 1).bit_length(), self.most)
             groups.setdefault(rounded, []).append(text)
+        if short:
+            logger.warning(
+                "target_stderr=%g: %d of %d texts want more than max_samples=%d "
+                "samples and have larger errors",
+                self.stderr,
+                short,
+                len(texts),
+                self.most,
+            )
         chosen = [
             (replace(self.method, num_samples=number), group)
             for number, group in sorted(groups.items())
@@ -233,10 +246,10 @@ class Target(Budget):
         ``mixed`` may be narrower.
         """
         drawn = self.method.unbiased(log_w)
-        number = int(required_num_samples(drawn, stderr, maximum=self.most))
+        number = int(required_num_samples(drawn, stderr, maximum=ENDLESS))
         if isinstance(self.method, Mixed):
             number = max(2 * number, self.method.num_samples)
-        return min(number, self.most)
+        return number
 
 
 def budget_of(

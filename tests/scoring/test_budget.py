@@ -83,6 +83,16 @@ def test_no_search_is_narrower_than_the_pilot_that_judged_its_draws(model):
     assert chosen.num_samples >= 3000
 
 
+def test_an_error_that_cannot_be_reached_is_said(model, caplog):
+    how = {"estimator": "is", "num_samples": 20, "max_samples": 30}
+    found = model.log_likelihood(TEXTS, target_stderr=1e-3, **how)
+    assert max(e.num_samples for e in found) == 30
+    assert "of 2 texts want more than max_samples=30 samples" in caplog.text
+    caplog.clear()
+    model.log_likelihood(TEXTS, target_stderr=100.0, **how)
+    assert "want more" not in caplog.text
+
+
 def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
     texts = [" ".join(TEXTS[: 1 + n // 20]) for n in range(40)]
     how = {"estimator": "is", "num_samples": 300}
