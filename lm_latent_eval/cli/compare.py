@@ -147,6 +147,8 @@ def _compare(args: argparse.Namespace) -> None:
     every = [run for several in sides.values() for some in several for run in some]
     if not any(map(is_asked, every)):
         warn_of_idle(args, ("metric", "pass_at"), "there are no questions")
+    elif args.sides[0].endswith(TABLE):
+        warn_of_idle(args, ("metric",), f"a table ({TABLE}) has one number a side")
     if args.page:
         from lm_latent_eval.report import page
 

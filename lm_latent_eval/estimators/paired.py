@@ -62,6 +62,10 @@ class PairedDifference:
     """From which texts these are; ``inf`` of a single one."""
     runs_stderr: float
     """From which runs of a model these are, where a side has several; else 0."""
+    runs_degrees: float
+    """Degrees of freedom of ``runs_stderr``."""
+    missed_stderr: float
+    """What draws may have missed; more texts leave it as it is."""
     stderr: float
     """Together."""
     degrees: float
@@ -254,6 +258,8 @@ class PairedDifference:
             draws_stderr=math.hypot(widened(drawn, draws_degrees), missed),
             texts_stderr=math.sqrt(max(texts**2 - drawn**2, 0.0)),
             runs_stderr=runs_stderr,
+            runs_degrees=runs_degrees,
+            missed_stderr=missed,
             stderr=math.hypot(*(error for error, _ in parts)),
             degrees=pooled_degrees(parts),
             skewness=_skewness(residuals),
@@ -328,7 +334,7 @@ def _outside(reach: float, degrees: float, slope: float) -> float:
     return 2 * (by_chance * float(stdtr(degrees, -reach)) + (1 - by_chance) * tail)
 
 
-def power_of(shift: float, degrees: float, number: int) -> float:
+def power_of(shift: float, degrees: float, number: int, runs: bool = False) -> float:
     """Return how often a true difference is decided, of normal texts or clusters.
 
     It is that of the interval at 95 %, with what the chance of skewness adds to it.
@@ -337,13 +343,14 @@ def power_of(shift: float, degrees: float, number: int) -> float:
         shift: The difference, in its own errors.
         degrees: Of freedom of the error.
         number: Independent texts, at least 10.
+        runs: Whether an error over runs is in it, see ``interval_at``.
 
     Example:
         >>> round(power_of(2.8, 999, 1000), 2)
         0.8
     """
     slope = WIDENED * (WIDENED_OF / number) ** 2
-    reach = _reach(degrees, slope)
+    reach = _reach(degrees, 0.0 if runs else slope)
     by_chance = float(ndtr(CHANCE))
     beyond = by_chance + (1 - by_chance) * (np.arange(TAIL) + 0.5) / TAIL
     further = reach * (1 + slope * (ndtri(beyond) - CHANCE))

@@ -1,9 +1,11 @@
 r"""Power: how many texts or questions decide a difference with a given probability.
 
-    n = min { n : P(|T| > c_n) >= power },   T ~ t_{n-1}(delta sqrt(n) / sigma)
+    n = min { n : P(|T| > c_n) >= power },   T ~ t_nu(delta / se_n),
+    se_n^2 = sigma^2 / n + sum_j s_j^2
 
 Symbols: delta -> ``difference``; sigma -> ``spread``, the standard deviation of a
-text's (or cluster's) part of the paired difference; c_n is what ``paired`` decides by.
+text's (or cluster's) part of the paired difference; s_j -> ``runs``, ``missed``, errors
+that more texts leave as they are; c_n and nu are what ``paired`` decides by.
 Source: Lehr (1992) for the rule of thumb; Miller (2024), section 5, for evaluations;
 Connor (1987) for McNemar's test, whose power is summed here and not approximated.
 """
@@ -18,7 +20,7 @@ import numpy as np
 from scipy.special import bdtr, bdtrik, chdtri, gammaln, xlogy
 
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS, power_of
-from lm_latent_eval.estimators.standard_errors import CONFIDENCE
+from lm_latent_eval.estimators.standard_errors import CONFIDENCE, pooled_degrees
 
 POWER = 0.8
 MOST = 10**9
@@ -45,7 +47,8 @@ def needed(
     spread: float,
     num_seen: int,
     *,
-    others: float = 0.0,
+    runs: tuple[float, float] = (0.0, math.inf),
+    missed: float = 0.0,
 ) -> Needed | None:
     """Return how many independent texts decide a difference with probability POWER.
 
@@ -53,10 +56,11 @@ def needed(
         difference: The true one.
         spread: Standard deviation over texts, of their parts of it.
         num_seen: Texts that told the spread.
-        others: An error that more texts leave as it is, as that over few runs.
+        runs: The error over runs of the models, and its degrees of freedom.
+        missed: What draws of latents may have missed.
 
     Returns:
-        How many; None if none do, since the other error is too large.
+        How many; None if none do, since errors that more texts leave are too large.
 
     Raises:
         ValueError: If the difference is not positive, or fewer than two were seen.
@@ -72,13 +76,17 @@ def needed(
         )
 
     def count(spread: float) -> int:
-        def decides(n: int) -> bool:
-            stderr = math.hypot(spread / math.sqrt(n), others)
-            return not stderr or power_of(difference / stderr, n - 1, n) >= POWER
+        return _smallest(lambda n: decides(n, spread), FEWEST_TEXTS)
 
-        return _smallest(decides, FEWEST_TEXTS)
+    def decides(n: int, spread: float) -> bool:
+        parts = [(spread / math.sqrt(n), n - 1.0), runs, (missed, math.inf)]
+        stderr = math.hypot(*(error for error, _ in parts))
+        if not stderr:
+            return True
+        degrees = min(pooled_degrees(parts), MOST)
+        return power_of(difference / stderr, degrees, n, runs[0] > 0) >= POWER
 
-    if others and power_of(difference / others, MOST, MOST) < POWER:
+    if not decides(MOST, 0.0):
         return None
 
     nu, tail = num_seen - 1, (1 - CONFIDENCE) / 2

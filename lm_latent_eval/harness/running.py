@@ -45,6 +45,7 @@ ASKING = (
     "system_instruction",
     "apply_chat_template",
     "fewshot_as_multiturn",
+    "metadata",
 )
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
@@ -171,8 +172,19 @@ def run_digest(settings: Settings) -> str:
     """
     running = evaluation()
     asked = {name: running.get(name) for name in ASKING}
-    run = {"settings": settings, "tasks": sorted(running_tasks()), **asked}
-    return digest(json.dumps(run))[:8]
+    tasks = {name: _documents(task) for name, task in running_tasks().items()}
+    run = {"settings": settings, "tasks": sorted(tasks.items()), **asked}
+    return digest(json.dumps(run, default=str))[:8]
+
+
+def _documents(task: Any) -> str:
+    """Return the digest of all documents of a task, whichever process they are for."""
+
+    def kind(value: Any) -> str:
+        return type(value).__name__
+
+    lines = (json.dumps(doc, default=kind) for doc in getattr(task, "eval_docs", ()))
+    return digest("\n".join(lines))
 
 
 @contextmanager

@@ -53,7 +53,13 @@ def prepare(
     if inputs.get("texts") is not None:
         inputs, facts = _scored(**inputs)
     if isinstance(inputs.get("distorted"), Mapping):
-        inputs = {**inputs, **_columns(inputs["distorted"])}
+        of_scores = _columns(inputs["distorted"])
+        if {*inputs.get("levels", of_scores["levels"])} != {*of_scores["levels"]}:
+            raise ValueError(
+                f"levels are {list(inputs['levels'])}, and distorted has scores of "
+                f"{of_scores['levels']}: leave levels out, or give scores of each"
+            )
+        inputs = {**inputs, **of_scores}
     columns = complete(
         inputs, ["log_scores", "distorted"], ["num_words"], stored=stored
     )

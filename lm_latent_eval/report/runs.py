@@ -13,6 +13,7 @@ aggregate ``NAME.json`` with its ``NAME_samples.jsonl`` beside it.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -234,8 +235,7 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
     Raises:
         ValueError: If there are fewer than two columns of numbers, or a cell is none.
     """
-    lines = [line for _, line in numbered_lines(path)]
-    head, *rows = csv.reader(lines) if lines else [[]]
+    head, *rows = _cells(path) or [[]]
     names = [name for name in head if name not in (*ABOUT, cluster)]
     if len(names) < 2 or len({*head}) < len(head) or not rows:
         raise ValueError(
@@ -243,6 +243,12 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
             f"sides or more, besides {', '.join(ABOUT)}; it has "
             f"{', '.join(head) or 'none'}"
         )
+    for name in names:
+        if name.strip().lower() in ("", *ABOUT):
+            raise ValueError(
+                f"{path}: {name!r} is no name of a side: name its column, or remove "
+                f"it; {', '.join(ABOUT)} are written so"
+            )
     likelihoods = "bytes" in head
     found: dict[str, dict[str, list[Score]]] = {name: {} for name in names}
     answers: dict[str, dict[str, list[Answer]]] = {name: {} for name in names}
@@ -287,11 +293,32 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
     }
 
 
+def _cells(path: Path) -> list[list[str]]:
+    """Read the rows of a table that are not blank."""
+    text = "\n".join(line for _, line in numbered_lines(path, blank=True))
+    default = csv.field_size_limit(len(text) + 1)
+    try:
+        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except csv.Error as err:
+        raise ValueError(
+            f"{path} is no table of comma-separated values ({err})"
+        ) from err
+    finally:
+        csv.field_size_limit(default)
+
+
 def _said(name: str) -> dict[str, Any]:
     return {"model": name, "estimator": "exact"}
 
 
 def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
+    if log_p > 0:
+        raise ValueError(
+            f"{log_p:g} is above 0, which no log-likelihood of a text is. Is this a "
+            "loss? Then change its sign"
+        )
+    if row.get("words") == "" and not row.get("text"):
+        raise ValueError("words is empty: give every text's, or no column of words")
     bytes_ = int(number("bytes", row["bytes"]))
     answer = Answer.exact(log_p, row.get("text", ""))
     words = int(

@@ -21,6 +21,8 @@ from lm_latent_eval.values import parse
 Row = dict[str, Any]
 
 CONFIDENCE = 0.95
+FEWEST_TEXTS = 10
+"""Put together from the replicates of fewer, corpora are too much alike."""
 
 
 def drawn_rows(
@@ -39,7 +41,7 @@ def drawn_rows(
     for size, level in totals.instance.items():
         row = _head(setting, totals, "instance", size)
         row |= _estimates(totals, level.replicates, rows_in_all)
-        if len(level.recombined):
+        if len(level.recombined) and totals.num_texts >= FEWEST_TEXTS:
             row |= _interval(totals, level)
         if size == replicate:
             row["replicates"] = _perplexities(totals, level.replicates)

@@ -21,10 +21,14 @@ _MARKS = {
 """Byte-order mark -> encoding; the longer ones first, as one begins with another."""
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that are not blank, numbered from 1.
+def numbered_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, numbered from 1.
 
     A byte-order mark before the first one is no part of it.
+
+    Args:
+        path: The file.
+        blank: Whether blank ones are among them.
 
     Raises:
         ValueError: If the file is not UTF-8, or holds what no text does: a NUL
@@ -41,7 +45,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     f"{path}, line {number}: begins with a byte-order mark (U+FEFF), "
                     "as where files were joined: remove it"
                 )
-            if line.strip():
+            if blank or line.strip():
                 yield number, line.removesuffix("\n")
 
 

@@ -21,6 +21,7 @@ from lm_latent_eval.estimators.paired import (
     wilson,
 )
 from lm_latent_eval.estimators.power import needed, needed_questions, power_of_mcnemar
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
 
 
 def compared(differences, units, draws=0.0, **more):
@@ -177,10 +178,30 @@ def test_power_is_what_simulation_says():
 
 
 def test_no_number_of_texts_replaces_runs():
-    assert needed(0.01, 0.1, 50, others=0.01) is None
-    some = needed(0.01, 0.1, 50, others=0.002)
+    assert needed(0.01, 0.1, 50, missed=0.01) is None
+    some = needed(0.01, 0.1, 50, missed=0.002)
     assert some.number > needed(0.01, 0.1, 50).number
     assert some.at_least < some.number < some.at_most
+
+
+def test_runs_that_are_few_take_more_texts():
+    """Three runs a side, whose errors have two degrees of freedom each."""
+    dice, runs, trials = np.random.default_rng(0), 3, 1000
+    of_runs = 0.02 * math.sqrt(2 / runs)
+    n = needed(0.1, 1.0, 10_000, runs=(of_runs, 2 * (runs - 1.0))).number
+    assert n > needed(0.1, 1.0, 10_000, missed=of_runs).number
+    decided = 0
+    for _ in range(trials):
+        a, b = dice.normal(0, 0.02, (2, runs))
+        parts = [(x.std(ddof=1) / math.sqrt(runs), runs - 1.0) for x in (a, b)]
+        found = compared(
+            dice.normal(0.1 + a.mean() - b.mean(), 1, n),
+            np.ones(n),
+            runs_stderr=math.hypot(*(error for error, _ in parts)),
+            runs_degrees=pooled_degrees(parts),
+        )
+        decided += found.undecided is None and found.value > 0
+    assert 0.72 <= decided / trials <= 0.88
 
 
 def test_mcnemar_by_enumeration():

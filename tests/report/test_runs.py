@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 
@@ -13,7 +14,7 @@ from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, r
 from lm_latent_eval.report.runs import read, read_table
 from lm_latent_eval.report.scores import Score, Scores
 from tests.conftest import PROJECT
-from tests.report.test_compare import lm_eval_folder, record
+from tests.report.test_compare import estimated, lm_eval_folder, record
 
 RUNS = PROJECT / "tests/reference/runs"
 """Made by inspect_ai's and Every Eval Ever's own writers: ``make.py`` there."""
@@ -95,6 +96,15 @@ def test_more_latents_help_where_draws_are_the_error():
     assert "not more latents" in drawn.remedy
     assert drawn.needed.number > exact.needed.number
     assert 0 < drawn.parts["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
+
+
+def test_more_texts_do_not_find_what_draws_miss():
+    """A nat of each text, of 100 bytes, is 0.01 nats a byte of any number of texts."""
+    missing = estimated(record(3.0, "stochastic lower"), stderr=math.hypot(0.2, 1.0))
+    [found] = compare({"A": [[missing]], "B": [[record(0.0, seed=1)]]})
+    said = more(found, 0.2)
+    assert said.needed is None and "more latents a text help" in said.remedy
+    assert more(found, 10.0).needed is not None
 
 
 def changed(**changes):
@@ -264,10 +274,42 @@ def test_a_column_is_a_side(capsys, refused, tmp_path):
     assert "15 clusters (source)" in out
     assert "scores: ranking" in out
     assert "column second" in out
-    path.write_text("id,first\n1,2\n")
-    assert "expected a head of different names" in refused("compare", str(path))
-    path.write_text("id,a,b\n1,2,x\n")
-    assert "row 2: b: expected a number, not 'x'" in refused("compare", str(path))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("id,first\n1,2\n", "expected a head of different names"),
+        ("id,a,b\n1,2,x\n", "row 2: b: expected a number, not 'x'"),
+        (",a,b\n0,2,3\n", "'' is no name of a side"),
+        ("Bytes,a,b\n0,2,3\n", "'Bytes' is no name of a side"),
+        ("bytes,a,b\n9,5,3\n", "Is this a loss? Then change its sign"),
+        ("bytes,words,a,b\n9,3,-5,-3\n9,,-5,-3\n", "row 3: words is empty"),
+        ("bytes,a,b\n0,-5,-3\n0,-5,-3\n", "have no bytes and no words"),
+    ],
+)
+def test_a_table_that_says_something_else_is_refused(table, said, refused, tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text(table)
+    assert said in refused("compare", str(path))
+
+
+def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):
+    path = tmp_path / "scores.csv"
+    lines = [f"{n // 3 if n else ''},{n % 5},{n % 3 == 0:d}" for n in range(45)]
+    path.write_text("\n".join(["cluster,first,second", *lines]))
+    out = shown(capsys, str(path), "--power", "5", "--metric", "score")
+    assert "16 clusters (cluster)" in out
+    power = out.partition("To decide 5 of score at 80% between first and second: ")[2]
+    assert int(power.split()[0]) < 40, "of scores of 0 to 4, so not a hundredth of 5"
+
+
+def test_cells_are_as_long_as_they_are(tmp_path):
+    path = tmp_path / "scores.csv"
+    long = "word " * 40_000
+    path.write_text(f'bytes,a,b,text\n9,-5,-3,"a\nb\n\nc"\n\n9,-5,-3,"{long}"\n')
+    read = read_table(path)["a"]
+    assert [answer.words for answer in read[0].answers] == [3, 40_000]
 
 
 def test_a_column_of_log_likelihoods_has_rates(tmp_path):

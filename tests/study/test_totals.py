@@ -20,13 +20,13 @@ from lm_latent_eval.study import rows
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import FEWEST_REPLICATES, RECOMBINED, DrawnRows, Totals
 
-TEXTS, SAMPLES = 9, 60
+TEXTS, TOKENS, SAMPLES = 11, 66, 60
 SETTING = StudySetting("is", "prior", 1.0, SAMPLES)
 
 
 @pytest.fixture
 def log_w():
-    """The log-weights of nine texts, with some weights of zero."""
+    """The log-weights of eleven texts, with some weights of zero."""
     generator = torch.Generator().manual_seed(0)
     log_w = torch.randn(TEXTS, SAMPLES, generator=generator, dtype=torch.float64)
     log_w[2, 7:20] = -torch.inf
@@ -46,7 +46,7 @@ def summed(part, sizes=(1, 5, 7, SAMPLES)) -> Totals:
 
 def test_levels_are_sums_of_estimates(some, log_w):
     found = summed(some)
-    assert (found.num_texts, found.num_tokens) == (9, 45)
+    assert (found.num_texts, found.num_tokens) == (TEXTS, TOKENS)
     for size, level in found.instance.items():
         count = SAMPLES // size
         assert len(level.replicates) == count
@@ -58,7 +58,7 @@ def test_levels_are_sums_of_estimates(some, log_w):
             assert found.corpus_level(size)[r].item() == pytest.approx(corpus, 1e-12)
     everything = found.instance[SAMPLES].replicates[0].item()
     assert found.perplexity(everything) == pytest.approx(
-        instance_perplexity(log_evidence(log_w), 45), rel=1e-12
+        instance_perplexity(log_evidence(log_w), TOKENS), rel=1e-12
     )
 
 
@@ -108,9 +108,9 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     last, corpus, five = row[60, "instance"], row[60, "corpus"], row[5, "instance"]
     log_p = log_evidence(log_w).sum().item()
     assert last["log_likelihood"] == pytest.approx(log_p, rel=1e-8)
-    assert last["perplexity"] == pytest.approx(math.exp(-log_p / 45), rel=1e-8)
+    assert last["perplexity"] == pytest.approx(math.exp(-log_p / TOKENS), rel=1e-8)
     # 95 %, and the best of 3 settings x 4 sizes x 2 levels.
-    certified = math.exp(-(log_p - math.log(24 / 0.05)) / 45)
+    certified = math.exp(-(log_p - math.log(24 / 0.05)) / TOKENS)
     assert last["certified_perplexity"] == pytest.approx(certified, rel=1e-8)
     error = stderr(log_w).square().sum().sqrt().item()
     assert last["log_likelihood_draws_stderr"] == pytest.approx(error, rel=1e-8)
@@ -118,7 +118,7 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
     assert corpus["perplexity"] == pytest.approx(
-        math.exp(-corpus_log_evidence(log_w).item() / 45), rel=1e-8
+        math.exp(-corpus_log_evidence(log_w).item() / TOKENS), rel=1e-8
     )
     assert corpus["effective_sample_size"] == pytest.approx(
         corpus_effective_sample_size(log_w).item(), rel=1e-8
@@ -126,6 +126,13 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     assert len(five["replicates"]) == 12
     inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]
     assert 0.94 < sum(inside) / RECOMBINED < 0.96
+    few = summed(DrawnRows(some.keys[2:], some.num_tokens[2:], log_w[2:]))
+    [of_few] = [
+        row
+        for row in rows.drawn_rows(SETTING, few, 5, num_configurations=1)
+        if (row["num_samples"], row["level"]) == (5, "instance")
+    ]
+    assert "low" not in of_few, "nine texts say too little of other draws"
 
 
 def test_what_was_missed_is_infinite_and_is_written(some, log_w, tmp_path):

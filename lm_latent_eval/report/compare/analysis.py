@@ -289,9 +289,11 @@ def more(found: Comparison, points: float) -> More:
         target, what = f"{points * BITS_A_POINT:g} {found.metric}", "texts"
         size = points * BITS_A_POINT * math.log(2)
     else:
-        target = f"{points:g} point{'s' * (points != 1)} of {found.metric}"
-        what, size = "questions", points / 100
-    drawn = max(d.stderr**2 - d.texts_stderr**2 - d.runs_stderr**2, 0.0)
+        unit = f" point{'s' * (points != 1)}" if found.is_share else ""
+        target, what = f"{points:g}{unit} of {found.metric}", "questions"
+        size = points / 100 if found.is_share else points
+    stays = d.runs_stderr**2 + d.missed_stderr**2
+    drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
     inner, cause = drawn, "draws of latents"
     if not isinstance(found, TextComparison) and any(found.repeats):
         inner, cause = (
@@ -299,14 +301,19 @@ def more(found: Comparison, points: float) -> More:
             "repeats",
         )
     every = d.texts_stderr**2 + drawn
-    parts = {what: every - inner, cause: inner, "runs": d.runs_stderr**2}
+    parts = {
+        what: every - inner,
+        cause: inner + d.missed_stderr**2,
+        "runs": d.runs_stderr**2,
+    }
     of = None if isinstance(found, TextComparison) else found.accuracy
     if of is not None:
         share = (of.only_a + of.only_b + 1) / (of.num_questions + 2)
         now: Needed | None = needed_questions(size, share, of.num_questions)
         ideal = now
     else:
-        now, ideal = (_needed(d, size, part) for part in (every, every - inner))
+        now = _needed(d, size, every, d.missed_stderr)
+        ideal = _needed(d, size, every - inner, 0.0)
     total = sum(parts.values()) or 1.0
     shares = {name: part / total for name, part in parts.items() if part > 0}
     remedy = _remedy(d, shares, what, cause, now, ideal)
@@ -314,11 +321,14 @@ def more(found: Comparison, points: float) -> More:
     return More(found.task, pair, target, what, d.num_texts, now, shares, remedy)
 
 
-def _needed(d: PairedDifference, size: float, variance: float) -> Needed | None:
+def _needed(
+    d: PairedDifference, size: float, variance: float, missed: float
+) -> Needed | None:
     """Count texts, by clusters where they are in some."""
     number = d.num_independent
     spread = math.sqrt(max(variance, 0.0) * number)
-    found = needed(size, spread, number, others=d.runs_stderr)
+    runs = d.runs_stderr, d.runs_degrees
+    found = needed(size, spread, number, runs=runs, missed=missed)
     return found and found.times(d.num_texts / number)
 
 
@@ -333,6 +343,11 @@ def _remedy(
     """Say what would help most."""
     inner, runs = shares.get(cause, 0.0), shares.get("runs", 0.0)
     more_of = "latents a text" if cause.startswith("draws") else "answers a question"
+    if now is None and d.missed_stderr > d.runs_stderr:
+        return (
+            f"Draws may have missed {bits(d.missed_stderr):.2g} bits: more {more_of} "
+            "help."
+        )
     if now is None:
         return (
             f"Runs of a model differ by {bits(d.runs_stderr):.2g} bits: more runs help."

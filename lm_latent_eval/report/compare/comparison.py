@@ -297,8 +297,14 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     shared = b.runs[0].keys()
     keys = [key for key in a.runs[0] if key in shared]
     texts = [a.runs[0][key] for key in keys]
-    totals = {u: sum(getattr(text, u) for text in texts) for u in _units(a, b)}
+    units = _units(a, b)
+    totals = {u: sum(getattr(text, u) for text in texts) for u in units}
     totals = {unit: total for unit, total in totals.items() if total}
+    if not totals:
+        raise ValueError(
+            f"{task}: the texts of {a.name} and {b.name} have no "
+            f"{' and no '.join(units)}, so there is no rate to compare"
+        )
     nats_a, nats_b = a.nats(keys), b.nats(keys)
     difference = nats_a.mean(0) - nats_b.mean(0)
     draws = torch.hypot(a.draws_stderr(keys), b.draws_stderr(keys))

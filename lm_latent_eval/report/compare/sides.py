@@ -75,19 +75,22 @@ def find_clusters(
 
     Args:
         fields: What is known of each unit.
-        field: Which to take; ``none`` is none, None the first of ``PASSAGES``.
+        field: Which to take; ``none`` is none, None the first of ``PASSAGES``, where
+            a unit without it is in no other's cluster.
 
     Raises:
         ValueError: If a unit lacks the field that was asked for.
     """
     if field == NONE:
         return None
-    known = [name for name in fields[0] if all(name in each for each in fields)]
     if field is None:
         for name in PASSAGES:
-            if name in known and len({each[name] for each in fields}) < len(fields):
-                return Clusters(name, [each[name] for each in fields])
+            said = [each[name] for each in fields if name in each]
+            if len({*said}) < len(said):
+                some = enumerate(fields)
+                return Clusters(name, [each.get(name, f"\0{n}") for n, each in some])
         return None
+    known = [name for name in fields[0] if all(name in each for each in fields)]
     if field not in known:
         raise ValueError(
             f"--cluster {field}: not every text or question says its {field}; they say "
