@@ -121,6 +121,7 @@ def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(
 TRAIN = "train lstm --data {train} --dev {train} --output {out} "
 CALIBRATE = f"calibrate {CHECKPOINT} --texts 2 "
 SCORE = f"estimate {CHECKPOINT} --data {{train}} --option "
+COMPARE = f"compare {CHECKPOINT} {{train}} --data {{train}} "
 MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
@@ -130,6 +131,9 @@ MISTAKES = {
     CALIBRATE + "--max-words 300": "texts of 300 words: expected at most 256",
     SCORE + "steps=5": "'steps' is not an argument of latent_kglm",
     SCORE + "steps": "--option 'steps': expected NAME=VALUE",
+    SCORE + "batch_size=1": "--option batch_size: give --batch-size 1",
+    COMPARE + "--power 0": "--power=0.0: expected a positive number",
+    COMPARE + "--cluster topic": "--cluster topic: texts of --data say nothing",
     SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
     SCORE + "seed=1 --max-batch-size 0": "max_batch_size='0': expected a whole",
 }
@@ -166,6 +170,23 @@ def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("train lstm --data a --dev b --output {file}", "is a file: name a folder"),
+        ("convert rnng --model a --output {file}", "is a file: name a folder"),
+        ("compare a b --page {folder}", "is a folder: name a file in it"),
+        ("report a --output {folder}", "is a folder: name a file in it"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_first(command, said, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    places = {"file": tmp_path / "file", "folder": tmp_path}
+    with pytest.raises(SystemExit, match="2"):
+        main(command.format(**places).split())
+    assert said in capsys.readouterr().err
+
+
 # -- options without effect ------------------------------------------------------------
 
 
@@ -176,6 +197,7 @@ NO_EFFECT = {
     "export none --to model-card --output x --task-id t": "--task-id",
     "distort measure lengths a=b --output x --num-bins=7": "--num-bins",
     "train rnng --data=a --dev=b --output=x --num-samples=3": "--num-samples",
+    "compare a.json b.json --words": "--words",
 }
 
 

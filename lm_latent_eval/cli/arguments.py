@@ -43,6 +43,10 @@ class _NotedEach(_Noting, argparse._AppendAction):
     pass
 
 
+class _NotedFlag(_Noting, argparse._StoreTrueAction):
+    pass
+
+
 class _Listed(argparse._SubParsersAction):  # type: ignore[type-arg]
     """Subcommands whose description begins with their line in the list of commands."""
 
@@ -88,7 +92,24 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, integer)
         self.register("action", None, _Noted)
         self.register("action", "append", _NotedEach)
+        self.register("action", "store_true", _NotedFlag)
         self.register("action", "parsers", _Listed)
+
+
+def output_folder(name: str) -> Path:
+    """Read a folder to write into, which need not be there."""
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a file: name a folder")
+    return path
+
+
+def output_file(name: str) -> Path:
+    """Read a file to write, which need not be there."""
+    path = Path(name)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file in it")
+    return path
 
 
 def headings(commands: Mapping[str, Mapping[str, str]]) -> str:

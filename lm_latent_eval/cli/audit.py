@@ -10,6 +10,7 @@ from pathlib import Path
 from lm_latent_eval.audit.verdict import PARTS, Kind
 from lm_latent_eval.cli.arguments import Commands
 from lm_latent_eval.options import one_of, positive, whole
+from lm_latent_eval.text.files import numbered_lines
 
 KINDS = tuple(kind.value for kind in Kind)
 LIMIT = 8
@@ -103,6 +104,9 @@ def _audit(args: argparse.Namespace) -> int:
     plan = Plan.within(whole("--requests", args.requests, 1))
     options = () if args.options is None else _options(args.options)
     texts = TEXTS if args.data is None else _texts(args.data)
+    if args.tasks is not None:
+        names = args.tasks.split(",")
+        manager = harness.tasks_of(args.include_path, names)
     harness.seed_everything(seed)
     model = harness.Model.open(
         args.model, args.model_args, batch_size=args.batch_size, device=args.device
@@ -119,8 +123,7 @@ def _audit(args: argparse.Namespace) -> int:
         begin=lambda: harness.seed_everything(seed),
     )
     if args.tasks is not None:
-        manager = harness.tasks_of(args.include_path)
-        run = harness.run_tasks(model, args.tasks.split(","), manager, LIMIT)
+        run = harness.run_tasks(model, names, manager, LIMIT)
         session.ask.requests += run.requests
         session.counted = run.findings
         session.texts = texts if args.data is not None else run.texts or texts
@@ -147,9 +150,7 @@ def _options(path: Path) -> list[str]:
         ValueError: If a line in quotes is no string of JSON, or there are fewer than 2.
     """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line:
-            continue
+    for number, line in numbered_lines(path):
         if line.startswith('"'):
             try:
                 line = str(json.loads(line))

@@ -7,7 +7,13 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_format, read_format, warn_of_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_format,
+    output_file,
+    read_format,
+    warn_of_idle,
+)
 from lm_latent_eval.cli.estimate import add_scoring, scoring
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
@@ -17,9 +23,9 @@ from lm_latent_eval.scoring.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from lm_latent_eval.report.compare import Asked
+    from lm_latent_eval.report.compare import Asked, Comparison, More
     from lm_latent_eval.report.scores import Run
     from lm_latent_eval.scoring.records import Record
 
@@ -49,7 +55,7 @@ def add_compare(commands: Commands, summary: str) -> None:
     )
     compare.add_argument(
         "--page",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="write a page of HTML, too, which colours the words of --words",
     )
@@ -90,9 +96,16 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
 
 
 def comparing(args: argparse.Namespace) -> Asked:
-    """Read it back."""
+    """Read it back.
+
+    Raises:
+        ValueError: If the points are none.
+    """
+    from lm_latent_eval.options import positive
     from lm_latent_eval.report.compare import Asked
 
+    if args.power is not None:
+        positive("--power", args.power)
     return Asked(args.cluster, args.pass_at)
 
 
@@ -124,9 +137,10 @@ def read_sides(
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import as_text, compare, more, rows
+    from lm_latent_eval.report.compare import compare, more, rows
     from lm_latent_eval.report.compare.questions import is_asked
-    from lm_latent_eval.report.tabular import Table, one_line, rendered
+    from lm_latent_eval.report.compare.sides import NONE, TEXT
+    from lm_latent_eval.report.tabular import Table, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
         raise ValueError(
@@ -134,7 +148,14 @@ def _compare(args: argparse.Namespace) -> None:
             f"({TABLE}) with a column a side"
         )
     kind = read_format(args)
-    if not any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
+    asked = comparing(args)
+    if any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
+        if args.cluster not in (None, NONE, TEXT):
+            raise ValueError(
+                f"--cluster {args.cluster}: texts of --data say nothing of themselves; "
+                f"expected {NONE} or {TEXT}"
+            )
+    else:
         idle = (
             "data",
             "words",
@@ -149,17 +170,25 @@ def _compare(args: argparse.Namespace) -> None:
         warn_of_idle(args, ("metric", "pass_at"), "there are no questions")
     elif args.sides[0].endswith(TABLE):
         warn_of_idle(args, ("metric",), f"a table ({TABLE}) has one number a side")
-    if args.page:
-        from lm_latent_eval.report import page
-
-        page.write(
-            sides, labels, args.page, options=page.Options(comparing(args), args.power)
-        )
-    found = compare(sides, comparing(args))
+    found = compare(sides, asked)
     wanted = [] if args.power is None else [more(each, args.power) for each in found]
     if kind != "text":
         print(rendered(Table.of(rows(found, wanted)), kind))
-        return
+    else:
+        _print_text(labels, found, wanted)
+    if args.page:
+        from lm_latent_eval.report import page
+
+        options = page.Options(asked, args.power)
+        page.write(sides, labels, args.page, options=options)
+
+
+def _print_text(
+    labels: Mapping[str, str], found: Sequence[Comparison], wanted: Sequence[More]
+) -> None:
+    from lm_latent_eval.report.compare import as_text
+    from lm_latent_eval.report.tabular import one_line
+
     print("\n".join(f"{name} = {side}" for name, side in labels.items()), end="\n\n")
     print(as_text(found))
     for each in wanted:
@@ -232,7 +261,10 @@ def add_report(commands: Commands, summary: str) -> None:
     )
     report.add_argument("results", nargs="+", help="as `compare` takes them")
     report.add_argument(
-        "--output", type=Path, default=Path("report.html"), help="default: report.html"
+        "--output",
+        type=output_file,
+        default=Path("report.html"),
+        help="default: report.html",
     )
     report.add_argument(
         "--figures", type=Path, help="a folder for its charts as PNG, SVG and PDF"
@@ -244,7 +276,7 @@ def add_report(commands: Commands, summary: str) -> None:
 def _report(args: argparse.Namespace) -> None:
     from lm_latent_eval.report import page
 
+    options = page.Options(comparing(args), args.power)
     labels, sides = read_sides(args.results, args)
-    asked = page.Options(comparing(args), args.power)
-    page.write(sides, labels, args.output, args.figures, asked)
+    page.write(sides, labels, args.output, args.figures, options)
     print(f"wrote {args.output}")

@@ -12,6 +12,9 @@ from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 if TYPE_CHECKING:
     from lm_latent_eval.scoring.files import Opening
 
+OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
+"""Options of a command of their own."""
+
 
 def add_estimate(commands: Commands, summary: str) -> None:
     """Add ``estimate``."""
@@ -53,8 +56,8 @@ def add_scoring(parser: argparse.ArgumentParser, *others: str) -> None:
         metavar="NAME=VALUE",
         help="one of the model's own options; may be given again",
     )
-    names = ("model", "batch_size", "max_batch_size", "device", "dtype", *others)
-    add_options(parser.add_argument_group("computing"), OpeningOptions, names)
+    computing = parser.add_argument_group("computing")
+    add_options(computing, OpeningOptions, (*OPENING, *others))
 
 
 def scoring(args: argparse.Namespace) -> dict[str, str]:
@@ -68,6 +71,10 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise ValueError(f"--option {text!r}: expected NAME=VALUE")
+        if name in OPENING:
+            raise ValueError(
+                f"--option {name}: give --{name.replace('_', '-')} {value}"
+            )
         if name in found:
             raise ValueError(f"{name} is given twice: {found[name]} and {value}")
         found[name] = value

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands
+from lm_latent_eval.cli.arguments import Commands, output_folder, warn_of_idle
 from lm_latent_eval.folders import task_path
 
 
@@ -88,7 +87,7 @@ def _add_output(
     parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], None]
 ) -> None:
     parser.add_argument(
-        "--output", type=Path, required=True, help="checkpoint directory"
+        "--output", type=output_folder, required=True, help="checkpoint directory"
     )
     parser.set_defaults(run=run)
 
@@ -175,8 +174,8 @@ def _kglm(args: argparse.Namespace) -> None:
 def _lda(args: argparse.Namespace) -> None:
     from lm_latent_eval.convert.lda import convert
 
-    if args.trust and args.library != "tomotopy":
-        print(f"--trust: no effect, files of {args.library} need none", file=sys.stderr)
+    if args.library != "tomotopy":
+        warn_of_idle(args, ("trust",), f"files of {args.library} need none")
     model = convert(args.model, args.output, library=args.library, trust=args.trust)
     config = model.config
     case = "looked up in lower case" if config.lowercase else "as they are"

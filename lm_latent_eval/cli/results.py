@@ -93,7 +93,8 @@ def add_export(commands: Commands, summary: str) -> None:
         "--output",
         type=Path,
         required=True,
-        help="the archive's folder, the model repository's, or its README.md",
+        help="every-eval-ever: the archive's folder; hf-eval-results: the model "
+        "repository's; model-card: its README.md",
     )
     export.add_argument("--model-id", help="developer/model, as on the hub")
     export.add_argument("--organization", help="who evaluated (every-eval-ever)")

@@ -10,7 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.cli.arguments import Commands, add_fields, fields, warn_of_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_fields,
+    fields,
+    output_folder,
+    warn_of_idle,
+)
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
@@ -201,9 +207,12 @@ def _add_model(models: Commands, name: str, model: Trainable) -> None:
         "--output DIR",
     )
     files = {"data": f"training {model.data}", "dev": "development text"}
-    for file, summary in (files | {"output": "checkpoint directory"}).items():
+    for file, summary in files.items():
         if file != "dev" or model.dev:
             parser.add_argument(f"--{file}", type=Path, required=True, help=summary)
+    parser.add_argument(
+        "--output", type=output_folder, required=True, help="checkpoint directory"
+    )
     for argument in model.arguments:
         about = dict(_ARGUMENTS[argument])
         if "default" in about:

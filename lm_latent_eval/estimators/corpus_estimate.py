@@ -96,7 +96,7 @@ class CorpusRate:
         """
         total = total_count(num_units, "num_units", len(estimates))
         value = -math.fsum(e.log_evidence for e in estimates) / total
-        names = streams or range(len(estimates))
+        names: Sequence[str | int] = streams or range(len(estimates))
         shared: dict[str | int, tuple[float, float]] = {}
         residuals: dict[str | int, float] = defaultdict(float)
         for stream, estimate, units in zip(

@@ -199,9 +199,21 @@ UNITS = {
 """Denominators of rates in results."""
 
 
-def tasks_of(include_path: str | None) -> TaskManager:
-    """Index lm-eval's tasks, and those of a folder."""
-    return TaskManager(include_path=include_path)
+def tasks_of(include_path: str | None, names: Sequence[str]) -> TaskManager:
+    """Index lm-eval's tasks, and those of a folder.
+
+    Raises:
+        ValueError: If a name is none of them, nor a file.
+    """
+    manager = TaskManager(include_path=include_path)
+    for name in names:
+        if not (manager.match_tasks([name]) or Path(name).exists()):
+            raise ValueError(
+                f"--tasks {name}: lm-eval knows no such task"
+                + (f", nor does {include_path}" if include_path else "")
+                + "; `lm_eval ls tasks` lists its own, --include_path adds a folder"
+            )
+    return manager
 
 
 @dataclass(frozen=True)

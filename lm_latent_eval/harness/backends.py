@@ -83,8 +83,14 @@ class Latent(Backend):
         # lm_eval passes its default where no device is given.
         asked = None if device == LM_EVAL_DEVICE else device
         where = processes.device or parse_device(asked)
+        if pretrained == "":
+            raise ValueError(
+                "pretrained= is empty: name a directory or a repository, or leave it "
+                "out for the embedded model"
+            )
+        named = self._embedded() if pretrained is None else pretrained
         self.checkpoint = open_model(
-            str(pretrained or self._embedded()),  # a name of digits comes as a number
+            str(named),  # a name of digits comes as a number
             model=self._named(model),
             revision=None if revision is None else str(revision),
             options=options,

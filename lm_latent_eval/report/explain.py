@@ -12,12 +12,14 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
 from lm_latent_eval.inference import estimator_class
+from lm_latent_eval.ledger.database import UNFINISHED
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import RESULTS, read_begun
 from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
+from lm_latent_eval.scoring.files import is_there
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.mixtures.worth import LISTED, TOGETHER
@@ -106,9 +108,13 @@ def explain(results: Path) -> str:
         FileNotFoundError: If there are none.
         ValueError: If what is there is something else.
     """
-    if not results.exists():
+    if not is_there(results):
         raise FileNotFoundError(f"{results} does not exist")
-    if results.is_file() and results.suffix != ".json":
+    if results.is_dir():
+        begun = not any(results.rglob(RESULTS)) and any(results.rglob(f"*{UNFINISHED}"))
+    else:
+        begun = results.suffix != ".json" or not results.exists()
+    if begun:
         found = read_begun(results)
         try:
             return "\n\n".join(_of_record(record) for record in found)

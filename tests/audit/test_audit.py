@@ -168,7 +168,10 @@ def test_a_closed_list_is_read_from_a_file(tmp_path, capsys, refused):
     path = tmp_path / "options.txt"
     path.write_text('" a"\n" b\n')
     assert "line 2" in refused(*command(tmp_path, "--options", str(path)))
-    path.write_text("\n".join(json.dumps(f" {word}") for word in faulty.WORDS))
+    path.write_bytes(b'" a"\n\xe9\n')
+    assert f"{path} is not UTF-8" in refused(*command(tmp_path, "--options", str(path)))
+    marked = "\ufeff" + "\n".join(json.dumps(f" {word}") for word in faulty.WORDS)
+    path.write_text(marked, encoding="utf-8")
     more = ["--options", str(path), "--complete", "--only", "normalization"]
     assert cli.main(command(tmp_path, *more)) == 1  # the end of a text is not in it
     assert "the complete list totals 1" in capsys.readouterr().out
@@ -182,6 +185,7 @@ def test_a_closed_list_is_read_from_a_file(tmp_path, capsys, refused):
         (["--kind", "word"], "did you mean words"),
         (["--requests", "7"], "the smallest audit takes"),
         (["--tolerance", "0"], "--tolerance='0'"),
+        (["--tasks", "nope"], "--tasks nope: lm-eval knows no such task"),
     ],
 )
 def test_bad_input_is_told_in_a_line(tmp_path, refused, more, said):

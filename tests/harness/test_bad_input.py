@@ -62,6 +62,8 @@ def test_a_wrong_setting_names_itself_and_the_remedy(backend):
         with pytest.raises(ValueError, match=message) as caught:
             backend(**{name: value})
         assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="pretrained= is empty: name a directory"):
+        LatentKGLM(pretrained="")  # as --model_args pretrained=$UNSET
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lm_eval.utils import make_table
 
 from lm_latent_eval.estimators import MissedSupportError
+from lm_latent_eval.harness import running
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.report import results
 from lm_latent_eval.report.explain import explain
@@ -126,6 +128,22 @@ def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
     assert caplog.text.count("another run is writing into") == (tasks == TASKS)
     found, expected = written(first, folder), written(second[0], folder)
     assert found == {task: expected[task] for task in tasks}
+
+
+def test_runs_over_other_documents_have_other_files(monkeypatch):
+    """By whatever name: a file that was edited is another one."""
+
+    def named(documents, metadata):
+        task = SimpleNamespace(task_name="t", eval_docs=documents)
+        asked = {"loaded": {"tasks": {"t": task}}, "metadata": metadata}
+        monkeypatch.setattr(running, "evaluation", lambda: asked)
+        return running.run_digest({"seed": 0})
+
+    one, other = [{"text": "a"}, {"text": "b"}], [{"text": "a"}, {"text": "c"}]
+    found = {
+        named(documents, {"text_file": f}) for documents in (one, other) for f in "AB"
+    }
+    assert len(found) == 4 and named(one, {"text_file": "A"}) in found
 
 
 # The model knows neither zebra nor yak, and an unknown word is a class of its own.

@@ -12,6 +12,7 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.report import page
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
+from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.model import load
@@ -97,16 +98,19 @@ def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, refused):
         assert message in refused("explain", cut)
 
 
-def test_an_unfinished_run_says_so(tmp_path, capsys):
+def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
     path = tmp_path / f"record_0{records.UNFINISHED}"
     made = record()
-    with records.journal(path, made.settings) as add:
+    [of_file] = read(scored[0])
+    with records.journal(path, of_file.settings | made.settings) as add:
         for answer in made.answers[:3]:
             add("t", answer)
     assert main(["recompute", str(tmp_path)]) == 0
     assert "t: 3 documents, m (not finished)" in capsys.readouterr().out
     assert main(["recompute", str(tmp_path), "--format", "csv"]) == 0
     assert "t: not finished" in capsys.readouterr().err
+    assert main(["explain", str(tmp_path)]) == 0
+    assert "Not finished: numbers are of 3 answers" in capsys.readouterr().out
     for changed, said in (({}, False), ({"finished": False}, True)):
         page.write({"A": [[replace(made, **changed)]]}, {}, tmp_path / "page.html")
         assert (", not finished" in (tmp_path / "page.html").read_text()) is said

@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_options, warn_of_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_options,
+    output_folder,
+    warn_of_idle,
+)
 from lm_latent_eval.scoring.options import OpeningOptions, parse_device
 
 if TYPE_CHECKING:
@@ -37,7 +42,9 @@ def add_to(steps: Commands) -> None:
         "lstm_causal",
     )
     start.add_argument("--init", metavar="MODEL", help="begin with a pretrained model")
-    train.add_argument("--output", type=Path, required=True, help="folder of the model")
+    train.add_argument(
+        "--output", type=output_folder, required=True, help="folder of the model"
+    )
     _add_data(train)
     _add_options(train)
     train.set_defaults(run=_train)

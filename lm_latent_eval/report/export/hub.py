@@ -101,6 +101,8 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
     Raises:
         ValueError: If a result lacks what it must state.
     """
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: name the README.md in it")
     statements = [Statement.of(record) for record in records]
     card: Any = read_card(output, model_name)
     ours = [result for statement in statements for result in _results(statement)]
@@ -110,6 +112,7 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
     card.data.model_name = card.data.model_name or model_name
     card.data.eval_results = kept + ours
     put_section(card, "lm-latent-eval", _section(statements))
+    output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, str(card))
     return output
 
