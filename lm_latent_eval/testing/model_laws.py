@@ -130,8 +130,10 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
     for length in range(case.length):
         text = case.some_words(length)
         found = torch.stack([_predicted(case, text, key) for key in keys(repeats)])
-        off = found.logsumexp(-1).abs().max().item()
-        hold(off < PREDICTED or repeats > 1, f"after {text}: no total")
+        off = found.logsumexp(-1)
+        if case.model.normalization is not Normalization.BELOW_ONE:
+            off = off.abs()
+        hold(off.max().item() < PREDICTED or repeats > 1, f"after {text}: no total")
         prefix = case.log_p(text).item() if text else 0.0
         ends = () if not case.goes_on and not text else (END,)
         for word in (*case.words, *ends):

@@ -12,6 +12,8 @@ from lm_latent_eval import testing
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.testing import LawError
 from lm_latent_eval.text.words import UNKNOWN
+from tests import tiny_models
+from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny
 from tests.models.entitynlm.space import every_chain
 from tests.simulated_device import SIMULATED, simulated_device
@@ -28,6 +30,22 @@ def laws() -> dict[str, testing.Law]:
     )
     listed = testing.laws(case, SIMULATED)
     return {str(law).removesuffix("-prior"): law for law in listed}
+
+
+def test_laws_hold_of_models_that_total_less():
+    graph = tiny_models.plain_graph()
+    model = tiny_models.kglm(graph, only_possible=False)
+    case = testing.Case(
+        model,
+        lambda text: every_walk(graph, len(text), 2, 1),
+        (UNKNOWN, 4, 5),
+        ("prior",),
+        copied=5,
+        length=2,
+    )
+    assert model.normalization is Normalization.BELOW_ONE and case.total() < 0.9
+    for law in testing.laws(case)[:2]:
+        law()
 
 
 @pytest.fixture

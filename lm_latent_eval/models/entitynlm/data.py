@@ -30,7 +30,8 @@ _END = re.compile(r"#\s*end document")
 
 _BRACKET = re.compile(r"\((?P<only>\d+)\)|\((?P<opened>\d+)|(?P<closed>\d+)\)")
 
-_CELL = re.compile(r"[-_]|\(\d+\)?(\|?(\(\d+\)?|\d+\)))*|\d+\)(\|?(\(\d+\)?|\d+\)))*")
+_CELL = re.compile(r"[-_]|(?:\(\d++\)?+|\d++\))(?:\|?(?:\(\d++\)?+|\d++\)))*+")
+"""Possessive: a long cell that is none is refused at once."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import START_MARK, unmarked
 from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.text.strict_json import checked, strings
+from lm_latent_eval.text.words import encodable
 
 FORMS = ("name", "description", "pronoun", "demonstrative")
 
@@ -73,6 +74,7 @@ class AnnotatedText:
         for m in marked:
             for name, kind in _OF_A_MENTION.items():
                 checked(checked(m, dict, "a mention")[name], kind, name)
+            _refuse_surrogates(m["entity"])
             if m["form"] not in FORMS:
                 raise ValueError(f"form {m['form']!r}: expected {', '.join(FORMS)}")
             if not 0 <= m["start"] < m["end"] <= len(tokens):
@@ -95,7 +97,22 @@ def _triples(value: Any) -> tuple[tuple[str, str, str], ...]:
     triples = (
         strings(triple, "a triple") for triple in checked(value, list, "triples")
     )
-    return tuple((s, r, o) for s, r, o in triples)
+    found = tuple((s, r, o) for s, r, o in triples)
+    _refuse_surrogates(*(name for triple in found for name in triple))
+    return found
+
+
+def _refuse_surrogates(*names: str) -> None:
+    """Refuse names that no file of a graph can hold, before a model is trained.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for name in names:
+        if name != encodable(name):
+            raise ValueError(
+                f"the name {name!r} holds half a character (a lone surrogate)"
+            )
 
 
 def _places(tokens: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
@@ -154,6 +171,7 @@ class Knowledge:
             content = checked(strict_json.read(path), dict, "the file")
             triples = _triples(content["triples"])
             names = checked(content["aliases"], dict, "aliases")
+            _refuse_surrogates(*names)
             aliases = {name: strings(forms, name) for name, forms in names.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as err:
             raise ValueError(

@@ -362,8 +362,12 @@ class KnowledgeGraph:
         Raises:
             GraphError: If the file is missing, damaged or contradicts itself.
         """
-        columns = read(Path(directory) / FILE_NAME)
-        columns["relation_names"] = list(columns["relation_names"])
+        path = Path(directory) / FILE_NAME
+        columns = read(path)
+        try:
+            columns["relation_names"] = list(columns["relation_names"])
+        except UnicodeDecodeError as err:
+            raise GraphError(f"{path}: names of relations are not UTF-8") from err
         if "num_words" in columns:
             found = {name: columns.pop(name) for name in (*LOOKUPS, "num_words")}
             columns["known_lookups"] = Lookups(**found)

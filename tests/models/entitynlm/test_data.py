@@ -86,6 +86,9 @@ def test_a_folder_is_all_its_files(tmp_path):
     assert sorted(text.id for text in read_conll(tmp_path)) == ["one", "two"]
 
 
+MANY = "|".join(f"({n})" for n in range(40))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -94,6 +97,7 @@ def test_a_folder_is_all_its_files(tmp_path):
         (SHORT.replace("met\t_", "met"), "line 3: 2 columns, after lines of 3"),
         (SHORT.replace("Ada\t(7)", "x\ty\tAda\t(7)"), "line 2: 5 columns: expected"),
         (SHORT.replace("(3(7)", "(3,(7)"), r"line 4: '\(3,\(7\)' is no coreference"),
+        (SHORT.replace("(3(7)", f"{MANY},"), "is no coreference"),  # in no time
         (SHORT.replace("# begin document one\n", ""), "line 1: a word before '#begin"),
         (SHORT.replace("# end document\n", ""), "line 6: no '#end document': cut off"),
         (SHORT.replace("# end document\n", "") + SHORT, "line 7: the document before"),

@@ -118,6 +118,7 @@ def test_bad_knowledge_is_named(tmp_path):
     path, good = tmp_path / "graph.json", {"triples": [["a", "b", "c"]], "aliases": {}}
     for content in (
         *map(json.dumps, spoiled({**good, "aliases": {"a": ["x"]}})),
+        json.dumps({**good, "aliases": {"a\ud83d": ["x"]}}),
         *("", "[" * 100_000, '{"triples": [], "aliases": {"a": ["x"], "a": ["y"]}}'),
     ):
         path.write_text(content)
@@ -314,6 +315,8 @@ def test_overlapping_mentions_are_cut():
 
 
 FIRST = ARTICLE["annotations"][1]
+CUT = "Ada \ud83d"
+"""A name that ends within a character, so that no file can hold it."""
 BAD_TEXTS = [
     *spoiled({**ADA, "text": SPACED}),
     *({**ADA, "mentions": [mention(*span)]} for span in ((0, 13), (-2, 1), (2, 2))),
@@ -321,6 +324,8 @@ BAD_TEXTS = [
     {**ADA, "mentions": [mention(0, 2, form="nam")]},
     {**ADA, "text": "Ada Lovelace met nobody."},
     {**ADA, "triples": [["Ada", "knew"]]},
+    {**ADA, "triples": [["Ada", "knew", CUT]]},
+    {**ADA, "mentions": [{**mention(0, 2), "entity": CUT}]},
     *('{"tokens": ["cut"', '{"tokens": ' + "[" * 100_000),
     json.dumps(ADA)[:-1] + ', "triples": []}',
 ]
