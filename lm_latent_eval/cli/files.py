@@ -173,6 +173,7 @@ def _kglm(args: argparse.Namespace) -> None:
 
 def _lda(args: argparse.Namespace) -> None:
     from lm_latent_eval.convert.lda import convert
+    from lm_latent_eval.text.words import WordTokenizer, split
 
     if args.library != "tomotopy":
         warn_of_idle(args, ("trust",), f"files of {args.library} need none")
@@ -183,6 +184,12 @@ def _lda(args: argparse.Namespace) -> None:
         f"wrote {args.output}: {config.num_topics} topics of "
         f"{config.vocab_size - len(config.never_uttered)} words, {case}"
     )
+    words = WordTokenizer.load(args.output, config.vocab_size).vocabulary
+    if apart := [word for word in words if split(word) != [word]]:
+        print(
+            f"texts are cut by our rule, not by that of {args.library}: {len(apart)} "
+            f"words such as {apart[0]!r} are in none"
+        )
 
 
 def _rnng(args: argparse.Namespace) -> None:

@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, cast
 
 from torch import Tensor
 
+from lm_latent_eval.convert.originals import not_finite
 from lm_latent_eval.convert.torch_files import Stored, read_torch
 from lm_latent_eval.convert.unpickling import PickleError
 from lm_latent_eval.files import regular
@@ -293,12 +294,8 @@ def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
         raise ArchiveError(
             f"{path}: {_WEIGHTS} is damaged or holds more than tensors: {err}"
         ) from err
-    for name, tensor in weights.items():
-        if not bool(tensor.isfinite().all()):
-            raise ArchiveError(
-                f"{path}: tensor {name!r} in {_WEIGHTS} holds NaN or infinity: the "
-                "training diverged or the file is damaged"
-            )
+    if wrong := not_finite(weights):
+        raise ArchiveError(f"{path}, {_WEIGHTS}: {wrong}")
     return weights
 
 

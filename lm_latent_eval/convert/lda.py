@@ -202,6 +202,16 @@ def _lower(words: Any) -> bool:
     return all(word == word.lower() for word in words)
 
 
+_OF_WORDS = {
+    "analyzer": "word",
+    "ngram_range": (1, 1),
+    "binary": False,
+    "strip_accents": None,
+    "preprocessor": None,
+    "tokenizer": None,
+}
+"""Settings of a ``CountVectorizer`` that counts words."""
+
 # -- scikit-learn -------------------------------------------------------------------
 
 
@@ -212,6 +222,14 @@ def _of_scikit_learn(path: Path) -> TopicTables:
             vectorizer, model = words.attributes, topics.attributes
         case _:
             raise TypeError(f"expected {_STEPS}")
+    if (kind := words.name.rpartition(".")[2]) != "CountVectorizer":
+        raise TypeError(f"a {kind} counts no words; expected {_STEPS}")
+    for name, value in _OF_WORDS.items():
+        if (given := vectorizer.get(name, value)) != value:
+            raise TypeError(
+                f"{name}={given!r:.50}: a text's counts would be others than those of "
+                f"its words, which takes {name}={value!r}"
+            )
     known = vectorizer.get("vocabulary_")
     if not isinstance(known, dict) or type(vectorizer.get("lowercase")) is not bool:
         raise TypeError(f"expected {_STEPS}")

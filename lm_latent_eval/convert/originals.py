@@ -48,6 +48,17 @@ def misfits(
             yield name, *kinds
 
 
+def not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Return the first tensor that holds NaN or infinity, and what that says."""
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            return (
+                f"tensor {name!r} holds NaN or infinity: the training diverged or the "
+                "file is damaged"
+            )
+    return None
+
+
 def _kind(tensor: Tensor | None) -> str:
     if tensor is None:
         return "nothing"

@@ -22,7 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_latent_eval.convert.originals import OriginalError, misfits, renamed
+from lm_latent_eval.convert.originals import (
+    OriginalError,
+    misfits,
+    not_finite,
+    renamed,
+)
 from lm_latent_eval.convert.torch_files import Stored, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, load_pickle
 from lm_latent_eval.files import regular
@@ -81,15 +86,33 @@ def words_in_order(column: Tensor) -> Tensor:
 
 
 def relation_number(rel_typ: int, num_relations: int, num_special: int) -> int:
-    """Return the row of a relation; those below 0 are counted from the last one on."""
-    if rel_typ >= 0:
+    """Return the row of a relation; from -2 down they are counted from the last one on.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if 0 <= rel_typ < num_relations:
         return rel_typ
-    return num_relations + num_special + rel_typ + 1
+    if -num_special - 1 <= rel_typ < -1:
+        return num_relations + num_special + rel_typ + 1
+    raise ValueError(
+        f"relation {rel_typ}: there are 0 to {num_relations - 1} and -2 to "
+        f"{-num_special - 1}, so it belongs to other vectors"
+    )
 
 
 def object_number(obj_id: int, num_objects: int) -> int:
-    """Return the row of an object; the one after the last is unknown."""
-    return num_objects if obj_id < 0 else obj_id
+    """Return the row of an object; that of the unknown one, -1, is after the last.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if -1 <= obj_id < num_objects:
+        return num_objects if obj_id < 0 else obj_id
+    raise ValueError(
+        f"object {obj_id}: there are -1 to {num_objects - 1}, so it belongs to other "
+        "vectors"
+    )
 
 
 def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
@@ -316,15 +339,20 @@ def _topics(
     names: dict[tuple[str, tuple[Fact, ...]], str] = {}
     numbers: dict[str, int] = {}
     for path in paths:
-        for topic, relations in _texts(path):
-            facts = tuple(
-                Fact(
-                    relation_number(relation, len(weights["relation_vec"]), special),
-                    object_number(entity, len(weights["entity_vec"])),
-                    tuple(row[alias] for alias in names),
+        for number, (topic, relations) in enumerate(_texts(path), 1):
+            try:
+                facts = tuple(
+                    Fact(
+                        relation_number(
+                            relation, len(weights["relation_vec"]), special
+                        ),
+                        object_number(entity, len(weights["entity_vec"])),
+                        tuple(row[alias] for alias in names),
+                    )
+                    for relation, entity, names in relations
                 )
-                for relation, entity, names in relations
-            )
+            except ValueError as err:
+                raise ValueError(f"{path}, text {number}: {err}") from err
             if (topic, facts) not in names:
                 name = topic
                 while name in found:
@@ -385,9 +413,12 @@ def _weights(path: Path) -> dict[str, Tensor]:
                 f"{path} is not what the original program saves: a dictionary with "
                 "'model', whose values are tensors"
             )
-        return saved.tensors(model)
+        weights = saved.tensors(model)
     except PickleError as err:
         raise OriginalError(f"{path} is refused: {err}; nothing in it was run") from err
+    if wrong := not_finite(weights):
+        raise OriginalError(f"{path}: {wrong}")
+    return weights
 
 
 def _tensor(path: Path) -> Tensor:
@@ -395,9 +426,12 @@ def _tensor(path: Path) -> Tensor:
         saved = read_torch(regular(path).read_bytes())
         if not isinstance(saved.content, Stored):
             raise OriginalError(f"{path} is not one tensor")
-        return saved.tensors({"": saved.content})[""]
+        tensor = saved.tensors({"": saved.content})[""]
     except PickleError as err:
         raise OriginalError(f"{path} is refused: {err}; nothing in it was run") from err
+    if wrong := not_finite({path.stem: tensor}):
+        raise OriginalError(f"{path}: {wrong}")
+    return tensor
 
 
 def _words(path: Path) -> list[str]:

@@ -20,7 +20,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm_latent_eval.convert.originals import OriginalError, misfits, renamed
+from lm_latent_eval.convert.originals import (
+    OriginalError,
+    misfits,
+    not_finite,
+    renamed,
+)
 from lm_latent_eval.convert.torch_files import parameters, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, StandIn
 from lm_latent_eval.files import regular
@@ -168,6 +173,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
             f"{path} is refused: {err}. An original RNNG asks for nothing but its own "
             "classes; nothing in the file was run"
         ) from err
+    if wrong := not_finite(weights):
+        raise OriginalError(f"{path}: {wrong}")
     if set(words) != set(range(len(words))):
         raise OriginalError(f"{path}: the ids of its words are not 0, 1, 2, ...")
     ordered = [words[i] for i in range(len(words))]
@@ -180,4 +187,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
             f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]!r:.200}, not "
             f"{list(SPECIAL_WORDS)}"
         )
+    ids = content.get("word2idx")
+    if isinstance(ids, dict) and ids != {w: i for i, w in enumerate(ordered)}:
+        raise OriginalError(f"{path}: 'word2idx' and 'idx2word' contradict each other")
     return weights, ordered

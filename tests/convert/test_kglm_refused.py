@@ -52,7 +52,7 @@ DAMAGED = {
     "hidden_size in config.json is 1000000": option(hidden_size=10**12),
     "has no model.num_layers": option(num_layers=True),
     "holds more than tensors": file("weights.th", pickle.dumps(print)),
-    "'_fc_copy.bias' in weights.th holds NaN": weight("_fc_copy.bias", NAN),
+    "weights.th: tensor '_fc_copy.bias' holds NaN": weight("_fc_copy.bias", NAN),
     "weights.th is no table": weight("_token_embedder.weight", torch.ones(())),
     "'_fc_more' is not a tensor": weight("_fc_more", MORE),
     "is not '_token_embedder.weight'": weight("_fc_generate.weight", TIED),

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
+from lm_latent_eval.cli import main
 from lm_latent_eval.convert.lda import array, convert, read_npy
 from lm_latent_eval.convert.unpickling import (
     CONTAINERS,
@@ -26,12 +27,16 @@ TOPICS = "pip install 'lm-latent-eval[topics]'"
 
 @pytest.fixture(scope="module")
 def pipeline():
+    return fitted(TEXTS)
+
+
+def fitted(texts, **how):
     from sklearn.decomposition import LatentDirichletAllocation
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.pipeline import Pipeline
 
-    words, lda = CountVectorizer(), LatentDirichletAllocation(3, random_state=0)
-    return Pipeline([("words", words), ("lda", lda)]).fit(TEXTS)
+    words, lda = CountVectorizer(**how), LatentDirichletAllocation(3, random_state=0)
+    return Pipeline([("words", words), ("lda", lda)]).fit(texts)
 
 
 @pytest.fixture
@@ -119,6 +124,28 @@ def test_files_that_hold_no_topics_are_refused(tmp_path):
         convert(tmp_path / "none", tmp_path, library="scikit-learn")
     (tmp_path / "other").write_bytes(pickle.dumps({"no": "pipeline"}))
     assert "holds no topic model" in refused(tmp_path / "other", "scikit-learn")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"ngram_range": (1, 2)}, {"analyzer": "char"}, {"binary": True}],
+    ids=str,
+)
+def test_what_counts_something_else_than_words_is_refused(tmp_path, pipeline, how):
+    changed = copy.deepcopy(pipeline)
+    changed.steps[0][1].set_params(**how)
+    (tmp_path / "model").write_bytes(pickle.dumps(changed))
+    [name] = how
+    assert f"{name}=" in refused(tmp_path / "model", "scikit-learn")
+
+
+def test_words_that_are_cut_otherwise_are_named(tmp_path, capsys):
+    made = fitted(["the well known fox"], token_pattern=r"\w+ known|\w+")
+    (tmp_path / "model").write_bytes(pickle.dumps(made))
+    out = tmp_path / "topics"
+    places = ["--model", str(tmp_path / "model"), "--output", str(out)]
+    assert main(["convert", "lda", "--from", "scikit-learn", *places]) == 0
+    assert "1 words such as 'well known' are in none" in capsys.readouterr().out
 
 
 def test_code_within_a_pipeline_is_not_run(tmp_path, pipeline):

@@ -148,6 +148,11 @@ BAD = [
     ("texts", [([], "a", [(1, 2, [twice(18)])])], NONE),  # an alias of lists
     ("texts", [([], "a", [(1, True, ["w4"])])], NONE),
     ("texts", [([], "a", [(1, 2)])], NONE),
+    ("texts", [([], "a", [(-9, 2, ["w4"])])], "text 1: relation -9: there are 0 to 5"),
+    ("texts", [([], "a", [(6, 2, ["w4"])])], "text 1: relation 6: there are 0 to 5"),
+    ("texts", [([], "a", [(1, 9, ["w4"])])], "text 1: object 9: there are -1 to 8"),
+    ("entities", torch.full((9, 4), torch.nan), "'entities' holds NaN"),
+    ("model", {"model": {**MODEL, "naf_vec": torch.tensor(torch.inf)}}, "holds NaN or"),
     ("texts", [([], "a", "bcd")], NONE),
 ]
 

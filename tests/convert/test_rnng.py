@@ -147,7 +147,9 @@ def test_other_files_are_refused(checkpoint, tmp_path):
     refused({**checkpoint, "idx2word": {0: "a"}}, "its first words are")
     refused({**checkpoint, "idx2word": {**WORDS, 50: "w3"}}, "twice")
     few = {i: w for i, w in WORDS.items() if i < 9}
-    refused({**checkpoint, "idx2word": few}, "has 9 words but embeddings of 288")
+    refused({**checkpoint, "idx2word": few}, "'word2idx' and 'idx2word' contradict")
+    alone = {**checkpoint, "idx2word": few, "word2idx": None}
+    refused(alone, "has 9 words but embeddings of 288")
     numbered = {**WORDS, 50: 7}
     refused({**checkpoint, "idx2word": numbered}, "not all of its words are strings")
     model = checkpoint["model"]
@@ -162,6 +164,7 @@ WRONG = {
     "weight_hh_l0 is no matrix": ("q_leaf_rnn.weight_hh_l0", lambda w: w[0, 0]),
     r"spans.score.0.bias, expected \(24,\)": ("q_binary.0.bias", lambda w: None),
     # 2 x 2,000,000 numbers would ask for matrices of 32 TB.
+    "'q_binary.0.bias' holds NaN": ("q_binary.0.bias", lambda w: w / 0),
     "not a tied|expected": ("emb.weight", lambda w: torch.zeros(len(w), 9000)),
 }
 
