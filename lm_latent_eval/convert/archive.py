@@ -328,6 +328,9 @@ def _matches(pattern: str, namespace: str) -> bool:
 def _lines(path: Path, name: str, files: dict[str, bytes]) -> list[str]:
     try:
         # Only \n ends a line: an entry may well be another kind of white space.
-        return files[name].decode("utf-8").removesuffix("\n").split("\n")
+        lines = files[name].decode("utf-8-sig").removesuffix("\n").split("\n")
+        if all(line.endswith("\r") for line in lines):  # written on Windows
+            lines = [line.removesuffix("\r") for line in lines]
+        return lines
     except UnicodeDecodeError as err:
         raise ArchiveError(f"{path}: {name} is not UTF-8 ({err})") from err

@@ -297,12 +297,16 @@ def convert(
     twins = by_reading(map(read_archive, proposals))
     for twin in twins.values():
         _check_twin(original, twin)
-    edges = read_edges(
-        knowledge_graph or _named(original, "model", "knowledge_graph_path")
-    )
-    names = read_aliases(
-        aliases or _named(original, "dataset_reader", "alias_database_path")
-    )
+    graph_file = knowledge_graph or _named(original, "model", "knowledge_graph_path")
+    alias_file = aliases or _named(original, "dataset_reader", "alias_database_path")
+    edges, names = read_edges(graph_file), read_aliases(alias_file)
+    entities = {*original.vocabulary.get("raw_entity_ids", ())}
+    for path, found in ((graph_file, edges), (alias_file, names)):
+        if found and entities.isdisjoint(found):
+            raise ValueError(
+                f"{path} and {archive} have no entity in common: they are of different "
+                "models"
+            )
     tokenizer, graph = _words_and_graph(original, edges, names)
     config = KGLMConfig(
         vocab_size=tokenizer.vocab_size,

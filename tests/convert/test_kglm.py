@@ -153,6 +153,14 @@ def test_names_are_cut_into_words(tmp_path):
 # -- files --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("other", ["knowledge_graph", "aliases"])
+def test_files_of_another_world_are_refused(tmp_path, other):
+    arguments = written(tmp_path, "acl2020")
+    arguments[other].write_text('{"Another": []}')
+    with pytest.raises(ValueError, match="have no entity in common"):
+        convert(output=tmp_path / "out", **arguments)
+
+
 def test_files_that_the_archive_names_are_found(tmp_path, monkeypatch, capsys):
     arguments = written(tmp_path, "acl2020")
     archive, graph, aliases = arguments.values()
