@@ -109,7 +109,10 @@ def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
-    """Return the numbers of a record as the rows of a table; those that there are."""
+    """Return the numbers of a record as the rows of a table.
+
+    In the place of one that there is not stands why.
+    """
     return [
         {
             "task": record.task,
@@ -120,7 +123,6 @@ def rows(record: Record) -> list[dict[str, Any]]:
             "± as draws tell": number.draws_stderr,
         }
         for name, number in numbers(record).items()
-        if not isinstance(number.value, str)
     ]
 
 
