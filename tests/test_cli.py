@@ -121,7 +121,7 @@ def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(
 TRAIN = "train lstm --data {train} --dev {train} --output {out} "
 CALIBRATE = f"calibrate {CHECKPOINT} --texts 2 "
 SCORE = f"estimate {CHECKPOINT} --data {{train}} --option "
-COMPARE = f"compare {CHECKPOINT} {{train}} --data {{train}} "
+COMPARE = f"compare {CHECKPOINT} {CHECKPOINT} --data {{train}} "
 MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",

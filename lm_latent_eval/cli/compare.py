@@ -149,13 +149,13 @@ def _compare(args: argparse.Namespace) -> None:
         )
     kind = read_format(args)
     asked = comparing(args)
-    if any(_is_checkpoint(run) for side in args.sides for run in runs(side)):
-        if args.cluster not in (None, NONE, TEXT):
-            raise ValueError(
-                f"--cluster {args.cluster}: texts of --data say nothing of themselves; "
-                f"expected {NONE} or {TEXT}"
-            )
-    else:
+    scored = [_is_checkpoint(run) for side in args.sides for run in runs(side)]
+    if all(scored) and args.cluster not in (None, NONE, TEXT):
+        raise ValueError(
+            f"--cluster {args.cluster}: texts of --data say nothing of themselves; "
+            f"expected {NONE} or {TEXT}"
+        )
+    if not any(scored):
         idle = (
             "data",
             "words",
