@@ -169,6 +169,12 @@ def _scored(
 
 def _columns(distorted: Any) -> Any:
     """Turn level -> scores into a row a sentence, (levels, replicates) in it."""
+    try:  # in JSON, levels have become strings
+        distorted = {float(level): scores for level, scores in distorted.items()}
+    except (TypeError, ValueError) as err:
+        raise ValueError(
+            f"distorted: expected levels as 0.1 and scores ({err})"
+        ) from err
     levels = sorted(distorted)
     rows = [
         torch.as_tensor(

@@ -99,6 +99,8 @@ REFUSED = {
         [
             ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as"),
             ({"distorted": [[[-2]], [[-2]]]}, r"3 lists, .* \[0.1, 0.3, 0.5\]"),
+            ({"levels": [0.2]}, r"levels are \[0.2\], and distorted has .* \[0.1\]"),
+            ({"distorted": {"low": [-2.0, -4.0]}}, "expected levels as 0.1"),
             ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
             ({"log_scores": [None, -2.0]}, r"log_scores\[0\] is missing"),
             ({"distorted": {0.1: [-2.0, None]}}, r"distorted\[0.1\]\[1\] is missing"),

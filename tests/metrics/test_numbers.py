@@ -47,6 +47,7 @@ def test_another_model_is_judged():
     }
     read = json.loads(json.dumps(first))
     assert set(read["ratio"]) == {"0.1", "0.5"}, "premise"
+    assert contrastive_entropy(**json.loads(json.dumps(SCORES))) == first
     for against in (first, read):
         found = contrastive_entropy(**second, against=against)
         assert found["verdict"] == {0.5: "superior"}
