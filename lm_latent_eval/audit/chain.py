@@ -59,8 +59,10 @@ def difference(whole: Reply, *parts: Reply) -> float:
     """Return log p of a whole minus the log p of its parts, nats.
 
     Where both sides say that it cannot be, they agree; where one does, they are
-    infinitely far apart. NaN where something was refused.
+    infinitely far apart. NaN where something was refused, or an error is not known.
     """
+    if any(reply.lacking for reply in (whole, *parts)):
+        return math.nan
     total = math.fsum(part.log_p for part in parts)
     if whole.log_p == total:
         return 0.0
@@ -82,7 +84,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
         half = len(wholes)
         sides = [*zip(replies[:half], replies[half:], strict=True)]
         implied = [difference(whole, after) for whole, after in sides]
-        refused = next((reply.refused for reply in replies if reply.refused), refused)
+        refused = next((reply.lacking for reply in replies if reply.lacking), refused)
         for n, value in enumerate(implied):
             if math.isnan(value):
                 continue
@@ -103,7 +105,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                     scores=[implied[first], value],
                 )
     if not compared:
-        why = f"every request was refused: {refused}"
+        why = f"no request can be told: {refused}"
         return undetermined(FOLLOWS, why if refused else "no text has several words")
     return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
 
@@ -197,7 +199,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
     worst, compared, refused = 0.0, 0, ""
     for n in range(size):
         found = [replies[n], replies[size + n], replies[2 * size + n]]
-        refused = next((reply.refused for reply in found if reply.refused), refused)
+        refused = next((reply.lacking for reply in found if reply.lacking), refused)
         gap = difference(*found)
         if math.isnan(gap):
             continue
@@ -214,9 +216,9 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
                 difference=gap,
             )
     if not compared:
-        why = f"every split was refused: {refused}" if splits else "no text has a place"
+        why = f"no split can be told: {refused}" if splits else "no text has a place"
         return undetermined(item, why)
-    others = f"; others are refused: {refused}" if refused else ""
+    others = f"; of others none can be told: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
 
 
@@ -228,9 +230,9 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
     ends = []
     for text, whole, part in zip(texts, wholes, parts, strict=True):
         gap = difference(whole, part)
+        slack = session.slack(whole, part, comparisons=4 * len(texts))
         if math.isnan(gap):
             continue
-        slack = session.slack(whole, part, comparisons=4 * len(texts))
         if gap > slack:
             found = fails(
                 ROLLING,
@@ -247,8 +249,8 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
             return over, True
         ends.append(-gap if -gap > slack else 0.0)
     if not ends:
-        why = next((r.refused for r in [*wholes, *parts] if r.refused), "")
-        return undetermined(ROLLING, f"texts are refused: {why}"), False
+        why = next((r.lacking for r in [*wholes, *parts] if r.lacking), "")
+        return undetermined(ROLLING, f"no text can be told: {why}"), False
     if not any(ends):
         return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
     mean = sum(ends) / len(ends)
@@ -309,8 +311,8 @@ def _windows(session: Session, *, ended: bool) -> Finding:
         if parts[0].refused:  # longer than a window
             pairs = [("", text[:middle]), (text[:middle], text[middle:])]
             parts = session.ask.score(pairs)
-        if refused := next((r.refused for r in (whole, *parts) if r.refused), ""):
-            detail = f"up to {held} characters; {len(text)} are refused: {refused}"
+        if refused := next((r.lacking for r in (whole, *parts) if r.lacking), ""):
+            detail = f"up to {held} characters; of {len(text)} nothing: {refused}"
             return undetermined(WINDOWS, detail)
         gap = difference(whole, *parts)
         slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10

@@ -29,7 +29,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_latent_eval.audit.session import Pair, Reply, Session, inside_words, request
+from lm_latent_eval.audit.session import (
+    ERROR_UNKNOWN,
+    Pair,
+    Reply,
+    Session,
+    inside_words,
+    request,
+)
 from lm_latent_eval.audit.verdict import (
     CODE_POINTS,
     COMPLETE,
@@ -176,11 +183,26 @@ def _total(session: Session, asked: Asked) -> tuple[float, float]:
     """
     total = math.fsum(reply.p for _, reply in asked)
     error = math.fsum(
-        reply.p * min(math.expm1(session.slack(reply, comparisons=len(asked))), 1e9)
+        reply.p * math.expm1(_slack(session, reply, len(asked)))
         for _, reply in asked
         if reply.p
     )
     return total, error
+
+
+MOST_SLACK = 700.0
+"""Nats, so that no float overflows."""
+
+
+def _slack(session: Session, reply: Reply, comparisons: int) -> float:
+    """Return what a score may be too high by, nats; a bound of p is never.
+
+    ``inf`` where its error is not known.
+    """
+    if reply.is_lower_bound:
+        return session.tolerance
+    slack = session.slack(reply, comparisons=comparisons)
+    return min(slack, MOST_SLACK) if math.isfinite(slack) else math.inf
 
 
 def _refusal(lists: Sequence[Asked]) -> str | None:
@@ -208,9 +230,12 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
     ]
     if bad:
         return fails(LISTS, "an answer is NaN", request=request(*bad[0]))
-    found = [(*_total(session, asked), asked) for asked in lists if asked]
+    every = [(*_total(session, asked), asked) for asked in lists if asked]
+    found = [one for one in every if math.isfinite(one[1])]
+    if not found:
+        return undetermined(LISTS, ERROR_UNKNOWN)
     total, error, asked = max(found, key=lambda one: one[0] - one[1])
-    number = sum(map(len, lists))
+    number = sum(len(one[2]) for one in found)
     if total <= 1 + error:
         return holds(
             LISTS,
@@ -240,6 +265,8 @@ def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
             return undetermined(
                 COMPLETE, f"an option was refused: {refused[0].refused}"
             )
+        if not math.isfinite(error) or any(r.is_lower_bound for _, r in asked):
+            return undetermined(COMPLETE, ERROR_UNKNOWN)
         if abs(total - 1) > error:
             return fails(
                 COMPLETE,
@@ -261,7 +288,7 @@ def _large(
         return undetermined(LARGE, "no list was answered")
     if session.options and len(session.options_alone) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
-    wealth, worst = Wealth(), ("", 0.0, "")
+    wealth, worst, known = Wealth(), ("", 0.0, ""), False
     share = math.ceil(session.plan.draws / len(usable))
     for asked in usable:
         context = asked[0][0][0]
@@ -277,12 +304,16 @@ def _large(
                 drawn, pairs, session.ask.score(pairs), strict=True
             ):
                 # Less by rounding and printed errors: only more than those is told.
-                sure = reply.p * math.exp(-session.slack(reply, comparisons=share))
+                slack = _slack(session, reply, share)
+                known = known or math.isfinite(slack)
+                sure = reply.p * math.exp(-slack)
                 ratio = drawn_set.ratio(sure, rate)
                 wealth.bet(ratio)
                 if ratio > worst[1]:
                     worst = (context, ratio, pair[1])
             done += len(drawn)
+    if not known:
+        return undetermined(LARGE, ERROR_UNKNOWN)
     if not wealth.exceeds(session.level / 2):
         return holds(
             LARGE,
@@ -335,6 +366,8 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     if (why := _refusal([asked])) is not None:
         return undetermined(CODE_POINTS, f"inside words, requests are refused: {why}")
     total, error = _total(session, asked)
+    if not math.isfinite(error):
+        return undetermined(CODE_POINTS, ERROR_UNKNOWN)
     if total > 1 + error:
         return fails(
             CODE_POINTS,
@@ -356,7 +389,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     drawn = drawn_set.draw(session.plan.code_points, rng)
     pairs = [(context, chr(rest[place])) for place, _ in drawn]
     for (_, rate), reply in zip(drawn, session.ask.score(pairs), strict=True):
-        sure = reply.p * math.exp(-session.slack(reply, comparisons=len(drawn)))
+        sure = reply.p * math.exp(-_slack(session, reply, len(drawn)))
         wealth.bet(drawn_set.ratio(sure, rate))
     # The wealth of the other sets has the other half of the part's level.
     if wealth.exceeds(session.level / 2):

@@ -14,7 +14,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.stats import binom, chi2
 
-from lm_latent_eval.audit.session import Pair, Reply, Session, request, word_ends
+from lm_latent_eval.audit.session import (
+    ERROR_UNKNOWN,
+    Pair,
+    Reply,
+    Session,
+    request,
+    word_ends,
+)
 from lm_latent_eval.audit.verdict import (
     CHARGED,
     COUNTS,
@@ -162,9 +169,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
                 "two options that cannot both be written are greedy", greedy[:2]
             )
         for pair, reply in asked:
-            over = reply.p > 0.5 * math.exp(
-                session.slack(reply, comparisons=comparisons)
-            )
+            slack = session.slack(reply, comparisons=comparisons)
+            over = math.log(0.5) + slack < reply.log_p
             if over and not reply.is_greedy:
                 detail = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
                 return _wrong(detail, [(pair, reply)])
@@ -235,6 +241,9 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     ]
     if not asked:
         return undetermined(SAMPLES, "no option was scored")
+    asked = [(pair, reply) for pair, reply in asked if math.isfinite(reply.error)]
+    if not asked:
+        return undetermined(SAMPLES, ERROR_UNKNOWN)
     if not any(text[:1].isspace() for text in texts):
         texts = [f" {text}" for text in texts] if context else texts
     more, tests = None, 4 * (len(asked) + 1)
@@ -246,10 +255,11 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         rows = [row for row in rows if row[2] > 0]
         if not rows:
             return undetermined(SAMPLES, f"none of {len(asked)} options was written")
-    for pair, reply, count, p in rows:
-        slack = math.exp(session.slack(reply, comparisons=tests))
-        few = binom.cdf(count, number, min(p / slack, 1.0))
-        many = binom.sf(count - 1, number, min(p * slack, 1.0))
+    for pair, reply, count, _ in rows:
+        slack = session.slack(reply, comparisons=tests)
+        low, high = (math.exp(min(reply.log_p + s, 0.0)) for s in (-slack, slack))
+        few = binom.cdf(count, number, low)
+        many = binom.sf(count - 1, number, high)
         if few < session.level / tests:
             return _unlike(session, pair, reply, count, number, few)
         if many < session.level / tests:
@@ -331,7 +341,7 @@ def _errors(session: Session) -> Finding:
         replies.append(session.ask.over(other).score(pairs))
     scores = np.array([[reply.log_p for reply in row] for row in replies])
     printed = np.array([[reply.error for reply in row] for row in replies])
-    usable = np.isfinite(scores).all(0) & (printed > 0).all(0)
+    usable = np.isfinite(scores + printed).all(0) & (printed > 0).all(0)
     if not usable.any():
         return undetermined(ERRORS, "no request has one with every seed")
     spread = scores[:, usable].var(0, ddof=1)

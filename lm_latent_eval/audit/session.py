@@ -39,6 +39,7 @@ ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "æ—
 """Words with several code points a character, or several bytes a code point."""
 LEVEL = 0.05
 """How often an audit of a clean scorer may end in an alarm."""
+ERROR_UNKNOWN = "errors of its scores are not known"
 WRITTEN = 4
 """Texts that a backend writes after a context."""
 
@@ -56,6 +57,8 @@ class Reply:
     """``bytes`` and ``words``, where the answer says how many it is of."""
     refused: str = ""
     """The error in the place of an answer."""
+    is_lower_bound: bool = False
+    """Whether log p is at least that, always: of a total it hides nothing."""
 
     @property
     def p(self) -> float:
@@ -66,8 +69,13 @@ class Reply:
 
     @property
     def error(self) -> float:
-        """The Monte Carlo error, nats; 0 where none is printed."""
+        """The Monte Carlo error, nats; 0 where none is printed, ``inf``: not known."""
         return self.stderr or 0.0
+
+    @property
+    def lacking(self) -> str:
+        """Why nothing can be told of it; empty where something can."""
+        return self.refused or (ERROR_UNKNOWN if math.isinf(self.error) else "")
 
 
 class Backend(Protocol):

@@ -170,7 +170,7 @@ def _instance(
 def _reply(score: Any, is_greedy: bool) -> Reply:
     if isinstance(score, MissedFloat):
         return Reply(math.nan, refused=score.why)
-    counts, stderr = {}, None
+    counts, stderr, lower = {}, None, False
     if isinstance(score, ScoredFloat):
         answer = score.answer
         counts = {"bytes": answer.bytes, "words": answer.words}
@@ -178,6 +178,7 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
         if drawn or answer.estimate.bound not in (Bound.EXACT, Bound.UNNORMALISED):
             found = answer.estimate.stderr
             stderr = math.inf if found is None else found  # not known
+            lower = answer.estimate.bound is Bound.STRICT_LOWER
     else:  # backends of others may say so, too
         stderr = getattr(score, "stderr", None)
         counts = {
@@ -186,7 +187,7 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
             if (number := getattr(score, f"num_{unit}", None)) is not None
         }
     counts = {unit: number for unit, number in counts.items() if number}
-    return Reply(float(score), is_greedy, stderr, counts)
+    return Reply(float(score), is_greedy, stderr, counts, is_lower_bound=lower)
 
 
 # -- tasks ----------------------------------------------------------------------------

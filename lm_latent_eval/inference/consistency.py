@@ -14,6 +14,7 @@ from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
+from scipy.special import bdtr, bdtrc
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
@@ -39,6 +40,9 @@ TEXTS, TOKENS, DRAWS = 2, 3, 4
 """Texts that are looked at, tokens of their prefixes, and draws of each."""
 MOST = 1 << 12
 """Latents of a prefix that are listed; of more no total is known."""
+ZEROS, LUCK = 2000, 1e-6
+"""Draws that tell how much of q is on latents of probability 0, and how rarely they may
+mislead."""
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Nats by which sums of a few tokens may differ, by the type of the weights."""
 
@@ -77,7 +81,7 @@ def check(
     within = ROUNDING.get(dtype, 1e-3) * max(1, batch.targets.shape[1])
     _check_draws(proposal, draws, texts)
     if searches:
-        _check_beam(proposal, q, draws, within)
+        beam = _check_beam(proposal, q, draws)
     log_p = model.log_joint(p, draws.latents)
     _check_numbers(model, "log_joint", log_p, (texts, DRAWS), "log p(x, z_k)")
     log_q = proposal.log_prob(q, draws.latents)
@@ -90,6 +94,8 @@ def check(
             f"says log q of its draws, and log_prob another: they are {apart:.3g} nats "
             "apart. Both are log q(z_k | x), normalised, at the proposal's temperature",
         )
+    if searches:
+        _check_total(model, p, proposal, q, beam, within)
     if isinstance(proposal, LeftToRight):
         _check_causality(model, proposal, batch, draws.latents, log_p, within)
 
@@ -191,9 +197,7 @@ def _check_numbers(
         _refuse(who, method, f"gives {what} = {bad}; expected nats, -inf for zero")
 
 
-def _check_beam(
-    proposal: Sampler[Q], q: Q, draws: Draws[Latents], within: float
-) -> None:
+def _check_beam(proposal: Sampler[Q], q: Q, draws: Draws[Latents]) -> Beam[Latents]:
     """Check that a beam is of distinct latents of the kind that is drawn."""
     if not isinstance(proposal, Searches):
         _refuse(
@@ -230,29 +234,60 @@ def _check_beam(
                 f"finds {len(mine) - len({*mine})} of {len(mine)} latents of a prefix "
                 "more than once, so a sum over them is no bound: list each once",
             )
-    _check_total(proposal, q, beam, used, within)
+    return beam
 
 
 def _check_total(
-    proposal: Sampler[Q], q: Q, beam: Beam[Latents], used: Tensor, within: float
+    model: LM[P],
+    p: P,
+    proposal: Sampler[Q],
+    q: Q,
+    beam: Beam[Latents],
+    within: float,
 ) -> None:
     """Check that q totals one where every latent is listed, and at most one elsewhere.
 
-    Sums over many rounded numbers are given as much more room.
+    Latents of probability 0 are not listed, and q may draw them: then it totals as much
+    less as they are drawn. Sums over many rounded numbers are given as much more room.
     """
+    used = beam.score > -torch.inf
     log_q = proposal.log_prob(q, beam.latents)
-    total = widened(log_q).masked_fill(~used, -torch.inf).logsumexp(-1)
-    full = used.all(-1) & (used.shape[1] >= MOST)
-    off = torch.where(full, total.clamp_min(0.0), total).abs()
-    worst = int(off.argmax())
-    if not off[worst] <= 10 * within:
+    total = widened(log_q).masked_fill(~used, -torch.inf).logsumexp(-1).tolist()
+    full = (used.all(-1) & (used.shape[1] >= MOST)).tolist()
+    low = any(
+        each < -10 * within and not cut for each, cut in zip(total, full, strict=True)
+    )
+    zeros = (
+        _share_of_zeros(model, p, proposal, q, len(total)) if low else [0] * len(total)
+    )
+    for log_total, cut, drawn in zip(total, full, zeros, strict=True):
+        missing = -math.expm1(log_total)
+        if log_total <= 10 * within and (
+            cut or log_total >= -10 * within or _plausible(drawn, missing)
+        ):
+            continue
         _refuse(
             proposal,
             "log_prob",
-            f"totals {math.exp(total[worst]):.6g} over the latents of a prefix of a "
-            "text that beam lists; q(z | x) must total 1 (normalise every step, and "
-            "list every latent where they fit)",
+            f"totals {math.exp(log_total):.6g} over the latents of a prefix of a text "
+            f"that beam lists, and p(x, z) is 0 for {drawn} of {ZEROS} draws; with "
+            "those q(z | x) must total 1 (normalise every step, and list every latent "
+            "where they fit)",
         )
+
+
+def _share_of_zeros(
+    model: LM[P], p: P, proposal: Sampler[Q], q: Q, texts: int
+) -> list[int]:
+    """Return how many of ``ZEROS`` draws of each text have the probability 0."""
+    drawn = proposal.sample(q, Streams(list(range(texts)), ZEROS), ZEROS)
+    return model.log_joint(p, drawn.latents).isneginf().sum(-1).tolist()
+
+
+def _plausible(count: int, share: float) -> bool:
+    """Whether so many of ``ZEROS`` draws may be those of a share, but for luck."""
+    tails = bdtr(count, ZEROS, share), bdtrc(count - 1, ZEROS, share)
+    return bool(min(tails) > LUCK)
 
 
 def _check_causality(

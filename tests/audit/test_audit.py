@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -92,6 +93,47 @@ def test_texts_of_one_word_leave_items_untold(kind):
         assert said[verdict.BORDERS.title].verdict is Verdict.UNDETERMINED
     elif kind is Kind.STRINGS:  # the model knows no characters
         assert said[verdict.BORDERS.title].verdict is Verdict.FAILS
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """A backend that does not know its errors."""
+
+    backend: Model
+    changes: dict
+
+    def score(self, pairs):
+        return [replace(r, **self.changes) for r in self.backend.score(pairs)]
+
+    def score_texts(self, texts):
+        return [replace(r, **self.changes) for r in self.backend.score_texts(texts)]
+
+    def write(self, contexts, **how):
+        return self.backend.write(contexts, **how)
+
+    def reopened(self, **changes):
+        return replace(self, backend=self.backend.reopened(**changes))
+
+    def cached(self):
+        return self.backend.cached()
+
+
+COMPARED = ("normalization", "chain", "samples", "errors")
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_where_errors_are_not_known_nothing_holds(lower):
+    """But a lower bound of p that totals more than 1 is none."""
+    arguments = {"world": 0, "fault": "total", "strength": math.log(2)}
+    changes = {"stderr": math.inf, "is_lower_bound": lower}
+    backend = Unsure(Model.open(faulty.NAME, arguments), changes)
+    plan, texts = Plan.within(900), faulty.texts(0)
+    found = audit(Session(Requester(backend), Kind.WORDS, plan, texts))
+    some = [one for one in found.findings if one.item.part in COMPARED]
+    verdicts = {one.item: one.verdict for one in some if one.item is not verdict.GREEDY}
+    assert Verdict.HOLDS not in {*verdicts.values()}
+    failed = {item for item, said in verdicts.items() if said is Verdict.FAILS}
+    assert (verdict.LISTS in failed) == lower
 
 
 class Refusing:

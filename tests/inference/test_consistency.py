@@ -130,6 +130,41 @@ def test_a_proposal_that_is_wrong(how, message):
         check(model, Wrong(model, "adapted", 1.0, how))
 
 
+def with_dead_ends() -> TinyHMM:
+    """A likely state that is never left, and never writes word 5."""
+    model = tiny()
+    model.transitions[-1, 1] = 5.0
+    model.transitions[1, [0, 2]] = model.emissions[1, 5] = -torch.inf
+    return model
+
+
+@pytest.mark.parametrize("proposal", ["adapted", "prior"])
+@pytest.mark.parametrize("texts", [[[4, 5], [4, 4, 4]], [[4, 4, 4], [4, 5]]])
+def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
+    """q draws them, and a beam that ranks by p lists none."""
+    model, batch = with_dead_ends(), TokenBatch.collate(texts, first=2)
+    own = model.proposal(proposal)
+    beam = own.beam(own.encode(batch.piece(0, 2)), 9)
+    log_q = own.log_prob(own.encode(batch.piece(0, 2)), beam.latents)
+    total = log_q.masked_fill(beam.score.isneginf(), -torch.inf).logsumexp(-1).exp()
+    assert proposal == "prior" or total.min() < 0.9, "premise"
+    check(model, own, batch)
+    with pytest.raises(BrokenModelError, match=r"totals .* and p\(x, z\) is 0 for"):
+        check(model, Halved(model, proposal, 1.0), batch)
+
+
+@dataclass(frozen=True)
+class Halved(ModelProposal):
+    """A proposal whose log q is too small by log 2, of its draws as well."""
+
+    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
+        draws = super().sample(encoded, uniforms, num_samples)
+        return replace(draws, log_q=draws.log_q - math.log(2))
+
+    def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
+        return super().log_prob(encoded, latents) - math.log(2)
+
+
 def test_a_beam_of_one_is_no_exact_number():
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()
