@@ -126,6 +126,7 @@ MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
     TRAIN + "--epochs 0": "epochs=0: expected at least 1",
+    TRAIN.replace("lstm", "rnn") + "--num-classes 0": "num_classes=0: expected at l",
     TRAIN + "--vocabulary nowhere": "pretrained=nowhere: no such directory",
     TRAIN.replace("lstm", "srnn") + "--distortion 0.7": "distortion=0.7: expected",
     CALIBRATE + "--max-words 300": "texts of 300 words: expected at most 256",
@@ -161,13 +162,17 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys
 
 def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     """Bounds from both sides, of the model's own texts."""
-    asked = ["--texts", "8", "--max-words", "6", "--num-samples", "20"]
+    asked = ["--texts", "30", "--max-words", "6", "--num-samples", "20"]
     assert main(["calibrate", str(kglm_directory), *asked]) == 0
     said = capsys.readouterr().out
     assert "texts drawn from the model" in said
     assert re.search(
         r"by auto, num_samples=20 are on average at most 0\.0\d+ nats", said
     )
+    asked[1] = "8"
+    assert main(["calibrate", str(kglm_directory), *asked]) == 0
+    said = capsys.readouterr().out
+    assert "do not tell how far others are apart" in said and "±" not in said
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,11 @@ class Columns:
         """Sequences that the language never utters, (N,): no error is defined there."""
         return self.true_log_p == -torch.inf
 
+    @property
+    def estimated(self) -> bool:
+        """Whether log p_M are estimates, of which one may be above 0."""
+        return bool((self.stderr > 0).any())
+
     @classmethod
     def cat(cls, parts: Sequence[Columns]) -> Self:
         """Join rows."""

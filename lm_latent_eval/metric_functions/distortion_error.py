@@ -55,7 +55,12 @@ def compute(
     return {
         **asdict(curve),
         "bins": [
-            {**asdict(found), "underestimates": found.underestimates}
+            {
+                **asdict(found),
+                "lower": found.lower if found.is_large else None,
+                "upper": found.upper if found.is_large else None,
+                "underestimates": found.underestimates,
+            }
             for found in curve.bins
         ],
         "histogram": asdict(histogram),

@@ -223,11 +223,14 @@ def calibration_table(
     head = f"{len(texts):,} texts drawn from the model, {tokens:,} predicted tokens"
     if left_out:
         head += f"; {left_out:,} others did not end in time and are left out"
-    apart = f"{four_decimals(found.gap)} ± {four_decimals(found.half_width)}"
+    mean, apart = "apart (mean)", four_decimals(found.gap)
+    if found.is_told:
+        mean = "apart (mean, 95 %)"
+        apart += f" ± {four_decimals(found.half_width)}"
     cells = [
         [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
         ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
-        ["apart (mean, 95 %)", apart, "nats a text"],
+        [mean, apart, "nats a text"],
         ["median of the printed errors", four_decimals(found.printed), "nats"],
         ["texts without an error", f"{found.unknown}", ""],
         [
@@ -238,6 +241,15 @@ def calibration_table(
     ]
     lines = [line.rstrip() for line in aligned(cells, right=True)]
     most = max(found.gap + found.half_width, 0.0)
+    if not found.is_told:
+        return "\n".join(
+            [
+                head,
+                *lines,
+                f"These {len(texts):,} texts do not tell how far others are apart: "
+                "give more --texts (10 that end in time at least).",
+            ]
+        )
     sentence = (
         f"On texts of this model, estimates by {how} are on average at most "
         f"{four_decimals(most)} nats a text too low (95 %)."

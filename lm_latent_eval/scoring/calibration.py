@@ -33,7 +33,8 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.estimators import Estimate, log_evidence
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence
+from lm_latent_eval.estimators.paired import FEWEST_TEXTS
 from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, searching
 from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
@@ -285,6 +286,16 @@ class Calibration:
         spread = statistics.stdev(text.gap for text in self.texts)
         quantile = student_t.ppf((1 + LEVEL) / 2, number - 1)
         return float(quantile * spread / math.sqrt(number))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the interval holds: of 10 texts and more that are not all alike.
+
+        Most gaps are 0 and few are large, so fewer texts often have none of those: of
+        5, 78 % of intervals hold, of 10, 93 %.
+        """
+        exact = all(t.estimate.bound is Bound.EXACT for t in self.texts)
+        return exact or (len(self.texts) >= FEWEST_TEXTS and self.half_width > 0)
 
     @property
     def unknown(self) -> int:

@@ -145,6 +145,9 @@ class RNNSize(RecurrentSize):
     dropout: float = 0.0
     num_classes: int = 50
 
+    def __post_init__(self) -> None:
+        _check(self, ("num_classes",), ())
+
 
 @dataclass(frozen=True)
 class SRNNSize:

@@ -122,6 +122,8 @@ def overestimation(
     for name, found in random.items():
         (whole,) = found.curve(Bins.COUNT, 1).bins
         verdict = ClaimVerdict.below(-whole.upper, -whole.lower)
+        if not whole.is_large:
+            verdict = ClaimVerdict.UNDECIDED
         cases.append(ClaimCase(f"{name}, random", verdict, _shown(whole)))
     return cases
 
@@ -196,11 +198,14 @@ def _own_interval(found: ErrorBin) -> tuple[float, float]:
 
 def _is_known(found: Comparison, *bins: ErrorBin) -> bool:
     """Whether errors below 0 can be told from those of the estimator."""
-    return found.bias_is_known and all(each.trusted for each in bins)
+    large = all(each.trusted and each.is_large for each in bins)
+    return found.bias_is_known and large
 
 
 def _shown(found: ErrorBin) -> str:
-    """Write a mean error with its interval."""
+    """Write a mean error, with its interval where there is one."""
+    if not found.is_large:
+        return f"{found.mean_error:.2f} nats, of {found.count} sequences"
     return f"{found.mean_error:.2f} ({found.lower:.2f} .. {found.upper:.2f}) nats"
 
 

@@ -30,6 +30,7 @@ from lm_latent_eval.distortion.report.maps import (
 )
 from lm_latent_eval.distortion.report.style import write_json
 from lm_latent_eval.distortion.statistics import (
+    ErrorBin,
     ErrorCurve,
     ErrorMap,
     ErrorTrajectory,
@@ -40,6 +41,7 @@ from lm_latent_eval.distortion.statistics import (
 )
 from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.estimators import Bound, perplexity
+from lm_latent_eval.options import positive
 from lm_latent_eval.report.tabular import Cell, Interval, Table
 from lm_latent_eval.text.words import split
 
@@ -233,7 +235,11 @@ def random(folders: Folders, stem: Path, num_bins: int) -> Table:
 
 def temperatures(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure models of languages that are named by their temperatures (figure 6)."""
-    found = {_temperature(n): Comparison.open(path) for n, path in folders.items()}
+    values = [*map(_temperature, folders)]
+    if twice := next((t for t in values if values.count(t) > 1), None):
+        raise ValueError(f"there are two folders of the temperature {twice:g}")
+    opened = map(Comparison.open, folders.values())
+    found = dict(zip(values, opened, strict=True))
     curves = {t: each.curve(num_bins=num_bins) for t, each in found.items()}
     known = {t: each.columns.true_log_p for t, each in found.items()}
     draw_temperatures(stem, known, curves)
@@ -247,7 +253,10 @@ def lengths(folders: Folders, stem: Path, num_bins: int) -> Table:
     for name, path in folders.items():
         columns = Comparison.open(path).columns
         found[name] = LengthErrors.of(
-            columns.true_log_p, columns.model_log_p, columns.num_tokens.long()
+            columns.true_log_p,
+            columns.model_log_p,
+            columns.num_tokens.long(),
+            estimated=columns.estimated,
         )
     draw_lengths(stem, [*found.items()])
     write_json(stem, found)
@@ -338,6 +347,13 @@ def _grams(text: str, order: int) -> Iterator[tuple[str, ...]]:
     return zip(*(islice(words, first, None) for first in range(order)), strict=False)
 
 
+def _with_interval(found: ErrorBin) -> Interval | float:
+    """Return a mean error with its interval, where there are sequences enough."""
+    if not found.is_large:
+        return found.mean_error
+    return Interval(found.mean_error, found.lower, found.upper)
+
+
 def error_table(found: Mapping[str, Comparison]) -> Table:
     """Return mean errors, of all sequences and of the rarest and commonest tenths."""
     rows: list[list[Cell]] = []
@@ -351,11 +367,11 @@ def error_table(found: Mapping[str, Comparison]) -> Table:
             [
                 name,
                 len(each.columns),
-                Interval(whole.mean_error, whole.lower, whole.upper),
+                _with_interval(whole),
                 curve.estimator_bias if each.bias_is_known else "unknown",
                 100 * curve.share_underestimated,
-                Interval(rarest.mean_error, rarest.lower, rarest.upper),
-                Interval(commonest.mean_error, commonest.lower, commonest.upper),
+                _with_interval(rarest),
+                _with_interval(commonest),
             ]
         )
         if each.left_out:
@@ -424,7 +440,7 @@ def perplexity_row(path: Path) -> dict[str, float]:
     columns = columns[columns.edits == 0]
     tokens = int(columns.num_tokens.sum())
     mean, stderr = mean_sentence_perplexity(
-        columns.model_log_p, columns.num_tokens.long()
+        columns.model_log_p, columns.num_tokens.long(), estimated=columns.estimated
     )
     return {
         "corpus": perplexity(columns.model_log_p.sum().item(), tokens),
@@ -446,7 +462,12 @@ def read_map(path: Path) -> ErrorMap:
     highest = max((high for _, high in finite), default=0.0)
     error_map = ErrorMap(_round_width((highest - lowest) / MAP_COLUMNS))
     for columns in scores.batches():
-        error_map.add(columns.true_log_p, columns.model_log_p, columns.edits.long())
+        error_map.add(
+            columns.true_log_p,
+            columns.model_log_p,
+            columns.edits.long(),
+            estimated=columns.estimated,
+        )
     return error_map
 
 
@@ -466,7 +487,7 @@ def _named(folders: Folders, name: str) -> Path:
 
 def _temperature(name: str) -> float:
     try:
-        return float(name)
+        return positive("temperature", name)
     except ValueError as err:
         raise ValueError(
             f"{name!r} is no temperature: name each folder by its language's, 0.85=DIR"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,16 +16,18 @@ from lm_latent_eval.estimators.checks import (
 )
 
 
-def checked_log_p(log_p: Tensor, name: str) -> Tensor:
+def checked_log_p(log_p: Tensor, name: str, *, estimated: bool = False) -> Tensor:
     """Return logarithms of probabilities, zero among them, or raise.
 
     Args:
         log_p: What a caller gave: nats, shape ``(N,)``; ``-inf`` is a probability of 0.
         name: What the caller calls it.
+        estimated: Whether it is estimates, of which one may be above 0.
 
     Raises:
         TypeError: If it is not a floating-point tensor.
-        ValueError: If it is not of that shape, or an entry is NaN or above 0.
+        ValueError: If it is not of that shape, or an entry is NaN or above 0 (of
+            estimates ``inf``).
 
     Example:
         >>> checked_log_p(torch.tensor([-1.0, 0.5]), "log_p")
@@ -34,7 +37,8 @@ def checked_log_p(log_p: Tensor, name: str) -> Tensor:
     """
     if checked_floating(log_p, name).ndim != 1:
         raise ValueError(f"{name} must have shape (N,); got {tuple(log_p.shape)}")
-    refuse_first(~(log_p <= 0), log_p, name, "at most 0")
+    good = log_p < math.inf if estimated else log_p <= 0
+    refuse_first(~good, log_p, name, "a finite number" if estimated else "at most 0")
     return log_p
 
 

@@ -46,6 +46,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.statistics.bins import (
+    FEWEST,
     Bins,
     equal_count,
     equal_edges,
@@ -141,9 +142,18 @@ class ErrorBin:
         not added: each sequence was estimated from draws of its own, so resampling
         sequences resamples their noise, and the interval is that much wider already.
         (Estimates that share draws break this.) False where the estimator is not
-        ``trusted``, since it cannot be told then.
+        ``trusted`` or the bin not ``is_large``, since it cannot be told then.
         """
-        return self.trusted and self.upper - self.estimator_bias < 0
+        known = self.trusted and self.is_large
+        return known and self.upper - self.estimator_bias < 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has sequences enough for its interval to hold.
+
+        Of the bootstrap's 95 %, 52 % hold of two sequences and 90 % of 11.
+        """
+        return self.count >= FEWEST
 
     @property
     def trusted(self) -> bool:

@@ -99,6 +99,7 @@ class LengthErrors:
         model_log_p: Tensor,
         num_tokens: Tensor,
         *,
+        estimated: bool = False,
         fewest: int = FEWEST,
         resamples: int = RESAMPLES,
         confidence: float = CONFIDENCE,
@@ -110,6 +111,7 @@ class LengthErrors:
             true_log_p: Log p_L in nats, shape ``(N,)``.
             model_log_p: Log p_M in nats, shape ``(N,)``.
             num_tokens: Predicted tokens of each sequence, shape ``(N,)``, of integers.
+            estimated: Whether log p_M are estimates, of which one may be above 0.
             fewest: Sequences that a reported length has at least.
             resamples: Bootstrap resamples a length.
             confidence: Of the intervals.
@@ -122,7 +124,7 @@ class LengthErrors:
                 if ``num_tokens`` is of another shape or below 1, ``fewest`` no whole
                 number above 0, or no length has so many sequences.
         """
-        error = estimation_error(true_log_p, model_log_p)
+        error = estimation_error(true_log_p, model_log_p, estimated=estimated)
         checked_integers(num_tokens, "num_tokens", count=len(error), least=1)
         checked_count(fewest, "fewest")
         token_error = (error / num_tokens).mean().item()

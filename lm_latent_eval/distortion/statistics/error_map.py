@@ -106,13 +106,21 @@ class ErrorMap:
         self._cells: defaultdict[tuple[int, int], _Moments] = defaultdict(_Moments)
         self._tally: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
-    def add(self, true_log_p: Tensor, model_log_p: Tensor, edits: Tensor) -> None:
+    def add(
+        self,
+        true_log_p: Tensor,
+        model_log_p: Tensor,
+        edits: Tensor,
+        *,
+        estimated: bool = False,
+    ) -> None:
         """Count some more sequences.
 
         Args:
             true_log_p: Log p_L in nats, shape ``(n,)``; ``-inf`` is a probability of 0.
             model_log_p: Log p_M in nats, shape ``(n,)``; ``-inf`` likewise.
             edits: How often each was perturbed, shape ``(n,)``, of integers.
+            estimated: Whether log p_M are estimates, of which one may be above 0.
 
         Raises:
             TypeError: If a log-probability is not floating-point, or ``edits`` is no
@@ -121,7 +129,7 @@ class ErrorMap:
                 number of perturbations is negative. Then nothing of the batch counts.
         """
         checked_log_p(true_log_p, "true_log_p")
-        checked_log_p(model_log_p, "model_log_p")
+        checked_log_p(model_log_p, "model_log_p", estimated=estimated)
         if true_log_p.shape != model_log_p.shape:
             raise ValueError(
                 f"true_log_p has {len(true_log_p)} sequences and model_log_p "

@@ -163,7 +163,9 @@ def _ascending(sample_sizes: Sequence[int]) -> Iterator[int]:
     return iter(sample_sizes)
 
 
-def mean_sentence_perplexity(log_p: Tensor, num_tokens: Tensor) -> tuple[float, float]:
+def mean_sentence_perplexity(
+    log_p: Tensor, num_tokens: Tensor, *, estimated: bool = False
+) -> tuple[float, float]:
     r"""Return the mean over sentences of their perplexities, and its standard error.
 
     .. math:: \frac{1}{N} \sum_{n=1}^{N} \exp\Bigl(-\frac{\log p(x_n)}{T_n}\Bigr)
@@ -177,6 +179,7 @@ def mean_sentence_perplexity(log_p: Tensor, num_tokens: Tensor) -> tuple[float, 
         log_p: Log p of each sentence in nats, shape ``(N,)``; ``-inf`` is a
             probability of zero.
         num_tokens: T, predicted tokens of each, shape ``(N,)``, of integers.
+        estimated: Whether log p are estimates, of which one may be above 0.
 
     Returns:
         The mean, and its standard error across sentences, which is ``inf`` (unknown)
@@ -199,7 +202,7 @@ def mean_sentence_perplexity(log_p: Tensor, num_tokens: Tensor) -> tuple[float, 
     Reference:
         LeBrun et al. (2022), appendix A.3, tables 4 and 5.
     """
-    if len(checked_log_p(log_p, "log_p")) == 0:
+    if len(checked_log_p(log_p, "log_p", estimated=estimated)) == 0:
         raise ValueError("no sentences: no mean")
     checked_integers(num_tokens, "num_tokens", count=len(log_p), least=1)
     perplexities = (-log_p.double() / num_tokens).exp()

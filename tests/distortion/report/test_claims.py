@@ -61,6 +61,16 @@ def test_verdicts(claim, found, expected):
     assert verdicts(claim(found)) == [expected]
 
 
+def test_a_few_sequences_decide_nothing():
+    """Errors that have nothing to do with how probable a sequence is."""
+    for seed in range(20):
+        true, error = language(20, seed=seed), normal(20, seed=seed)
+        [rare] = claims.rarity({"m": comparison(error, true)})
+        [drawn] = claims.overestimation({}, {"m": comparison(error[:5], true[:5])})
+        assert rare.verdict is drawn.verdict is UNDECIDED
+        assert ".." not in rare.numbers + drawn.numbers, "no interval"
+
+
 def test_overestimation():
     error_map = ErrorMap(5.0)
     for edits in range(4):

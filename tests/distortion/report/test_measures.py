@@ -91,12 +91,30 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
     [
         ("language", ["test"], "this measure needs random=DIR; got test"),
         ("temperatures", ["warm"], "'warm' is no temperature"),
+        ("temperatures", ["nan"], "'nan' is no temperature"),
+        ("temperatures", ["1", "1.0"], "two folders of the temperature 1"),
         ("perturbed", ["a", "b"], "a map is of one model; got a, b"),
     ],
 )
 def test_folders_that_a_measure_does_not_take(scores, tmp_path, name, labels, message):
     with pytest.raises(ValueError, match=message):
         MEASURES[name](dict.fromkeys(labels, scores), tmp_path / "x", 10)
+
+
+@pytest.mark.parametrize("name", ["errors", "lengths", "perturbed", "perplexities"])
+def test_an_estimate_may_be_above_one(tmp_path, name):
+    model = MODEL.clone()
+    model[0] = 0.002
+    found = columns(TRUE, model, stderr=torch.full((len(TRUE),), 0.01).double())
+    folder = save(tmp_path / "scores", found, bound="stochastic lower")
+    assert MEASURES[name]({"mine": folder}, tmp_path / "out", 10).rows
+
+
+def test_few_sequences_have_a_mean_and_no_interval(tmp_path):
+    folder = save(tmp_path / "scores", columns(TRUE[:40], MODEL[:40]))
+    said = rendered(MEASURES["random"]({"mine": folder}, tmp_path / "out", 2), "text")
+    [row] = [line for line in said.splitlines() if line.startswith("| mine")]
+    assert row.count(" to ") == 1, "of all, and of no tenth"
 
 
 def test_perturbed(tmp_path):
