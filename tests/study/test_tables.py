@@ -22,7 +22,15 @@ TEXTS = (
     "She studied in the town.",
     "It is known for its plums and its gardeners.",
     "The town has a bridge.",
+    "She was born in the town.",
+    "He was a gardener.",
+    "She was a strict teacher.",
+    "The town is known for its bridge.",
+    "He settled in the town.",
+    "She left the town.",
+    "It has a bridge.",
 )
+"""Ten, of which there is a spread."""
 TABLES = {"tables.md"} | {
     f"{name}.{kind}"
     for name in ("table_1", "table_1_spread", "table_2")
@@ -52,7 +60,7 @@ def test_tables_hold_the_rows_numbers(folder):
     which = {"estimator": "is", "proposal": "peeking", "level": "corpus"}
     which |= {"num_samples": 50, "temperature": 2}
     [row] = [row for row in found if row.items() >= which.items()]
-    assert 10 < row["perplexity"] < 100, "premise"
+    assert 10 < row["perplexity"] < 1000, "premise"
     lines = [line for line in text.splitlines() if "| τ = 2 |" in line]
     assert lines[0].split("|")[4].strip() == f"{row['perplexity']:.2f}"
     assert len(lines) == 3, "corpus level, instance level, spread"
