@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import io
 import logging
 import math
@@ -208,7 +209,8 @@ def tasks_of(include_path: str | None, names: Sequence[str]) -> TaskManager:
     """
     manager = TaskManager(include_path=include_path)
     for name in names:
-        if not (manager.match_tasks([name]) or Path(name).exists()):
+        known = fnmatch.filter(manager.all_tasks, name.partition("@")[0])
+        if not (known or Path(name).exists()):
             raise ValueError(
                 f"--tasks {name}: lm-eval knows no such task"
                 + (f", nor does {include_path}" if include_path else "")
