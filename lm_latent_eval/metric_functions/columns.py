@@ -29,7 +29,8 @@ def complete(
         stored: Rows that came by ``add`` before; then no column is needed.
 
     Raises:
-        ValueError: If a needed column is missing, or columns differ in length.
+        ValueError: If a needed column is missing, one is empty, or they differ in
+            length.
 
     Example:
         >>> complete({"a": [1, 2]}, ["a"], ["b"])
@@ -49,6 +50,8 @@ def complete(
             f"missing: {', '.join(missing)} (compute needs {' and '.join(needed)})"
         )
     lengths = {n: len(inputs[n]) for n in given if hasattr(inputs[n], "__len__")}
+    if empty := next((name for name, length in lengths.items() if not length), None):
+        raise ValueError(f"{empty} is empty: there is nothing to compute")
     if len({*lengths.values()}) > 1:
         told = ", ".join(f"{length} {name}" for name, length in lengths.items())
         raise ValueError(f"columns of different lengths: {told}")

@@ -183,7 +183,7 @@ def _columns(distorted: Any) -> Any:
         for level in levels
     ]
     shapes = {tuple(row.shape) for row in rows}
-    if len(shapes) != 1 or rows[0].ndim not in (1, 2):
+    if len(shapes) != 1 or rows[0].ndim not in (1, 2) or not rows[0].numel():
         raise ValueError(
             "distorted: every level needs as many scores as there are sentences, or so "
             f"many a replicate and equally many replicates; got shapes {sorted(shapes)}"

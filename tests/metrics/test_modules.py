@@ -99,6 +99,8 @@ REFUSED = {
         [
             ({"distorted": {0.1: [-2.0], 0.3: [-2.0, -3.0]}}, "every level needs as"),
             ({"distorted": [[[-2]], [[-2]]]}, r"3 lists, .* \[0.1, 0.3, 0.5\]"),
+            ({"log_scores": [], "distorted": {0.1: []}}, "every level needs as"),
+            ({"log_scores": [], "distorted": []}, "log_scores is empty"),
             ({"levels": [0.2]}, r"levels are \[0.2\], and distorted has .* \[0.1\]"),
             ({"distorted": {"low": [-2.0, -4.0]}}, "expected levels as 0.1"),
             ({"num_words": [3, 0]}, r"num_words\[1\] is 0; expected .* at least 1"),
@@ -137,6 +139,7 @@ REFUSED = {
     "information_rate": (
         {"log_likelihoods": [-1.0, -2.0], "num_words": [3, 4]},
         [
+            ({"log_likelihoods": [], "num_words": []}, "log_likelihoods is empty"),
             ({"log_likelihoods": [-3.0, None]}, r"log_likelihoods\[1\] is missing"),
             ({"num_words": [3, 4.5]}, r"num_words\[1\] is 4.5; expected a whole num"),
             ({"num_words": None}, "missing: one of num_tokens"),
