@@ -151,8 +151,9 @@ def _cost(session: Session, planned: int) -> str:
     session.ask.score(pairs)
     minutes = (time.monotonic() - begun) / len(pairs) * planned / 60
     return (
-        f"{planned:,} requests ({REFUSED * planned:,} if many are refused), about "
-        f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}"
+        f"{planned:,} requests ({REFUSED * planned:,} if many are refused), at least "
+        f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}; long texts and "
+        "other seeds take longer"
     )
 
 
