@@ -116,6 +116,19 @@ def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
         assert (", not finished" in (tmp_path / "page.html").read_text()) is said
 
 
+def test_unfinished_runs_over_other_texts_are_not_mixed(tmp_path, refused):
+    """Of the same model and settings: their names tell them apart."""
+    made = record()
+    for run, number in (("a", 3), ("b", 1)):
+        path = tmp_path / f"record_{run}_texts_0{records.UNFINISHED}"
+        with records.journal(path, made.settings) as add:
+            for answer in made.answers[:number]:
+                add("t", answer)
+    said = refused("recompute", tmp_path)
+    assert "several unfinished runs: name one of" in said and str(path) in said
+    assert main(["recompute", str(path)]) == 0
+
+
 def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, capsys):
     lines = scored[0].read_text().splitlines()
     cut = tmp_path / "cut.jsonl"
