@@ -55,14 +55,14 @@ class Audit:
         return [one for one in self.findings if one.is_alarm(self.kind)]
 
     @property
-    def answers_nothing(self) -> bool:
-        """Whether no item has a verdict: no likelihood was seen at all."""
+    def tells_nothing(self) -> bool:
+        """Whether no item has a verdict."""
         return all(one.verdict is Verdict.UNDETERMINED for one in self.findings)
 
     @property
     def failed(self) -> bool:
-        """Whether there is an alarm, or no answer."""
-        return bool(self.alarms) or self.answers_nothing
+        """Whether there is an alarm, or no verdict at all."""
+        return bool(self.alarms) or self.tells_nothing
 
     def repeats(self, finding: Finding) -> str:
         """Return the command that shows a failure again."""
@@ -190,8 +190,8 @@ def _item(audit: Audit, one: Finding) -> Iterator[str]:
 
 
 def _verdict(audit: Audit) -> str:
-    if audit.answers_nothing:
-        return "FAILS: not a likelihood: it answers no request, so nothing can be told"
+    if audit.tells_nothing:
+        return "FAILS: no item can be told, for the reasons above"
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"

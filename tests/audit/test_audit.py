@@ -153,7 +153,7 @@ class Refusing:
 def test_who_answers_nothing_does_not_pass():
     found = audit(Session(Requester(Refusing()), Kind.TOKENS))
     assert found.failed and not found.alarms
-    assert "answers no request" in page(found)
+    assert "no item can be told" in page(found)
     assert {one.verdict for one in found.findings} == {Verdict.UNDETERMINED}
     assert any("no texts here" in one.detail for one in found.findings)
 
