@@ -254,17 +254,14 @@ def _check_total(
     log_q = proposal.log_prob(q, beam.latents)
     total = widened(log_q).masked_fill(~used, -torch.inf).logsumexp(-1).tolist()
     full = (used.all(-1) & (used.shape[1] >= MOST)).tolist()
-    low = any(
-        each < -10 * within and not cut for each, cut in zip(total, full, strict=True)
-    )
-    zeros = (
-        _share_of_zeros(model, p, proposal, q, len(total)) if low else [0] * len(total)
-    )
-    for log_total, cut, drawn in zip(total, full, zeros, strict=True):
-        missing = -math.expm1(log_total)
-        if log_total <= 10 * within and (
-            cut or log_total >= -10 * within or _plausible(drawn, missing)
-        ):
+    rows, zeros = [*zip(total, full, strict=True)], [0] * len(total)
+    if any(each < -10 * within and not cut for each, cut in rows):
+        zeros = _count_zeros(model, p, proposal, q, len(total))
+    for (log_total, cut), drawn in zip(rows, zeros, strict=True):
+        low = log_total < -10 * within and not cut
+        if log_total <= 10 * within and not low:
+            continue
+        if low and _plausible(drawn, -math.expm1(log_total)):
             continue
         _refuse(
             proposal,
@@ -276,7 +273,7 @@ def _check_total(
         )
 
 
-def _share_of_zeros(
+def _count_zeros(
     model: LM[P], p: P, proposal: Sampler[Q], q: Q, texts: int
 ) -> list[int]:
     """Return how many of ``ZEROS`` draws of each text have the probability 0."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import certified_log_likelihood
 from lm_latent_eval.estimators import effective_sample_size as sample_size
+from lm_latent_eval.estimators.paired import FEWEST_TEXTS
 from lm_latent_eval.files import regular, write_text
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import SizeTotals, Totals
@@ -21,8 +22,6 @@ from lm_latent_eval.values import parse
 Row = dict[str, Any]
 
 CONFIDENCE = 0.95
-FEWEST_TEXTS = 10
-"""Put together from the replicates of fewer, corpora are too much alike."""
 
 
 def drawn_rows(
@@ -41,6 +40,7 @@ def drawn_rows(
     for size, level in totals.instance.items():
         row = _head(setting, totals, "instance", size)
         row |= _estimates(totals, level.replicates, rows_in_all)
+        # Put together from the replicates of fewer, corpora are too much alike.
         if len(level.recombined) and totals.num_texts >= FEWEST_TEXTS:
             row |= _interval(totals, level)
         if size == replicate:
