@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.convert.archive import _lines
 from lm_latent_eval.convert.kglm import convert, read_aliases, split_alias
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
@@ -148,6 +149,15 @@ def test_names_are_cut_into_words(tmp_path):
         "Q2": [["a", "c"], ["b"]],
         "Q3": [],
     }
+
+
+def test_vocabularies_that_were_written_on_windows():
+    written = {
+        "a.txt": b"\xef\xbb\xbfone\r\ntwo\r\n",
+        "b.txt": b"one\r\ntwo\n",  # a word may well end in white space
+    }
+    assert _lines(Path("x"), "a.txt", written) == ["one", "two"]
+    assert _lines(Path("x"), "b.txt", written) == ["one\r", "two"]
 
 
 # -- files --------------------------------------------------------------------------

@@ -169,7 +169,9 @@ RUN = {
 
 
 def test_a_card_says_what_makes_the_numbers_again(tmp_path):
-    path, found = tmp_path / "README.md", estimated(result(**RUN), stderr=0.2)
+    path, found = tmp_path / "new" / "README.md", estimated(result(**RUN), stderr=0.2)
+    with pytest.raises(ValueError, match=r"is a folder: name the README\.md in it"):
+        hub.export_card([found], tmp_path, "us/model")
     hub.export_card([found], path, "us/model")
     card = ModelCard.load(path)
     assert (

@@ -108,7 +108,9 @@ def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
     assert main(["recompute", str(tmp_path)]) == 0
     assert "t: 3 documents, m (not finished)" in capsys.readouterr().out
     assert main(["recompute", str(tmp_path), "--format", "csv"]) == 0
-    assert "t: not finished" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "t: not finished" in said.err
+    assert "texts_without_monte_carlo_error" in said.out and "N/A" in said.out
     assert main(["explain", str(tmp_path)]) == 0
     assert "Not finished: numbers are of 3 answers" in capsys.readouterr().out
     for changed, said in (({}, False), ({"finished": False}, True)):
