@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.statistics import ErrorCurve
-from lm_latent_eval.harness.answers import score_of
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import NO_LATENT
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_checkpoint
@@ -206,6 +209,19 @@ def test_shares_of_processes_know_the_bins_of_the_whole(corpus, grammar):
     assert kinds == {"loglikelihood", "loglikelihood_rolling"}, "premise"
     with pytest.raises(ValueError, match="use one process"):
         task.build_all_requests(rank=0, world_size=2)
+
+
+def test_an_estimate_may_be_above_one_and_nothing_else(corpus):
+    task = load(corpus, end="implied")
+    task.build_all_requests(samples=[7])
+    doc = task.instances[0].doc
+    exact = Estimate.exact(0.002, num_tokens=3)
+    drawn = Answer(0, replace(exact, draws_stderr=0.01))
+    told = task.process_results(doc, [ScoredFloat(drawn)])
+    assert told["mean_error"] == 0.002 - doc["true_log_p"]
+    for score in (ScoredFloat(Answer(0, exact)), (0.002, False)):
+        with pytest.raises(ValueError, match=r"of 0\.002 nats; expected at most 0"):
+            task.process_results(doc, [score])
 
 
 # -- texts that stand for other sequences ----------------------------------------------
