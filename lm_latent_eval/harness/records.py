@@ -17,6 +17,7 @@ from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes, Request
 from lm_latent_eval.harness.running import (
+    RUN_DIGEST,
     host,
     hypothetical_metrics,
     or_without,
@@ -64,10 +65,10 @@ class Recorder:
         if where is None:
             yield lambda request, scored: None
             return
-        name = (
-            f"record_{run_digest(settings)}_{kind}_{self._processes.rank}{UNFINISHED}"
-        )
-        with or_without(journal(where.folder / name, settings)) as add:
+        run = run_digest(settings)
+        name = f"record_{run}_{kind}_{self._processes.rank}{UNFINISHED}"
+        said = {**settings, RUN_DIGEST: run}
+        with or_without(journal(where.folder / name, said)) as add:
 
             def keep(request: Request, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:

@@ -50,6 +50,9 @@ ASKING = (
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
 
+RUN_DIGEST = "run_digest"
+"""Entry of an unfinished file's settings: other texts make another run."""
+
 RATES = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 """Metrics per word and byte, as lm-eval names them, and we."""
 

@@ -317,8 +317,7 @@ def read_run(
     """Read what one run has left in several files: one a process, say.
 
     Args:
-        ledgers: The files, whose names say the run as ``KIND_RUN_...``; of none,
-            nothing.
+        ledgers: The files; of none, nothing.
         parse: Makes a result of a row, or raises a ``ValueError``.
 
     Returns:
@@ -328,11 +327,10 @@ def read_run(
     Raises:
         ValueError: If they are of several runs or something else, or a row was edited.
     """
-    runs, parts = dict[tuple[str, ...], Settings](), dict[str, dict[Key, T]]()
+    runs, parts = dict[str, Settings](), dict[str, dict[Key, T]]()
     for ledger in ledgers:
         settings, rows = ledger.read()
-        run = ledger.path.name.split("_")[1:2]
-        runs[json.dumps(settings), *run] = settings
+        runs[json.dumps(settings)] = settings
         for found in rows:
             try:
                 parts.setdefault(found.part, {})[found.key] = parse(found.row)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.harness import running
 from lm_latent_eval.report import page
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
 from lm_latent_eval.report.results import read
@@ -119,11 +120,12 @@ def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
 
 
 def test_unfinished_runs_over_other_texts_are_not_mixed(tmp_path, refused):
-    """Of the same model and settings: their names tell them apart."""
+    """Of the same model and settings: the run's digest tells them apart."""
     made = record()
     for run, number in (("a", 3), ("b", 1)):
         path = tmp_path / f"record_{run}_texts_0{records.UNFINISHED}"
-        with records.journal(path, made.settings) as add:
+        said = made.settings | {running.RUN_DIGEST: run}
+        with records.journal(path, said) as add:
             for answer in made.answers[:number]:
                 add("t", answer)
     said = refused("recompute", tmp_path)

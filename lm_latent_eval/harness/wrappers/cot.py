@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
+    RUN_DIGEST,
     host,
     hypothetical_metrics,
     or_without,
@@ -132,8 +133,10 @@ class ThoughtRecorder:
         if where is None:
             yield self._remember, known
             return
-        name = f"thoughts_{run_digest(settings)}_{self._processes.rank}{UNFINISHED}"
-        with or_without(journal(where.folder / name, settings)) as add:
+        run = run_digest(settings)
+        name = f"thoughts_{run}_{self._processes.rank}{UNFINISHED}"
+        said = {**settings, RUN_DIGEST: run}
+        with or_without(journal(where.folder / name, said)) as add:
 
             def keep(thoughts: Thoughts) -> None:
                 self._remember(thoughts)
