@@ -72,6 +72,8 @@ PASSES = 5
 CHECKS, NARROWER = 3, 2
 """Passes of each kind that check the estimate, and how many times narrower they are.
 Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
+DEGREES = PASSES - 1 + CHECKS - 1
+"""Of freedom of a variance that passes and narrower ones tell."""
 FEW_WORDS = 10
 """In longer texts, where more may be missed, smaller shares are worth a place."""
 LONG_WORDS, LONGEST = 100, 300
@@ -374,7 +376,7 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _with_error(estimate, of.passes, of.grown, of.found)
+        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -399,7 +401,8 @@ class DiscreteFilter(SearchingEstimator):
             log_weights=(),
         )
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
-        checked = _with_error(estimate, whole - prefix, grown, found)
+        narrow = of.narrow - of_prefix.narrow
+        checked = _with_error(estimate, whole - prefix, narrow, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(whole) - influences(prefix)
@@ -437,35 +440,38 @@ def _places_factor(words: Tensor) -> Tensor:
 
 
 def _with_error(
-    estimate: Estimate, passes: Tensor, grown: float, found: float
+    estimate: Estimate, passes: Tensor, narrow: Tensor, grown: float, found: float
 ) -> Estimate:
     """Add the error of an estimate where passes and their check agree.
 
-    Sums over many words are log-normal: of few passes that differ much the largest
-    hardly tells how far they err, and how far apart their logarithms are does. Passes
-    that agree in all may have left out the same.
+    Passes that agree in all may have left out the same.
 
     Args:
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
+        narrow: What each narrower pass does, (C,) nats.
         grown: What the estimate is above that of narrower passes, nats.
         found: What passes that look ahead otherwise find beyond it, nats.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
-    agree = range_of <= max(WIDEST, WIDEST_SHARE * far)
+    agree = range_of <= max(WIDEST, WIDEST_SHARE * far) and narrow.isfinite().all()
     most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
-    drawn = max(estimate.draws_stderr, _spread(passes))
+    drawn = stderr_of_log_normal(_variance(passes, narrow), PASSES)
     factor = _places_factor(torch.tensor(estimate.num_tokens)).item()
     least = LEAST_ERROR * factor * PASSES / estimate.num_samples
     error = math.hypot(drawn, LIKELY * grown, LIKELY * found, least)
-    return replace(estimate, stderr=error, draws_stderr=drawn)
+    return replace(estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES)
 
 
-def _spread(passes: Tensor) -> float:
-    """Return the error of a mean of passes that are log-normal, (R,) nats."""
-    if passes.isneginf().any():
-        return 0.0 if passes.isneginf().all() else math.inf
-    return stderr_of_log_normal(passes.var(), len(passes))
+def _variance(passes: Tensor, narrow: Tensor) -> Tensor:
+    """Return the variance of a pass's logarithm, square nats, as all passes tell it.
+
+    That of a narrower pass is ``NARROWER`` times as large. Logarithms of sums over many
+    words are normal: where passes differ much, how far apart these are says how far the
+    mean errs, and the largest of a few hardly does.
+    """
+    of_passes, of_narrow = passes.var(), narrow.var() / NARROWER
+    return ((PASSES - 1) * of_passes + (CHECKS - 1) * of_narrow) / DEGREES

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import t as student
 
 from lm_latent_eval.estimators import (
     Bound,
@@ -18,8 +19,10 @@ from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
+    DEGREES,
     LEAST_ERROR,
     LIKELY,
+    NARROWER,
     PASSES,
     DiscreteFilter,
     Weights,
@@ -267,9 +270,11 @@ def weights(
 def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
     same, least = method.estimate(weights(spread), 4), LEAST_ERROR / method.width
-    assert same.draws_stderr > 0
+    shared = math.sqrt((PASSES - 1) / DEGREES)  # narrower passes do not differ here
+    deviation = torch.tensor(spread).std().item() / math.sqrt(PASSES)
+    assert same.draws_stderr == pytest.approx(shared * deviation, rel=0.02)
     assert same.missed == pytest.approx(least)
-    assert same.draws_degrees == PASSES - 1
+    assert same.draws_degrees == DEGREES
     assert same.bound is Bound.STOCHASTIC_LOWER
     for nats in (-0.4, 0.4):
         off = method.estimate(weights(spread, same.log_evidence + nats), 4)
@@ -279,11 +284,28 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
         off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
         assert off.missed == pytest.approx(math.hypot(LIKELY * found, least))
-    uneven = method.estimate(weights([-3.0, -2.2, -2.8, -3.9, -3.3]), 4)
-    spread_of = torch.tensor([-3.0, -2.2, -2.8, -3.9, -3.3]).var()
-    assert uneven.draws_stderr == pytest.approx(
-        stderr_of_log_normal(spread_of, PASSES), rel=1e-6
+    uneven = weights([-3.0, -2.2, -2.8, -3.9, -3.3])
+    narrow = torch.tensor([-3.0, -2.4, -2.9])
+    uneven[PASSES : PASSES + CHECKS] = narrow
+    variance = (4 * uneven[:PASSES].var() + 2 * narrow.var() / NARROWER) / DEGREES
+    assert method.estimate(uneven, 4).draws_stderr == pytest.approx(
+        stderr_of_log_normal(variance, PASSES), rel=1e-6
     )
+
+
+def test_intervals_of_the_draws_hold_19_times_in_20():
+    """Of logarithms that are normal, those of narrower passes twice as variable."""
+    method, number, spread = DiscreteFilter(20), 4000, 0.05
+    dice = torch.Generator().manual_seed(1)
+    draws = spread * torch.randn(number, PASSES + CHECKS, generator=dice).double()
+    draws[:, PASSES:] *= math.sqrt(NARROWER)
+    rest = torch.full((number, CHECKS + 1), -math.inf)
+    held = 0
+    for row in torch.cat([draws, rest], 1):
+        found = method.estimate(row, 4)
+        reach = student.ppf(0.975, found.draws_degrees) * found.draws_stderr
+        held += abs(found.log_evidence - spread**2 / 2) <= reach
+    assert abs(held / number - 0.95) < 4 * math.sqrt(0.95 * 0.05 / number)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +313,7 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     [
         weights([-3.0] * PASSES, -4.1),
         weights([-3.0] * PASSES, -math.inf),
+        weights([-3.0] * PASSES, -3.0).index_fill(0, torch.tensor(5), -math.inf),
         weights([-5.0] * PASSES, -3.0),
         weights([-5.0] * PASSES, other=-3.0),
         weights([-1.0, -4.0, -4.0, -4.0, -4.0]),
