@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -318,6 +319,8 @@ def _model(name: str, run: Run) -> dict[str, Any]:
     side = Side.of(name, [run])
     found = numbers(run)
     row: dict[str, Any] = {"model": name, "what": described(side) + unfinished}
+    if not found:  # of answers that none calls right or wrong
+        return row
     if "acc" in found:
         return {
             **row,
@@ -442,7 +445,10 @@ def _estimates(records: Sequence[Record]) -> Iterator[Estimate]:
 
 
 def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
-    """Return bits per byte from the first k draws of every text, by k."""
+    """Return bits per byte from the first k weights of every text, by its samples.
+
+    A weight of a draw is one sample; that of a pass is of as many as it has histories.
+    """
     estimates = [answer.estimate for answer in answers]
     drawn = [e for e in estimates if e.bound is not Bound.EXACT]
     least = min((len(e.log_weights) for e in drawn), default=0)
@@ -453,8 +459,11 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     sizes = log_grid(least)
     totals = sample_size_curve(log_w, sizes).sum(0) + sure
     size = sum(answer.bytes for answer in answers)
+    each = fmean(e.num_samples / len(e.log_weights) for e in drawn)
     found = zip(sizes, totals.tolist(), strict=True)
-    return [(k, bits(-total / size)) for k, total in found if math.isfinite(total)]
+    return [
+        (k * each, bits(-total / size)) for k, total in found if math.isfinite(total)
+    ]
 
 
 def _by_length(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:

@@ -117,7 +117,8 @@ def newest(folder: Path) -> Path | None:
     Raises:
         ValueError: If there are runs of several models.
     """
-    files = sorted(folder.rglob(RESULTS), key=lambda path: path.stat().st_mtime)
+    # Names hold the time; that of the file is another one in a copy.
+    files = sorted(folder.rglob(RESULTS), key=lambda path: path.name)
     if len(folders := sorted({file.parent for file in files})) > 1:
         names = ", ".join(str(path) for path in folders)
         raise ValueError(f"{folder} has results of several models: name one of {names}")

@@ -122,7 +122,7 @@ def keep(
         raise ValueError(f"--output {output}: estimates are kept in a regular file")
     file, ledger = _file(output), _ledger(output)
     num_texts, before = num_texts_of(settings), dict[int, Row]()
-    if output.exists() and output.stat().st_size:
+    if _has_lines(output):
         theirs, before = file.read()
         refuse_others(output, theirs, settings, KIND)
         known = _answers(file, before.items(), num_texts)
@@ -159,7 +159,7 @@ def read_record(path: Path) -> Record:
         ValueError: If it is none, or another version's.
     """
     file, ledger = _file(path), _ledger(path)
-    if ledger.path.exists() and not path.exists():
+    if ledger.path.exists() and not _has_lines(path):
         settings, rows = ledger.read()
         return _read(ledger, settings, _placed(rows))
     settings, lines = file.read()
@@ -191,6 +191,11 @@ def scored(scorer: TextScorer, texts: Mapping[int, str]) -> Iterator[Answer]:
     queries = [Query(n, f"text/{n}", text) for n, text in texts.items()]
     for answer in scorer.score_texts(queries):
         yield answer.about(texts[answer.index])
+
+
+def _has_lines(path: Path) -> bool:
+    """Whether a file is there and, unlike one that ``mktemp`` makes, not empty."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def _file(path: Path) -> LinesFile:

@@ -8,6 +8,7 @@ the better one may be better than was found, and the worse one must not be.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from lm_latent_eval.estimators.paired import (
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.questions import (
     CHANCE,
+    NoAccuracyError,
     QuestionComparison,
     Questions,
     compare_questions,
@@ -48,6 +50,8 @@ from lm_latent_eval.report.compare.sides import (
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import Aligned, align
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -165,18 +169,26 @@ def compare(
         asked: What to compare; None is all by itself.
 
     Raises:
-        ValueError: If they share no task, texts are not the same, or numbers are of
-            different units.
+        ValueError: If they share no task, none of them has an accuracy or texts, texts
+            are not the same, or numbers are of different units.
     """
     asked = asked or Asked()
     found: list[Comparison] = []
+    without: list[NoAccuracyError] = []
     for (name_a, runs_a), (name_b, runs_b) in combinations(sides.items(), 2):
         tasks = _shared_tasks(name_a, runs_a, name_b, runs_b)
         for task, (a, b) in tasks.items():
-            found.append(_pair(task, (name_a, a), (name_b, b), asked))
+            try:
+                found.append(_pair(task, (name_a, a), (name_b, b), asked))
+            except NoAccuracyError as err:
+                without.append(err)
         for group, (of_a, of_b) in _groups(tasks, asked).items():
             left, right = Questions.of(name_a, of_a), Questions.of(name_b, of_b)
             found.append(compare_questions(group, left, right, SUBTASK))
+    if without and not found:
+        raise without[0]
+    for each in without:
+        logger.warning("%s: the task is left out", each)
     return together(found)
 
 

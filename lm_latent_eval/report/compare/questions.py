@@ -36,6 +36,10 @@ Pairs = Mapping[int, tuple[float, float, PairedDifference]]
 """k -> pass@k of A, of B, and their difference."""
 
 
+class NoAccuracyError(ValueError):
+    """No answer to a question of a task is right or wrong."""
+
+
 @dataclass(frozen=True)
 class Questions:
     """A model's scores in one task, by one run or several."""
@@ -313,7 +317,7 @@ def _shared(task: str, a: Questions, b: Questions) -> list[str]:
     """Return the questions that every run has, in the order of A."""
     runs = [*a.runs, *b.runs]
     if not any(runs):
-        raise ValueError(
+        raise NoAccuracyError(
             f"{task}: {a.name} and {b.name} have no question in common whose answer "
             "is right or wrong, so there is no accuracy to compare"
         )

@@ -128,6 +128,11 @@ class Side:
         """
         found = [_by_text(run.answers) for run in runs]
         for run in found[1:]:
+            if run.keys() != found[0].keys() and not all(r.finished for r in runs):
+                raise ValueError(
+                    f"a run of {name} is not finished, and runs of one side need the "
+                    "same texts: repeat its command, which goes on, or leave it out"
+                )
             check_alike(name, found[0], f"another run of {name}", run)
         if any(a.estimate.bound is Bound.UNNORMALISED for r in runs for a in r.answers):
             raise ValueError(

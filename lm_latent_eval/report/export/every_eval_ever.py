@@ -19,7 +19,13 @@ from typing import Any
 import lm_latent_eval
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
-from lm_latent_eval.report.export.statement import DELTA, OF_LOG_P, Statement, command
+from lm_latent_eval.report.export.statement import (
+    DELTA,
+    OF_LOG_P,
+    Statement,
+    command,
+    statements_of,
+)
 from lm_latent_eval.report.numbers import RATES, Number, numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
@@ -56,7 +62,7 @@ def export(records: Sequence[Record], source: Evaluator, output: Path) -> list[P
     Raises:
         ValueError: If a result lacks what it must state.
     """
-    statements = [Statement.of(record) for record in records]  # before any file
+    statements = statements_of(records)  # before any file
     folder = Path("data", source.collection, *source.model_id.split("/"))
     (output / folder).mkdir(parents=True, exist_ok=True)
     written = []

@@ -20,7 +20,13 @@ from huggingface_hub import (
 )
 
 from lm_latent_eval.files import safe_name, write_text
-from lm_latent_eval.report.export.statement import OF_LOG_P, Statement, section
+from lm_latent_eval.report.export.statement import (
+    OF_LOG_P,
+    Statement,
+    published,
+    section,
+    statements_of,
+)
 from lm_latent_eval.report.numbers import Number
 from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
 from lm_latent_eval.scoring.model import put_section, read_card
@@ -51,16 +57,13 @@ def export_results(
         ValueError: If there is no accuracy, one is of no data set of the hub, or a
             result lacks what it must state.
     """
-    entries = {}
-    for record in records:
-        statement = Statement.of(record)
-        if "acc" in statement.numbers:
-            entries[record.task] = _entry(statement, task_id)
-    if not entries:
+    asked = [record for record in records if "acc" in published(record)]
+    if not asked:
         raise ValueError(
             "there is no accuracy here, and leaderboards of the hub take nothing else: "
             "export likelihoods --to every-eval-ever or model-card"
         )
+    entries = {r.task: _entry(Statement.of(r), task_id) for r in asked}
     folder = output / ".eval_results"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -103,7 +106,7 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
     """
     if output.is_dir():
         raise ValueError(f"{output} is a folder: name the README.md in it")
-    statements = [Statement.of(record) for record in records]
+    statements = statements_of(records)
     card: Any = read_card(output, model_name)
     ours = [result for statement in statements for result in _results(statement)]
     # Those that are ours say what they bound; others' stay.

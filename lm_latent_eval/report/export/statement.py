@@ -7,6 +7,7 @@ folder is named by what it is.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shlex
 from collections import Counter
@@ -26,6 +27,8 @@ from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 
+logger = logging.getLogger(__name__)
+
 DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
 REQUIRED = ("model", "checkpoint", "estimator")
@@ -40,6 +43,32 @@ OF_LOG_P = {
     Bound.UNNORMALISED: "none: scores are not normalised",
 }
 """Bound of a rate or perplexity, by the bound of the log-likelihood."""
+
+
+def published(record: Record) -> dict[str, Number]:
+    """Return the numbers of a task that can be published: rates, or an accuracy."""
+    return {
+        name: number
+        for name, number in numbers(record).items()
+        if (name in RATES or name == "acc")
+        and not isinstance(number.value, str)
+        and math.isfinite(number.value)
+    }
+
+
+def statements_of(records: Sequence[Record]) -> list[Statement]:
+    """Return what is said of each task; those without a number are left out.
+
+    Raises:
+        ValueError: If no task has a number, or as of ``Statement.of``.
+    """
+    found = [Statement.of(record) for record in records if published(record)]
+    lacking = ", ".join(r.task for r in records if not published(r))
+    if not found:
+        raise ValueError(f"{lacking} has no number to export")
+    if lacking:
+        logger.warning("%s has no number to export, and is left out", lacking)
+    return found
 
 
 @dataclass(frozen=True)
@@ -58,7 +87,7 @@ class Statement:
 
         Raises:
             ValueError: If the run is not finished, something that a number depends on
-                is not known, or there is no number.
+                is not known.
         """
         if not record.finished:
             lacking = record.settings.get(WITHOUT_NUMBER)
@@ -76,21 +105,12 @@ class Statement:
                 f"{record.task} does not say {', '.join(missing)}, on which its "
                 "numbers depend: run it again with this version"
             )
-        found = {
-            name: number
-            for name, number in numbers(record).items()
-            if (name in RATES or name == "acc")
-            and not isinstance(number.value, str)
-            and math.isfinite(number.value)
-        }
-        if not found:
-            raise ValueError(f"{record.task} has no number to export")
         documents = len({answer.index for answer in record.answers})
         if documents < 2:
             raise ValueError(
                 f"{record.task} has one text: an error over texts takes at least two"
             )
-        return cls(record, found, bound, documents)
+        return cls(record, published(record), bound, documents)
 
     @property
     def settings(self) -> dict[str, Any]:
