@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference
 from tests.kglm_space import every_walk
-from tests.models.kglm.annotated import over_shortlist
 
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]
@@ -37,6 +37,17 @@ def assert_same(ours: Tensor, golden: list) -> None:  # type: ignore[type-arg]
 
 def name(case: dict) -> str:  # type: ignore[type-arg]
     return f"{case['model']}-{case['annotation']}-{len(case['tokens'])}"
+
+
+def over_shortlist(encoded: Encoded, shortlist: list[int]) -> Encoded:
+    """Let new mentions name only some rows of the entity table.
+
+    Original models with a shortlist are told which entities a text will mention.
+    """
+    listed = torch.zeros_like(encoded.walk.introducible)
+    listed[shortlist] = True
+    listed[NO_ENTITY] = False
+    return replace(encoded, walk=replace(encoded.walk, introducible=listed))
 
 
 def encode(kglm: KGLM, case: dict, penalty: float = 0.0) -> Encoded:  # type: ignore[type-arg]
