@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ from tests.convert.hostile import Runs
 from tests.memory_limit import at_most
 from tests.models.rnng import reference
 
+pytestmark = pytest.mark.filterwarnings("ignore:Couldn't retrieve source code")
 WORDS = dict(enumerate([*SPECIAL_WORDS, *(f"w{n}" for n in range(284))]))
-
 
 CLASSES = {
     "models": ("RNNG", "SeqLSTM", "TreeLSTM"),
@@ -31,19 +31,16 @@ CLASSES = {
 
 
 @pytest.fixture
-def program(monkeypatch, tmp_path):
+def program(monkeypatch):
     """Modules with the names of the original program's, and nothing of its code."""
-    folder = tmp_path / "program"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
     found = {}
-    for module, names in CLASSES.items():
-        source = "".join(f"class {n}(Module):\n    pass\n" for n in names)
-        (folder / f"{module}.py").write_text(f"from torch.nn import Module\n{source}")
-        found |= {name: getattr(import_module(module), name) for name in names}
-    yield found
-    for module in CLASSES:
-        sys.modules.pop(module, None)
+    for name, classes in CLASSES.items():
+        module = ModuleType(name)
+        for each in classes:
+            found[each] = type(each, (nn.Module,), {"__module__": name})
+            setattr(module, each, found[each])
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
 
 
 def original(program, weights):

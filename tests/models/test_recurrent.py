@@ -6,12 +6,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
-from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel, class_starts
+from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel
 from lm_latent_eval.text.words import END, PADDING, START
 from tests import tiny_models
 from tests.tiny_models import randomised
@@ -126,17 +124,3 @@ def test_classes_share_all_probability(starts):
 def test_bad_classes_are_refused(starts, reason):
     with pytest.raises(ValueError, match=reason):
         classed(*starts)
-
-
-@given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 12))
-def test_classes_are_of_about_equal_frequency(counts, num_classes):
-    if not sum(counts):
-        return
-    starts = class_starts(counts, num_classes)
-    assert starts[0] == 0 and starts == sorted(set(starts))
-    assert len(starts) <= num_classes
-    share = sum(counts) / num_classes
-    for start, end in zip(starts, [*starts[1:], len(counts)], strict=True):
-        # Without its last word, none is larger than its share.
-        *rest, _ = [c for c in counts[start:end] if c] or [0]
-        assert sum(rest) <= share + 1

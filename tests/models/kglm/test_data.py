@@ -159,13 +159,6 @@ def test_the_graph_of_a_text():
     assert (alias[alias > 0] >= tokenizer.vocab_size).all(), "never uttered in the text"
 
 
-def test_unknown_words_of_a_name_are_not_copied():
-    """An alias has a literal <unk>: to copy it would be to utter any word at all."""
-    graph, _, _ = setting([text(tokens=["<unk>", *ADA["tokens"][1:]])])
-    assert not (graph.aliases == UNKNOWN).any()
-    assert (graph.aliases[1, 0] > 0).sum() == 1
-
-
 def test_rare_words_are_unknown_and_counted():
     tokenizer, unknown = build_vocabulary([text()], min_count=2)
     assert tokenizer.vocab_size == 6, "Babbage and the full stop come twice"
