@@ -72,9 +72,7 @@ def test_a_document_is_its_sentences(rnng):
     ],
 )
 @pytest.mark.parametrize("settings", [{}, {"proposal": "prior"}])
-def test_a_continuation_is_a_ratio_of_prefixes(
-    rnng, context, continuation, parts, settings
-):
+def test_answers_are_ratios_of_prefixes(rnng, context, continuation, parts, settings):
     model, backend = rnng
     exact = sum(
         log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts

@@ -377,9 +377,7 @@ def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
 
 
 @pytest.mark.parametrize("num_samples", [5, 20, 20_000])
-def test_a_word_that_only_one_name_has_is_found_where_none_is_listed(
-    monkeypatch, num_samples
-):
+def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_samples):
     """Neither candidates nor the typical node have it: it is no less possible."""
     kglm = of_graph()
     ada = kglm.knowledge.node_names.index("Ada")

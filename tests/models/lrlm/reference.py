@@ -31,13 +31,11 @@ TOLERANCE = 1e-10
 
 @cache
 def numbers(name: str) -> dict[str, Any]:
-    """The ids and numbers of a configuration."""
     return json.loads((HERE / f"{name}.json").read_text())
 
 
 @cache
 def original(name: str, model: str) -> dict[str, torch.Tensor]:
-    """The original's weights."""
     return load_file(HERE / f"{model}_{name}.safetensors")
 
 
@@ -81,7 +79,6 @@ def lrlm(name: str, kind: str = "lrlm", **changes: Any) -> LRLM:
 
 
 def document(name: str, which: str) -> dict[str, Any]:
-    """One document."""
     (found,) = (d for d in numbers(name)["documents"] if d["id"] == which)
     return found
 
@@ -103,7 +100,6 @@ def batch(name: str, texts: list[list[int]], variant: str = "none") -> TokenBatc
 
 
 def whole(name: str, which: str) -> list[int]:
-    """The words of a document and its end."""
     return [*document(name, which)["words"], END]
 
 
@@ -143,6 +139,5 @@ def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
 
 
 def close(ours: torch.Tensor, golden: Any) -> None:
-    """Every entry within the tolerance."""
     wanted = torch.tensor(golden, dtype=torch.float64)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)
