@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lm_latent_eval import testing
 from lm_latent_eval.inference import DiscreteFilter, cuts
 from lm_latent_eval.inference.cuts import FEWEST
 from lm_latent_eval.inference.discrete import PASSES
-from lm_latent_eval.models.kglm import listing, modeling, network, steps
+from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
 from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.listing import keys_after
 from lm_latent_eval.models.kglm.modeling import KGLMProposal
 from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
+from lm_latent_eval.testing.model_laws import numbers_of
 from tests import large_graph, tiny_models
 from tests.kglm_space import every_walk
 from tests.large_graph import NUM_WORDS
@@ -226,6 +228,22 @@ def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
     everyone = torch.arange(2001)
     for log_p in (new.log_probs(everyone[:1])[0], new.log_prob(0 * everyone, everyone)):
         assert abs(log_p.double().logsumexp(0).item()) < rounding
+
+
+@pytest.mark.parametrize("which", ["adapted", "smoothing", "peeking", "prior"])
+def test_groups_change_nothing(monkeypatch, which):
+    """Where words of one name lead to several nodes, and nodes to many others."""
+    graph = large_graph.graph(12, 90)
+    kglm = large_graph.kglm(graph, proposals=("smoothing", "peeking")).double()
+    tiny_models.randomised(kglm, 0, 1.0)
+    case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
+    wanted = numbers_of(case, which)
+    for module in (scores, steps):
+        monkeypatch.setattr(module, "AT_ONCE", 1)
+    monkeypatch.setattr(modeling, "TABLE", 40)
+    monkeypatch.setattr(network, "NUMBERS", 1)
+    for name, tensor in numbers_of(case, which).items():
+        torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
 
 
 # -- memory ---------------------------------------------------------------------------

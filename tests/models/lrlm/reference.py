@@ -121,20 +121,24 @@ def told(model: Any, name: str, case: dict[str, Any], variant: str) -> Any:
     return model.encode(texts, model.about([case["id"]]))
 
 
-def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
-    """Segmentations [start, end, relation, surface] as readings of one text."""
+def naming(model: Any, which: str, relation: int, surface: int) -> int:
+    """Return a source: the number of a name of a topic, plus one."""
     topics = model.knowledge
     fact, _ = topics.facts_of(torch.tensor(topics.number(which)))
+    first, _ = topics.namings_of(fact + relation)
+    return 1 + int(first) + surface
+
+
+def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
+    """Segmentations [start, end, relation, surface] as readings of one text."""
     length = max(end for z in segments for _, end, _, _ in z)
     source = torch.zeros(1, len(segments), length, dtype=torch.long)
     offset = torch.zeros_like(source)
     for k, z in enumerate(segments):
         for start, end, relation, surface in z:
-            if relation < 0:
-                continue
-            naming, _ = topics.namings_of(fact + relation)
-            source[0, k, start:end] = 1 + int(naming) + surface
-            offset[0, k, start:end] = torch.arange(end - start)
+            if relation >= 0:
+                source[0, k, start:end] = naming(model, which, relation, surface)
+                offset[0, k, start:end] = torch.arange(end - start)
     return Readings(source, offset)
 
 
