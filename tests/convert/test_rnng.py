@@ -30,19 +30,6 @@ CLASSES = {
 }
 
 
-@pytest.fixture
-def program(monkeypatch):
-    """Modules with the names of the original program's, and nothing of its code."""
-    found = {}
-    for name, classes in CLASSES.items():
-        module = ModuleType(name)
-        for each in classes:
-            found[each] = type(each, (nn.Module,), {"__module__": name})
-            setattr(module, each, found[each])
-        monkeypatch.setitem(sys.modules, name, module)
-    return found
-
-
 def original(program, weights):
     """A model object like the original's, with weights and leftovers of a parse."""
     size, q = weights["emb.weight"].shape[1], 12
@@ -80,7 +67,15 @@ def original(program, weights):
 
 
 @pytest.fixture
-def checkpoint(program):
+def checkpoint(monkeypatch):
+    """What the original saves; of its modules there are names, and none of its code."""
+    program = {}
+    for name, classes in CLASSES.items():
+        module = ModuleType(name)
+        for each in classes:
+            program[each] = type(each, (nn.Module,), {"__module__": name})
+            setattr(module, each, program[each])
+        monkeypatch.setitem(sys.modules, name, module)
     weights = load_file(reference.FOLDER / "B.safetensors")
     return {
         "args": {"w_dim": 24, "save_path": "urnng.pt"},

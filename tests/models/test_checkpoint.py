@@ -292,21 +292,18 @@ def named(aliases) -> KnowledgeGraph:
     )
 
 
+def bert(kind: str) -> dict[str, Any]:
+    return {"model_type": "bert", "architectures": [f"Bert{kind}"]}
+
+
 OTHER = r"config\.json describes a model of type .* kglm, latent_eval_lda"
-OF_TRANSFORMERS = "describes a model of type .* of transformers.*"
 DAMAGED = r"model\.safetensors is damaged .* copy or train it again"
 NOT_FINITE = r"tensor '\S+' holds NaN or infinity: .* diverged"
 OTHER_GRAPH = r"graph\.safetensors has .* it belongs to another checkpoint"
 CONFIGURATIONS = [
     ({"model_type": "bert"}, OTHER),
-    (
-        {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
-        f"{OF_TRANSFORMERS}latent_mdm",
-    ),
-    (
-        {"model_type": "bert", "architectures": ["BertLMHeadModel"]},
-        f"{OF_TRANSFORMERS}latent_tokens",
-    ),
+    (bert("ForMaskedLM"), "of type .* of transformers.*latent_mdm"),
+    (bert("LMHeadModel"), "of type .* of transformers.*latent_tokens"),
     ({"cutoff": 1001}, "describes no model .cutoff is 1001: .* 1 <= n <= 1000"),
     ({"num_words": 7}, "num_words is 7: .* 8 <= n"),
     ({"num_words": 11}, "num_words is 11, but 10 words are in the vocabulary"),

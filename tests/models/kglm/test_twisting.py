@@ -32,17 +32,13 @@ ADA, BO, CY = 1, 2, 3
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 
-@pytest.fixture
-def graph() -> KnowledgeGraph:
-    return KnowledgeGraph.build(
+def test_names_speak_for_their_nodes():
+    graph = KnowledgeGraph.build(
         [("Ada", "knows", "Bo")],
         {"Ada": [[7, 8], [7]], "Bo": [[7, 8, 9]], "Cy": [[8]]},
         max_aliases=2,
         max_alias_words=3,
     )
-
-
-def test_names_speak_for_their_nodes(graph):
     matching = AliasMatching().double()
     matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
     text = torch.tensor([[7, 8, 5, 7], [8, 7, 8, 9]])
