@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,29 +21,13 @@ from tests.convert.hostile import Runs
 from tests.memory_limit import at_most
 from tests.models.rnng import reference
 
+pytestmark = pytest.mark.filterwarnings("ignore:Couldn't retrieve source code")
 WORDS = dict(enumerate([*SPECIAL_WORDS, *(f"w{n}" for n in range(284))]))
-
 
 CLASSES = {
     "models": ("RNNG", "SeqLSTM", "TreeLSTM"),
     "TreeCRF": ("ConstituencyTreeCRF",),
 }
-
-
-@pytest.fixture
-def program(monkeypatch, tmp_path):
-    """Modules with the names of the original program's, and nothing of its code."""
-    folder = tmp_path / "program"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    found = {}
-    for module, names in CLASSES.items():
-        source = "".join(f"class {n}(Module):\n    pass\n" for n in names)
-        (folder / f"{module}.py").write_text(f"from torch.nn import Module\n{source}")
-        found |= {name: getattr(import_module(module), name) for name in names}
-    yield found
-    for module in CLASSES:
-        sys.modules.pop(module, None)
 
 
 def original(program, weights):
@@ -83,7 +67,15 @@ def original(program, weights):
 
 
 @pytest.fixture
-def checkpoint(program):
+def checkpoint(monkeypatch):
+    """What the original saves; of its modules there are names, and none of its code."""
+    program = {}
+    for name, classes in CLASSES.items():
+        module = ModuleType(name)
+        for each in classes:
+            program[each] = type(each, (nn.Module,), {"__module__": name})
+            setattr(module, each, program[each])
+        monkeypatch.setitem(sys.modules, name, module)
     weights = load_file(reference.FOLDER / "B.safetensors")
     return {
         "args": {"w_dim": 24, "save_path": "urnng.pt"},

@@ -70,7 +70,6 @@ def storage(kind: bytes = b"FloatStorage", count: int = 4) -> bytes:
 
 
 def tensor(size, stride, offset: int = 0, numbers: bytes | None = None) -> bytes:
-    """A pickled tensor."""
     return b"".join(
         [
             b"ctorch._utils\n_rebuild_tensor_v2\n(",
@@ -81,7 +80,6 @@ def tensor(size, stride, offset: int = 0, numbers: bytes | None = None) -> bytes
 
 
 def table(**tensors: bytes) -> bytes:
-    """A pickled table of weights."""
     items = b"".join(text(name) + each for name, each in tensors.items())
     return b"\x80\x02}(" + items + b"u."
 

@@ -67,7 +67,7 @@ def short(text: str) -> bytes:
 
 
 def stack_global(module: str, name: str) -> bytes:
-    return short(module) + short(name) + b"\x93"
+    return b"\x80\x04" + short(module) + short(name) + b"\x93"
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -85,33 +85,29 @@ def test_calls_are_refused_in_every_protocol(tmp_path, protocol):
 
 CODE = b"X" + struct.pack("<i", 0)
 """Where code is put: an empty string."""
+CALL, CALL_IT = b"(tR.", b"(" + CODE + b"tR."
 MALICIOUS = {
-    "eval": (b"c__builtin__\neval\n(" + CODE + b"tR.", "builtins.eval"),
+    "eval": (b"c__builtin__\neval\n" + CALL_IT, "builtins.eval"),
     "exec by name on the stack": (
-        b"\x80\x04" + stack_global("builtins", "exec") + b"(" + CODE + b"tR.",
+        stack_global("builtins", "exec") + CALL_IT,
         "builtins.exec",
     ),
     "a nested name": (
-        b"\x80\x04"
-        + stack_global("collections", "OrderedDict.__init__.__globals__")
-        + b"(tR.",
+        stack_global("collections", "OrderedDict.__init__.__globals__") + CALL,
         "collections.OrderedDict.__init__",
     ),
     "a dotted name of an allowed type": (
-        b"\x80\x04" + stack_global("builtins", "dict.fromkeys") + b"(" + CODE + b"tR.",
+        stack_global("builtins", "dict.fromkeys") + CALL_IT,
         "builtins.dict.fromkeys",
     ),
     "a dotted module": (
-        b"\x80\x04" + stack_global("collections.abc", "sys") + b".",
+        stack_global("collections.abc", "sys") + b".",
         "collections.abc.sys",
     ),
     "INST": (b"(" + CODE + b"i__builtin__\neval\n.", "INST"),
     "NEWOBJ": (b"\x80\x02c__builtin__\ndict\n)\x81.", "NEWOBJ"),
     "BUILD": (b"ccollections\nCounter\n}b.", "BUILD"),
-    "a name of two lines": (
-        b"\x80\x04" + stack_global("os\n", "system") + b".",
-        r"os\n.system",
-    ),
+    "a name of two lines": (stack_global("os\n", "system") + b".", r"os\n.system"),
     "a persistent id on the stack": (b"\x80\x02K\x01Q.", "BINPERSID"),
     "a registered extension": (b"\x80\x02\x82\xf0.", "EXT1"),
 }

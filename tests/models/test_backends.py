@@ -1,8 +1,8 @@
-"""Checkpoints of models behind lm-eval, against lists of their latents.
+"""An RNNG behind lm-eval, against lists of its trees.
 
-Those of KGLM have ``tests/harness``. Documents of an RNNG are split into sentences; a
-question in the middle of a sentence is answered by prefix probabilities, never by those
-of a context taken for a sentence.
+Documents are split into sentences; a question in the middle of a sentence is answered
+by prefix probabilities, never by those of a context taken for a sentence. Whole texts
+of every model: ``tests/test_frozen.py``; KGLM's continuations: ``tests/harness``.
 """
 
 from __future__ import annotations
@@ -13,73 +13,25 @@ from functools import partial
 import pytest
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.harness.backends import (
-    LatentEntityNLM,
-    LatentLRLM,
-    LatentNKLM,
-    LatentRNNG,
-)
+from lm_latent_eval.harness.backends import LatentRNNG
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import END, START
 from tests import tiny_checkpoint
 from tests.fuzz import models
-from tests.models.lrlm.tiny import worded
 from tests.models.rnng import reference
-from tests.test_laws import TINY_MODELS
 from tests.tiny_checkpoint import UNKNOWN_TYPES, conditional, ids, rolling
 
-BACKENDS = {
-    "entitynlm": (
-        partial(LatentEntityNLM, estimator="beam", num_samples=5000),
-        models.entitynlm,
-    ),
-    "lrlm": (LatentLRLM, partial(worded, "lrlm")),
-    "nklm": (
-        partial(LatentNKLM, estimator="beam", num_samples=500),
-        partial(worded, "nklm"),
-    ),
-    "rnng": (partial(LatentRNNG, estimator="beam", num_samples=100), models.rnng),
-}
-"""Name -> a backend that finds every latent, and its model."""
 
-
-def log_p(name, model, words, costs=None) -> float:
-    """log p of a text that begins with these words, by listing."""
+def log_p(model, words) -> float:
+    """log p of a sentence that begins with these words, by listing."""
     if not words:
         return 0.0
-    if costs is None:
-        beyond = [w == UNKNOWN or w >= model.config.vocab_size for w in words]
-        costs = [-math.log(UNKNOWN_TYPES) if is_beyond else 0.0 for is_beyond in beyond]
+    beyond = [w >= model.config.vocab_size for w in words]
+    costs = [-math.log(UNKNOWN_TYPES) if is_beyond else 0.0 for is_beyond in beyond]
     batch = TokenBatch.collate([words], [costs], first=START)
-    latents = TINY_MODELS[name].latents(model, words)
-    return model.log_joint(model.encode(batch), latents).logsumexp(-1).item()
+    prefixes = reference.every_prefix(len(words), end=words[-1] == END)
+    return model.log_joint(model.encode(batch), prefixes).logsumexp(-1).item()
 
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_whole_texts(name, tmp_path):
-    """An unknown word of a name has two ways if it is spelled, and they add up."""
-    backend, build = BACKENDS[name]
-    model, writing = build(), tiny_checkpoint.orthography()
-    plain = backend(pretrained=str(tiny_checkpoint.write(tmp_path / "plain", model)))
-    for text, words in (
-        ("the fox saw Ada", ["the", "fox", "saw", "Ada"]),
-        ("zebra Bo Ada.", ["?", "Bo", "Ada", "."]),
-        *([("", [])] if name != "rnng" else []),  # which has no sentence
-    ):
-        [found] = plain.loglikelihood_rolling(rolling(text))
-        exact = log_p(name, model, [*ids(*words), END])
-        assert float(found) == pytest.approx(exact, abs=1e-9)
-
-    folder = tiny_checkpoint.write(tmp_path / "spelled", model, writing)
-    text = "zebra Bo"
-    [found] = backend(pretrained=str(folder)).loglikelihood_rolling(rolling(text))
-    costs = [*writing.spelling.log_prob(["zebra", "Bo"]), 0.0]
-    spacing = sum(writing.spacing(text, tiny_checkpoint.tokenizer()(text)))
-    exact = log_p(name, model, [*ids("?", "Bo"), END], costs) + spacing
-    assert float(found) == pytest.approx(exact, abs=1e-9)
-
-
-# -- sentences of an RNNG -------------------------------------------------------------
 
 DOCUMENT = "the fox saw Ada. Bo saw the fox."
 FIRST = ids("the", "fox", "saw", "Ada", ".")
@@ -96,7 +48,7 @@ def rnng(tmp_path_factory):
 
 def test_a_document_is_its_sentences(rnng):
     model, backend = rnng
-    exact = sum(log_p("rnng", model, [*words, END]) for words in (FIRST, SECOND))
+    exact = sum(log_p(model, [*words, END]) for words in (FIRST, SECOND))
     lm = backend(estimator="beam", num_samples=100)
     [answer] = lm.loglikelihood_rolling(rolling(DOCUMENT))
     assert answer == pytest.approx(exact, abs=1e-10)
@@ -120,13 +72,10 @@ def test_a_document_is_its_sentences(rnng):
     ],
 )
 @pytest.mark.parametrize("settings", [{}, {"proposal": "prior"}])
-def test_a_continuation_is_a_ratio_of_prefixes(
-    rnng, context, continuation, parts, settings
-):
+def test_answers_are_ratios_of_prefixes(rnng, context, continuation, parts, settings):
     model, backend = rnng
     exact = sum(
-        log_p("rnng", model, [*given, *words]) - log_p("rnng", model, given)
-        for given, words in parts
+        log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
     )
     lm = backend(num_samples=4000, **settings)
     [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))

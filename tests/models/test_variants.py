@@ -120,7 +120,7 @@ LIMITS = {
         "rnng.networks.SPANS_AT_ONCE": 2,
     },
 }
-"""Those of KGLM, which has many, are tested with it."""
+"""Those of KGLM are tested with it, of a larger graph."""
 WATCHED = {
     "lstm": (LSTMLanguageModel, "log_prob"),
     "rnn": (RNNLanguageModel, "log_prob"),

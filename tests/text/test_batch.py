@@ -21,9 +21,7 @@ def rows(batch: TokenBatch) -> list[list[tuple[int, int, float]]]:
 
 
 @given(TEXTS, st.integers(0, 7), st.integers(0, 7), st.data())
-def test_each_token_is_predicted_from_the_one_before_in_pieces_and_picks(
-    texts, start, size, data
-):
+def test_each_token_is_predicted_from_the_one_before(texts, start, size, data):
     prices = [[-i / 3 for i in text] for text in texts]
     batch, whole = TokenBatch.collate(texts, prices, first=2), []
     for text, price in zip(texts, prices, strict=True):

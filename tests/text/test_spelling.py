@@ -1,4 +1,7 @@
-"""Spellings and white space: every string has a probability, and files keep it."""
+"""Spellings and white space: every string has a probability, and files keep it.
+
+Damaged files: ``tests/models/test_checkpoint.py``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from lm_latent_eval.text.orthography import (
 from lm_latent_eval.text.words import WordTokenizer, split
 from tests.memory import measured, on_linux
 from tests.memory_limit import at_most
-from tests.tiny_models import damage, randomised
+from tests.tiny_models import randomised
 
 
 def tiny():
@@ -121,28 +124,6 @@ def test_files_keep_every_probability(tmp_path, double):
     assert again.spelling.log_outside.dtype == torch.float64
     assert again.spelling.log_prob(words) == model.log_prob(words)
     assert again.spacing.counts == {("a", ".", " "): 3}
-
-
-def _nan(folder):
-    broken = Spelling(embedding_dim=3, hidden_size=4)
-    torch.nn.init.constant_(broken.output.bias, torch.nan)
-    broken.save(folder)
-
-
-DAMAGED = {
-    r"spacing\.json .* train .* again": lambda d: (d / "spacing.json").unlink(),
-    r"spelling\.safetensors is not": lambda d: damage(d / "spelling.safetensors"),
-    "holds NaN": _nan,
-}
-"""What else may be wrong in them: ``tests/models/test_checkpoint.py``."""
-
-
-@pytest.mark.parametrize("message", DAMAGED)
-def test_damaged_files_are_an_error(spelling, tmp_path, message):
-    Orthography(spelling, Spacing()).save(tmp_path)
-    DAMAGED[message](tmp_path)
-    with pytest.raises(ValueError, match=message):
-        Orthography.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lm_latent_eval.text.words import FILE_NAME, UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.words import UNKNOWN, WordTokenizer, split
 
 TRAINING = ["The cat saw the cat .", "The dog saw a dog; the end."]
 NAMES = ["The Vorsen cat", "Ünnürup"]
@@ -30,7 +30,7 @@ def test_a_mark_is_no_word_of_a_text(words, mark):
 # -- vocabulary ---------------------------------------------------------------------
 
 
-def test_words_are_numbered_by_frequency_then_spelling(words):
+def test_words_are_numbered_by_frequency_and_unknown_types_counted_once(words):
     listed = [words.tokenizer.id_to_token(i) for i in range(words.num_words)]
     assert listed == [
         *("<pad>", "<unk>", "<s>", "</s>"),
@@ -39,6 +39,8 @@ def test_words_are_numbered_by_frequency_then_spelling(words):
     ]
     assert words.vocab_size == 10
     assert words.num_words == 12
+    counted = words.count_unknown_types(["cat", "zebra", "zebra", "Vorsen", "<unk>"])
+    assert counted == 2, "zebra, and Vorsen, which cannot be uttered"
 
 
 def test_words_that_are_cut_already_are_not_cut_again():
@@ -53,11 +55,6 @@ def test_words_that_are_cut_already_are_not_cut_again():
     assert words.cut(text) == ["'tis", "other", "<unk>"]
     assert WordTokenizer.train(texts).cut(text) == ["'", "tis", "other", "<unk>"]
     assert words.count_unknown_types(words.cut(text)) == 1
-
-
-def test_unknown_types_are_counted_once(words):
-    counted = words.count_unknown_types(["cat", "zebra", "zebra", "Vorsen", "<unk>"])
-    assert counted == 2, "zebra, and Vorsen, which cannot be uttered"
 
 
 # -- strings to words ---------------------------------------------------------------
@@ -130,13 +127,8 @@ def test_an_id_of_no_word_is_refused(words, bad):
 # -- files ------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_tokenizer_is_named(words, tmp_path):
-    """Any other: ``tests/models/test_checkpoint.py``."""
-    with pytest.raises(ValueError, match=r"tokenizer\.json is missing: .* vocabulary"):
-        WordTokenizer.load(tmp_path, 4)
+def test_a_file_of_too_few_words_is_named(words, tmp_path):
+    """What else may be wrong with it: ``tests/models/test_checkpoint.py``."""
     words.save(tmp_path)
     with pytest.raises(ValueError, match=r"has 12 words but .* 13: .* another check"):
         WordTokenizer.load(tmp_path, 13)
-    (tmp_path / FILE_NAME).write_text("[1, 2]")
-    with pytest.raises(ValueError, match="is not a readable tokenizer"):
-        WordTokenizer.load(tmp_path, 4)

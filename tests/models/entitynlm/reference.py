@@ -44,15 +44,8 @@ def originals(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 def model(name: str) -> EntityNLM:
     """Configuration A or B in float64."""
     options = numbers()["config"]["models"][name]
-    config = EntityNLMConfig(
-        vocab_size=options["vocab_size"],
-        embedding_dim=options["embedding_dim"],
-        hidden_size=options["hidden_size"],
-        num_layers=options["num_layers"],
-        max_mention_length=options["max_mention_length"],
-        tie_weights=options["tie_weights"],
-        never_uttered=[],
-    )
+    ours = {key: options[key] for key in options if key in EntityNLMConfig.rules}
+    config = EntityNLMConfig(**ours, never_uttered=[])
     generative, disc = (
         rename_weights(weights, tied=options["tie_weights"])
         for weights in originals(name)

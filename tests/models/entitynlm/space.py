@@ -23,9 +23,7 @@ def every_chain(num_tokens: int, max_mention_length: int) -> Chains:
     return Chains(listed[..., 0], listed[..., 1])
 
 
-def _goes_on(
-    chain: list[tuple[int, int]], max_mention_length: int
-) -> list[tuple[int, int]]:
+def _goes_on(chain, max_mention_length: int) -> list[tuple[int, int]]:
     """List who a next token may be about, and how many more tokens that goes on."""
     entity, remaining = chain[-1] if chain else (0, 0)
     if remaining:

@@ -260,9 +260,7 @@ OF_ANOTHER_GRAPH = [
 
 @pytest.mark.parametrize("version", [None, *FORMATS])
 @pytest.mark.parametrize(("column", "change", "message"), CONTRADICTIONS)
-def test_a_graph_that_contradicts_itself_is_refused(
-    tmp_path, column, change, message, version
-):
+def test_what_contradicts_itself_is_refused(tmp_path, column, change, message, version):
     build().save(tmp_path)
     changed = change(load_file(tmp_path / FILE_NAME)[column])
     rewrite(tmp_path, version, **{column: changed})
@@ -347,9 +345,6 @@ def test_a_graph_that_is_replaced_while_in_use_is_the_old_one(tmp_path):
         file.write(b"x")
     with pytest.raises(ChangedError, match="was changed while in use"):
         new.tail(every)
-
-
-# -- hostile files --------------------------------------------------------------------
 
 
 def header(contents: bytes) -> bytes:

@@ -8,19 +8,23 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.data import LinkedText
-from lm_latent_eval.models.kglm.latents import Encoded, Walks
-from lm_latent_eval.models.learning import padded
+from lm_latent_eval.models.kglm.graph import NO_ENTITY
+from lm_latent_eval.models.kglm.latents import Encoded, Mention
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from tests import kglm_reference as reference
 from tests.kglm_archives import FOLDER, published, real, written
-from tests.models.kglm.annotated import LinkedAnnotator, over_shortlist
-from tests.models.kglm.test_golden import TOLERANCE, assert_factors, charged
+from tests.models.kglm.test_golden import (
+    TOLERANCE,
+    assert_factors,
+    charged,
+    over_shortlist,
+)
 
 
 @pytest.fixture(scope="module", params=["extract", "archive"])
@@ -39,34 +43,32 @@ def documents(request, tmp_path_factory):
 
 def encode(checkpoint: Checkpoint, case: dict, unknown: float = 0.0) -> Encoded:  # type: ignore[type-arg]
     """Encode a document as its checkpoint reads it, over its shortlist."""
-    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
-    text = LinkedText.from_json(case)
-    words, _, _ = annotate(text)
+    _, *words = checkpoint.tokenizer(" ".join(case["tokens"])).ids
     costs = [unknown if checkpoint.tokenizer.is_unknown(i) else 0.0 for i in words]
     batch = TokenBatch.collate([words], [costs], first=START)
-    return over_shortlist(checkpoint.model.encode(batch), annotate.shortlist(text))
+    return over_shortlist(checkpoint.model.encode(batch), case["shortlist"])
 
 
-def test_annotations_are_read_as_the_original_reads_them(documents):
+def test_documents_are_read_as_the_original_reads_them(documents):
     checkpoint, cases = documents
-    annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
-    entity_of = checkpoint.model.knowledge.entity_of
+    graph, tokenizer = checkpoint.model.knowledge, checkpoint.tokenizer
+    number = {name: n for n, name in enumerate(graph.node_names)}
     assert len(cases) == 3
     for case in cases:
-        text, z = LinkedText.from_json(case), case["z"]
-        words, mention, node = annotate(text)
-        assert mention == z["mention_type"]
-        assert node == z["raw_entity_ids"]
-        assert entity_of[node].tolist() == z["entity_ids"]
-        assert [0, *annotate.shortlist(text)] == case["shortlist"]
-        # As a string, a text has the same ids; those of words to utter are original.
-        ids = checkpoint.tokenizer(" ".join(case["tokens"])).ids
-        assert ids == [START, *words]
+        z, node = case["z"], [NO_ENTITY] * len(case["tokens"])
+        for m in LinkedText.from_json(case).mentions():
+            begin = Mention.DERIVED if m.edges else Mention.NEW
+            assert z["mention_type"][m.start - 1] == begin
+            node[m.start : m.end] = [number.get(m.entity, UNKNOWN)] * (m.end - m.start)
+        assert node[1:] == z["raw_entity_ids"]
+        assert graph.entity_of[node[1:]].tolist() == z["entity_ids"]
+        # Ids of words to utter are original.
+        ids = tokenizer(" ".join(case["tokens"])).ids
+        known = [UNKNOWN if tokenizer.is_unknown(i) else i for i in ids]
+        assert known == case["token_ids"]
         text_alone = " ".join(unmarked(case["tokens"]))
         assert text_alone.count("\n") == 1
-        assert [*checkpoint.tokenizer(text_alone).ids, END] == words
-        known = [1 if checkpoint.tokenizer.is_unknown(i) else i for i in ids]
-        assert known == case["token_ids"]
+        assert [START, *tokenizer(text_alone).ids, END] == ids
 
 
 def test_every_factor_of_the_published_documents(documents):
@@ -91,9 +93,7 @@ def test_totals_of_the_published_documents(documents):
             encoded = encode(checkpoint, case, cost)
             rest, listed, every = charged(checkpoint.model, encoded, case["z"])
             assert abs((rest + listed).sum().item() - case["p"][name]) < TOLERANCE
-            annotate = LinkedAnnotator(checkpoint.model.knowledge, checkpoint.tokenizer)
-            _, mention, node = annotate(LinkedText.from_json(case))
-            walks = Walks(padded([mention]), padded([node]))
+            walks = reference.walks(case["z"])
             ours = checkpoint.model.log_joint(encoded, walks)[0, 0]
             torch.testing.assert_close(ours, (rest + every).sum(), rtol=0, atol=1e-9)
             for t, parents in enumerate(case["z"]["parent_ids"]):
@@ -103,23 +103,15 @@ def test_totals_of_the_published_documents(documents):
     assert equal == 4, "two of the three documents list every parent once"
 
 
-def as_master(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.replace("_rnn._rnns.", "rnns."): t for name, t in weights.items()}
-
-
 def test_both_branches_convert(tmp_path):
+    """They call the same layers otherwise."""
     acl = load_file(FOLDER / "acl2020.safetensors")
-    master = load_file(FOLDER / "master.safetensors")
-    assert as_master(acl).keys() == master.keys()
-    tables = {"acl": acl, "renamed": as_master(acl), "master": master}
-    models = {}
-    for name, weights in tables.items():
-        branch = "acl2020" if name == "acl" else "master"
-        arguments = written(tmp_path, branch, weights)
-        convert(output=tmp_path / name, **arguments)
-        models[name] = load_checkpoint(tmp_path / name).model.state_dict()
-    different = 0
-    for name, tensor in models["acl"].items():
-        assert torch.equal(models["renamed"][name], tensor)
-        different += not torch.equal(models["master"][name], tensor)
-    assert different == len(models["acl"]), "the branches were trained apart"
+    master = {name.replace("_rnn._rnns.", "rnns."): t for name, t in acl.items()}
+    assert master.keys() == load_file(FOLDER / "master.safetensors").keys()
+    found = []
+    for branch, weights in (("acl2020", acl), ("master", master)):
+        convert(output=tmp_path / branch, **written(tmp_path, branch, weights))
+        found.append(load_checkpoint(tmp_path / branch).model.state_dict())
+    assert found[0].keys() == found[1].keys()
+    for name, tensor in found[0].items():
+        assert torch.equal(found[1][name], tensor)

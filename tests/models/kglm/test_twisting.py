@@ -32,17 +32,13 @@ ADA, BO, CY = 1, 2, 3
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 
 
-@pytest.fixture
-def graph() -> KnowledgeGraph:
-    return KnowledgeGraph.build(
+def test_names_speak_for_their_nodes():
+    graph = KnowledgeGraph.build(
         [("Ada", "knows", "Bo")],
         {"Ada": [[7, 8], [7]], "Bo": [[7, 8, 9]], "Cy": [[8]]},
         max_aliases=2,
         max_alias_words=3,
     )
-
-
-def test_names_speak_for_their_nodes(graph):
     matching = AliasMatching().double()
     matching.weight.data = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
     text = torch.tensor([[7, 8, 5, 7], [8, 7, 8, 9]])
@@ -377,9 +373,7 @@ def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
 
 
 @pytest.mark.parametrize("num_samples", [5, 20, 20_000])
-def test_a_word_that_only_one_name_has_is_found_where_none_is_listed(
-    monkeypatch, num_samples
-):
+def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_samples):
     """Neither candidates nor the typical node have it: it is no less possible."""
     kglm = of_graph()
     ada = kglm.knowledge.node_names.index("Ada")

@@ -31,13 +31,11 @@ TOLERANCE = 1e-10
 
 @cache
 def numbers(name: str) -> dict[str, Any]:
-    """The ids and numbers of a configuration."""
     return json.loads((HERE / f"{name}.json").read_text())
 
 
 @cache
 def original(name: str, model: str) -> dict[str, torch.Tensor]:
-    """The original's weights."""
     return load_file(HERE / f"{model}_{name}.safetensors")
 
 
@@ -81,7 +79,6 @@ def lrlm(name: str, kind: str = "lrlm", **changes: Any) -> LRLM:
 
 
 def document(name: str, which: str) -> dict[str, Any]:
-    """One document."""
     (found,) = (d for d in numbers(name)["documents"] if d["id"] == which)
     return found
 
@@ -103,7 +100,6 @@ def batch(name: str, texts: list[list[int]], variant: str = "none") -> TokenBatc
 
 
 def whole(name: str, which: str) -> list[int]:
-    """The words of a document and its end."""
     return [*document(name, which)["words"], END]
 
 
@@ -125,24 +121,27 @@ def told(model: Any, name: str, case: dict[str, Any], variant: str) -> Any:
     return model.encode(texts, model.about([case["id"]]))
 
 
-def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
-    """Segmentations [start, end, relation, surface] as readings of one text."""
+def naming(model: Any, which: str, relation: int, surface: int) -> int:
+    """Return a source: the number of a name of a topic, plus one."""
     topics = model.knowledge
     fact, _ = topics.facts_of(torch.tensor(topics.number(which)))
+    first, _ = topics.namings_of(fact + relation)
+    return 1 + int(first) + surface
+
+
+def readings(model: LRLM, which: str, segments: list[list[Any]]) -> Readings:
+    """Segmentations [start, end, relation, surface] as readings of one text."""
     length = max(end for z in segments for _, end, _, _ in z)
     source = torch.zeros(1, len(segments), length, dtype=torch.long)
     offset = torch.zeros_like(source)
     for k, z in enumerate(segments):
         for start, end, relation, surface in z:
-            if relation < 0:
-                continue
-            naming, _ = topics.namings_of(fact + relation)
-            source[0, k, start:end] = 1 + int(naming) + surface
-            offset[0, k, start:end] = torch.arange(end - start)
+            if relation >= 0:
+                source[0, k, start:end] = naming(model, which, relation, surface)
+                offset[0, k, start:end] = torch.arange(end - start)
     return Readings(source, offset)
 
 
 def close(ours: torch.Tensor, golden: Any) -> None:
-    """Every entry within the tolerance."""
     wanted = torch.tensor(golden, dtype=torch.float64)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE)

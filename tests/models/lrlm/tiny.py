@@ -51,7 +51,6 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def lrlm(**changes: Any) -> LRLM:
-    """A new LRLM in float64, with random weights."""
     model = LRLM(LRLMConfig(**config(**changes)), topics()).double()
     return randomised(model, 0, 0.7).eval()
 

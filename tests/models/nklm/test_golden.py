@@ -19,6 +19,7 @@ from tests.models.lrlm.reference import (
     close,
     document,
     every,
+    naming,
     numbers,
     original,
     told,
@@ -44,20 +45,13 @@ def nklm(name: str) -> NKLM:
 
 def copies(model: NKLM, which: str, annotations: list[list[tuple[int, int, int]]]):
     """Annotations (relation, position, surface) of each word as latents of one text."""
-    known = model.knowledge
-    topic = known.number(which)
-    first, _ = known.facts_of(torch.tensor(topic))
-
-    def source(relation: int, surface: int) -> int:
-        if relation < 0:
-            return WORD
-        naming, _ = known.namings_of(first + relation)
-        return 1 + int(naming) + surface
-
-    sources = [[source(r, s) for r, _, s in z] for z in annotations]
+    sources = [
+        [WORD if r < 0 else naming(model, which, r, s) for r, _, s in z]
+        for z in annotations
+    ]
     offsets = [[max(p, 0) for _, p, _ in z] for z in annotations]
     return Copies(
-        torch.full((1, len(annotations)), topic),
+        torch.full((1, len(annotations)), model.knowledge.number(which)),
         torch.tensor(sources)[None],
         torch.tensor(offsets)[None],
     )
@@ -86,9 +80,9 @@ def test_annotated_documents(name, case):
         first, _ = tables.topics.facts_of(topic)
         fact = first + row if row else torch.zeros_like(first)
         close(model._log_fact(tables, hidden, topic, fact), golden.tolist())
-    naming = (latents.source[0, 0] - 1).clamp_min(0)
+    named = (latents.source[0, 0] - 1).clamp_min(0)
     copied = latents.source[0, 0] != WORD
-    row = torch.where(copied, tables.topics.naming_fact[naming] + 1, 0)
+    row = torch.where(copied, tables.topics.naming_fact[named] + 1, 0)
     value = model._informed(hidden, tables.fact[row])
     close(model.copy(value)[:, 0].sigmoid(), case["copy_prob"])
     close(model.to_position(value).log_softmax(-1), case["position"])
@@ -124,10 +118,10 @@ def test_training_copies_by_the_rule_of_the_original(name):
         topic = known.number(case["id"])
         first, _ = known.facts_of(torch.tensor(topic))
         listed = []
-        for naming in (known.naming_topic == topic).nonzero()[:, 0].tolist():
-            start, _ = known.namings_of(known.naming_fact[naming])
-            words = known.alias_words[known.naming_alias[naming]]
-            listed.append((naming, naming - int(start), words[words >= 0].tolist()))
+        for n in (known.naming_topic == topic).nonzero()[:, 0].tolist():
+            start, _ = known.namings_of(known.naming_fact[n])
+            words = known.alias_words[known.naming_alias[n]]
+            listed.append((n, n - int(start), words[words >= 0].tolist()))
         source, offset = copied(document(name, case["id"])["words"], listed)
         relation = [int(known.naming_fact[s - 1] - first) if s else -1 for s in source]
         assert relation == case["rel"][:-1]

@@ -61,7 +61,6 @@ def tiny(
 
 
 def batch(texts: Sequence[Sequence[int]], ends: str):
-    """Sentences of word ids as a batch."""
     end = [END] if ends == "eos" else []
     return TokenBatch.collate([[*text, *end] for text in texts], first=START)
 

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lm_latent_eval.models.rnng.data import (
-    count_reduces,
-    read_sentences,
-    read_treebank,
-    reduces,
-)
+from lm_latent_eval.models.rnng.data import read_sentences, read_treebank, reduces
 from lm_latent_eval.text.words import END, WordTokenizer
 
 TREES = """
@@ -90,38 +82,6 @@ def test_what_holds_no_trees_says_where(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"bad\.ptb{message}"):
         read_treebank(path)
-
-
-@st.composite
-def nested(draw, low=0, size=None):
-    """Spans of a random n-ary tree over ``size`` words from ``low`` on."""
-    size = draw(st.integers(1, 9)) if size is None else size
-    spans = {(low, low + size - 1)}
-    cuts = draw(st.sets(st.integers(1, size - 1), max_size=3)) if size > 1 else set()
-    if cuts:
-        edges = [0, *sorted(cuts), size]
-        for a, b in pairwise(edges):
-            spans |= draw(nested(low + a, b - a))
-    return spans
-
-
-@given(nested())
-def test_every_constituent_of_a_tree_is_built(spans):
-    """Run the actions: each span of the tree is an item of the stack at some time."""
-    words = max(j for _, j in spans) + 1
-    counts = count_reduces(spans, words)
-    assert sum(counts) == words - 1
-    stack, built = [], set()
-    for t, reduces_before in enumerate(counts):
-        for _ in range(reduces_before):
-            (_, j), (i, _) = stack.pop(), stack.pop()
-            stack.append((i, j))
-            built.add((i, j))
-        if t < words:
-            stack.append((t, t))
-            built.add((t, t))
-    assert stack == [(0, words - 1)]
-    assert spans <= built
 
 
 def test_the_treebank_at_hand(data_dir):

@@ -30,7 +30,6 @@ from tests.test_laws import TINY_MODELS
 
 TEXT = [4, 1, 5, 5, 4]
 PROPOSALS = ("adapted", "prior")
-every_proposal = pytest.mark.parametrize("name", PROPOSALS)
 
 
 def piece(tokens, first=START):
@@ -156,7 +155,7 @@ def test_words_after_many_reduces_are_not_underestimated(monkeypatch):
 
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("kind", KINDS)
-@every_proposal
+@pytest.mark.parametrize("name", PROPOSALS)
 def test_log_p_that_the_steps_know_is_that_of_the_model(name, kind, bound, monkeypatch):
     bounded(monkeypatch, bound)
     rnng = KINDS[kind].build()
@@ -222,9 +221,6 @@ def test_what_was_read_of_some_stacks_is_not_taken_for_others():
         torch.testing.assert_close(ask(again), ask(anew))
 
 
-LONG = [4, 1, 5, 5, 4, 1, 4]
-
-
 def test_a_beam_of_whole_sentences_is_the_best_trees():
     """Of any width, among all trees of six words."""
     rnng = reference.tiny()
@@ -253,7 +249,7 @@ def test_ties_go_to_the_shorter_left_part():
 
 def test_what_is_no_tree_is_impossible():
     rnng = reference.tiny(sentence_ends=False)
-    batch = reference.batch([LONG[:3]], "no_eos")
+    batch = reference.batch([TEXT[:3]], "no_eos")
     before = torch.tensor([[[0, 0, 0], [0, 2, 0], [0, 0, 2], [1, 0, 0], [0, 0, 0]]])
     trees = Trees(before, torch.tensor([[1, 0, 0, 2, 3]]))
     proposal = rnng.proposal("crf")
@@ -267,7 +263,7 @@ def test_what_is_no_tree_is_impossible():
 def test_sentences_that_cannot_be_read_are_refused():
     rnng = reference.tiny()
     with pytest.raises(ValueError, match="without a sentence end"):
-        rnng.proposal("crf").encode(reference.batch([LONG], "no_eos"))
+        rnng.proposal("crf").encode(reference.batch([TEXT], "no_eos"))
     with pytest.raises(ValueError, match="words follow the end"):
         rnng.encode(reference.batch([[4, 3, 4]], "eos"))
     longest = rnng.proposal("crf").encode(reference.batch([[4] * 10, [5]], "eos"))
