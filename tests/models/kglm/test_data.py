@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
@@ -16,14 +17,19 @@ from lm_latent_eval.models.kglm.data import (
     Span,
     read_annotated,
 )
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import (
     Annotator,
     build_graph,
     build_vocabulary,
+    new_model,
     surface_forms,
 )
+from lm_latent_eval.models.learning import padded
+from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import read_texts
-from lm_latent_eval.text.words import END, UNKNOWN
+from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.training.options import KGLMSize
 
 NONE, NEW, DERIVED, CONTINUE = range(4)
 
@@ -196,6 +202,25 @@ def test_the_walk_of_a_text(changes, cutoff, types, nodes):
     assert ids[:-1] == tokenizer(text(**changes).text).ids and ids[-1] == END
     assert ["xNDC"[m] for m in mentions] == [*types]
     assert found == nodes
+
+
+def test_real_texts_are_possible_walks(data_dir):
+    """Every annotated walk has positive probability under a new model's p and q."""
+    folder, size = data_dir / "webnlg", KGLMSize(4, 3, 5, num_layers=1, cutoff=20)
+    train, dev = (read_annotated(folder / f"{s}.jsonl") for s in ("train", "dev"))
+    texts = train[::300][:50]
+    tokenizer, unknown = build_vocabulary(texts, min_count=2)
+    model = new_model(texts, None, tokenizer, unknown, size, seed=0).eval()
+    annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
+    ids, mentions, nodes = zip(*map(annotate, texts + dev[::120][:10]), strict=True)
+    assert {m for some in mentions for m in some} == {*range(4)}, "premise"
+    batch = TokenBatch.collate(list(ids), first=START)
+    walks = Walks(padded(mentions), padded(nodes))
+    with torch.no_grad():
+        assert model.log_joint(model.encode(batch), walks).isfinite().all()
+        for which in ("peeking", "nonpeeking", "prior"):
+            proposal = model.proposal(which)
+            assert proposal.log_prob(proposal.encode(batch), walks).isfinite().all()
 
 
 # -- Linked WikiText-2 ----------------------------------------------------------------
