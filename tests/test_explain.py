@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_names_in_files_command_no_terminal(tmp_path):
     write(tmp_path, config, {odd: {"bits_per_byte,none": odd}})
     shown = explain(tmp_path)
     assert all(c.isprintable() for line in shown.split("\n") for c in line)
+
+
+def test_the_last_run_is_told_by_its_name(tmp_path):
+    """Files of a copy are as old as it is."""
+    for hour, bits, age in ((7, 1.5, 10), (9, 2.5, 9)):
+        write(tmp_path, CONFIG, {"t": {"bits_per_byte,none": bits}})
+        path = tmp_path / f"results_2026-11-27T{hour:02}-00-00.json"
+        (tmp_path / "results_2026.json").rename(path)
+        os.utime(path, (age, age))
+    assert "bits_per_byte = 2.5" in explain(tmp_path)
 
 
 def test_it_says_how_and_what(tmp_path, capsys):

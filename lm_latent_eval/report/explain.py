@@ -15,7 +15,7 @@ from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.ledger.database import UNFINISHED
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.results import RESULTS, read_begun
+from lm_latent_eval.report.results import RESULTS, newest, read_begun
 from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
@@ -156,18 +156,17 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _newest(directory: Path) -> str:
-    files = [directory] if directory.is_file() else list(directory.rglob(RESULTS))
-    files.sort(key=lambda path: path.stat().st_mtime)
-    if not files:
+    results = directory if directory.is_file() else newest(directory)
+    if results is None:
         raise FileNotFoundError(
             f"{directory} has no results_*.json: run lm_eval with "
             f"--output_path {directory}"
         )
     try:
-        return _explained(strict_json.read(files[-1]))
+        return _explained(strict_json.read(results))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(
-            f"{files[-1]} holds no results of lm_eval ({err!r}): run it again with "
+            f"{results} holds no results of lm_eval ({err!r}): run it again with "
             f"--output_path {directory}"
         ) from err
 

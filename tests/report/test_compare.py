@@ -228,6 +228,14 @@ def test_words_compare_within_one_vocabulary_only():
             verdict(a, other)
 
 
+def test_runs_of_a_side_need_the_same_texts():
+    cut = replace(record(texts=5), finished=False)
+    with pytest.raises(ValueError, match="a run of A is not finished"):
+        compare({"A": [[record()], [cut]], "B": [[record(3.0)]]})
+    [found] = compare({"A": [[cut]], "B": [[record(3.0)]]})
+    assert len(found.parts) == 5
+
+
 def test_runs_of_a_model_are_one_side_with_their_spread():
     runs = [[record(gain, seed=seed)] for seed, gain in enumerate((1.0, 3.0, 2.0))]
     [found] = compare({"A": runs, "B": [[record(0.0, seed=9)]]})

@@ -94,6 +94,14 @@ def test_names_are_text_and_not_tags(path):
     assert "&lt;b&gt;kglm" in text
 
 
+def test_a_pass_is_as_many_samples_as_it_has_histories():
+    """60 weights stand for 60 samples, or for ten times as many."""
+    one, ten = drawn(0, 0.5), estimated(drawn(0, 0.5), num_samples=600)
+    curves = [page._curve(each.answers) for each in (one, ten)]
+    assert [x for x, _ in curves[1]] == [10 * x for x, _ in curves[0]]
+    assert curves[0][-1][0] == 60
+
+
 def test_models_that_do_not_compare_are_shown_still(tmp_path):
     output = tmp_path / "deep" / "report.html"
     page.write({"A": [[record()]], "B": [[record(texts=9)]]}, {}, output)

@@ -108,6 +108,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert files.is_there(output)
     left = files.read_record(output)
     assert [a.index for a in left.answers] == sorted(read) and not left.finished
+    output.touch()
+    assert files.read_record(output) == left, "an empty file says nothing"
     again = []
     monkeypatch.setattr(files, "row_of", lambda a: again.append(a.index) or row_of(a))
     assert agree(scored(output), whole)
