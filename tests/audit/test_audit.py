@@ -55,10 +55,8 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
 )
 def test_one_clean_audit_in_20_fails_at_most(audits, noises, most):
     """With Monte Carlo errors of so many nats."""
-    failed = sum(
-        audited(w, noise=noises[w % len(noises)]).failed for w in range(audits)
-    )
-    assert failed <= most
+    found = (audited(w, noise=noises[w % len(noises)]) for w in range(audits))
+    assert sum(each.failed for each in found) <= most
 
 
 @pytest.mark.parametrize(

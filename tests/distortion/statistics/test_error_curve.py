@@ -60,8 +60,9 @@ def test_pieces_move_no_number(monkeypatch):
 def test_bins_of_equal_width_by_brute_force():
     true_log_p, model_log_p = language(300)
     error = model_log_p - true_log_p
-    edges = np.linspace(true_log_p.min().item(), true_log_p.max().item(), 13)
-    place = np.searchsorted(edges[1:-1], true_log_p, side="right")
+    low, high = true_log_p.min().item(), true_log_p.max().item()
+    edges = torch.linspace(low, high, 13, dtype=torch.float64)
+    place = torch.bucketize(true_log_p, edges[1:-1], right=True)
     kept = [part for i in range(12) if len(part := error[place == i]) > 10]
 
     curve = ErrorCurve.of(true_log_p, model_log_p, num_bins=12, resamples=50)
