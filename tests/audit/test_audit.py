@@ -106,14 +106,11 @@ class Unsure:
     def score_texts(self, texts):
         return [replace(r, **self.changes) for r in self.backend.score_texts(texts)]
 
-    def write(self, contexts, **how):
-        return self.backend.write(contexts, **how)
-
     def reopened(self, **changes):
         return replace(self, backend=self.backend.reopened(**changes))
 
-    def cached(self):
-        return self.backend.cached()
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
 
 
 COMPARED = ("normalization", "chain", "samples", "errors")
