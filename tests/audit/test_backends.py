@@ -7,13 +7,12 @@ import json
 import pytest
 import torch
 
-from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.run import audit
 from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
-from tests import tiny_causal, tiny_checkpoint, tiny_models
+from tests import tiny_causal, tiny_checkpoint
 from tests.stock_tasks import tasks
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
@@ -31,16 +30,9 @@ def network(tmp_path_factory):
 
 
 def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
-    model = Model.open(name, {"device": "cpu", **arguments})
-    session = Session(
-        Requester(model),
-        kind or kind_of(name),
-        plan,
-        texts,
-        options,
-        complete=bool(options),
-        begin=lambda: torch.manual_seed(0),
-    )
+    asked = Requester(Model.open(name, {"device": "cpu", **arguments}))
+    how = {"complete": bool(options), "begin": lambda: torch.manual_seed(0)}
+    session = Session(asked, kind or kind_of(name), plan, texts, options, **how)
     return audit(session, model=name, only=only)
 
 
@@ -115,27 +107,10 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
     assert verdict.BORDERS in {one.item for one in again.alarms}
 
 
-# -- scores that are no probabilities -------------------------------------------------
-
-
-def test_a_sentence_rnn_is_no_likelihood(tmp_path, capsys):
-    vocabulary = tiny_checkpoint.tokenizer().vocab_size
-    folder = tiny_checkpoint.write(tmp_path, tiny_models.srnn(1, vocabulary, 4))
-    arguments = ["audit", "--model", "latent_srnn", "--model_args"]
-    assert cli.main([*arguments, f"pretrained={folder}", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert {item["verdict"] for item in found["items"]} == {"cannot be told"}
-    assert any("without normalising" in item["said"] for item in found["items"])
-
-
-# -- what results divide by -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("share", [1, 1.02])
 def test_denominators_of_results_are_counted(lstm_directory, tmp_path, share):
-    (tmp_path / "texts.jsonl").write_text(
-        "\n".join(json.dumps({"text": text}) for text in WORDS)
-    )
+    lines = (json.dumps({"text": text}) for text in WORDS)
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     (tmp_path / "task.yaml").write_text(
         f"""\
 task: audited_rates
@@ -154,11 +129,9 @@ metric_list:
     higher_is_better: false
 """
     )
-    (tmp_path / "counting.py").write_text(
-        "def rates(doc, results):\n"
-        "    return {'bits_per_byte': (results[0], "
-        f"len(doc['text'].encode()) * {share})}}\n"
-    )
+    counted = f"(results[0], len(doc['text'].encode()) * {share})"
+    code = f"def rates(doc, results):\n    return {{'bits_per_byte': {counted}}}\n"
+    (tmp_path / "counting.py").write_text(code)
     model = Model.open("latent_lstm", {"pretrained": str(lstm_directory)})
     run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
     assert run.texts == WORDS and run.requests == len(WORDS)

@@ -41,10 +41,8 @@ def test_every_bet_has_the_total_as_its_mean():
     p, weights = np.array([0.1, 0.25, 0.6]), [3.0, 1.0, 2.0]
     rates = DrawnSet(weights)._rates
     assert rates.sum() == pytest.approx(1)
-    places = [
-        place for place, _ in DrawnSet(weights).draw(10, np.random.default_rng(1))
-    ]
-    assert sorted(places) == [0, 1, 2], "without replacement, until it is empty"
+    drawn = DrawnSet(weights).draw(10, np.random.default_rng(1))
+    assert {place for place, _ in drawn} == {0, 1, 2} and len(drawn) == 3
     first = second = 0.0
     for a, b in itertools.permutations(range(3), 2):
         drawn_set = DrawnSet(weights)
@@ -101,10 +99,8 @@ def test_chance_fails_no_more_audits_than_their_levels_allow():
     known = "".join(dict.fromkeys("".join(TEXTS)))
     failed = {errors: 0, "code points": 0}
     for run in range(120):
-        short = Session(
-            Requester(Drawn(run)), Kind.WORDS, texts=("good morning",), seed=run
-        )
-        [found] = errors(short)
+        drawn = Requester(Drawn(run))
+        [found] = errors(Session(drawn, Kind.WORDS, texts=("good morning",), seed=run))
         failed[errors] += found.verdict is Verdict.FAILS
         session = Session(Requester(Drawn(run, 0, known)), Kind.STRINGS, seed=run)
         found = _code_points(session, session.rng("normalization"))

@@ -35,12 +35,9 @@ KINDS = {
 
 
 def answer(n, log_likelihood, kind="exact", **more):
-    estimate = replace(
-        Estimate.exact(log_likelihood, num_tokens=21, estimator="is"),
-        bound=Bound(kind),
-        draws_stderr=KINDS[kind],
-        stderr=0.0 if kind == "exact" else None,
-    )
+    exact = Estimate.exact(log_likelihood, num_tokens=21, estimator="is")
+    errors = {"draws_stderr": KINDS[kind], "stderr": 0.0 if kind == "exact" else None}
+    estimate = replace(exact, bound=Bound(kind), **errors)
     about = {"text": f"text {n}", "words": 20, "bytes": 100, "stream": f"0/{n}"}
     return Answer(n, estimate, **about | more)
 
@@ -64,14 +61,8 @@ def record(
 ):
     """A model that takes `gain` nats a text less than one without."""
     dice = random.Random(seed)
-    return Record(
-        "t",
-        settings,
-        [
-            answer(n, -120 + gain + spread * dice.gauss(0, 1), kind)
-            for n in range(texts)
-        ],
-    )
+    nats = [-120 + gain + spread * dice.gauss(0, 1) for _ in range(texts)]
+    return Record("t", settings, [answer(n, x, kind) for n, x in enumerate(nats)])
 
 
 def verdict(a, b):
@@ -197,19 +188,17 @@ def test_upper_bounds_decide_by_the_clusters_that_were_asked_for():
         worse.append(_estimated(lower, upper))
         better.append(answer(n, -120.0 + dice.gauss(0, 0.5)))
         documents[n] = Document("", {"source": str(n // 10)})
-    sides = {
-        name: [[Record("t", SPELLED, answers, documents=documents)]]
-        for name, answers in (("A", worse), ("B", better))
-    }
+    a, b = (Record("t", SPELLED, x, documents=documents) for x in (worse, better))
+    sides = {"A": [[a]], "B": [[b]]}
     decided = [compare(sides, Asked(c))[0].decided for c in ("source", "none")]
     assert decided == [False, True]
 
 
 def test_unlike_texts_are_refused():
+    other = record(seed=1, texts=50)
     with pytest.raises(ValueError, match="A has 60 texts and B 50, of which 50"):
-        verdict(record(), record(texts=50))
-    begun = replace(record(seed=1, texts=50), finished=False)
-    found = verdict(record(1.0), begun)
+        verdict(record(), other)
+    found = verdict(record(1.0), replace(other, finished=False))
     assert found.units["bytes"][2].num_texts == 50
     assert "B is not finished" in " ".join(found.notes)
 
@@ -261,15 +250,9 @@ def questions(right, margin=5.0, error=0.0):
 
 
 def test_ties_are_said_and_no_answers():
-    def tied(record):
-        answers = [
-            replace(each, tied=True, accuracy=0.5) if each.index < 3 else each
-            for each in record.answers
-        ]
-        return replace(record, answers=answers)
-
     right = questions([True] * 10)
-    [found] = compare({"A": [[tied(right)]], "B": [[right]]})
+    tied = [replace(each, tied=True, accuracy=0.5) for each in right.answers[:6]]
+    found = verdict(replace(right, answers=[*tied, *right.answers[6:]]), right)
     assert found.ties == (3, 0)
     assert found.accuracy.accuracy == (0.7, 1.0)
     assert "A: of 3 questions rounding alone chooses" in as_text([found])
@@ -306,14 +289,10 @@ def test_options_of_the_same_draws_may_err_in_opposite_directions():
         answers = []
         for (w, option), stream in zip(options, streams, strict=True):
             found = Estimate.from_log_weights(w.log(), num_tokens=1)
-            kept = found.log_weights if keep else ()
-            answers.append(
-                replace(
-                    answer(0, 0.0, option=option, is_greedy=False, accuracy=1.0),
-                    estimate=replace(found, log_weights=kept),
-                    stream=stream,
-                )
-            )
+            found = found if keep else replace(found, log_weights=())
+            about = {"option": option, "is_greedy": False, "accuracy": 1.0}
+            one = answer(0, 0.0, stream=stream, **about)
+            answers.append(replace(one, estimate=found))
         [score] = scores_of(Record("q", SPELLED, answers)).rows
         return score.is_sure
 
@@ -366,14 +345,11 @@ def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
     assert only.estimate == Estimate.exact(-12.5, num_tokens=5)
     assert found.settings["checkpoint"] == "abc"
     # lm-eval 0.5 asks for a whole text after nothing, and is answered in a pair.
-    args, pair = {"gen_args_0": {"arg_0": "", "arg_1": "Ada saw the fox ."}}, "-12.5"
-    next_line = hf_folder(
-        tmp_path / "next",
-        {"output_type": "loglikelihood_rolling"},
-        arguments=args,
-        resps=[[[pair, "False"]]],
-    )
-    assert [record.answers for record in read(next_line)] == [found.answers]
+    task = {"output_type": "loglikelihood_rolling"}
+    asked = {"gen_args_0": {"arg_0": "", "arg_1": "Ada saw the fox ."}}
+    answered = {"arguments": asked, "resps": [[["-12.5", "False"]]]}
+    [of_next] = read(hf_folder(tmp_path / "next", task, **answered))
+    assert of_next.answers == found.answers
     (tmp_path / "hf" / "samples_t_1.jsonl").unlink()
     with pytest.raises(ValueError, match="--log_samples"):
         read(tmp_path / "hf")

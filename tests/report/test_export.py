@@ -22,7 +22,6 @@ from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.numbers import numbers
 from tests.report.test_compare import (
     SAMPLE,
-    _estimated,
     estimated,
     lm_eval_folder,
     questions,
@@ -85,11 +84,9 @@ def archived(folder, found):
     """What is exported of a record of texts: all of it, and its rates by name."""
     [path, samples] = every_eval_ever.export([found], SOURCE, folder)
     content = json.loads(path.read_text())
-    results = {
-        each["metric_config"]["metric_name"]: each
-        for each in content["evaluation_results"]
-    }
-    return content, results, samples
+    results = content["evaluation_results"]
+    named = {each["metric_config"]["metric_name"]: each for each in results}
+    return content, named, samples
 
 
 def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
@@ -184,12 +181,10 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
         assert version in card.text
     assert "bits_per_byte" in {entry.metric_type for entry in card.data.eval_results}
     for entry in card.data.eval_results:
-        number = numbers(found)[entry.metric_type]
+        number, args = numbers(found)[entry.metric_type], entry.metric_args
         assert entry.metric_value == number.value
-        assert entry.metric_args["standard_error"] == number.stderr
-        assert (
-            entry.metric_args["monte_carlo_standard_error"] == number.monte_carlo_stderr
-        )
+        assert args["standard_error"] == number.stderr
+        assert args["monte_carlo_standard_error"] == number.monte_carlo_stderr
         expected = {"num_samples": 60, "digest": found.texts_digest}
         assert entry.dataset_args == expected
 
@@ -203,12 +198,8 @@ def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
     assert command in before.text and "stochastic" in before.text
     path.write_text(path.read_text().replace("# us/model", "# us/model\n\nOur words."))
     theirs = ModelCard.load(path)
-    foreign = replace(
-        theirs.data.eval_results[0],
-        dataset_name="WikiText",
-        dataset_type="wikitext",
-        metric_args={"stride": 512},
-    )
+    about = {"dataset_name": "WikiText", "dataset_type": "wikitext"}
+    foreign = replace(theirs.data.eval_results[0], **about, metric_args={"stride": 512})
     theirs.data.eval_results.append(foreign)
     theirs.save(path)
     hub.export_card([result("exact")], path, "us/model")
@@ -222,11 +213,8 @@ def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
 
 def test_rates_without_a_finite_value_are_left_out(tmp_path):
     """Texts without spaces are a word each, of a thousand nats."""
-    long = [
-        _estimated(replace(a, words=1, bytes=900), {"log_evidence": -900.0})
-        for a in result("exact").answers
-    ]
-    found = replace(result("exact"), answers=long)
+    long = [replace(answer, words=1, bytes=900) for answer in result("exact").answers]
+    found = estimated(replace(result("exact"), answers=long), log_evidence=-900.0)
     assert numbers(found)["word_perplexity"].value == math.inf, "premise"
     hub.export_card([found], tmp_path / "README.md", "us/model")
     every_eval_ever.export([found], SOURCE, tmp_path / "eee")

@@ -85,9 +85,8 @@ def test_the_error_over_texts_holds_the_one_over_draws():
 
 def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, refused):
     head, *rows = scored[0].read_text().splitlines()
-    lacking = json.loads(head)
-    del lacking["vocabulary"]
-    lacking = json.dumps(lacking)
+    settings = json.loads(head)
+    lacking = json.dumps({k: v for k, v in settings.items() if k != "vocabulary"})
     resealed = [sealed(lacking, json.loads(row)) for row in rows]
     cut = tmp_path / "cut.jsonl"
     for lines, message in (
@@ -134,11 +133,10 @@ def test_unfinished_runs_over_other_texts_are_not_mixed(tmp_path, refused):
 
 
 def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, capsys):
-    lines = scored[0].read_text().splitlines()
-    cut = tmp_path / "cut.jsonl"
+    lines = scored[0].read_text().splitlines(keepends=True)
     for number, said in ((len(lines), False), (2, True)):
-        cut.write_text("\n".join(lines[:number]) + "\n")
-        assert main(["explain", str(cut)]) == 0
+        (tmp_path / "cut.jsonl").write_text("".join(lines[:number]))
+        assert main(["explain", str(tmp_path / "cut.jsonl")]) == 0
         assert ("Not finished: numbers are of 1 ans" in capsys.readouterr().out) is said
 
 

@@ -10,7 +10,6 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-import torch
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report import charts, page
@@ -18,6 +17,7 @@ from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
+from tests.means import normal
 from tests.report.test_compare import estimated, questions, record
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -27,12 +27,9 @@ WIDTH = {"phone": 500, "desk": 1280}
 
 def drawn(seed: int, spread: float) -> Record:
     """A record of importance sampling, with log-weights."""
-    generator = torch.Generator().manual_seed(seed)
     answers = []
-    for n in range(30):
-        noise = torch.randn(60, generator=generator, dtype=torch.float64)
-        log_w = -100 - n + spread * noise
-        estimate = Estimate.from_log_weights(log_w, num_tokens=21)
+    for n, noise in enumerate(normal(30, 60, seed=seed, sd=spread)):
+        estimate = Estimate.from_log_weights(noise - 100 - n, num_tokens=21)
         about = {"text": f"text {n}", "words": 20 + n, "bytes": 100 + 5 * n}
         answers.append(Answer(n, estimate, f"0/{n}", **about))
     settings = {"model": "<b>kglm</b>", "estimator": "is", "num_samples": 20}
@@ -118,9 +115,8 @@ def test_each_run_of_a_model_is_shown(tmp_path):
     sides = {"A": [[record(0.0)], [record(9.0)]], "B": [[record(5.0)]]}
     page.write(sides, {}, output)
     shown = output.read_text()
-    rates = [
-        numbers(run)["bits_per_byte"].value for [run] in (*sides["A"], *sides["B"])
-    ]
+    runs = (*sides["A"], *sides["B"])
+    rates = [numbers(run)["bits_per_byte"].value for [run] in runs]
     assert rates[1] < rates[2] < rates[0], "premise: the first run tells otherwise"
     for rate, name in zip(rates, ("A, run 1", "A, run 2", "B"), strict=True):
         assert re.search(rf">{name}<.{{1,600}}{rate:.3f}", shown, re.DOTALL)
@@ -183,7 +179,7 @@ def test_a_browser_shows_it(path, tmp_path, window, dark):
     assert found["up"] == sorted(found["up"])
     assert found["up"] != found["down"], "premise"
     assert all(w > 300 and 60 < h < w for w, h in found["charts"]), found["charts"]
-    luminance = [
+    ink, paper = (
         sum(map(int, re.findall(r"\d+", found[part])[:3])) for part in ("ink", "paper")
-    ]
-    assert (luminance[0] > luminance[1]) is dark
+    )
+    assert (ink > paper) is dark

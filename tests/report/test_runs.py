@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 import statistics
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -62,10 +64,8 @@ def test_pass_at_k(capsys, refused):
     best = {}
     for row in run.rows:
         best[row.question] = max(row.value, best.get(row.question, 0.0))
-    [found] = compare(
-        {name: [read(RUNS / f"inspect_{name}.json")] for name in ("good", "poor")},
-        Asked(passes=[2]),
-    )
+    sides = {path: [read(Path(path))] for path in INSPECT}
+    [found] = compare(sides, Asked(passes=[2]))
     assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
     assert "pass@2" in out
     assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
@@ -83,16 +83,11 @@ def test_what_would_decide_is_said(capsys, refused):
 
 def test_more_latents_help_where_draws_are_the_error():
     """Twice the texts halve the variance; of draws, more latents would do it all."""
-
-    def compared(kind):
-        return compare({"A": [[record(3.0, kind)]], "B": [[record(0.0, seed=1)]]})[0]
-
-    kinds = ("exact", "stochastic lower")
-    exact, drawn = (more(compared(kind), 0.2) for kind in kinds)
-    d = compared("exact").difference
-    assert exact.needed.number == pytest.approx(
-        60 * (2.8 * d.stderr / 0.001386) ** 2, rel=0.03
-    )
+    a, b, other = record(3.0), record(3.0, "stochastic lower"), record(0.0, seed=1)
+    [of_a], [of_b] = (compare({"A": [[each]], "B": [[other]]}) for each in (a, b))
+    exact, drawn = more(of_a, 0.2), more(of_b, 0.2)
+    number = 60 * (2.8 * of_a.difference.stderr / 0.001386) ** 2
+    assert exact.needed.number == pytest.approx(number, rel=0.03)
     assert "not more latents" in drawn.remedy
     assert drawn.needed.number > exact.needed.number
     assert 0 < drawn.parts["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
@@ -107,24 +102,20 @@ def test_more_texts_do_not_find_what_draws_miss():
     assert more(found, 10.0).needed is not None
 
 
-def changed(**changes):
-    """A log of the poorer run whose fourth sample is another one."""
-    content = log("poor")
-    content["samples"][3] |= changes
-    return content
-
-
 def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
-    odd = {"match": log("poor")["samples"][3]["scores"]["match"] | {"value": "maybe"}}
+    none, other, odd = (log("poor") for _ in range(3))
+    none["samples"] = None
+    other["samples"][3]["input"] = "Something else?"
+    odd["samples"][3]["scores"]["match"]["value"] = "maybe"
     for content, said in (
-        (log("poor") | {"samples": None}, "--no-log-samples"),
-        (changed(input="Something else?"), "is another one in B than in A"),
-        (changed(scores=odd), "sample 4: scores: match: expected a number"),
+        (none, "--no-log-samples"),
+        (other, "is another one in B than in A"),
+        (odd, "sample 4: scores: match: expected a number"),
     ):
         (tmp_path / "log.json").write_text(json.dumps(content))
-        assert said in refused("compare", INSPECT[0], str(tmp_path / "log.json"))
+        assert said in refused("compare", INSPECT[0], tmp_path / "log.json")
     (tmp_path / "log.eval").write_bytes(b"PK")
-    said = refused("compare", str(tmp_path / "log.eval"), EVERY[0])
+    said = refused("compare", tmp_path / "log.eval", EVERY[0])
     assert "inspect log convert" in said
     assert "--metric is one of match" in refused("compare", *INSPECT, "--metric", "f1")
     shutil.copy(EVERY[0], tmp_path / "eee.json")
@@ -160,24 +151,16 @@ def sample(n, score, **more):
 
 def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
     """0.4 has a number a document; 0.5 one a repeat, where there are several."""
+    repeats = {"scores_per_repeat": {"exact_match": [1.0, 0.0]}}
     a = generated(tmp_path / "a", [sample(n, float(n % 5 > 0)) for n in range(40)])
-    b = generated(
-        tmp_path / "b",
-        [
-            sample(n, 0.5, scores_per_repeat={"exact_match": [1.0, 0.0]})
-            for n in range(40)
-        ],
-    )
+    b = generated(tmp_path / "b", [sample(n, 0.5, **repeats) for n in range(40)])
     out = shown(capsys, a, b)
     assert "said: 40 questions, 20 clusters (context), exact_match" in out
     assert "+30.0%" in out
     assert "over answers" in out
     assert "+15.0%" in shown(capsys, a, b, "--metric", "f1")
     said = refused("compare", a, b, "--metric", "bleu")
-    assert (
-        "line 1: bleu: there is none; --metric NAME takes one of exact_match, f1"
-        in said
-    )
+    assert "line 1: bleu: there is none; --metric NAME takes one of" in said
     other = [sample(n, 1.0, doc_hash="another") for n in range(40)]
     c = generated(tmp_path / "c", other)
     assert "is another one" in refused("compare", a, c)
@@ -195,12 +178,9 @@ def test_runs_of_a_model_answer_questions_as_one_side():
     assert found.accuracy is None
     assert found.scores == pytest.approx((0.75, 0.5))
     assert found.decided
-    low = {"lower_is_better": True}
-    cost = {
-        "A": [scores("a", [2.0, 3.0] * 20, **low)],
-        "B": [scores("b", [1.0, 2.5] * 20, **low)],
-    }
-    [found] = compare(cost)
+    costs = {"A": [2.0, 3.0] * 20, "B": [1.0, 2.5] * 20}
+    a, b = (scores(name, x, lower_is_better=True) for name, x in costs.items())
+    [found] = compare({"A": [a], "B": [b]})
     assert "B is better: B has 0.75" in found.verdict
     assert "less score" in found.verdict
 
@@ -236,18 +216,12 @@ def test_what_chance_may_do_among_many_is_not_decided():
 
 
 def test_subtasks_of_a_group_are_clusters():
-    def run(share):
-        return [
-            Scores(
-                f"task {n}",
-                "acc",
-                {"model": "m", "groups": ["all"]},
-                [Score(str(q), float((q + n) % 10 < share)) for q in range(20)],
-            )
-            for n in range(12)
-        ]
+    def task(n, share):
+        rows = [Score(str(q), float((q + n) % 10 < share)) for q in range(20)]
+        return Scores(f"task {n}", "acc", {"model": "m", "groups": ["all"]}, rows)
 
-    *single, group = compare({"A": [run(8)], "B": [run(3)]})
+    a, b = ([task(n, share) for n in range(12)] for share in (8, 3))
+    *single, group = compare({"A": [a], "B": [b]})
     assert len(single) == 12
     assert group.task == "all"
     assert (group.difference.num_texts, group.difference.num_clusters) == (240, 12)
@@ -256,8 +230,8 @@ def test_subtasks_of_a_group_are_clusters():
 
 def test_copies_of_a_text_are_one():
     def twice(made):
-        again = [type(a)(**{**vars(a), "index": a.index + 60}) for a in made.answers]
-        return type(made)(made.task, made.settings, [*made.answers, *again])
+        again = [replace(answer, index=answer.index + 60) for answer in made.answers]
+        return replace(made, answers=[*made.answers, *again])
 
     a, b = record(1.0), record(0.0, seed=1)
     [once] = compare({"A": [[a]], "B": [[b]]})
@@ -266,7 +240,7 @@ def test_copies_of_a_text_are_one():
     assert "120 texts in 60 clusters (text)" in as_text([both])
 
 
-def test_a_column_is_a_side(capsys, refused, tmp_path):
+def test_a_column_is_a_side(capsys, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"q{n},{n // 3},{n % 5},{n % 3 == 0:d},1" for n in range(45)]
     path.write_text("\n".join(["id,source,first,second,third", *lines]))

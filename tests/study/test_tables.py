@@ -130,32 +130,20 @@ def test_a_report_runs_no_model_and_gives_the_same_files(folder, tmp_path, capsy
 
 def rows(curves: dict[tuple[str, float], list[float]], beams: dict[int, float]):
     """Perplexities of 1, 10 and 100 samples; the corpus level is twice as large."""
-
-    def row(estimator, proposal, temperature, level, size, perplexity):
-        return {
-            "estimator": estimator,
-            "proposal": proposal,
-            "temperature": temperature,
-            "level": level,
-            "num_samples": size,
-            "texts": 4,
-            "tokens": 40,
-            "perplexity": perplexity,
-            "log_likelihood": -40 * math.log(perplexity),
-            "perplexity_of_mean_log_likelihood": perplexity,
-        }
-
+    names = ("estimator", "proposal", "temperature", "level", "num_samples")
+    found = [
+        (("is", *setting, level, size), factor * value)
+        for setting, values in curves.items()
+        for size, value in zip((1, 10, 100), values, strict=True)
+        for level, factor in (("instance", 1), ("corpus", 2))
+    ]
+    for width, value in beams.items():
+        found.append((("beam", "peeking", 1.0, "instance", width), value))
     return [
-        *(
-            row("is", *setting, level, size, factor * value)
-            for setting, values in curves.items()
-            for size, value in zip((1, 10, 100), values, strict=True)
-            for level, factor in (("instance", 1), ("corpus", 2))
-        ),
-        *(
-            row("beam", "peeking", 1.0, "instance", width, value)
-            for width, value in beams.items()
-        ),
+        dict(zip(names, about, strict=True))
+        | {"texts": 4, "tokens": 40, "log_likelihood": -40 * math.log(value)}
+        | {"perplexity": value, "perplexity_of_mean_log_likelihood": value}
+        for about, value in found
     ]
 
 

@@ -19,6 +19,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.study import rows
 from lm_latent_eval.study.plan import StudySetting
 from lm_latent_eval.study.totals import FEWEST_REPLICATES, RECOMBINED, DrawnRows, Totals
+from tests.means import normal
 
 TEXTS, TOKENS, SAMPLES = 11, 66, 60
 SETTING = StudySetting("is", "prior", 1.0, SAMPLES)
@@ -27,10 +28,9 @@ SETTING = StudySetting("is", "prior", 1.0, SAMPLES)
 @pytest.fixture
 def log_w():
     """The log-weights of eleven texts, with some weights of zero."""
-    generator = torch.Generator().manual_seed(0)
-    log_w = torch.randn(TEXTS, SAMPLES, generator=generator, dtype=torch.float64)
+    log_w = normal(TEXTS, SAMPLES, seed=0, sd=2) - 30
     log_w[2, 7:20] = -torch.inf
-    return 2 * log_w - 30
+    return log_w
 
 
 @pytest.fixture
@@ -50,8 +50,7 @@ def test_levels_are_sums_of_estimates(some, log_w):
     for size, level in found.instance.items():
         count = SAMPLES // size
         assert len(level.replicates) == count
-        for r in range(count):
-            block = log_w[:, r * size : (r + 1) * size]
+        for r, block in enumerate(log_w[:, : count * size].split(size, 1)):
             expected = log_evidence(block).sum().item()
             assert level.replicates[r].item() == pytest.approx(expected, rel=1e-12)
             corpus = corpus_log_evidence(block).item()
@@ -81,16 +80,12 @@ def test_a_recombination_takes_one_replicate_of_each_text(log_w):
 @pytest.mark.parametrize("count", [5, 12])
 def test_fresh_estimates_are_where_they_are_predicted(count):
     """Of 400 corpora each, 95 % have a fresh estimate inside the interval."""
-    generator = torch.Generator().manual_seed(count)
     trials, texts, size = 400, 15, 4
+    keys, tokens = [(n, 0) for n in range(texts)], torch.ones(texts, dtype=torch.long)
     inside = 0
-    for _ in range(trials):
-        shape = (texts, (count + 1) * size)
-        log_w = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for log_w in normal(trials, texts, (count + 1) * size, seed=count):
         fresh = log_evidence(log_w[:, -size:]).sum()
         found = Totals(count * size, (size,), seed=0)
-        keys = [(n, 0) for n in range(texts)]
-        tokens = torch.ones(texts, dtype=torch.long)
         found.add(DrawnRows(keys, tokens, log_w[:, :-size]))
         predicted = found.instance[size].predicted()
         low, high = predicted.quantile(torch.tensor([0.025, 0.975]).double())

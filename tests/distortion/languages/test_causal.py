@@ -64,10 +64,12 @@ def test_bad_input(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             CausalLanguage(gpt2(), *arguments)
-    with pytest.raises(ValueError, match=r"12 positions, but .* up to 13"):
-        causal().sample(0, [0], 13)
-    with pytest.raises(ValueError, match=r"12 positions, but .* up to 13"):
-        causal().log_p([[2] * 13])
+    for ask, given in (
+        (causal().sample, (0, [0], 13)),
+        (causal().log_p, ([[2] * 13],)),
+    ):
+        with pytest.raises(ValueError, match=r"12 positions, but .* up to 13"):
+            ask(*given)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
     with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
         load_language(tmp_path)

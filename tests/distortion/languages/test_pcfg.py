@@ -8,7 +8,6 @@ from itertools import product
 
 import pytest
 
-from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.grammar import Phrase
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
@@ -72,16 +71,6 @@ def every(language, parts, words):
             every(language, parts[:1], words[:k]), every(language, parts[1:], words[k:])
         )
     ]
-
-
-@pytest.mark.parametrize("make", [pcfg, lambda: load_language("agreement")])
-def test_the_words_are_those_of_the_sample(make):
-    language = make()
-    sample = language.sample(5, range(200), 10_000).sequences
-    for index, ids in enumerate(sample):
-        words = language.derivation(5, index).words
-        assert [language.grammar.words[i - 2] for i in ids[:-1]] == [*words]
-    assert language.derivation(6, 3) != language.derivation(5, 3)
 
 
 def test_derivations_of_a_sequence_follow_their_posterior():

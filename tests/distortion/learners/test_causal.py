@@ -47,25 +47,21 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def test_configurations_take_the_vocabulary_of_the_data(tmp_path):
     vocabulary = TokenIds.of(draw(tmp_path, 5))
     for config in (GPT2, LSTM):
-        model = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
-        same = Configuration(config).build(vocabulary, MAX_LENGTH, 0)
-        other = Configuration(config).build(vocabulary, MAX_LENGTH, 1)
+        model, same, other = (
+            Configuration(config).build(vocabulary, MAX_LENGTH, seed)
+            for seed in (0, 0, 1)
+        )
         found = model.config
-        ids = (found.vocab_size, found.bos_token_id, found.eos_token_id)
-        assert ids == (5, 0, 1)
+        assert (found.vocab_size, found.bos_token_id, found.eos_token_id) == (5, 0, 1)
         assert model.get_output_embeddings().weight.shape[0] == 5
-        every = [[*m.parameters()] for m in (model, same, other)]
-        assert all(map(torch.equal, every[0], every[1]))
-        assert not all(map(torch.equal, every[0], every[2]))
+        assert all(map(torch.equal, model.parameters(), same.parameters()))
+        assert not all(map(torch.equal, model.parameters(), other.parameters()))
 
 
 def test_sizes_and_rates_are_those_of_the_paper():
     sizes = [named_size(name).config for name in ARCHITECTURES if "gpt2" in name]
-    assert [(s["n_layer"], s["n_embd"], s["n_head"]) for s in sizes] == [
-        (12, 768, 12),
-        (24, 1024, 16),
-        (36, 1280, 20),
-    ]
+    shapes = [(size["n_layer"], size["n_embd"], size["n_head"]) for size in sizes]
+    assert shapes == [(12, 768, 12), (24, 1024, 16), (36, 1280, 20)]
     rates = [size.learning_rate for size in ARCHITECTURES.values()]
     assert rates == [5e-5, 4e-5, 3e-5, 1e-3]
     config = AutoConfig.for_model(vocab_size=57_256, **named_size("lstm").config)

@@ -54,11 +54,9 @@ def test_text_becomes_its_tokens_and_the_end(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(said)
     for name, words in (("other", "plums"), ("same", "a b never")):
         train_bpe([words] * 3, 262).save_pretrained(tmp_path / name)
-    settings = [
-        TextData(path, TokenIds.read(tmp_path / name), 7).settings()
-        for name in ("bpe", "same", "other")
-    ]
-    assert settings[0] == settings[1] != settings[2]
+    ids = [TokenIds.read(tmp_path / name) for name in ("bpe", "same", "other")]
+    own, same, other = (TextData(path, each, 7).settings() for each in ids)
+    assert own == same != other
     for text, ids in zip(texts, found, strict=True):
         assert text.startswith(bpe.decode([i for i in ids if i != 1]))
 
@@ -103,9 +101,6 @@ def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):
     assert np.concatenate(batches.order(lengths)).tolist() == orders[1]
     other = Batches(data.sequences, 1000, 16, 0, seed=4, epoch=1)
     assert np.concatenate(other.order(lengths)).tolist() != orders[1]
-    read = [
-        tuple(label for label in row if label >= 0)
-        for batch in batches
-        for row in batch["labels"].tolist()
-    ]
-    assert read == [tuple(data.sequences(0)[place].tolist()) for place in orders[1]]
+    rows = [row for batch in batches for row in batch["labels"].tolist()]
+    read = [[label for label in row if label >= 0] for row in rows]
+    assert read == [data.sequences(0)[place].tolist() for place in orders[1]]

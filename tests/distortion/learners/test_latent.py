@@ -1,7 +1,8 @@
-"""Estimated and exact likelihoods of latent models as learners."""
+"""Latent models as learners and as languages: estimates and exact sums."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.latent import (
     EveryTree,
     LatentLearner,
@@ -16,14 +18,16 @@ from lm_latent_eval.distortion.learners.latent import (
     words_of,
 )
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.model import LatentModel
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import START, WordTokenizer
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer
 from tests import tiny_checkpoint, tiny_models
 from tests.distortion.languages import tiny
+from tests.distortion.languages.tiny import records
 from tests.distortion.learners.tiny import (
     END_ID,
     IDS,
@@ -31,11 +35,14 @@ from tests.distortion.learners.tiny import (
     checkpoint,
     draw,
     sequences,
+    unlike,
 )
+from tests.means import p_value
 from tests.models.entitynlm.tiny import entitynlm
-from tests.models.rnng.reference import every_tree, trees
+from tests.models.rnng.reference import every_prefix
 
-SENTENCE = [2, 3, 3, 2, 3, END_ID]
+OF_LANGUAGE = {0: START, 1: END, 2: 4, 3: 5}
+"""Token of the tiny RNNG as a language -> its word id."""
 
 
 def latent(given=None, words=WORDS, batch_size=None, **options) -> LatentLearner:
@@ -44,48 +51,51 @@ def latent(given=None, words=WORDS, batch_size=None, **options) -> LatentLearner
     return LatentLearner(given, words, END_ID, how, batch_size=batch_size)
 
 
-def lstm() -> Checkpoint:
-    model, tokenizer = tiny_checkpoint.lstm(), tiny_checkpoint.tokenizer()
-    return Checkpoint("lstm", model, tokenizer, Path("untrained"))
+def exact(**options):
+    return EveryTree(checkpoint(), WORDS, END_ID, **options)
 
 
-def test_an_estimate_depends_on_its_number_and_the_seed_alone():
-    some = sequences(4)
-    indices = [*range(100, 100 + len(some))]
-    together = latent(num_samples=5, proposal="crf").score(some, indices)
-    narrow = latent(num_samples=5, proposal="crf", batch_size=2).score(
-        some[::-1], indices[::-1]
-    )
-    for name in ("log_p", "stderr"):
-        one, other = getattr(narrow, name).flip(0), getattr(together, name)
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
-    long = torch.tensor([len(ids) > 3 for ids in some])
-    for other in (
-        latent(num_samples=5, proposal="crf").score(some, [i + 1 for i in indices]),
-        latent(num_samples=5, proposal="crf", seed=1).score(some, indices),
-    ):
-        assert (other.log_p != together.log_p)[long].double().mean() > 0.9
+def listed(given: Checkpoint, sequences, ids=OF_LANGUAGE) -> torch.Tensor:
+    """Log p of sequences of a tiny RNNG's words, by a list of all histories."""
+    found = []
+    for tokens in sequences:
+        text = [ids[token] for token in tokens]
+        batch = TokenBatch.collate([text], first=START)
+        histories = every_prefix(len(text), end=text[-1] == END)
+        log_p = given.model.log_joint(given.model.encode(batch), histories)
+        found.append(log_p.logsumexp(-1))
+    return torch.cat(found)
 
 
-def test_numbers_are_those_of_the_model():
-    """Where no sentence ends within a text, ``LatentModel`` says the same."""
-    some = sequences(4)
-    texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
-    for options in (
+# -- learners ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
         {"num_samples": 6, "estimator": "is", "seed": 3, "temperature": 1.5},
         {"num_samples": 6, "estimator": "is", "proposal": "adapted"},
         {"num_samples": 4, "estimator": "auto"},
         {"num_samples": 3, "estimator": "beam"},
-    ):
-        model = LatentModel(checkpoint())
-        expected = model.log_likelihood(texts, unk="closed", **options)
-        found = latent(**options).score(some, range(len(some)))
-        log_p = [estimate.log_evidence for estimate in expected]
-        stderr = [estimate.draws_stderr for estimate in expected]
-        assert found.log_p.tolist() == pytest.approx(log_p, rel=0, abs=1e-10)
-        assert found.stderr.tolist() == pytest.approx(stderr, rel=0, abs=1e-10)
-        bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
-        assert bounds <= {latent(**options).bound}
+    ],
+    ids=str,
+)
+def test_numbers_are_those_of_the_model(options):
+    """Where no sentence ends within a text, ``LatentModel`` says the same of that one.
+
+    In another order and in other batches: numbers follow from those of the sequences.
+    """
+    some = sequences(4)
+    texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
+    expected = LatentModel(checkpoint()).log_likelihood(texts, unk="closed", **options)
+    learner = latent(batch_size=2, **options)
+    found = learner.score(some[::-1], range(len(some))[::-1])
+    log_p = [estimate.log_evidence for estimate in expected[::-1]]
+    stderr = [estimate.draws_stderr for estimate in expected[::-1]]
+    assert found.log_p.tolist() == pytest.approx(log_p, rel=0, abs=1e-10)
+    assert found.stderr.tolist() == pytest.approx(stderr, rel=0, abs=1e-10)
+    bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
+    assert bounds <= {learner.bound}
 
 
 def test_a_sequence_is_not_cut_into_sentences():
@@ -105,11 +115,13 @@ def test_a_sequence_is_not_cut_into_sentences():
 def test_a_model_without_latents_is_exact():
     """Its sequences may be empty; all of them and longer beginnings total one."""
     words = dict(enumerate(tiny_checkpoint.UTTERED, start=2))
-    learner = latent(lstm(), words, estimator=None)
+    model, tokenizer = tiny_checkpoint.lstm(), tiny_checkpoint.tokenizer()
+    given = Checkpoint("lstm", model, tokenizer, Path("untrained"))
+    learner = latent(given, words, estimator=None)
     some = [[*ids, END_ID] for n in range(3) for ids in product(words, repeat=n)]
     found = learner.score(some, range(len(some)))
     texts = [" ".join(words[token] for token in ids[:-1]) for ids in some]
-    alone = LatentModel(lstm()).log_likelihood(texts, unk="closed")
+    alone = LatentModel(given).log_likelihood(texts, unk="closed")
     expected = [estimate.log_evidence for estimate in alone]
     assert found.log_p.tolist() == pytest.approx(expected, abs=1e-10)
     assert found.stderr.tolist() == [0.0] * len(some)
@@ -118,7 +130,7 @@ def test_a_model_without_latents_is_exact():
 
 
 def test_a_sentence_has_words():
-    found = latent(num_samples=4).score([[END_ID], SENTENCE], [0, 1])
+    found = latent(num_samples=4).score([[END_ID], [2, 3, 3, 2, 3, END_ID]], [0, 1])
     assert found.log_p[0] == exact().score([[END_ID]]).log_p[0] == -torch.inf
     assert found.log_p[1].isfinite()
     assert latent().score([], []).log_p.shape == (0,)
@@ -161,22 +173,11 @@ def test_models_and_options_that_do_not_apply():
         latent(unk="spelled")
 
 
-# Exact sums
-
-
-def exact(**options):
-    return EveryTree(checkpoint(), WORDS, END_ID, **options)
-
-
 def test_it_sums_over_every_tree():
-    model, some = checkpoint().model, sequences(5)
-    expected = []
-    for ids in some:
-        listed = trees([every_tree(len(ids) - 1)], "eos")
-        batch = TokenBatch.collate([[IDS[token] for token in ids]], first=START)
-        expected.append(model.log_joint(model.encode(batch), listed).logsumexp(-1)[0])
+    some = sequences(5)
     found = exact().score(some, range(len(some)))
-    torch.testing.assert_close(found.log_p, torch.stack(expected), rtol=0, atol=1e-10)
+    expected = listed(checkpoint(), some, IDS)
+    torch.testing.assert_close(found.log_p, expected, rtol=0, atol=1e-10)
     assert found.stderr.tolist() == [0.0] * len(some)
     assert exact().bound is Bound.EXACT
 
@@ -186,15 +187,10 @@ def test_sequences_that_cannot_be_summed():
     message = "2 of 3 sequences have more than 3 words: number 8 has 4, and 5 trees"
     with pytest.raises(ValueError, match=message):
         learner.score([[2, 1], [2, 2, 2, 2, 1], [2, 3, 2, 3, 1]], [7, 8, 9])
-    with pytest.raises(ValueError, match="1 of 1 sequences have no end"):
-        learner.score([[2, 2]], [7])
     with pytest.raises(ValueError, match="max_words=0: expected a whole number"):
         exact(max_words=0)
     with pytest.raises(ValueError, match="holds a entitynlm model, whose latents"):
         EveryTree(replace(checkpoint(), name="entitynlm", model=entitynlm()), WORDS, 1)
-
-
-# Files
 
 
 def saved(directory: Path) -> Path:
@@ -238,3 +234,99 @@ def test_corpora_that_cannot_be_scored(tmp_path):
     pieces = draw(tmp_path / "pieces", 4, language=tiny.causal())
     with pytest.raises(ValueError, match="its tokens are not words"):
         LatentLearner.load(path, pieces)
+
+
+# -- languages: what they owe beside the laws of every language ----------------------
+
+
+def opinionated() -> Checkpoint:
+    """An RNNG whose words tell much of their trees."""
+    given = checkpoint(seed=2, spread=1.0)
+    generative = given.model.generative
+    for even in (generative.bias, generative.action.bias):
+        even.zero_()
+    generative.embeddings.weight.mul_(3)
+    return given
+
+
+def test_draws_are_from_the_marginal(monkeypatch):
+    """They are not if a latent is drawn without regard to the word that follows it."""
+    given = opinionated()
+    every, number = records(LatentLanguage(given), 5), 3000
+    p = listed(given, every).exp()
+    assert p.sum().item() == pytest.approx(1, abs=1e-12)
+    expected = dict(zip(map(tuple, every), (number * p).tolist(), strict=True))
+
+    def drawn() -> Counter[tuple[int, ...]]:
+        found = LatentLanguage(given).sample(0, range(number), 5)
+        return Counter(map(tuple, found.sequences))
+
+    assert p_value(drawn(), expected) > 1e-3
+    blind = given.model.proposal("prior")
+    monkeypatch.setattr(given.model, "proposal", lambda _: blind)
+    assert p_value(drawn(), expected) < 1e-6
+
+
+def test_log_p_sums_over_every_history():
+    given = checkpoint()
+    some = [ids for n in (1, 2, 4) for ids in records(LatentLanguage(given), n)]
+    some += [[2, 3, 3, 2, 3, 1], [3, 3, 2, 2, 3, 2]]
+    expected = listed(given, some)
+    found = LatentLanguage(given).log_p(some)
+    assert 0 < found.isneginf().sum() < len(some), "begin ids, and no words at all"
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_log_p_without_latents_is_a_chain_of_predictions():
+    given = unlike("lstm")
+    ids = {0: START, 1: END, 2: UNKNOWN, 3: tiny_models.KNOWN}
+    for sequence in ([3, 2, 3, 1], [2, 2, 3], [1]):
+        text = [ids[token] for token in sequence]
+        known, hidden = torch.tensor([START, *text[:-1]]), None
+        values = given.model.embeddings(known)[None]
+        hidden, _ = given.model.rnn(values, torch.tensor([len(text)]), None)
+        expected = given.model.log_probs(hidden[0])[range(len(text)), text].sum()
+        found = LatentLanguage(given).log_p([sequence])
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-12)
+
+
+def test_words_are_those_that_can_be_uttered():
+    assert LatentLanguage(checkpoint()).words == ("grow", "plums")
+    unknown = LatentLanguage(checkpoint(never_uttered=[PADDING, START]))
+    assert unknown.words == ("<unk>", "grow", "plums")
+    total = unknown.log_p(records(unknown, 3)).exp().sum().item()
+    assert total == pytest.approx(1, abs=1e-12)
+    # A word that can only be copied is none of them.
+    assert LatentLanguage(unlike("rnn")).words == ("<unk>", "the")
+
+
+def test_a_sequence_with_too_many_latents_is_refused():
+    language = LatentLanguage(checkpoint(), max_words=4)
+    assert language.log_p([[2] * 4, [2] * 4 + [1]]).isfinite().all()
+    message = r"2 of 3 sequences have more than 4 words: sequence 1 has 5, and 14 lat"
+    with pytest.raises(ValueError, match=rf"{message}.* a smaller max_length"):
+        language.log_p([[2, 1], [2] * 5, [2] * 6 + [1]])
+    message = "max_length=5: .* 5 words, and 14 latents .* max_length of 4 or less"
+    with pytest.raises(ValueError, match=message):
+        language.sample(0, [0], 5)
+    without = LatentLanguage(unlike("lstm"), max_words=1)
+    assert without.log_p([[2] * 99]).isfinite()
+
+
+def test_models_that_are_no_languages():
+    kglm = unlike("kglm", tiny_models.full_graph())
+    for given, message in (
+        (unlike("srnn"), r"do not \(unnormalised\)"),
+        (kglm, "holds a kglm model, whose latents cannot be summed"),
+        (checkpoint(sentence_ends=False), r"do not \(no distribution over lengths\)"),
+        (checkpoint(never_uttered=[PADDING]), r"do not \(sub-normalised\)"),
+        (
+            checkpoint(never_uttered=[PADDING, START, END]),
+            "never utters the end of a text",
+        ),
+        (checkpoint(["grow", "New York"]), r"untrained: .*'New York' is not a str"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LatentLanguage(given)
+    can = {name for name in MODELS if hasattr(model_class(name), "log_marginal")}
+    assert can == {"rnng", "lstm", "rnn"}

@@ -47,9 +47,8 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
     for epochs in (1, 4):
         options = Options(epochs=epochs, learning_rate=2e-2)
         path = tmp_path / f"rnng{epochs}"
-        train_grammar(
-            corpus, dev, path, objective=objective, size=SIZE, options=options
-        )
+        how = {"objective": objective, "size": SIZE, "options": options}
+        train_grammar(corpus, dev, path, **how)
         learner = LatentLearner.load(path, dev, num_samples=10)
         mean[epochs] = learner.score(ids, dev.indices).log_p.mean().item()
     best = language.log_p(ids).mean().item()
@@ -57,10 +56,8 @@ def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
     # "never" is no word of the sample, but one of the language; there is no unknown.
     found = checkpoints.load_checkpoint(tmp_path / "rnng4")
     assert found.tokenizer.vocabulary == ["a", "b", "never"]
-    generative = found.model.generative
-    log_p = generative.log_words(
-        generative.begin().top(torch.tensor([0])), torch.tensor([0])
-    )[0]
+    generative, first = found.model.generative, torch.tensor([0])
+    [log_p] = generative.log_words(generative.begin().top(first), first)
     assert log_p.isfinite().tolist() == [False] * 4 + [True] * 3
     assert str(found.model.normalization) == "normalised"
     assert found.model.config.hidden_size == SIZE.hidden_size

@@ -99,10 +99,8 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
         expected = language.log_p([new])[0]
         assert found.true_log_p[row] == pytest.approx(expected.item(), rel=1e-12)
         assert found.model_log_p[row] == Guess().score([new], [5 * index + edits]).log_p
-    plain = found[found.edits == 0]
-    assert torch.allclose(
-        plain.true_log_p, read(corpus.indices).log_p, rtol=1e-12, atol=0
-    )
+    plain, known = found[found.edits == 0], read(corpus.indices).log_p
+    assert torch.allclose(plain.true_log_p, known, rtol=1e-12, atol=0)
     assert found.impossible.any(), "premise: some are not of the language"
     assert not plain.impossible.any()
 
@@ -156,7 +154,7 @@ def score(folder, *options):
     return main(["distort", "score", *given, "--device", "cpu", *options])
 
 
-def test_score(folder, tmp_path):
+def test_score(folder, tmp_path, capsys):
     found = {}
     for name, number, options in (
         ("test", 60, ()),
@@ -168,9 +166,6 @@ def test_score(folder, tmp_path):
         assert len(found[name]) == number
     plain = found["perturbed"][found["perturbed"].edits == 0]
     assert torch.allclose(plain.model_log_p, found["test"].model_log_p[:20], atol=1e-4)
-
-
-def test_what_cannot_be_scored(folder, tmp_path, capsys):
     for options, message in (
         (("--perturb", "0"), "num_edits=0: expected a whole number of at least 1"),
         (("--num-samples", "10"), "exact: it has no num_samples"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,6 @@ def inject(monkeypatch, losses: list[float]) -> None:
     """Say what the validation losses are, from the first epoch on."""
     said = iter(losses)
     monkeypatch.setattr(training, "nats_per_token", lambda *_: next(said))
-
-
-def without_seconds(history: History) -> list[dict[str, Any]]:
-    return [vars(epoch) | {"seconds": 0} for epoch in history.epochs]
 
 
 def scored_nats(learner: CausalLanguage, corpus: Corpus) -> float:
@@ -150,9 +146,8 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     text = (tmp_path / "history.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["best"] for line in lines].index(True) == history.best.epoch - 1
-    assert lines[0]["dev_perplexity"] == pytest.approx(
-        np.exp(lines[0]["dev_nats_per_token"])
-    )
+    perplexity = np.exp(lines[0]["dev_nats_per_token"])
+    assert lines[0]["dev_perplexity"] == pytest.approx(perplexity)
     files = {path.name for path in tmp_path.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
     assert not any(name.startswith("checkpoint") for name in files)
@@ -206,7 +201,8 @@ def test_interrupted_training_ends_as_one_that_was_not(tmp_path, corpora, monkey
     torch.manual_seed(99)  # whatever happened to the global numbers meanwhile
     parts = learn(tmp_path / "parts", corpora, epochs=4)
     assert len(calls) == 5, "premise: two epochs were not repeated"
-    assert without_seconds(parts) == without_seconds(whole)
+    for one, other in zip(parts.epochs, whole.epochs, strict=True):
+        assert replace(one, seconds=0) == replace(other, seconds=0)
     scores = [*(tmp_path / "whole").rglob("*.arrow")]
     assert len(scores) == 2 * 4, "premise: of train and test, in every epoch"
     for path in (tmp_path / "whole" / "model.safetensors", *scores):
@@ -226,11 +222,11 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
     trained: list[tuple[int, ...]] = []
     pad = sequences.padded
 
-    def spied_padded(rows: Any, begin_id: int) -> Any:
+    def spied(rows: Any, begin_id: int) -> Any:
         trained.extend(tuple(row.tolist()) for row in rows)
         return pad(rows, begin_id)
 
-    monkeypatch.setattr(sequences, "padded", spied_padded)
+    monkeypatch.setattr(sequences, "padded", spied)
     origin, output = draw(tmp_path / "origin", 1, first=100, seed=4), tmp_path / "out"
     data = FreshData(origin, regular(), 50, output / "fresh", quiet=True)
     learn(output, corpora, data=data, epochs=4, batch_size=16)
@@ -301,10 +297,8 @@ def test_command_trains(tmp_path, corpora, capsys):
     assert main(f"{shared} --output {tmp_path}/out {given}".split()) == 0
     out, err = capsys.readouterr()
     best = History.read(tmp_path / "out").best
-    assert out == (
-        f"wrote {tmp_path / 'out'}: epoch {best.epoch} of 2, validation perplexity "
-        f"{best.dev_perplexity:.4g} per token\n"
-    )
+    assert out.startswith(f"wrote {tmp_path / 'out'}: epoch {best.epoch} of 2, ")
+    assert f"perplexity {best.dev_perplexity:.4g} per token\n" in out
     assert "epoch 2: nats a token, train -> dev" in err
     given = f" --init {tmp_path}/out --learning-rate 0.01 --fresh 40"
     assert main(f"{shared} --output {tmp_path}/more {given}".split()) == 0

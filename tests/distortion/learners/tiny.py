@@ -73,9 +73,9 @@ def unlike(name: str, *given: Any) -> Checkpoint:
 
 
 LATENT = {
-    "rnng": lambda **options: LatentLanguage(checkpoint(), **options),
-    "lstm": lambda **options: LatentLanguage(unlike("lstm"), **options),
-    "rnn": lambda **options: LatentLanguage(unlike("rnn"), **options),
+    "rnng": lambda: LatentLanguage(checkpoint(), batch_size=7),
+    "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=7),
+    "rnn": lambda: LatentLanguage(unlike("rnn"), batch_size=7),
 }
 
 

@@ -61,25 +61,16 @@ def test_bins_of_equal_width_by_brute_force():
     true_log_p, model_log_p = language(300)
     error = model_log_p - true_log_p
     low, high = true_log_p.min().item(), true_log_p.max().item()
-    width = (high - low) / 12
+    edges = torch.linspace(low, high, 13, dtype=torch.float64)
+    place = torch.bucketize(true_log_p, edges[1:-1], right=True)
+    kept = [part for i in range(12) if len(part := error[place == i]) > 10]
 
     curve = ErrorCurve.of(true_log_p, model_log_p, num_bins=12, resamples=50)
 
-    expected = []
-    for i in range(12):
-        last = i == 11
-        inside = [
-            n
-            for n, log_p in enumerate(true_log_p.tolist())
-            if low + i * width <= log_p and (last or log_p < low + (i + 1) * width)
-        ]
-        if len(inside) > 10:
-            expected.append((len(inside), error[inside].mean().item()))
-    assert [b.count for b in curve.bins] == [count for count, _ in expected]
-    assert [b.mean_error for b in curve.bins] == pytest.approx(
-        [mean for _, mean in expected]
-    )
-    assert curve.left_out == 300 - sum(count for count, _ in expected)
+    assert [b.count for b in curve.bins] == [*map(len, kept)]
+    means = [part.mean().item() for part in kept]
+    assert [b.mean_error for b in curve.bins] == pytest.approx(means)
+    assert curve.left_out == 300 - sum(map(len, kept))
     assert curve.mean_error == pytest.approx(error.mean().item())
     for b in curve.bins:
         assert b.lowest <= b.mean_true_log_p <= b.highest
@@ -121,12 +112,9 @@ def test_bins_of_equal_count_by_brute_force(num_bins):
     assert [b.mean_error for b in curve.bins] == pytest.approx(
         [error[part].mean().item() for part in parts]
     )
-    ends = [
-        bootstrap_interval(error[part], seed=(4, index), resamples=5)
-        for index, part in enumerate(parts)
-    ]
-    found = np.array([(b.lower, b.upper) for b in curve.bins])
-    assert found == pytest.approx(np.array(ends))
+    for index, (part, found) in enumerate(zip(parts, curve.bins, strict=True)):
+        ends = bootstrap_interval(error[part], seed=(4, index), resamples=5)
+        assert (found.lower, found.upper) == pytest.approx(ends)
     assert curve.left_out == 0
 
 
@@ -188,9 +176,7 @@ def test_monte_carlo_errors_by_hand():
     stderr = doubles(0.3, 0.4, 0.0, 0.2)
 
     above = doubles(-5.0, -4.0, -3.0, 0.05)  # p-hat may be more than one
-
     curve = ErrorCurve.of(true_log_p, above, stderr=stderr, bins="count", num_bins=2)
-
     low, high = curve.bins
     assert (low.mean_error, low.lower, low.upper) == (-1, -1, -1), "as without"
     assert high.mean_error == pytest.approx((1.05 - 1) / 2)
@@ -256,28 +242,27 @@ def test_lengths_by_brute_force():
     num_tokens = (1 + 11 * uniform(300, seed=0)).int()
     true_log_p, noise = -3.0 * num_tokens.double(), normal(300, seed=1)
     model_log_p = (true_log_p - 0.05 * num_tokens**2 + noise).clamp(max=0)
-    errors = (model_log_p - true_log_p).tolist()
-    by_length = {}
-    for error, length in zip(errors, num_tokens.tolist(), strict=True):
-        by_length.setdefault(length, []).append(error)
-    fewest = sorted(map(len, by_length.values()))[3]
+    error = model_log_p - true_log_p
+    token_error = (error / num_tokens).mean().item()
+    counts = num_tokens.bincount().tolist()
+    fewest = sorted(counts[1:])[3]
+    kept = [n for n, count in enumerate(counts) if count >= fewest]
+    assert 0 < len(kept) < len(counts) - 1, "premise"
     settings = {"resamples": 200, "confidence": 0.9}
 
     found = LengthErrors.of(
         true_log_p, model_log_p, num_tokens, fewest=fewest, seed=5, **settings
     )
 
-    ratios = [e / n for e, n in zip(errors, num_tokens.tolist(), strict=True)]
-    assert found.token_error == pytest.approx(sum(ratios) / len(ratios))
-    kept = {n: e for n, e in sorted(by_length.items()) if len(e) >= fewest}
-    assert 0 < len(kept) < len(by_length), "premise"
-    assert found.left_out == 300 - sum(map(len, kept.values()))
-    assert [each.num_tokens for each in found.lengths] == [*kept]
-    for each, (length, members) in zip(found.lengths, kept.items(), strict=True):
+    assert found.token_error == pytest.approx(token_error)
+    assert found.left_out == 300 - sum(counts[length] for length in kept)
+    assert [each.num_tokens for each in found.lengths] == kept
+    for each, length in zip(found.lengths, kept, strict=True):
+        members = error[num_tokens == length]
         assert each.count == len(members)
-        assert each.mean_error == pytest.approx(sum(members) / len(members))
-        assert each.expected == pytest.approx(length * sum(ratios) / len(ratios))
-        ends = bootstrap_interval(torch.tensor(members), seed=(5, length), **settings)
+        assert each.mean_error == pytest.approx(members.mean().item())
+        assert each.expected == pytest.approx(length * token_error)
+        ends = bootstrap_interval(members, seed=(5, length), **settings)
         assert (each.lower, each.upper) == pytest.approx(ends)
 
 

@@ -32,10 +32,9 @@ def expected_unseen(probabilities, num_events):
 @pytest.mark.parametrize("num_events", [1, 2, 3, 6])
 def test_expectation_by_enumeration(num_events):
     """It is what one event less leaves unseen; over what N leave by p^2 (1-p)^(N-1)."""
-    found = sum(
-        p * ProductivityCurve.of(events, [num_events]).productivity[0]
-        for events, p in samples(num_events)
-    )
+    found = 0.0
+    for events, p in samples(num_events):
+        found += p * ProductivityCurve.of(events, [num_events]).productivity[0]
     assert found == pytest.approx(expected_unseen(LOPSIDED, num_events - 1), rel=1e-12)
     excess = sum(p**2 * (1 - p) ** (num_events - 1) for p in LOPSIDED)
     unseen = expected_unseen(LOPSIDED, num_events)
@@ -55,9 +54,8 @@ def test_the_error_on_a_known_distribution():
     found = (counts == 1).sum(-1) / num_events
 
     once, twice = ((counts == m).sum(-1).tolist() for m in (1, 2))
-    claimed = [
-        productivity_stderr(num_events, a, b) for a, b in zip(once, twice, strict=True)
-    ]
+    pairs = zip(once, twice, strict=True)
+    claimed = [productivity_stderr(num_events, *pair) for pair in pairs]
     actual = (found - unseen).std(ddof=1)
     claimed = math.sqrt(np.square(claimed).mean())
     tolerance = 5 / math.sqrt(2 * trials)  # of a standard deviation, relative

@@ -89,22 +89,15 @@ class Answering:
         found = {"token_ids": tokens, "finish_reason": reason}
         if "prompt_logprobs" in body:
             rows = self._log_p(prompt)[:-1]
-            found["prompt_logprobs"] = [
-                None,
-                *(
-                    {str(t): {"logprob": p, "rank": 1} for t, p in each.items()}
-                    for each in map(named, rows, prompt[1:])
-                ),
-            ]
+            read = [None]
+            for row in map(named, rows, prompt[1:]):
+                read.append({str(t): {"logprob": p, "rank": 1} for t, p in row.items()})
+            found["prompt_logprobs"] = read
         if body.get("logprobs") is not None:
-            found["logprobs"] = {
-                "token_logprobs": [
-                    row[token] for row, token in zip(said, tokens, strict=True)
-                ],
-                "top_logprobs": [
-                    {f"token_id:{t}": p for t, p in row.items()} for row in said
-                ],
-            }
+            pairs = zip(said, tokens, strict=True)
+            top = [{f"token_id:{t}": p for t, p in row.items()} for row in said]
+            drawn = [row[token] for row, token in pairs]
+            found["logprobs"] = {"token_logprobs": drawn, "top_logprobs": top}
         return found
 
     @torch.inference_mode()

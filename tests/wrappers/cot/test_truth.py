@@ -48,10 +48,8 @@ def test_all_thoughts_read_sum_to_the_truth(network, close, heat):
     """No draw is in it: what is read of a thought and of its answers is right."""
     scorer = tiny.scorer(network, close=close, model_temperature=heat)
     prompt = [*network.tokenizer.encode(QUESTION), tiny.THINK]
-    thoughts = [
-        Thought(z, scorer.marks.ending(z) or Ending.TRUNCATED)
-        for z in tiny.every_thought()
-    ]
+    ends = scorer.marks.ending
+    thoughts = [Thought(z, ends(z) or Ending.TRUNCATED) for z in tiny.every_thought()]
     total = sum(math.exp(tiny.log_p(network, prompt, t.tokens, heat)) for t in thoughts)
     assert total == pytest.approx(1, abs=1e-12), "premise: these are all"
     [question] = scorer._questions(asked())
@@ -201,10 +199,8 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
     # Hints show all answers, so the number of one is the same whichever are asked.
     same(found, {key: wanted[key] for key in found})
     again.known = {(t.name, t.question): t for t in kept}
-    monkeypatch.setattr(
-        "lm_latent_eval.wrappers.cot.thinking.draw",
-        lambda *_, **__: pytest.fail("drew"),
-    )
+    draw = "lm_latent_eval.wrappers.cot.thinking.draw"
+    monkeypatch.setattr(draw, lambda *_, **__: pytest.fail("drew"))
     completed = tiny.keeping(again)
     same(numbers(again, every), wanted)
     assert all({*t.answers} == {*ANSWERS} for t in completed)

@@ -49,9 +49,8 @@ def scored(lm):
 
 def exact(model, before=(), after=()):
     """Log p of the text under a network, from all its orders."""
-    return tiny.Truth(
-        tiny.denoiser(model), tiny.TargetTokens(before, TOKENS, after)
-    ).exact
+    target = tiny.TargetTokens(before, TOKENS, after)
+    return tiny.Truth(tiny.denoiser(model), target).exact
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -213,16 +212,7 @@ BLOCK = 3
 
 @pytest.fixture(scope="module")
 def decoder():
-    config = Qwen3Config(
-        vocab_size=len(tiny.VOCABULARY),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=4,
-        intermediate_size=12,
-        max_position_embeddings=20,
-    )
+    config = Qwen3Config(**tiny.SIZE, num_key_value_heads=1, head_dim=4)
     return tiny.lopsided(Qwen3ForCausalLM(config), spread=0.5)
 
 
@@ -231,10 +221,9 @@ def scores(model, tokens):
     block = torch.arange(len(tokens)) // BLOCK
     sees = block[None] <= block[:, None]
     mask = torch.zeros(sees.shape, dtype=torch.float64).masked_fill(~sees, -1e300)
+    ids, mask = torch.tensor([tokens]), mask[None, None]
     with torch.no_grad():
-        return model(
-            input_ids=torch.tensor([tokens]), attention_mask=mask[None, None]
-        ).logits[0]
+        return model(input_ids=ids, attention_mask=mask).logits[0]
 
 
 def log_p(model, tokens, given=0, shift=0):
@@ -273,9 +262,8 @@ def test_a_decoder_is_read_block_by_block(decoder, context, shift):
 
 def test_blocks_of_two_are_no_causal_model(decoder, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "BLOCK", 2)
-    [answer] = asking.answers(scorer_of(decoder), SEVEN, context="")
-    wanted = log_p(decoder, SEVEN_TOKENS)
-    assert answer.estimate.log_evidence == pytest.approx(wanted, abs=1e-10)
+    found = asking.estimate(scorer_of(decoder), SEVEN).log_evidence
+    assert found == pytest.approx(log_p(decoder, SEVEN_TOKENS), abs=1e-10)
 
 
 def test_what_options_share_is_read_once(decoder):
@@ -292,18 +280,14 @@ def test_what_options_share_is_read_once(decoder):
     assert together == pytest.approx(alone, abs=1e-10)
 
 
-def test_what_is_written_is_greedy(decoder):
-    scorer, context = scorer_of(decoder, unmasking="confidence"), "the fox"
-    [empty], greedy = asking.queries("", context=context), GenerationOptions((), 5, 0.0)
-    [(_, text)] = scorer.generate([(empty, greedy)])
-    [answer] = asking.answers(scorer, text, context=context)
-    assert answer.is_greedy
-
-
-def test_what_is_written_ends_where_the_network_says(decoder, monkeypatch):
+def test_what_is_written_is_greedy_and_ends_where_the_network_says(
+    decoder, monkeypatch
+):
     scorer = scorer_of(decoder, unmasking="confidence")
     asked = [(*asking.queries("", context="the fox"), GenerationOptions((), 5, 0.0))]
     [(_, text)] = scorer.generate(asked)
+    [answer] = asking.answers(scorer, text, context="the fox")
+    assert answer.is_greedy
     last = text.split()[-1]
     end = scorer.network.tokenizer.convert_tokens_to_ids(last)
     monkeypatch.setattr(decoder.generation_config, "eos_token_id", [0, end])
@@ -398,12 +382,11 @@ def test_mixed_precision_is_what_masked_networks_compute_in(tmp_path):
     how = {"device": "cpu", "mixed_precision_dtype": "bfloat16", "max_length": 20}
     lm = LatentMDM(pretrained=tmp_path, num_samples=8, **how)
     assert lm.fingerprint["dtype"] == "torch.bfloat16"
-    found = asking.estimate(lm._scorer, TEXT).log_evidence
-    expected, exact = (
-        asking.estimate(MaskedDiffusion(each).scorer({"num_samples": 8}), TEXT)
-        for each in (replace(network, mixed_precision=torch.bfloat16), network)
-    )
-    assert found == expected.log_evidence != exact.log_evidence
+    mixed = replace(network, mixed_precision=torch.bfloat16)
+    scorers = [MaskedDiffusion(n).scorer({"num_samples": 8}) for n in (mixed, network)]
+    estimates = [asking.estimate(each, TEXT) for each in (lm._scorer, *scorers)]
+    found, expected, exact = (each.log_evidence for each in estimates)
+    assert found == expected != exact
 
 
 @pytest.mark.nightly

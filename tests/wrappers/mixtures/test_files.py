@@ -93,7 +93,8 @@ def odd(context):
 
 
 def test_a_function_retrieves_with_consent(read):
-    said = f"documents: {{callable: '{__name__}:retrieved'}}"
+    of_function = "documents: {{callable: '{}'}}".format
+    said = of_function(f"{__name__}:retrieved")
     with pytest.raises(ValueError, match="trust_retriever"):
         read(said)
     [factor] = read(said, trust_retriever=True).factors
@@ -104,7 +105,5 @@ def test_a_function_retrieves_with_consent(read):
         ("json:nothing", "'json:nothing' cannot be imported"),
     ):
         with pytest.raises(ValueError, match=why):
-            [factor] = read(
-                f"documents: {{callable: '{name}'}}", trust_retriever=True
-            ).factors
+            [factor] = read(of_function(name), trust_retriever=True).factors
             factor.variants("q")

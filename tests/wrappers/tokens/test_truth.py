@@ -111,24 +111,21 @@ def test_continuations_of_a_context_have_one_condition(letters, end, context_tok
     tokenizer, window = tokenizer(), 36 if context_tokens == "all" else 12
     network = tiny_causal.network(tokenizer, max_length=window, seed=2, spread=6)
     model = SegmentedLM(network)
+    options = {"end": end, "context_tokens": context_tokens}
     joint = changed = 0
     for context in CONTEXTS[letters]:
-        short = tokenizer.encode(context)
-        texts = []
+        short, found = tokenizer.encode(context), []
         for some in itertools.product(alphabet, repeat=2):
-            whole = tokenizer.encode(context + (text := "".join(some)))
-            if b"".join(model.vocabulary.write(whole, begins=True)).decode() == (
-                context + text
-            ):
-                texts.append(text)
+            text = "".join(some)
+            whole = tokenizer.encode(context + text)
+            written = b"".join(model.vocabulary.write(whole, begins=True)).decode()
+            if written == context + text:
+                found.append(conditional(model, text, context, options))
                 joint += whole[: len(short)] != short
                 changed += whole[:1] != short[:1]
-        options = {"end": end, "context_tokens": context_tokens}
         # Some vocabularies cannot go on with part of a word after every token.
-        found = [p for t in texts if (p := conditional(model, t, context, options))]
-        assert len(found) > 1
-        total = math.fsum(found)
-        assert 0 < total <= 1 + 1e-9, context
+        assert sum(p > 0 for p in found) > 1
+        assert math.fsum(found) <= 1 + 1e-9, context
     assert joint and changed, "premise: tokens of contexts change with what follows"
 
 
