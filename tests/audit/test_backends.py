@@ -7,12 +7,13 @@ import json
 import pytest
 import torch
 
+from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.run import audit
 from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
-from tests import tiny_causal, tiny_checkpoint
+from tests import tiny_causal, tiny_checkpoint, tiny_models
 from tests.stock_tasks import tasks
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
@@ -105,6 +106,22 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
     # What claims to be of tokens must have one.
     again = audited("latent_mdm", WORDS, kind=Kind.TOKENS, only=["chain"], **how)
     assert verdict.BORDERS in {one.item for one in again.alarms}
+
+
+# -- scores that are no probabilities -------------------------------------------------
+
+
+def test_a_sentence_rnn_is_no_likelihood(tmp_path, capsys):
+    vocabulary = tiny_checkpoint.tokenizer().vocab_size
+    folder = tiny_checkpoint.write(tmp_path, tiny_models.srnn(1, vocabulary, 4))
+    arguments = ["audit", "--model", "latent_srnn", "--model_args"]
+    assert cli.main([*arguments, f"pretrained={folder}", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {item["verdict"] for item in found["items"]} == {"cannot be told"}
+    assert any("without normalising" in item["said"] for item in found["items"])
+
+
+# -- what results divide by -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [1, 1.02])
