@@ -124,14 +124,18 @@ TINY_MODELS = {
 
 def written(name: str, directory: Path) -> str:
     """Write a checkpoint of a tiny model with a vocabulary."""
-    model = TINY_MODELS[name].build()
+    write_with_words(TINY_MODELS[name].build(), directory)
+    return str(directory)
+
+
+def write_with_words(model: Any, directory: Path) -> None:
+    """Write a checkpoint of a model with as many words as it has."""
     config = model.config
     uttered = ["the", "fox"][: config.vocab_size - len(SPECIAL_WORDS)]
     copied = ["Ada"][: config.num_words - config.vocab_size]
     words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
     assert (words.vocab_size, words.num_words) == (config.vocab_size, config.num_words)
     checkpoint.save(model, words, directory, model.state_dict())
-    return str(directory)
 
 
 UNNORMALISED = {"srnn"}
