@@ -1,4 +1,4 @@
-"""The record of one estimate, and products of independent ones."""
+"""The record of one estimate, products of independent ones, and rates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lm_latent_eval.estimators import Bound, Estimate, effective_sample_size, pareto_k
+from lm_latent_eval.estimators import (
+    Bound,
+    Estimate,
+    InformationRate,
+    branching_factor,
+    effective_sample_size,
+    pareto_k,
+)
 from tests.means import normal
 
 DRAWS = normal(100, seed=0) - 50
@@ -84,3 +93,24 @@ def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, kno
         assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
     else:
         assert checked.stderr is None
+
+
+@given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))
+def test_conversions_return(bits, units):
+    rate = InformationRate.of_bits(bits, stderr=0.1)
+
+    there = rate.per(units)
+    again = InformationRate.of_perplexity(
+        rate.perplexity, stderr=rate.perplexity_stderr
+    )
+
+    assert there.per(1 / units).nats == pytest.approx(rate.nats)
+    assert there.bits == pytest.approx(bits * units)
+    assert there.bits_stderr == pytest.approx(0.1 * units)
+    assert again.bits == pytest.approx(bits)
+    assert again.nats_stderr == pytest.approx(rate.nats_stderr)
+
+
+def test_a_distribution_in_float32_may_be_rounded():
+    rounded = torch.tensor([0.5, 0.5 + 1e-7])
+    assert branching_factor(rounded) == pytest.approx(2)
