@@ -28,7 +28,7 @@ from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import WholeText, WholeTextsOnly
+from lm_latent_eval.latent import WholeTextsOnly
 from lm_latent_eval.models import checkpoint, srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
@@ -83,9 +83,8 @@ def of_models(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
     """List models of the latent interface, with their estimators."""
     for name, tiny in TINY_MODELS.items():
         case = (in_float32(name) if narrow else tiny.case()).on(device)
-        proposal = stepwise = case.proposal()
-        if isinstance(proposal, WholeText):
-            stepwise = proposal.left_to_right
+        proposal = case.proposal()
+        stepwise = getattr(proposal, "left_to_right", proposal)
         for estimator in case.model.estimators:
             if estimator == "auto":  # one of the others
                 continue
