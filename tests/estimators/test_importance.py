@@ -93,6 +93,7 @@ def test_zero_weights_and_single_draws():
         (log_evidence, -3, -math.inf),
         (log_mass, -3, -math.inf),
         (effective_sample_size, 1, 0),
+        (log_normal_stderr, 0, 0),
         (stderr, math.inf, math.inf),
         (pareto_k, math.inf, math.inf),
     ):
