@@ -11,6 +11,15 @@ import torch
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.models.kglm.latents import Mention, Walks
+from lm_latent_eval.models.kglm.modeling import KGLM
+
+
+def walks_of(model: KGLM, num_tokens: int) -> Walks:
+    """List all walks of a model."""
+    config = model.config
+    return every_walk(
+        model.knowledge, num_tokens, config.cutoff, config.special_entities
+    )
 
 
 def every_walk(

@@ -37,24 +37,12 @@ WIDER = {
 }
 """Folder of code -> tests that come after those of the folder of the same name."""
 PRELOADED = ("pytest", "torch", "scipy.stats", "transformers", "lm_eval")
-SWAPPED: dict[type, type] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.FloorDiv: ast.Div,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-}
+PAIRS: tuple[tuple[type, type], ...] = (
+    *((ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or)),
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
+)
+SWAPPED = {ast.Pow: ast.Mult, ast.FloorDiv: ast.Div, **dict(PAIRS)}
+SWAPPED |= {other: one for one, other in PAIRS}
 NO_TESTS = 5
 """What pytest ends with where a module has no examples."""
 SLOWER, ALLOWED = 10, 60

@@ -15,21 +15,15 @@ from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests.conftest import PROJECT
 
 
-@pytest.fixture(scope="module")
-def example():
-    """Import the language and the training script as that is run."""
-    sys.path.insert(0, str(PROJECT / "examples" / "arithmetic"))
-    try:
-        import language
-        import train
-
-        yield language, train
-    finally:
-        sys.path.pop(0)
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    """Let the language and the training script be imported as that is run."""
+    monkeypatch.syspath_prepend(PROJECT / "examples" / "arithmetic")
 
 
-def test_thoughts_write_what_is_true(example):
-    language, _ = example
+def test_thoughts_write_what_is_true():
+    import language
+
     chance = random.Random(0)
     for _ in range(200):
         expression = language.Expression.draw(chance)
@@ -43,8 +37,9 @@ def test_thoughts_write_what_is_true(example):
         assert not left and value == expression.values[-1]
 
 
-def test_the_command_leaves_models_and_a_task(example, tmp_path, monkeypatch, capsys):
-    _, train = example
+def test_the_command_leaves_models_and_a_task(tmp_path, monkeypatch, capsys):
+    import train
+
     command = ["train.py", str(tmp_path), "--tokens", "2000", "--questions", "3"]
     monkeypatch.setattr(sys, "argv", command)
     train.main()
@@ -53,18 +48,16 @@ def test_the_command_leaves_models_and_a_task(example, tmp_path, monkeypatch, ca
     cot, direct = (int(count.replace(",", "")) for count in counts)
     # As many tokens, to one batch of at most 50 times 64.
     assert cot >= 2000 <= direct and abs(cot - direct) < 50 * 64
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "questions.jsonl").read_text().splitlines()
-    ]
+    written = (tmp_path / "questions.jsonl").read_text().splitlines()
+    first = json.loads(written[0])
     model = ThinkingLM.open_directory(
         tmp_path / "cot", dtype=torch.float64, device=torch.device("cpu")
     )
     options = {"think_start": "<think>", "think_end": "</think>", "close": "forced"}
     scorer = model.scorer({**options, "max_think_tokens": 8, "num_samples": 2})
     queries = [
-        Query(n, "arithmetic/0", option, rows[0]["question"])
-        for n, option in enumerate(rows[0]["options"])
+        Query(n, "arithmetic/0", option, first["question"])
+        for n, option in enumerate(first["options"])
     ]
     assert len(list(scorer.score_continuations(queries))) == 4
     assert "output_type: multiple_choice" in (tmp_path / "arithmetic.yaml").read_text()

@@ -21,21 +21,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm_latent_eval.devices import (
-    fetched,
-    in_float64,
-    moved,
-    sent,
-    sent_uniforms,
-    widened,
-)
+from lm_latent_eval.devices import fetched, in_float64, moved, sent_uniforms, widened
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import WholeText, WholeTextsOnly
+from lm_latent_eval.latent import WholeTextsOnly
 from lm_latent_eval.models import checkpoint, srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
@@ -86,15 +79,12 @@ def close(found, expected, what=None) -> None:
 # -- what is run -----------------------------------------------------------------------
 
 
-def of_models(
-    device: str, narrow: bool, words: int = WORDS
-) -> Iterator[tuple[str, Run]]:
+def of_models(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
     """List models of the latent interface, with their estimators."""
     for name, tiny in TINY_MODELS.items():
         case = (in_float32(name) if narrow else tiny.case()).on(device)
-        proposal = stepwise = case.proposal()
-        if isinstance(proposal, WholeText):
-            stepwise = proposal.left_to_right
+        proposal = case.proposal()
+        stepwise = getattr(proposal, "left_to_right", proposal)
         for estimator in case.model.estimators:
             if estimator == "auto":  # one of the others
                 continue
@@ -102,27 +92,25 @@ def of_models(
             method = estimator_named(estimator, case.model.estimators)(number)
             stops = estimator in (ParticleFilter.name, DiscreteFilter.name)
             draw = stepwise if stops else proposal
-            run = partial(_whole_texts, case, method, draw, words)
-            yield f"{name} {estimator}", run
+            yield f"{name} {estimator}", partial(_whole_texts, case, method, draw)
             if estimator == "is" and name not in {*UNNORMALISED, "lda"}:
-                run = partial(_contexts, case, method, stepwise, words)
-                yield f"{name} contexts", run
+                yield f"{name} contexts", partial(_contexts, case, method, stepwise)
 
 
 @torch.no_grad()
-def _whole_texts(case: Case, method, proposal, words: int) -> torch.Tensor:
-    text = [*case.some_words(words), END]
+def _whole_texts(case: Case, method, proposal) -> torch.Tensor:
+    text = [*case.some_words(WORDS), END]
     log_w = case.log_weights(method, proposal, [text, text[1:]])
     return log_w.masked_fill(log_w < -1e30, torch.nan)  # marks of ``mixed``
 
 
 @torch.no_grad()
-def _contexts(case: Case, method, proposal, words: int) -> torch.Tensor:
-    text = case.some_words(words)
+def _contexts(case: Case, method, proposal) -> torch.Tensor:
+    text = case.some_words(WORDS)
     batch, begin = case.batch([text, text]), Particles.begin(2, case.device)
     read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
     ahead = read.ahead(case.model, batch.targets[:, -1])
-    return ahead.next_token(case.model, keys(2), [words, words]).cpu()
+    return ahead.next_token(case.model, keys(2), [WORDS, WORDS]).cpu()
 
 
 def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
@@ -132,18 +120,15 @@ def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
     for network in (causal, thinking, masked):
         moved(network.model.float() if narrow else network.model, device)
 
-    def log_p(score, model, options, texts) -> list[float]:
+    def log_p(model, options, texts) -> list[float]:
         scorer = model.scorer(options, quiet=True)
-        return [a.estimate.log_evidence for a in getattr(scorer, score)(texts)]
+        return [answer.estimate.log_evidence for answer in scorer.score_texts(texts)]
 
     texts = [Query(n, f"text/{n}", t) for n, t in enumerate(("abababab", "aabba"))]
     for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
         options = {"estimator": estimator, "num_samples": SAMPLES}
-        model = SegmentedLM(causal)
-        yield (
-            f"tokens {estimator}",
-            partial(log_p, "score_texts", model, options, texts),
-        )
+        run = partial(log_p, SegmentedLM(causal), options, texts)
+        yield f"tokens {estimator}", run
     texts = [Query(n, f"text/{n}", "the fox saw Ada") for n in range(2)]
     ways = {
         "elbo": {},
@@ -152,8 +137,7 @@ def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
         "blocks": {"block_length": 2},
     }
     for way, options in ways.items():
-        model = MaskedDiffusion(masked)
-        yield f"mdm {way}", partial(log_p, "score_texts", model, options, texts)
+        yield f"mdm {way}", partial(log_p, MaskedDiffusion(masked), options, texts)
 
     def think() -> list[float]:
         questions = [Query(n, f"text/{n}", " c a", "a b") for n in range(2)]
@@ -218,14 +202,6 @@ def _step(model, loss) -> list[float]:
     return [*trainer._train_epoch([0, 1]).values()]
 
 
-def runs(device: str, *, narrow: bool) -> dict[str, Run]:
-    return {
-        **dict(of_models(device, narrow)),
-        **dict(of_wrappers(device, narrow)),
-        **dict(of_trainings(device, narrow)),
-    }
-
-
 def counted(run: Run, most: tuple[float, float] = (0, 0)) -> Work:
     """Count what a run asks for, or a second one: a model remembers some things.
 
@@ -244,8 +220,9 @@ def counted(run: Run, most: tuple[float, float] = (0, 0)) -> Work:
 @cache
 def built(device: str, float64: bool = True) -> dict[str, Run]:
     """Return runs whose models lie on a device, as wide as it has numbers."""
+    lists = of_models, of_wrappers, of_trainings
     with simulated_device(float64=float64) if device == SIMULATED else nullcontext():
-        return runs(device, narrow=not float64)
+        return dict(run for listed in lists for run in listed(device, not float64))
 
 
 # -- numbers and work ------------------------------------------------------------------
@@ -265,35 +242,6 @@ def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(name):
     work = counted(built(SIMULATED)[name], (launches, waits))
     assert work.num_launches <= launches
     assert work.num_waits <= waits, work.waits.most_common()
-
-
-ON_THE_HOST = ("lda", "lrlm", "lstm", "rnn", "srnn")
-"""Models that have nothing to wait for while they go through a text."""
-
-
-def a_token(model: str, estimator: str) -> int:
-    """How often the host may wait a token, however many texts and samples there are."""
-    if model == "rnng" and estimator == "ais":  # a move may change all that follows
-        return 5
-    deep = model == "rnng"  # one more before stacks of over four constituents
-    if estimator == "smc":  # which particles go on, and what they draw next
-        return 1 + deep
-    if model in ON_THE_HOST:
-        return 0
-    if estimator == "dpf":  # passes and their check; of KGLM what is not listed, too
-        return 4 if model == "kglm" else 2
-    return 2 if estimator == "mixed" else 1 + deep  # it searches, and then it draws
-
-
-@pytest.mark.nightly
-def test_waits_a_token():
-    with simulated_device():
-        lengths = WORDS, 3 * WORDS
-        short, long = (dict(of_models(SIMULATED, False, n)) for n in lengths)
-    for name in short:
-        few, many = (counted(runs[name]) for runs in (short, long))
-        more = many.num_waits - few.num_waits
-        assert more <= 2 * WORDS * a_token(*name.split()), many.waits - few.waits
 
 
 @pytest.mark.parametrize(("name", "which"), PAIRS)
@@ -408,14 +356,6 @@ def test_gradients_flow_through_what_is_fetched():
             found = fetched(*(2 * leaf for leaf in leaves))
             sum(part.double().sum() for part in found).backward()
             assert all(leaf.grad.tolist() == [2, 2] for leaf in leaves)
-
-
-def test_what_is_sent_to_the_host_is_there():
-    with simulated_device() as work:
-        there = sent(torch.arange(3), SIMULATED)
-        assert work.num_waits == 0
-        assert sent(there, "cpu").tolist() == [0, 1, 2]
-        assert work.num_waits == 1
 
 
 def test_estimates_are_float64_wherever_weights_are():

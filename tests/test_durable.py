@@ -24,6 +24,7 @@ from lm_latent_eval.ledger.files import only_writer
 from tests import tiny_checkpoint
 from tests.memory_limit import no_file_above
 from tests.report.test_compare import hf_folder
+from tests.watching import watch
 
 # -- whole or not at all -------------------------------------------------------------
 
@@ -44,15 +45,8 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path, stop):
 
 def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     """Else a power cut could leave a name with nothing behind it."""
-    done = []
-    for name in ("fsync", "replace"):
-        plain = getattr(os, name)
-
-        def noted(*args, name=name, plain=plain):
-            done.append(name)
-            return plain(*args)
-
-        monkeypatch.setattr(os, name, noted)
+    done = watch(monkeypatch, os, "fsync", lambda *_: "fsync")
+    watch(monkeypatch, os, "replace", lambda *_: "replace", done)
     write_text(tmp_path / "file", "text")
     assert done == ["fsync", "replace", "fsync"], "the file, its name, the folder"
 
@@ -125,18 +119,11 @@ def test_every_library_says_that_a_file_cannot_grow(tmp_path, library):
 # -- the command line ----------------------------------------------------------------
 
 
-@pytest.fixture
-def command(monkeypatch):
-    """Replace what ``lm-latent-eval explain`` does."""
-
-    def replace(run):
-        monkeypatch.setattr("lm_latent_eval.cli.results._explain", run)
-        return main(["explain", "anything"])
-
-    return replace
+EXPLAIN = "lm_latent_eval.cli.results._explain"
+"""Is replaced by what goes wrong."""
 
 
-def test_sigterm_is_ctrl_c(command, tmp_path, capsys):
+def test_sigterm_is_ctrl_c(tmp_path, monkeypatch, capsys):
     before = signal.getsignal(signal.SIGTERM)
 
     def run(_):
@@ -147,20 +134,22 @@ def test_sigterm_is_ctrl_c(command, tmp_path, capsys):
             finally:  # `timeout` sends two: to a process, and to its group
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    assert command(run) == 128 + signal.SIGTERM
+    monkeypatch.setattr(EXPLAIN, run)
+    assert main(["explain", "anything"]) == 128 + signal.SIGTERM
     said = f"interrupted; the draws are kept in {tmp_path}, and the same command goes"
     assert capsys.readouterr().err.strip().startswith(said)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_full_disk_behind_any_error_is_one_line(command, capsys):
+def test_a_full_disk_behind_any_error_is_one_line(monkeypatch, capsys):
     def run(_):
         try:
             raise OSError(errno.ENOSPC, "No space left on device", "figure.png")
         except OSError as err:
             raise RuntimeError("drawing failed") from err
 
-    assert command(run) == 2
+    monkeypatch.setattr(EXPLAIN, run)
+    assert main(["explain", "anything"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("lm-latent-eval: figure.png cannot be written (No space")
     assert shown.count("\n") == 1
@@ -198,13 +187,14 @@ def made(tmp_path_factory) -> Path:
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
 def test_a_table_that_cannot_be_printed_is_one_line(made):
-    code = "import sys; from lm_latent_eval.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "estimate", f"{made}/kglm"]
-    command += ["--data", f"{made}/texts.txt", "--num-samples", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "lm_latent_eval",
+        *READS[0].format(made=made).split(),
+    ]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     after = done.stderr.splitlines()[-1]
     assert after.startswith("lm-latent-eval: the output cannot be written (No space")

@@ -22,13 +22,13 @@ import torch
 from lm_latent_eval import testing
 from lm_latent_eval.inference import ParticleFilter
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import NO_LATENT, Normalization, WholeText
+from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import MODELS, checkpoint, model_class
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, UNKNOWN, WordTokenizer
 from tests import tiny_models
-from tests.kglm_space import every_walk
+from tests.kglm_space import walks_of
 from tests.models.entitynlm import tiny as tiny_entitynlm
 from tests.models.entitynlm.space import every_chain
 from tests.models.lda import tiny as tiny_lda
@@ -74,12 +74,7 @@ TINY_MODELS = {
     ),
     "kglm": Tiny(
         lambda: tiny_models.kglm(tiny_models.full_graph(), spread=0.5),
-        lambda model, text: every_walk(
-            model.knowledge,
-            len(text),
-            model.config.cutoff,
-            model.config.special_entities,
-        ),
+        lambda model, text: walks_of(model, len(text)),
         (UNKNOWN, tiny_models.KNOWN, tiny_models.COPIED),
         ("adapted", "smoothing", "peeking", "nonpeeking", "prior"),
         reads_on=("adapted", "smoothing"),
@@ -124,14 +119,18 @@ TINY_MODELS = {
 
 def written(name: str, directory: Path) -> str:
     """Write a checkpoint of a tiny model with a vocabulary."""
-    model = TINY_MODELS[name].build()
+    write_with_words(TINY_MODELS[name].build(), directory)
+    return str(directory)
+
+
+def write_with_words(model: Any, directory: Path) -> None:
+    """Write a checkpoint of a model with as many words as it has."""
     config = model.config
     uttered = ["the", "fox"][: config.vocab_size - len(SPECIAL_WORDS)]
     copied = ["Ada"][: config.num_words - config.vocab_size]
     words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
     assert (words.vocab_size, words.num_words) == (config.vocab_size, config.num_words)
     checkpoint.save(model, words, directory, model.state_dict())
-    return str(directory)
 
 
 UNNORMALISED = {"srnn"}
@@ -231,9 +230,7 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
         for n in range(5)
     ]
     batch, every = case.batch(texts), torch.arange(5)
-    stepwise = proposal
-    if isinstance(proposal, WholeText):
-        stepwise = proposal.left_to_right
+    stepwise = getattr(proposal, "left_to_right", proposal)
     latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
 
     def log_joint(some: torch.Tensor) -> torch.Tensor:

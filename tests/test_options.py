@@ -64,17 +64,11 @@ def test_the_default_is_a_value_that_can_be_read():
 def test_a_dataclass_whose_annotations_are_types_is_read_by_them():
     """As a package has it that does not postpone the evaluation of annotations."""
 
-    def options(**kinds: object) -> type:
-        about = "A table.\n\nAttributes:\n    number: One.\n    share: Another."
-        columns = [(name, kind, 1) for name, kind in kinds.items()]
-        made = make_dataclass("Options", columns)
-        made.__doc__ = about
-        return made
-
-    found = read(options(number=int, share=float | None), {"number": "2"})
-    assert found.number == 2
+    made = make_dataclass("Options", [("number", int, 1), ("share", float | None, 1)])
+    made.__doc__ = "A table.\n\nAttributes:\n    number: One.\n    share: Another."
+    assert read(made, {"number": "2"}).number == 2
     with pytest.raises(ValueError, match="expected a whole number, not 'two'"):
-        read(options(number=int, share=float), {"number": "two"})
+        read(made, {"number": "two"})
 
 
 # -- values ----------------------------------------------------------------------------

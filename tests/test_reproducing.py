@@ -24,7 +24,7 @@ from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference
 from tests.kglm_archives import FOLDER
-from tests.kglm_space import every_walk
+from tests.kglm_space import walks_of
 from tests.models.entitynlm import reference as entitynlm_reference
 from tests.models.entitynlm.space import every_chain
 from tests.models.kglm.test_golden import MASKED, encode
@@ -255,9 +255,7 @@ def drawn_by_the_original(kglm) -> Walks:
 def test_what_the_original_kglm_converges_to(name, exact, factors, sampler):
     """One text of two tokens, summed over every walk."""
     kglm, tokens = kglm_reference.model(name), [2, 4, 3]
-    walks = every_walk(
-        kglm.knowledge, 2, kglm.config.cutoff, kglm_reference.SPECIAL_ENTITIES
-    )
+    walks = walks_of(kglm, 2)
     ours = kglm.log_joint(kglm.encode(kglm_reference.batch(tokens)), walks)
     as_charged = charged(kglm, tokens, walks, copies=True)
     drawn = drawn_by_the_original(kglm)
@@ -275,9 +273,7 @@ def test_a_checkpoint_must_be_read_as_it_was_trained():
     other = deepcopy(kglm)
     other.generative.words.config = deepcopy(kglm.config)
     other.generative.words.config.copy_scores = "transposed"
-    walks = every_walk(
-        kglm.knowledge, 3, kglm.config.cutoff, kglm_reference.SPECIAL_ENTITIES
-    )
+    walks = walks_of(kglm, 3)
     batch = kglm_reference.batch(tokens)
     trained, meant = (
         model.log_joint(model.encode(batch), walks).logsumexp(-1).item()

@@ -175,23 +175,19 @@ def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
 def test_another_run_starts_anew(tmp_path, change, why, capsys):
     """As if there were nothing, and keeps what it found."""
     trainer(tmp_path / "a", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
-    runs = []
-    for folder in ("a", "fresh"):
-        options = replace(OPTIONS, **change.get("options", {}))
-        more = {name: change[name] for name in ("parts", "about") if name in change}
-        run = trainer(tmp_path / folder, options, **more)
-        before = run.state.path.read_bytes() if folder == "a" else None
-        capsys.readouterr()
-        history = run.run(change.get("train", TRAIN), change.get("dev", DEV))
-        said = capsys.readouterr().err
-        assert "resuming" not in said
-        if before is not None:
-            aside = run.state.path.with_name(f"{run.state.path.name}.before")
-            assert "starting anew: " in said and why in said
-            assert str(aside) in said and aside.read_bytes() == before
-        runs.append((history, weights(run)))
-    (ours, found), (wanted, fresh) = runs
-    assert ours == wanted and same(found, fresh)
+    options = replace(OPTIONS, **change.get("options", {}))
+    more = {name: change[name] for name in ("parts", "about") if name in change}
+    train, dev = change.get("train", TRAIN), change.get("dev", DEV)
+    run, fresh = (trainer(tmp_path / f, options, **more) for f in ("a", "fresh"))
+    before = run.state.path.read_bytes()
+    capsys.readouterr()
+    history = run.run(train, dev)
+    said = capsys.readouterr().err
+    assert "resuming" not in said
+    assert "starting anew: " in said and why in said
+    aside = run.state.path.with_name(f"{run.state.path.name}.before")
+    assert str(aside) in said and aside.read_bytes() == before
+    assert history == fresh.run(train, dev) and same(weights(run), weights(fresh))
 
 
 @pytest.mark.parametrize("content", ["half", b"", b"not a state", {"options": Path}])

@@ -25,7 +25,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.orthography import BYTES, Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from tests import tiny_models
-from tests.kglm_space import every_walk
+from tests.kglm_space import walks_of
 from tests.tiny_models import randomised
 
 UNKNOWN_TYPES = 7
@@ -127,6 +127,9 @@ def generation(*contexts: str, **kwargs) -> list[Instance]:
 # -- the truth -----------------------------------------------------------------------
 
 
+_walks = cache(walks_of)
+
+
 class Truth:
     """Probabilities of a tiny KGLM by listing every walk."""
 
@@ -166,11 +169,3 @@ class Truth:
         first, second = sorted(scores.values(), reverse=True)[:2]
         assert first > second + 1e-9, "premise: no tie"
         return max(scores, key=lambda i: scores[i])
-
-
-@cache
-def _walks(model: KGLM, num_tokens: int):
-    config = model.config
-    return every_walk(
-        model.knowledge, num_tokens, config.cutoff, config.special_entities
-    )

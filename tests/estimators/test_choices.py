@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -126,9 +125,7 @@ def test_pass_at_k_is_the_mean_over_choices():
     answers = [[0, 0, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]]
     right = np.array([sum(each) for each in answers])
     for k in range(1, 6):
-        said = [
-            np.mean([max(s) for s in itertools.combinations(a, k)]) for a in answers
-        ]
+        said = [np.mean([max(s) for s in combinations(a, k)]) for a in answers]
         assert pass_at(k, right, np.full(3, 5)) == pytest.approx(said)
 
 

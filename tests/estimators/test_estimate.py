@@ -1,4 +1,4 @@
-"""The record of one estimate, and products of independent ones."""
+"""The record of one estimate, products of independent ones, and rates."""
 
 from __future__ import annotations
 
@@ -7,40 +7,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
+    InformationRate,
+    branching_factor,
     effective_sample_size,
-    log_evidence,
     pareto_k,
-    stderr,
 )
 from tests.means import normal
 
 DRAWS = normal(100, seed=0) - 50
 
 
-def test_from_log_weights_is_the_formulas():
-    log_w = DRAWS
-    estimate = Estimate.from_log_weights(log_w, num_tokens=12)
-
-    expected = Estimate(
-        log_evidence=log_evidence(log_w).item(),
-        stderr=None,
-        draws_stderr=stderr(log_w).item(),
-        effective_sample_size=effective_sample_size(log_w).item(),
-        pareto_k=pareto_k(log_w).item(),
-        num_samples=100,
-        num_tokens=12,
-        bound=Bound.STOCHASTIC_LOWER,
-        estimator="is",
-        log_weights=tuple(log_w.tolist()),
-    )
-    assert estimate == expected and hash(estimate) == hash(expected)
-    assert Estimate.from_log_weights(log_w.flip(0), num_tokens=12) != estimate
+def test_diagnostics_are_those_of_the_weights():
+    estimate = Estimate.from_log_weights(DRAWS, num_tokens=12)
+    assert estimate.effective_sample_size == effective_sample_size(DRAWS)
+    assert estimate.pareto_k == pareto_k(DRAWS)
     assert "log_weights" not in repr(estimate)
-    assert estimate.perplexity == pytest.approx(math.exp(-estimate.log_evidence / 12))
 
 
 def part(weights, num_tokens=2):
@@ -106,3 +93,24 @@ def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, kno
         assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
     else:
         assert checked.stderr is None
+
+
+@given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))
+def test_conversions_return(bits, units):
+    rate = InformationRate.of_bits(bits, stderr=0.1)
+
+    there = rate.per(units)
+    again = InformationRate.of_perplexity(
+        rate.perplexity, stderr=rate.perplexity_stderr
+    )
+
+    assert there.per(1 / units).nats == pytest.approx(rate.nats)
+    assert there.bits == pytest.approx(bits * units)
+    assert there.bits_stderr == pytest.approx(0.1 * units)
+    assert again.bits == pytest.approx(bits)
+    assert again.nats_stderr == pytest.approx(rate.nats_stderr)
+
+
+def test_a_distribution_in_float32_may_be_rounded():
+    rounded = torch.tensor([0.5, 0.5 + 1e-7])
+    assert branching_factor(rounded) == pytest.approx(2)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from arviz_stats.base.array import array_stats
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import (
@@ -38,48 +36,16 @@ LOG_Q = torch.tensor([0.25, 0.05, 0.4, 0.1, 0.2], dtype=torch.float64).log()
 EXACT = LOG_JOINT.logsumexp(0)
 
 
-def log_weights(min_size=1, zeros=True):
-    finite = st.floats(-30, 30)
-    entry = st.one_of(finite, st.just(-math.inf)) if zeros else finite
-    lists = st.lists(entry, min_size=min_size, max_size=40)
-    return lists.filter(lambda row: max(row) > -math.inf).map(
-        lambda row: torch.tensor(row, dtype=torch.float64)
-    )
-
-
-@given(log_w=log_weights(), shift=st.floats(-1e4, 1e4))
-def test_shift_moves_the_evidence_alone(log_w, shift):
+@pytest.mark.parametrize("shift", [-1e4, 3.0, 1e4])
+def test_shift_moves_the_evidence_alone(shift):
+    log_w = normal(40, seed=0, sd=3.0)
+    log_w[::7] = -torch.inf
     moved = log_w + shift
 
-    torch.testing.assert_close(
-        log_evidence(moved), log_evidence(log_w) + shift, rtol=1e-12, atol=1e-9
-    )
-    for diagnostic in (stderr, effective_sample_size):
-        torch.testing.assert_close(
-            diagnostic(moved), diagnostic(log_w), rtol=1e-9, atol=1e-6
-        )
-
-
-@given(log_w=log_weights(min_size=2))
-def test_squared_stderr_is_one_over_ess_less_one_over_k(log_w):
-    expected = 1 / effective_sample_size(log_w) - 1 / len(log_w)
-
-    torch.testing.assert_close(stderr(log_w).square(), expected, rtol=1e-9, atol=1e-13)
-    assert stderr(log_w) < 1
-    assert 1 <= effective_sample_size(log_w).item() <= len(log_w)
-
-
-@given(log_w=log_weights())
-def test_curve_is_nested_and_ends_at_the_estimate(log_w):
-    sizes = range(1, len(log_w) + 1)
-    alone = torch.stack([log_evidence(log_w[:size]) for size in sizes])
-
-    curve = sample_size_curve(log_w, sizes)
-
-    torch.testing.assert_close(curve, alone, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(
-        sample_size_curve(log_w)[-1], log_evidence(log_w), rtol=1e-12, atol=1e-12
-    )
+    expected = log_evidence(log_w) + shift
+    torch.testing.assert_close(log_evidence(moved), expected, rtol=1e-12, atol=1e-9)
+    for diagnostic in (stderr, effective_sample_size, log_normal_stderr):
+        assert diagnostic(moved) == pytest.approx(float(diagnostic(log_w)), rel=1e-9)
 
 
 @pytest.mark.parametrize("function", [*POINTWISE, sample_size_curve])
@@ -127,6 +93,7 @@ def test_zero_weights_and_single_draws():
         (log_evidence, -3, -math.inf),
         (log_mass, -3, -math.inf),
         (effective_sample_size, 1, 0),
+        (log_normal_stderr, 0, 0),
         (stderr, math.inf, math.inf),
         (pareto_k, math.inf, math.inf),
     ):

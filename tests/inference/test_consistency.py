@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,47 +88,48 @@ def test_a_model_that_is_wrong(kind, message):
 
 @dataclass(frozen=True)
 class Wrong(ModelProposal):
-    how: str = ""
+    """A proposal whose latents, drawn or found, or log q are changed."""
+
+    drawn: Callable[[Tensor], Tensor] = Tensor.clone
+    found: Callable[[Tensor], Tensor] = Tensor.clone
+    sample_more: float = 0.0
+    """Nats more than log q that its draws say."""
+    log_prob_more: float = 0.0
 
     def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
         draws = super().sample(encoded, uniforms, num_samples)
-        if self.how == "other log q":
-            return replace(draws, log_q=draws.log_q - 0.24)
-        if self.how == "floats":
-            return replace(draws, latents=draws.latents.double())
-        if self.how == "twice as many":
-            return replace(draws, latents=draws.latents.repeat(1, 2, 1))
-        if self.how == "not normalised":
-            return replace(draws, log_q=self.log_prob(encoded, draws.latents))
-        return draws
+        log_q = draws.log_q + self.sample_more
+        return replace(draws, latents=self.drawn(draws.latents), log_q=log_q)
 
     def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
-        more = 0.5 * (self.how == "not normalised")
-        return super().log_prob(encoded, latents.long()) + more
+        return super().log_prob(encoded, latents.long()) + self.log_prob_more
 
     def beam(self, encoded: Any, width: int, score: Any = None) -> Beam[Any]:
         beam = super().beam(encoded, width, score)
-        if self.how == "duplicates":
-            double = beam.latents.clone()
-            double[:, 1] = double[:, 0]
-            return replace(beam, latents=double)
-        return beam
+        return replace(beam, latents=self.found(beam.latents))
+
+
+def first_twice(latents: Tensor) -> Tensor:
+    return torch.cat([latents[:, :1], latents[:, :1], latents[:, 2:]], 1)
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("other log q", "Wrong.sample says log q of its draws, .*0.24 nats"),
-        ("floats", "Wrong.beam gives latents of other types than sample"),
-        ("twice as many", r"Wrong.sample gives latents of shape \(2, 8, 3\)"),
-        ("not normalised", r"Wrong.log_prob totals"),
-        ("duplicates", "Wrong.beam finds 1 of 27 latents of a prefix more than once"),
+        ({"sample_more": -0.24}, "Wrong.sample says log q of its draws, .*0.24 nats"),
+        ({"drawn": Tensor.double}, "Wrong.beam gives latents of other types than samp"),
+        (
+            {"drawn": lambda latents: latents.repeat(1, 2, 1)},
+            r"Wrong.sample gives latents of shape \(2, 8, 3\)",
+        ),
+        ({"sample_more": 0.5, "log_prob_more": 0.5}, r"Wrong.log_prob totals"),
+        ({"found": first_twice}, "Wrong.beam finds 1 of 27 latents of a prefix more"),
     ],
 )
 def test_a_proposal_that_is_wrong(how, message):
     model = tiny()
     with pytest.raises(BrokenModelError, match=message):
-        check(model, Wrong(model, "adapted", 1.0, how))
+        check(model, Wrong(model, "adapted", 1.0, **how))
 
 
 def with_dead_ends() -> TinyHMM:
@@ -141,7 +143,7 @@ def with_dead_ends() -> TinyHMM:
 @pytest.mark.parametrize("proposal", ["adapted", "prior"])
 @pytest.mark.parametrize("texts", [[[4, 5], [4, 4, 4]], [[4, 4, 4], [4, 5]]])
 def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
-    """q draws them, and a beam that ranks by p lists none."""
+    """q draws them, and a beam that ranks by p lists none; half of q is one, though."""
     model, batch = with_dead_ends(), TokenBatch.collate(texts, first=2)
     own = model.proposal(proposal)
     beam = own.beam(own.encode(batch.piece(0, 2)), 9)
@@ -149,20 +151,9 @@ def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
     total = log_q.masked_fill(beam.score.isneginf(), -torch.inf).logsumexp(-1).exp()
     assert proposal == "prior" or total.min() < 0.9, "premise"
     check(model, own, batch)
+    half = dict.fromkeys(("sample_more", "log_prob_more"), -math.log(2))
     with pytest.raises(BrokenModelError, match=r"totals .* and p\(x, z\) is 0 for"):
-        check(model, Halved(model, proposal, 1.0), batch)
-
-
-@dataclass(frozen=True)
-class Halved(ModelProposal):
-    """A proposal whose log q is too small by log 2, of its draws as well."""
-
-    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
-        draws = super().sample(encoded, uniforms, num_samples)
-        return replace(draws, log_q=draws.log_q - math.log(2))
-
-    def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
-        return super().log_prob(encoded, latents) - math.log(2)
+        check(model, Wrong(model, proposal, 1.0, **half), batch)
 
 
 def test_a_beam_of_one_is_no_exact_number():
@@ -213,16 +204,15 @@ def test_a_sum_is_held_against_a_list():
 def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
     """Through the scorer that every command uses; and asked for whole texts alone."""
     words = WordTokenizer.train(["a b"], min_count=1)
-    for kind, message in [(OneColumn, "OneColumn.log_joint"), (TinyHMM, None)]:
-        model = tiny(kind=kind)
-        checkpoint = Checkpoint("tiny", model, words, tmp_path)
+
+    def scored(kind: type[TinyHMM]) -> list[Any]:
+        checkpoint = Checkpoint("tiny", tiny(kind=kind), words, tmp_path)
         scorer = Scorer(checkpoint, ScoringOptions.parse({"unk": "closed"}), quiet=True)
-        queries = [Query(0, "text/0", "a b")]
-        if message is None:
-            assert list(scorer.score_texts(queries))
-            continue
-        with pytest.raises(BrokenModelError, match=message):
-            list(scorer.score_texts(queries))
+        return list(scorer.score_texts([Query(0, "text/0", "a b")]))
+
+    assert scored(TinyHMM)
+    with pytest.raises(BrokenModelError, match=r"OneColumn\.log_joint"):
+        scored(OneColumn)
 
 
 def test_a_search_without_a_beam_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -156,12 +157,9 @@ def test_the_errors_say_how_far_off_it_is(model):
 
 
 def test_a_proposal_of_whole_texts_is_an_error(model):
-    class Whole:
-        name = "chart"
-
+    chart = SimpleNamespace(name="chart")
     with pytest.raises(ValueError, match=r"num_samples=105: .* a multiple of 10"):
         ParticleFilter(105)
     assert ParticleFilter(15).filters == 1
-
     with pytest.raises(ValueError, match="'chart' reads whole texts at once"):
-        ParticleFilter(10).log_weights(model, Whole(), batch([WORDS]), [1])
+        ParticleFilter(10).log_weights(model, chart, batch([WORDS]), [1])

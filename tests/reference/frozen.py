@@ -27,13 +27,12 @@ from torch import nn
 import lm_latent_eval
 from lm_latent_eval import demo
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models import checkpoint
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, WordTokenizer
+from lm_latent_eval.text.words import END, SPECIAL_WORDS, START
 from lm_latent_eval.uniforms import stream_key, uniforms
 from tests import tiny_causal
 from tests.conftest import PROJECT
-from tests.test_laws import TINY_MODELS
+from tests.test_laws import TINY_MODELS, write_with_words
 
 FILE = Path(__file__).parent / "frozen.json"
 NUM_SAMPLES = {"is": 100, "mixed": 40, "smc": 200, "beam": 5}
@@ -120,19 +119,14 @@ def _of_words(name: str, directory: Path) -> Frozen:
             return tiny.latents(model, ids)
 
     weights = fill(model, name)
-    config = model.config
-    num_uttered = config.vocab_size - len(SPECIAL_WORDS)
-    uttered = ["the", "fox"][:num_uttered]
-    copied = ["Ada"][: config.num_words - config.vocab_size]
-    words = WordTokenizer.train([" ".join(uttered * 2)], copied=copied)
-    assert (words.vocab_size, words.num_words) == (config.vocab_size, config.num_words)
-    checkpoint.save(model, words, directory, model.state_dict())
+    write_with_words(model, directory)
     opened = lm_latent_eval.load(
         directory,
         model="latent_hmm:HMM" if name == "hmm" else name,
         dtype="float64",
         device="cpu",
     )
+    num_uttered = model.config.vocab_size - len(SPECIAL_WORDS)
     texts, continuations = TEXTS[num_uttered], CONTINUATIONS[num_uttered]
     if name == "lda":  # whole texts alone have a probability, given their lengths
         texts, continuations = texts[:-1], ()
@@ -157,14 +151,7 @@ def _of_words(name: str, directory: Path) -> Frozen:
             for context, text in continuations
         ]
 
-    return Frozen(
-        name,
-        opened,
-        weights,
-        texts,
-        continuations,
-        exact,
-    )
+    return Frozen(name, opened, weights, texts, continuations, exact)
 
 
 def _hmm() -> tuple[Any, Callable[[list[int]], Any]]:
