@@ -42,10 +42,7 @@ def source(path):
 def cases(name):
     """Return inputs and results of a metric's test cases."""
     found = source(PROJECT / "metrics" / name / "tests.py").test_cases
-    return [
-        ({k: v for k, v in case.items() if k != "result"}, case["result"])
-        for case in found
-    ]
+    return [(case, case.pop("result")) for case in found]
 
 
 def agrees(found, expected):
