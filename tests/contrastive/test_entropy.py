@@ -1,5 +1,6 @@
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -181,6 +182,7 @@ def test_errors_cover():
 
 ONE, TWO = doubles(1.0), doubles(1.0, 2.0)
 COPIES = {1: MILD, 2: torch.stack([MILD, MILD])}
+by_another = partial(contrastive_levels, baseline=0.2)
 REFUSED = [
     (contrastive_entropy, (doubles(1.0, math.nan), TWO, 2), r"log_scores\[1\] is nan"),
     (contrastive_entropy, (TWO, doubles([1, -math.inf]), 2), r"\[0, 1\] is -inf"),
@@ -192,14 +194,12 @@ REFUSED = [
     (contrastive_levels, (CLEAN, {}, 3), "distorted is empty"),
     (contrastive_levels, (CLEAN, COPIES, 3), "has 2 replicates and the baseline 1"),
     (verdict, (math.inf, 1, 1, 1), "must be finite"),
+    (by_another, (CLEAN, {0.1: MILD}, 3), r"0.2 is no level; there is \[0.1\]"),
+    (contrastive_entropy, (torch.tensor([1, 2]), TWO, 2), "floating-point"),
 ]
 
 
-def test_errors_say_what_is_wrong():
-    for function, asked, message in REFUSED:
-        with pytest.raises(ValueError, match=message):
-            function(*asked)
-    with pytest.raises(ValueError, match=r"0.2 is no level; there is \[0.1\]"):
-        contrastive_levels(CLEAN, {0.1: MILD}, 3, baseline=0.2)
-    with pytest.raises(TypeError, match="floating-point"):
-        contrastive_entropy(torch.tensor([1, 2]), TWO, 2)
+@pytest.mark.parametrize(("function", "asked", "message"), REFUSED)
+def test_errors_say_what_is_wrong(function, asked, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        function(*asked)

@@ -33,14 +33,6 @@ MODELS = """
 from lm_eval.api.registry import model_registry
 model_registry.register("hf", target="lm_eval.models.huggingface:HFLM")
 """
-ENTRY_POINTS = """
-[console_scripts]
-lm-latent-eval = lm_latent_eval.cli:main
-
-[lm_eval.models]
-latent_one = lm_latent_eval.harness.backends:One
-latent_two = lm_latent_eval.harness.backends:Two
-"""
 OURS = {
     "latent_one": "lm_latent_eval.harness.backends:One",
     "latent_two": "lm_latent_eval.harness.backends:Two",
@@ -58,8 +50,7 @@ class Site:
         self.write("lm_eval/api/__init__.py", "")
         self.write("lm_eval/api/registry.py", REGISTRY)
         self.write("lm_eval/models/__init__.py", MODELS)
-        self.write(f"{INFO}/METADATA", "Name: lm-latent-eval\nVersion: 0.0.0\n")
-        self.write(f"{INFO}/entry_points.txt", ENTRY_POINTS)
+        self.declare("lm-latent-eval", INFO, OURS)
         for kind in ("pth", "py"):
             text = (HARNESS / f"bridge.{kind}").read_text()
             self.write(f"lm_latent_eval_bridge.{kind}", text)
@@ -69,6 +60,12 @@ class Site:
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
+
+    def declare(self, name: str, info: str, models: dict[str, str]) -> None:
+        """Write the metadata of a package that has models."""
+        lines = [f"{model} = {target}" for model, target in models.items()]
+        self.write(f"{info}/METADATA", f"Name: {name}\nVersion: 0.0.0\n")
+        self.write(f"{info}/entry_points.txt", "\n".join(["[lm_eval.models]", *lines]))
 
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run code in a fresh interpreter that has this directory as its site."""
@@ -129,13 +126,10 @@ def test_what_others_register_is_left_alone(site):
     site.write("lm_eval/models/__init__.py", MODELS + taken)
     assert site.registered() == BUILT_IN | OURS | {"latent_one": "theirs:One"}
     site.write("lm_eval/models/__init__.py", MODELS)
-    info = "their_lm-1.0.dist-info"
-    site.write(f"{info}/METADATA", "Name: their-lm\nVersion: 1.0\n")
-    theirs = {"their_model": "their_lm.models:Model"}
-    lines = ["[lm_eval.models]", "their_model = their_lm.models:Model"]
-    lines += ["hf = their_lm.models:HF"]  # what lm-eval has itself is not replaced
-    site.write(f"{info}/entry_points.txt", "\n".join(lines))
-    assert site.registered() == BUILT_IN | OURS | theirs
+    theirs = {"their_model": "their_lm.models:Model", "hf": "their_lm.models:HF"}
+    site.declare("their-lm", "their_lm-1.0.dist-info", theirs)
+    # What lm-eval has itself is not replaced.
+    assert site.registered() == theirs | OURS | BUILT_IN
     site.write("lm_eval/api/registry.py", REGISTRY + "def load_plugins(): ...\n")
     assert site.registered() == BUILT_IN
 

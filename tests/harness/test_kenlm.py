@@ -205,7 +205,7 @@ def test_what_is_no_model_is_refused(path, tmp_path, monkeypatch):
         KenLM(pretrained=str(path))
 
 
-def test_the_words_of_a_binary_file_are_read(model, path, tmp_path):
+def test_the_words_of_a_binary_file_are_read(path, tmp_path):
     """KenLM appends its words to a binary file, one after another."""
     listed = _words(path)
     assert listed == list(UNIGRAMS)

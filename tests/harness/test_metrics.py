@@ -183,6 +183,8 @@ def test_odd_numbers_of_words_and_draws():
     for name in ("word_perplexity", "token_perplexity"):
         assert METRICS[name](empty) == "refused: no words to predict"
         assert METRICS[f"{name}_stderr"](empty) == "N/A"
+    ended = [answer("", Estimate.exact(-1.0, num_tokens=1))]
+    assert METRICS["bits_per_byte"](ended) == "refused: no bytes"
     # A text of one word: lm-eval's table has a place for no more than a few digits.
     for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
         sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")

@@ -71,25 +71,23 @@ def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
         HFLM(pretrained=networks[name], dtype="float64", device="cpu")
         for name in ("one", "two")
     )
-    asked, models = conditional(*PAIRS), mixed({"models": of(networks, "one", "two")})
-    twice = one.loglikelihood(conditional(*((f"b{c}", text) for c, text in PAIRS)))
-    found = mixed({"prompts": PROMPTS}).loglikelihood(asked)
+    prompts = mixed({"prompts": PROMPTS})
+    models = mixed({"models": of(networks, "one", "two")})
+    asked, texts = conditional(*PAIRS), rolling("ab", "baaba")
     plain = one.loglikelihood(asked)
-    for a, b, (score, is_greedy) in zip(plain, twice, found, strict=True):
-        assert is_greedy == (a[1] and b[1])
-        assert str(score.estimate.bound) == "exact"
-    texts = rolling("ab", "baaba")
-    for parts, sums in (
-        ((plain, twice), found),
-        ((plain, two.loglikelihood(asked)), models.loglikelihood(asked)),
-        (
-            (one.loglikelihood_rolling(texts), two.loglikelihood_rolling(texts)),
-            models.loglikelihood_rolling(texts),
-        ),
+    twice = one.loglikelihood(conditional(*((f"b{c}", text) for c, text in PAIRS)))
+    whole = one.loglikelihood_rolling(texts)
+    for first, second, sums in (
+        (plain, twice, prompts.loglikelihood(asked)),
+        (plain, two.loglikelihood(asked), models.loglikelihood(asked)),
+        (whole, two.loglikelihood_rolling(texts), models.loglikelihood_rolling(texts)),
     ):
-        for a, b, score in zip(*parts, sums, strict=True):
+        for a, b, found in zip(first, second, sums, strict=True):
             nats = log_mixture(WEIGHTS, [score_of(a), score_of(b)])
-            assert score_of(score) == pytest.approx(nats, rel=ROUNDING)
+            assert score_of(found) == pytest.approx(nats, rel=ROUNDING)
+            assert str(score_of(found).estimate.bound) == "exact"
+            if first is plain:
+                assert found[1] == (a[1] and b[1])
 
 
 def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
@@ -98,21 +96,18 @@ def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
         mixed(content)
     with pytest.raises(ValueError, match="cut strings"):
         mixed(content, base="latent_tokens")
-    found = mixed(content, base="latent_tokens", end="prefix")
-    said = {"end": "prefix", "estimator": "exact", "dtype": "float64"}
-    parts = [
-        LatentTokens(pretrained=networks[name], device="cpu", **said)
+    asked, said = conditional(("ab", "a"), ("ab", "b")), {"end": "prefix"}
+    found = mixed(content, base="latent_tokens", **said)
+    answers = found.loglikelihood(asked)
+    said |= {"estimator": "exact", "dtype": "float64", "device": "cpu"}
+    one, other = (
+        LatentTokens(pretrained=networks[name], **said).loglikelihood(asked)
         for name in ("one", "other")
-    ]
-    pairs = [("ab", "a"), ("ab", "b")]
-    asked = conditional(*pairs)
-    one, other, scores = (
-        [score_of(answer) for answer in lm.loglikelihood(asked)]
-        for lm in (*parts, found)
     )
-    for a, b, score in zip(one, other, scores, strict=True):
-        assert score == pytest.approx(log_mixture(WEIGHTS, [a, b]), rel=ROUNDING)
-    assert sum(map(math.exp, scores)) <= 1 + ROUNDING
+    for a, b, (log_p, _) in zip(one, other, answers, strict=True):
+        nats = log_mixture(WEIGHTS, [score_of(a), score_of(b)])
+        assert log_p == pytest.approx(nats, rel=ROUNDING)
+    assert sum(math.exp(log_p) for log_p, _ in answers) <= 1 + ROUNDING
     assert "Strings are bytes" in found.get_model_info()["latent_eval"]["vocabulary"]
 
 
@@ -127,6 +122,7 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         mixed({"models": models}, pretrained=None, dtype=None)
 
 
+MMLU = "mmlu_abstract_algebra"
 ROWS = [
     ("Which geese came down?", ["twelve", "none", "a fox", "Ada"], 0),
     ("Who saw the fox?", ["Bo", "a heron", "Ada", "nobody"], 2),
@@ -194,23 +190,20 @@ def test_stock_choices_under_prompts(evaluate, tmp_path):
     assert all(acc in (0, 1 / 3, 2 / 3, 1) for acc in accuracies)
 
 
-def test_drawn_orders_have_intervals_that_hold_the_sum(evaluate, tmp_path):
-    task = "mmlu_abstract_algebra"
-    results = evaluate({"permutations": "all"}, task)
-    exact = {(r["document"], r["option"]): r for r in kept_of(tmp_path / "out")}
-    for (document, option), row in exact.items():
+def test_orders_of_options(evaluate, tmp_path):
+    results = evaluate({"permutations": "all"}, MMLU)
+    for row in kept_of(tmp_path / "out"):
         assert len(row["log_p"]) == 24
-        assert row["right"] == float(option == ROWS[document][2])
-    found = results["config"]["latent_eval"]["mixture"][task]
+        assert row["right"] == float(row["option"] == ROWS[row["document"]][2])
+    found = results["config"]["latent_eval"]["mixture"][MMLU]
     assert found["components"] == [24, 24]
     assert "order" in found["variance"]["accuracy_moved_by"]
-    for path in (tmp_path / "out").rglob("*.parquet"):
-        path.unlink()
-    results = evaluate({"permutations": "all", "draws": 16}, task)
+
+
+def test_drawn_orders_have_intervals(evaluate, tmp_path):
+    results = evaluate({"permutations": "all", "draws": 16}, MMLU)
     for row in kept_of(tmp_path / "out"):
-        truth = exact[row["document"], row["option"]]["log_likelihood"]
         assert row["at_least"] <= row["log_likelihood"] <= row["at_most"]
-        assert row["at_least"] <= truth <= row["at_most"]
         assert row["variance_of"] == ["together"]
     said = " ".join(explain(saved(results, tmp_path / "out")).split())
     assert "16 drawn for 3 of 3 questions" in said
@@ -227,7 +220,7 @@ def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
 
 
 def test_a_conversation_is_written_as_the_model_reads_it(
-    mixed, networks, tmp_path, tmp_path_factory
+    mixed, networks, tmp_path_factory
 ):
     said = [{"role": "user", "content": "ab"}]
     asked = of(networks, "one", "two")

@@ -16,8 +16,8 @@ import datasets
 import pytest
 import yaml
 
-from lm_latent_eval.harness import running, tasks
-from lm_latent_eval.harness.tasks import WholeTextTask, write_dataset
+from lm_latent_eval.harness import running
+from lm_latent_eval.harness.tasks import write_dataset
 from tests.stock_tasks import (
     PAGES,
     PAIRS,
@@ -117,18 +117,6 @@ def test_data_are_written_and_read_anew(tmp_path, monkeypatch):
 # -- repeats, and copies that pad -----------------------------------------------------
 
 
-def test_tasks_of_ours_bootstrap_nothing(monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        tasks.RollingTask,
-        "aggregate",
-        lambda _, iters: told.append(iters),
-        raising=False,
-    )
-    WholeTextTask.aggregate(object.__new__(WholeTextTask), 100_000)
-    assert told == [0]
-
-
 def test_tasks_of_groups_have_the_names_in_their_requests(monkeypatch):
     task = SimpleNamespace(task_name="mine")
     loaded = {"loaded": {"tasks": {"group::mine": task}}}
@@ -163,7 +151,7 @@ REPEATED = {
 }
 
 
-def test_repeats_are_draws_of_their_own(backend, stock_data):
+def test_repeats_are_draws_of_their_own(backend):
     Path("said.jsonl").write_text('{"text": "Ada saw"}\n{"text": "Ada saw"}\n')
     Path("repeated.yaml").write_text(yaml.safe_dump(REPEATED))
 

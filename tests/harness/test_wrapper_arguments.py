@@ -112,14 +112,10 @@ def test_a_wrong_value_or_name_is_named(folder):
         message = f"{name}={value!r}".replace("[", r"\[")
         with pytest.raises(ValueError, match=message):
             opened(folder, **{name: value})
-    for name, near in (
-        ("trust_remote_cod", "trust_remote_code"),
-        ("zzz", None),
-    ):
-        with pytest.raises(ValueError, match=f"'{name}'") as refused:
-            opened(folder, **{name: 1})
-        said = f"did you mean {near}?" in str(refused.value)
-        assert said is (near is not None)
+    with pytest.raises(ValueError, match=r"'trust_remote_cod'.*mean trust_remote_code"):
+        opened(folder, trust_remote_cod=1)
+    with pytest.raises(ValueError, match="'zzz'"):
+        opened(folder, zzz=1)
 
 
 NARROW = (

@@ -35,22 +35,14 @@ def never(texts):
 # -- contrastive entropy ---------------------------------------------------------------
 
 
-def test_another_model_is_judged():
-    """Twice the scores: entropies are higher and the ratio is the same."""
+def test_levels_that_json_has_made_strings():
+    """The card judges a model by another's result as it is."""
     first = contrastive_entropy(**SCORES)
-    second = SCORES | {
-        "log_scores": [2 * score for score in SCORES["log_scores"]],
-        "distorted": {
-            level: (2 * np.array(copies)).tolist()
-            for level, copies in SCORES["distorted"].items()
-        },
-    }
+    assert contrastive_entropy(**json.loads(json.dumps(SCORES))) == first
     read = json.loads(json.dumps(first))
     assert set(read["ratio"]) == {"0.1", "0.5"}, "premise"
-    assert contrastive_entropy(**json.loads(json.dumps(SCORES))) == first
-    for against in (first, read):
-        found = contrastive_entropy(**second, against=against)
-        assert found["verdict"] == {0.5: "superior"}
+    found = contrastive_entropy(**SCORES, against=read)
+    assert found["verdict"] == {0.5: "indeterminate"}, "of itself"
 
 
 def test_a_function_scores_texts():
@@ -73,40 +65,6 @@ def test_a_function_scores_texts():
         expected = 4 * sum(nonsense) / 10 / 15
         assert found["nats_per_word"][level] == pytest.approx(expected)
     assert (found["seed"], found["vocabulary_size"], found["replicates"]) == (3, 1, 10)
-    # A text without words would count as a sentence that no noise can touch.
-    for text in ("", " \n"):
-        with pytest.raises(ValueError, match=r"texts\[1\] is .* no word to distort"):
-            contrastive_entropy(texts=["a bb ccc", text], scorer=never)
-    with pytest.raises(ValueError, match=r"0.2 is no level; .* \[0.1, 0.3, 0.5\]"):
-        contrastive_entropy(texts=["a b"], scorer=never, baseline=0.2)
-
-
-@pytest.mark.parametrize(
-    ("texts", "scores", "error", "message"),
-    [
-        (["b a"], [1.0], ValueError, "1 scores of 2 texts"),
-        (["b a"], [1.0, math.nan], ValueError, "gave nan for"),
-        ([], [], ValueError, "there must be texts"),
-        ("a", [], TypeError, "not one string"),
-    ],
-)
-def test_copies_that_cannot_be_scored(texts, scores, error, message):
-    how = {"levels": [0.1], "replicates": 1}
-    with pytest.raises(error, match=message):
-        contrastive_entropy(texts=texts, scorer=lambda _: scores, **how)
-
-
-@pytest.mark.parametrize(
-    "stderrs", [[1.0], [1.0] * 4, [1.0, -1.0, 1.0], [math.nan] * 3]
-)
-def test_errors_that_are_none_are_refused(stderrs):
-    with pytest.raises(ValueError, match="expected 3 numbers of at least 0"):
-        contrastive_entropy(**SCORES, stderrs=stderrs)
-
-
-def test_columns_are_of_one_length():
-    with pytest.raises(ValueError, match="2 log_likelihoods, 3 num_words"):
-        information_rate(log_likelihoods=[-10.0, -20.0], num_words=[5, 5, 5])
 
 
 def test_without_a_ratio_entropies_are_kept():
@@ -134,23 +92,22 @@ def test_settings_and_errors_reach_the_curve(container):
     stderr = [0.005 * n for n in range(30)]
     columns = torch.tensor([true_log_p, model_log_p, stderr], dtype=torch.float64)
     settings = {"num_bins": 2, "resamples": 50, "confidence": 0.5, "seed": 9}
-    for bins in ("width", "count"):
-        settings["bins"] = bins
-        found = distortion_error(
-            true_log_p=true_log_p,
-            model_log_p=model_log_p,
-            stderr=container(stderr),
-            histogram_bins=3,
-            **settings,
-        )
-        curve = ErrorCurve.of(*columns[:2], stderr=columns[2], **settings)
-        for each in ("monte_carlo_stderr", "estimator_bias"):
-            assert found[each] == getattr(curve, each) != 0
-            wanted = [getattr(b, each) for b in curve.bins]
-            assert [b[each] for b in found["bins"]] == wanted
-        assert [b["upper"] for b in found["bins"]] == [b.upper for b in curve.bins]
-        assert np.array(found["histogram"]["counts"]).sum() == 30
-        assert len(found["histogram"]["edges"]) == 4
+    settings["bins"] = "count"  # by width: the test cases of its module
+    found = distortion_error(
+        true_log_p=true_log_p,
+        model_log_p=model_log_p,
+        stderr=container(stderr),
+        histogram_bins=3,
+        **settings,
+    )
+    curve = ErrorCurve.of(*columns[:2], stderr=columns[2], **settings)
+    assert found["monte_carlo_stderr"] == curve.monte_carlo_stderr != 0
+    assert found["estimator_bias"] == curve.estimator_bias != 0
+    for ours, each in zip(found["bins"], curve.bins, strict=True):
+        for name in ("monte_carlo_stderr", "estimator_bias", "upper"):
+            assert ours[name] == getattr(each, name)
+    assert np.array(found["histogram"]["counts"]).sum() == 30
+    assert len(found["histogram"]["edges"]) == 4
 
 
 # -- importance perplexity -------------------------------------------------------------
@@ -227,28 +184,16 @@ def test_published_rates_say_the_same():
     assert found["bits_per_sentence"] == InformationRate(2000.0).bits
 
 
-def test_texts_are_counted():
-    texts = ["To be, or not to be.", "That is the question. It was."]
-    found = information_rate(
-        texts=texts, log_likelihoods=[-20.0, -30.0], num_tokens=[8, 9], max_order=2
-    )
-    assert (found["num_words"], found["num_sentences"]) == (12, 3)
-    assert found["num_characters"] == found["num_bytes"] == 49
-    assert found["nats_per_token"] == pytest.approx(50 / 17)
+def test_texts_alone_have_entropies_of_their_letters():
+    """The card counts texts that have log-likelihoods."""
+    texts = ["To be, or not", "to be."]
+    alone = information_rate(texts=texts)
     symbols = letters(" ".join(texts))
-    rates = [each.rate.nats for each in ngram_entropies(symbols, 2)]
-    assert [each["nats_per_symbol"] for each in found["ngram_entropies"]] == rates
-    won = gamble(symbols, max_order=2)
-    assert found["gambling"]["bits_per_symbol"] == won.rate.bits
-    assert found["gambling"]["log_capital"] == won.log_capital
-
-    alone = information_rate(texts=["to be or not to be"])
-    assert alone["num_words"] == 6 and len(alone["ngram_entropies"]) == 6
+    rates = [each.rate.nats for each in ngram_entropies(symbols, 5)]
+    assert [each["nats_per_symbol"] for each in alone["ngram_entropies"]] == rates
     assert not [name for name in alone if name.startswith("nats_per")]
     off = information_rate(texts=["a"], max_order=0)
     assert off["ngram_entropies"] == [] and off["gambling"] is None
-    with pytest.raises(TypeError, match="not one string"):
-        information_rate(texts="to be")
 
 
 @pytest.mark.parametrize(
@@ -264,5 +209,6 @@ def test_texts_of_few_letters(text, orders):
     if orders:
         won = gamble(letters(text), max_order=len(text))
         assert found["gambling"]["nats_per_symbol"] == won.rate.nats
+        assert found["gambling"]["log_capital"] == won.log_capital
     else:
         assert found["gambling"] is None

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import budget
@@ -51,23 +50,15 @@ WORDS = 5 + 2 + 2
 """With their ends."""
 
 
-@pytest.fixture
-def estimate(model, tmp_path):
-    """Return the command that scores both texts, as a function of K."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(TEXTS) + "\n")
-    command = ["estimate", str(model.checkpoint.directory), f"--data={path}"]
-    return lambda k: main([*command, "--estimator=mixed", f"--num-samples={k}"])
-
-
-def test_a_large_run_states_its_cost_first(estimate, monkeypatch, caplog):
-    estimate(30)
+def test_a_large_run_states_its_cost_first(model, monkeypatch, caplog):
+    how = {"estimator": "mixed", "num_samples": 30}
+    model.log_likelihood(TEXTS, **how)
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
     said_before = watch(
         monkeypatch, WholeTexts, "draw", lambda *_: "evaluations" in caplog.text
     )
-    estimate(30)
+    model.log_likelihood(TEXTS, **how)
     assert said_before == [True]
     said = f"up to 30 latents of 2 texts: 60 evaluations of p(x, z), of {30 * WORDS} "
     assert said in caplog.text
@@ -114,9 +105,7 @@ def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
-def test_what_cannot_fit_is_refused_before_it_is_allocated(
-    model, estimator, estimate, capsys
-):
+def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
     message = r"latents of 2 texts: .*take [\d,.]+ GB, and there are .* GB: draw fewer"
     how = {"num_samples": 10**12, "estimator": estimator}
     for score in (
@@ -126,16 +115,13 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(
     ):
         with pytest.raises(ValueError, match=message):
             score()
-    if estimator == "mixed":
-        assert estimate(10**12) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        # 88 bytes a weight of the text at work, 16 a word of the half that is searched
-        # for, 8 a draw of each estimate, which are the other half.
-        assert "take 144,000.0 GB" in line
-        assert "draw fewer samples, or score fewer texts at a time" in line
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
+    # Of 10^12: 88 bytes a weight of the text at work, 16 a word of the half that is
+    # searched for, 8 a draw of each estimate, which are the other half.
+    with pytest.raises(ValueError, match=r"take 144,000\.0 GB.*, or score fewer texts"):
+        model.log_likelihood(TEXTS, num_samples=10**12, estimator="mixed")
     # 6,400 histories in passes, 3,840 in those that check them.
     need = 10240 * 88 + 10240 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)

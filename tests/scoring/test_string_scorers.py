@@ -35,29 +35,21 @@ def causal_lm():
 # -- causal LMs ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [2, 16])
-def test_causal_lm_agrees_with_the_chain_rule(causal_lm, batch_size):
+def test_causal_lm_agrees_with_the_chain_rule(causal_lm, tmp_path):
+    """A network and its tokenizer, their directory, and a network that was there."""
     model, tokenizer = causal_lm
-
-    scorer = string_scorer(model, tokenizer=tokenizer, batch_size=batch_size)
-    found = scorer.score(TEXTS).log_p.tolist()
-
+    directory = tiny_causal.save(tmp_path, tokenizer, model)
     listed = tiny_causal.Listed(tiny_causal.network(tokenizer, positions=12), 0)
     expected = [math.log(listed.p(tokenizer.encode(text))) for text in TEXTS]
     assert max(expected) - min(expected) > 5, "premise: texts differ"
-    assert found == pytest.approx(expected, abs=1e-9)
-
-
-def test_causal_lm_from_its_directory(causal_lm, tmp_path):
-    model, tokenizer = causal_lm
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    expected = string_scorer(model, tokenizer=tokenizer).score(TEXTS).log_p.tolist()
-
-    assert string_scorer(str(tmp_path)).score(TEXTS).log_p.tolist() == expected
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
-    found = string_scorer(loaded).score(TEXTS).log_p.tolist()
-    assert found == expected, "its tokenizer is found beside it"
+    for scorer in (
+        string_scorer(model, tokenizer=tokenizer, batch_size=2),
+        string_scorer(model, tokenizer=tokenizer, batch_size=16),
+        string_scorer(str(directory)),
+        string_scorer(GPT2LMHeadModel.from_pretrained(directory)),
+    ):
+        found = scorer.score(TEXTS).log_p.tolist()
+        assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
