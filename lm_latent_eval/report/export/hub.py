@@ -23,7 +23,6 @@ from lm_latent_eval.files import safe_name, write_text
 from lm_latent_eval.report.export.statement import (
     OF_LOG_P,
     Statement,
-    published,
     section,
     statements_of,
 )
@@ -57,13 +56,13 @@ def export_results(
         ValueError: If there is no accuracy, one is of no data set of the hub, or a
             result lacks what it must state.
     """
-    asked = [record for record in records if "acc" in published(record)]
+    asked = [s for s in statements_of(records) if "acc" in s.numbers]
     if not asked:
         raise ValueError(
             "there is no accuracy here, and leaderboards of the hub take nothing else: "
             "export likelihoods --to every-eval-ever or model-card"
         )
-    entries = {r.task: _entry(Statement.of(r), task_id) for r in asked}
+    entries = {s.record.task: _entry(s, task_id) for s in asked}
     folder = output / ".eval_results"
     folder.mkdir(parents=True, exist_ok=True)
     written = []

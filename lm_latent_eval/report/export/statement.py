@@ -45,15 +45,8 @@ OF_LOG_P = {
 """Bound of a rate or perplexity, by the bound of the log-likelihood."""
 
 
-def published(record: Record) -> dict[str, Number]:
-    """Return the numbers of a task that can be published: rates, or an accuracy."""
-    return {
-        name: number
-        for name, number in numbers(record).items()
-        if (name in RATES or name == "acc")
-        and not isinstance(number.value, str)
-        and math.isfinite(number.value)
-    }
+class NoNumberError(ValueError):
+    """A task has no number that can be published."""
 
 
 def statements_of(records: Sequence[Record]) -> list[Statement]:
@@ -62,12 +55,17 @@ def statements_of(records: Sequence[Record]) -> list[Statement]:
     Raises:
         ValueError: If no task has a number, or as of ``Statement.of``.
     """
-    found = [Statement.of(record) for record in records if published(record)]
-    lacking = ", ".join(r.task for r in records if not published(r))
-    if not found:
-        raise ValueError(f"{lacking} has no number to export")
-    if lacking:
-        logger.warning("%s has no number to export, and is left out", lacking)
+    found: list[Statement] = []
+    without: list[NoNumberError] = []
+    for record in records:
+        try:
+            found.append(Statement.of(record))
+        except NoNumberError as err:
+            without.append(err)
+    if without and not found:
+        raise without[0]
+    for each in without:
+        logger.warning("%s: it is left out", each)
     return found
 
 
@@ -87,7 +85,7 @@ class Statement:
 
         Raises:
             ValueError: If the run is not finished, something that a number depends on
-                is not known.
+                is not known, or there is no number.
         """
         if not record.finished:
             lacking = record.settings.get(WITHOUT_NUMBER)
@@ -105,12 +103,21 @@ class Statement:
                 f"{record.task} does not say {', '.join(missing)}, on which its "
                 "numbers depend: run it again with this version"
             )
+        found = {
+            name: number
+            for name, number in numbers(record).items()
+            if (name in RATES or name == "acc")
+            and not isinstance(number.value, str)
+            and math.isfinite(number.value)
+        }
+        if not found:
+            raise NoNumberError(f"{record.task} has no number to export")
         documents = len({answer.index for answer in record.answers})
         if documents < 2:
             raise ValueError(
                 f"{record.task} has one text: an error over texts takes at least two"
             )
-        return cls(record, published(record), bound, documents)
+        return cls(record, found, bound, documents)
 
     @property
     def settings(self) -> dict[str, Any]:
