@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from lm_latent_eval.models.kglm.data import Knowledge
 from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.training.options import KGLMSize, Options
@@ -165,6 +166,7 @@ def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
     ("change", "why"),
     [
         ({"options": {"seed": 1}}, "seed is 0 there and 1 here"),
+        ({"options": {"epochs": 1}}, "it has 2 epochs behind it"),
         ({"train": TRAIN[1:]}, "digest of the texts is "),
         ({"dev": DEV[1:]}, "digest of the texts is "),
         ({"parts": 1}, "it trained coin0, coin1 of other shapes"),
@@ -174,7 +176,7 @@ def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
 )
 def test_another_run_starts_anew(tmp_path, change, why, capsys):
     """As if there were nothing, and keeps what it found."""
-    trainer(tmp_path / "a", replace(OPTIONS, epochs=1)).run(TRAIN, DEV)
+    trainer(tmp_path / "a", replace(OPTIONS, epochs=2)).run(TRAIN, DEV)
     options = replace(OPTIONS, **change.get("options", {}))
     more = {name: change[name] for name in ("parts", "about") if name in change}
     train, dev = change.get("train", TRAIN), change.get("dev", DEV)
@@ -235,7 +237,7 @@ def test_options_that_cannot_train_are_refused():
 # -- whole models -------------------------------------------------------------------
 
 
-def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch):
+def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the spelling's
     data = tiny_models.annotated(40)
     options = Options(epochs=2, batch_size=8, learning_rate=0.01)
@@ -254,6 +256,11 @@ def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch):
         train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert (state_file(tmp_path / "cut")).exists()
     assert not (tmp_path / "cut" / "config.json").exists()
+    state = state_file(tmp_path / "cut").read_bytes()
     resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
     assert not list(tmp_path.glob("cut.*")), "nothing beside it, now"
+    state_file(tmp_path / "cut").write_bytes(state)
+    known = Knowledge((("Ada", "knows", "Bo"),), {})
+    train_kglm(data[:30], data[30:], tmp_path / "cut", knowledge=known, **build)
+    assert "digest of the annotation is" in capsys.readouterr().err, "other facts"

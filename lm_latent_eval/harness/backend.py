@@ -6,9 +6,10 @@ is that it answers queries (``scoring.interface.TextScorer``).
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 KEPT = "requests were answered; with --use_cache, the same command goes on from there"
 """Note to an interruption: what is kept."""
+SAMPLED = "requests were answered; no cache keeps what do_sample draws"
 
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
 """Names of the partial records of a run, by the kind of requests."""
@@ -178,15 +180,22 @@ class Backend(LM):
         return [(scored, _is_greedy(scored)) for scored in finished]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Continue contexts until a stop string, greedily or by sampling."""
+        """Continue contexts until a stop string, greedily or by sampling.
+
+        Raises:
+            ValueError: If a cache would give one sample for several that are asked for.
+        """
         queries = []
         for number, name, instance in _identified(requests):
             context, options = instance.args
             query = Query(number, name, "", context)
             with naming(query):
                 queries.append((query, GenerationOptions.parse(options)))
+        if self.cache_hook.dbdict is not None:
+            _refuse_shared_samples(requests, [options for _, options in queries])
         texts: dict[int, str] = {}
-        with noting_progress(texts, requests, KEPT):
+        cached = not any(instance.args[1].get("do_sample") for instance in requests)
+        with noting_progress(texts, requests, KEPT if cached else SAMPLED):
             for i, text in self._scorer.generate(queries):
                 texts[i] = text
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
@@ -315,6 +324,7 @@ class Backend(LM):
         if self.world_size == 1:
             self._collect()
         info = self._about_run()
+        self.summary = Summary()  # the same model may be evaluated again
         if self._missed:
             end(info, self._missed)
         return info
@@ -411,6 +421,33 @@ class Backend(LM):
 
 def _is_greedy(scored: Scored) -> bool:
     return isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy)
+
+
+def _refuse_shared_samples(
+    requests: Sequence[Instance], options: Sequence[GenerationOptions]
+) -> None:
+    """Refuse samples for equal strings: a cache has one answer to all of them.
+
+    lm-eval neither keeps nor looks up what ``do_sample`` draws. Padding repeats a
+    request, and is no other.
+    """
+    sampled = {
+        id(instance): instance
+        for instance, asked in zip(requests, options, strict=True)
+        if asked.temperature and not instance.args[1].get("do_sample")
+    }
+    different = {
+        json.dumps(instance.args, sort_keys=True, default=str)
+        for instance in sampled.values()
+    }
+    repeated = any((instance.repeats or 1) > 1 for instance in sampled.values())
+    if repeated or len(different) < len(sampled):
+        raise ValueError(
+            "--use_cache has one answer to requests of equal strings, so samples of "
+            "them would be one sample when the command is repeated: set do_sample: "
+            "true in generation_kwargs, which lm_eval does not cache, or leave "
+            "--use_cache out"
+        )
 
 
 def _drop_padding() -> None:

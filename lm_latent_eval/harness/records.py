@@ -77,7 +77,11 @@ class Recorder:
             yield keep
 
     def collect(self) -> None:
-        """Take in the answers of every process, those from a cache too."""
+        """Take in the answers of every process, those from a cache too.
+
+        Instances keep their answers, so all of this run are found each time, and none
+        of another run of the same model.
+        """
         where = host()
         found: list[tuple[str, Row]] = []
         for name, task in where.tasks.items() if where else ():
@@ -87,6 +91,7 @@ class Recorder:
                 if not self._weights:
                     row["log_weights"] = ()
                 found.append((name, row))
+        self._rows = {}
         for name, row in self._processes.gather(found):
             place = row["document"], row["option"]
             self._rows.setdefault(name, {})[place] = row

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.orthography import Orthography, Spacing, Spelling
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, START, WordTokenizer, split
 from lm_latent_eval.training.options import Options
@@ -140,6 +141,7 @@ def train_annotated(
     tokenizer: WordTokenizer,
     size: object,
     options: Options,
+    knowledge: object = None,
 ) -> None:
     """Train a new model on annotated texts, and write its checkpoint.
 
@@ -154,7 +156,9 @@ def train_annotated(
         tokenizer: Its vocabulary.
         size: How large the model is, a dataclass.
         options: How to train.
+        knowledge: Facts beyond the texts' own; who trains on others trains anew.
     """
+    read = digest(repr((texts, dev, knowledge)))
     items, held_out = (
         [item for text in some if (item := annotate(text)) is not None]
         for some in (texts, dev)
@@ -168,7 +172,7 @@ def train_annotated(
         tokenizer,
         options,
         size=lambda item: len(item[0]),
-        about=vars(size),
+        about={**vars(size), "digest of the annotation": read},
         spelled=[text.text for text in texts],
     )
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import pyarrow as pa
@@ -142,7 +144,8 @@ def keep(
                 rows.add(TASK, (row["document"],), row)
         except MissedTextsError as err:
             missed = err
-        file.write(settings, (row for _, row in _placed(rows)))
+        ordered = sorted(rows.keys(TASK))
+        file.write(settings, (rows.get(TASK, key).row for key in ordered))
         record = _record(settings, _answers(ledger, _placed(rows), num_texts))
     _checkpoints(output, settings).clear()
     remove([ledger.path])
@@ -466,6 +469,15 @@ class _Worker:
         return pa.table({"row": found}, schema=ROW)
 
 
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keep the handler of SIGTERM, where Ray sets one that ends in a dump."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if handler is not None and current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
 def _found(
     opening: Opening, reader: _Reader, output: Path, workers: int
 ) -> Iterator[Row]:
@@ -480,7 +492,8 @@ def _found(
     # One processor more than there are workers: what cuts blocks needs one.
     ours = not ray.is_initialized()
     if ours:
-        ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
+        with _own_handler():
+            ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
     # Ray hides from a worker all GPUs but its own, which is the first that it sees.
     opening = replace(opening, device="cuda") if opening.needs_gpu else opening
     try:

@@ -87,11 +87,16 @@ class Utterance:
     context: list[int]
     options: GenerationOptions
     encoder: Encoder
+    after_gap: bool = False
+    """Whether the context's string ends in white space."""
     words: list[int] = field(default_factory=list)
     ended: bool = False
 
     def __post_init__(self) -> None:
-        self._begin = len(self.encoder.decode(self.context))
+        written = self.encoder.decode(self.context)
+        self._begin = len(written)
+        # Encoders of words leave out the white space at the end, and write a gap there.
+        self._gap = " " if self.after_gap and not written[-1:].isspace() else ""
 
     @property
     def ids(self) -> list[int]:
@@ -144,7 +149,7 @@ class Utterance:
         return text
 
     def _written(self) -> str:
-        return self.encoder.decode(self.ids)[self._begin :]
+        return self.encoder.decode(self.ids)[self._begin :].removeprefix(self._gap)
 
 
 def generate(
@@ -183,7 +188,18 @@ def _written(
     found = []
     model, reader = evaluation.model, evaluation.reader
     particles, given = read_contexts(evaluation, evaluation.method, texts)
-    writing = [(t, Utterance(t.context, options[t.query.index], reader)) for t in texts]
+    writing = [
+        (
+            text,
+            Utterance(
+                text.context,
+                options[text.query.index],
+                reader,
+                after_gap=text.query.context[-1:].isspace(),
+            ),
+        )
+        for text in texts
+    ]
     read = 0
     while writing:
         now = [text for text, _ in writing]

@@ -264,6 +264,8 @@ class Trainer(Generic[ItemT]):
     ) -> str:
         """Describe how another run's settings differ; "" if they are equal."""
         # More epochs may be asked for; anything else would be another run.
+        if state["epoch"] > self.options.epochs:
+            return f"it has {state['epoch']} epochs behind it"
         found = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
         modules = {name: part.module.state_dict() for name, part in self.parts.items()}
         if found or _shapes(state["modules"]) == _shapes(modules):

@@ -154,6 +154,24 @@ def test_greedy_generation_is_the_chain_of_argmaxes(exact, truth):
     assert [text.replace(".", " .").split() for text in texts] == chains
 
 
+def test_a_context_that_ends_in_white_space_has_its_gap(exact):
+    after_word, after_gap = exact.generate_until(
+        generation("the", "the ", max_gen_toks=3)
+    )
+    assert after_word == f" {after_gap}"
+
+
+def test_a_cache_does_not_make_one_sample_of_several(backend, monkeypatch):
+    lm = backend(num_samples=5)
+    monkeypatch.setattr(lm.cache_hook, "dbdict", {})
+    how = {"max_gen_toks": 1, "temperature": 1.0}
+    with pytest.raises(ValueError, match="set do_sample: true in generation_kwargs"):
+        lm.generate_until(generation("the", "Ada", "the", **how))
+    lm.generate_until(generation("the", "Ada", **how))
+    lm.generate_until(generation("the", "the", **how, do_sample=True))
+    lm.generate_until(generation("the", "the", max_gen_toks=1))
+
+
 def test_generation_stops_at_the_first_stop_string(backend):
     lm = backend(num_samples=20)
     how = {"max_gen_toks": 12, "do_sample": True}

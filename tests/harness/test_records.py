@@ -96,6 +96,21 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     assert shown["corpus_token_perplexity"] == "N/A"
 
 
+def test_a_model_evaluated_twice_writes_records_of_each_run(
+    spelled_directory, tmp_path
+):
+    lm, found = LatentKGLM(pretrained=spelled_directory, num_samples=5), []
+    for name, texts in (("a", TEXTS), ("b", "the fox saw Ada\n")):
+        (tmp_path / name).mkdir()
+        write_tasks(tmp_path / name, texts)
+        out = str(tmp_path / name / "out")
+        results = recorded(lm, TASKS[:1], tmp_path / name, out)
+        [record] = written(results, tmp_path / name / "out" / "tiny").values()
+        requests = results["config"]["latent_eval"]["requests"]
+        found.append(([a.index for a in record.answers], requests))
+    assert found == [([0, 1, 2], 3), ([0], 1)]
+
+
 def test_a_cache_answers_equal_texts_alike_from_the_first_run_on(run, tmp_path):
     """It knows them by their strings alone."""
     (tmp_path / "text.txt").write_text("Ada saw the fox\nthe fox\nAda saw the fox\n")

@@ -57,6 +57,7 @@ def output(tmp_path, finished):
 
 def test_the_file_is_a_record_of_the_run(output, finished):
     items, lines = finished
+    assert [json.loads(line)["document"] for line in lines[1:]] == [0, 1, 2, 3]
     head, *rows = map(json.loads, lines)
     assert (head["model"], head["num_samples"], head["seed"]) == ("kglm", 20, 0)
     assert (head["proposal"], head["unk"]) == ("adapted", "spelled")

@@ -114,7 +114,8 @@ class ThoughtRecorder:
             texts: Writes tokens as strings.
         """
         self._processes, self._texts = processes, texts
-        self._known: dict[Key, Thoughts] | None = None
+        self._run = ""
+        self._known: dict[Key, Thoughts] = {}
         self._own: dict[Key, Thoughts] = {}
         self._thoughts: dict[Key, Thoughts] = {}
         self._kept: dict[tuple[str, int, str], Kept] = {}
@@ -167,31 +168,19 @@ class ThoughtRecorder:
             What results say of them, as JSON: how many, how they ended, and the file of
             each task; {} where nothing was thought.
         """
-        if not self._thoughts:
+        found, self._thoughts = self._thoughts, {}
+        kept, self._kept = self._kept, {}
+        if not found:
             return {}
-        drawn = [thought for t in self._thoughts.values() for thought in t.drawn]
+        drawn = [thought for t in found.values() for thought in t.drawn]
         endings = Counter(str(thought.ending) for thought in drawn)
         return {
-            "questions": len(self._thoughts),
+            "questions": len(found),
             "drawn": len(drawn),
             "tokens": sum(len(thought.tokens) for thought in drawn),
             **{f"share_{name}": n / len(drawn) for name, n in endings.items()},
-            **self._decided(WEIGHTS_AT_MOST[settings["proposal"]]),
-            "files": self._write(settings),
-        }
-
-    def _decided(self, most: float) -> dict[str, Any]:
-        """Count the questions whose most probable answer is certain."""
-        choices = [
-            kept.thoughts.choice(most)
-            for kept in self._kept.values()
-            if kept.right is not None
-        ]
-        decided = sum(choice.decided is not None for choice in choices)
-        return {
-            "questions_decided": decided,
-            "questions_undecided": len(choices) - decided,
-            "confidence": "0.95 of each question",
+            **_decided(kept, WEIGHTS_AT_MOST[settings["proposal"]]),
+            "files": _write(settings, kept, self._texts),
         }
 
     def _remember(self, thoughts: Thoughts) -> None:
@@ -199,12 +188,12 @@ class ThoughtRecorder:
 
     def _take_up(self, settings: Settings) -> Mapping[Key, Thoughts]:
         """Return the thoughts that an interrupted run of the same command left."""
-        if self._known is None:
-            self._known = {}
-            where = host()
-            run = f"thoughts_{run_digest(settings)}_*{UNFINISHED}"
+        run = run_digest(settings)
+        if self._run != run:
+            self._run, self._known, where = run, {}, host()
+            left = where.folder.glob(f"thoughts_{run}_*{UNFINISHED}") if where else ()
             answers = all_answers(where.tasks) if where else {}
-            for file in read_unfinished([*where.folder.glob(run)]) if where else ():
+            for file in read_unfinished([*left]):
                 for kept in file.questions:
                     thoughts = kept.thoughts
                     if (thoughts.name, thoughts.question) in answers:
@@ -212,21 +201,41 @@ class ThoughtRecorder:
             self._own.update(self._known)
         return self._known
 
-    def _write(self, settings: Settings) -> dict[str, str]:
-        """Return the names of the files by task; none where no results are written."""
-        where = host()
-        if where is None:
-            return {}
-        by_task: dict[str, list[Kept]] = {}
-        for place in sorted(self._kept):
-            by_task.setdefault(place[0], []).append(self._kept[place])
-        named, files = where.new_files("thoughts"), {}
-        for task, questions in by_task.items():
-            files[task] = named(task)
-            about = {"task": task, **settings}
-            write_thoughts(where.folder / files[task], about, questions, self._texts)
-        remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))
-        return files
+
+def _decided(
+    questions: Mapping[tuple[str, int, str], Kept], most: float
+) -> dict[str, Any]:
+    """Count the questions whose most probable answer is certain."""
+    choices = [
+        kept.thoughts.choice(most)
+        for kept in questions.values()
+        if kept.right is not None
+    ]
+    decided = sum(choice.decided is not None for choice in choices)
+    return {
+        "questions_decided": decided,
+        "questions_undecided": len(choices) - decided,
+        "confidence": "0.95 of each question",
+    }
+
+
+def _write(
+    settings: Settings, kept: Mapping[tuple[str, int, str], Kept], texts: Texts
+) -> dict[str, str]:
+    """Return the names of the files by task; none where no results are written."""
+    where = host()
+    if where is None:
+        return {}
+    by_task: dict[str, list[Kept]] = {}
+    for place in sorted(kept):
+        by_task.setdefault(place[0], []).append(kept[place])
+    named, files = where.new_files("thoughts"), {}
+    for task, questions in by_task.items():
+        files[task] = named(task)
+        about = {"task": task, **settings}
+        write_thoughts(where.folder / files[task], about, questions, texts)
+    remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))
+    return files
 
 
 @dataclass(frozen=True)

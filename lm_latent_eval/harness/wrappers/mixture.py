@@ -107,7 +107,7 @@ class LatentMixture(Backend):
         self.event = _same_event(loaded)
         self._components = [*loaded.values()]
         by_bytes = len({c.event for c in self._components}) == 1 and len(loaded) > 1
-        scorer = MixtureScorer(
+        self._mixture = MixtureScorer(
             read,
             loaded,
             {name: component.identity for name, component in loaded.items()},
@@ -120,7 +120,7 @@ class LatentMixture(Backend):
             ),
         )
         super().__init__(
-            scorer, processes, torch.device("cpu"), log_weights=log_weights
+            self._mixture, processes, torch.device("cpu"), log_weights=log_weights
         )
 
     def apply_chat_template(
@@ -158,7 +158,8 @@ class LatentMixture(Backend):
         info = super()._about_run()
         found = dict(_questions())
         ours: dict[str, Any] = {task: worth(some) for task, some in found.items()}
-        if unsure := getattr(self._scorer, "unsure_greedy", 0):
+        unsure, self._mixture.unsure_greedy = self._mixture.unsure_greedy, 0
+        if unsure:
             logger.warning(
                 "of %d answers some components are greedy and some not: whether the "
                 "mixture's own next tokens would write them is not known, and they "

@@ -49,7 +49,16 @@ def train_kglm(
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
     parts = annotated_parts(model, Walks)
     train_annotated(
-        model, parts, annotate, texts, dev, directory, tokenizer, size, options
+        model,
+        parts,
+        annotate,
+        texts,
+        dev,
+        directory,
+        tokenizer,
+        size,
+        options,
+        knowledge,
     )
     return model
 

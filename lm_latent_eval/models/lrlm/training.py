@@ -61,7 +61,16 @@ def train_lrlm(
     annotate = Annotator(topics, tokenizer)
     of_p = {"p": Part(model, loss)}
     train_annotated(
-        model, of_p, annotate, texts, dev, directory, tokenizer, size, options
+        model,
+        of_p,
+        annotate,
+        texts,
+        dev,
+        directory,
+        tokenizer,
+        size,
+        options,
+        knowledge,
     )
     return model
 

@@ -52,7 +52,16 @@ def train_nklm(
     annotate = Annotator(topics, tokenizer, config.num_positions)
     of_p = {"p": Part(model, partial(_loss, model))}
     train_annotated(
-        model, of_p, annotate, texts, dev, directory, tokenizer, size, options
+        model,
+        of_p,
+        annotate,
+        texts,
+        dev,
+        directory,
+        tokenizer,
+        size,
+        options,
+        knowledge,
     )
     return model
 
