@@ -263,4 +263,4 @@ def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch, cap
     state_file(tmp_path / "cut").write_bytes(state)
     known = Knowledge((("Ada", "knows", "Bo"),), {})
     train_kglm(data[:30], data[30:], tmp_path / "cut", knowledge=known, **build)
-    assert "digest of the annotation is" in capsys.readouterr().err, "other facts"
+    assert "digest of the knowledge is" in capsys.readouterr().err, "other facts"

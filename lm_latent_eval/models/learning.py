@@ -139,9 +139,8 @@ def train_annotated(
     dev: Sequence[TextT],
     directory: Path,
     tokenizer: WordTokenizer,
-    size: object,
+    about: Mapping[str, Any],
     options: Options,
-    knowledge: object = None,
 ) -> None:
     """Train a new model on annotated texts, and write its checkpoint.
 
@@ -154,11 +153,10 @@ def train_annotated(
         dev: Development text.
         directory: See ``train_checkpoint``.
         tokenizer: Its vocabulary.
-        size: How large the model is, a dataclass.
+        about: See ``train_checkpoint``.
         options: How to train.
-        knowledge: Facts beyond the texts' own; who trains on others trains anew.
     """
-    read = digest(repr((texts, dev, knowledge)))
+    read = digest(repr((texts, dev)))
     items, held_out = (
         [item for text in some if (item := annotate(text)) is not None]
         for some in (texts, dev)
@@ -172,7 +170,7 @@ def train_annotated(
         tokenizer,
         options,
         size=lambda item: len(item[0]),
-        about={**vars(size), "digest of the annotation": read},
+        about={**about, "digest of the annotation": read},
         spelled=[text.text for text in texts],
     )
 

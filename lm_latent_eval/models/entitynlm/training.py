@@ -54,7 +54,7 @@ def train_entitynlm(
     annotate = Annotator(tokenizer, size.max_mention_length)
     parts = annotated_parts(model, Chains)
     train_annotated(
-        model, parts, annotate, texts, dev, directory, tokenizer, size, options
+        model, parts, annotate, texts, dev, directory, tokenizer, vars(size), options
     )
     return model
 

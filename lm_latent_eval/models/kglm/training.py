@@ -15,6 +15,7 @@ from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.learning import annotated_parts, train_annotated
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import KGLMSize, Options
 
@@ -48,17 +49,9 @@ def train_kglm(
     model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
     parts = annotated_parts(model, Walks)
+    about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
     train_annotated(
-        model,
-        parts,
-        annotate,
-        texts,
-        dev,
-        directory,
-        tokenizer,
-        size,
-        options,
-        knowledge,
+        model, parts, annotate, texts, dev, directory, tokenizer, about, options
     )
     return model
 

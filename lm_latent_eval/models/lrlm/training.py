@@ -26,6 +26,7 @@ from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.network import pieces
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import END, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import LRLMSize, Options
 from lm_latent_eval.training.supervised import Part
@@ -60,17 +61,9 @@ def train_lrlm(
 
     annotate = Annotator(topics, tokenizer)
     of_p = {"p": Part(model, loss)}
+    about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
     train_annotated(
-        model,
-        of_p,
-        annotate,
-        texts,
-        dev,
-        directory,
-        tokenizer,
-        size,
-        options,
-        knowledge,
+        model, of_p, annotate, texts, dev, directory, tokenizer, about, options
     )
     return model
 

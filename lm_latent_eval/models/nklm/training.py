@@ -18,6 +18,7 @@ from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies
 from lm_latent_eval.models.nklm.modeling import NKLM
 from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import START, WordTokenizer
 from lm_latent_eval.training.options import NKLMSize, Options
 from lm_latent_eval.training.supervised import Part
@@ -51,17 +52,9 @@ def train_nklm(
     model = NKLM(config, topics)
     annotate = Annotator(topics, tokenizer, config.num_positions)
     of_p = {"p": Part(model, partial(_loss, model))}
+    about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
     train_annotated(
-        model,
-        of_p,
-        annotate,
-        texts,
-        dev,
-        directory,
-        tokenizer,
-        size,
-        options,
-        knowledge,
+        model, of_p, annotate, texts, dev, directory, tokenizer, about, options
     )
     return model
 
