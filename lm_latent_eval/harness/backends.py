@@ -31,8 +31,8 @@ class Latent(Backend):
         estimator: How the sum over the latents is estimated. One of ``auto``,
             ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``, ``chib``,
             ``exact``. None: the first that the model has.
-        num_samples: K, the samples a text or the width of a beam; with
-            ``target_stderr`` the size of the pilot. Default: 100.
+        num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
+            beam; with ``target_stderr`` the size of the pilot. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the
             first that the model has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to

@@ -162,6 +162,8 @@ ENDLESS = 1 << 60
 HISTORIES, FORESEEN = 32, 64
 """Histories of all passes of ``auto`` together, at most, a sample asked for; and where
 it is known what words will cost, which leaves most places of most texts empty."""
+LEAST = 20
+"""The least K of ``auto``: fewer histories take as many seconds and miss more."""
 
 
 class Budget(ABC):
@@ -278,7 +280,8 @@ def budget_of(
         one_of("estimator", name, offered)
         if isinstance(proposal, StepProposal) and target is None:
             histories = FORESEEN if proposal.foresees else HISTORIES
-            return Fixed(DiscreteFilter(-(-number // PASSES) * PASSES * histories))
+            divided = -(-max(LEAST, number) // PASSES) * PASSES
+            return Fixed(DiscreteFilter(divided * histories))
         method = Mixed(max(2, number), searcher)
     else:
         method = estimator_named(name, offered)(number)

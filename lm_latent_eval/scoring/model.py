@@ -97,8 +97,8 @@ class LatentModel:
             contexts: N strings that they follow; then no end is counted, and the
                 estimates are differences, which bound nothing. Texts after equal
                 contexts share those contexts' draws, so they are compared fairly.
-            num_samples: K, the samples a text or the width of a beam; with
-                ``target_stderr`` the size of the pilot. Default: 100.
+            num_samples: K, the samples a text (of ``auto`` at least 20) or the width of
+                a beam; with ``target_stderr`` the size of the pilot. Default: 100.
             estimator: How the sum over the latents is estimated. One of ``auto``,
                 ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``,
                 ``chib``, ``exact``. None: the first that the model has.

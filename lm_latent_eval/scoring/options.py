@@ -77,8 +77,8 @@ class ScoringOptions(OptionTable):
 
     Attributes:
         estimator: How the sum over the latents is estimated.
-        num_samples: K, the samples a text or the width of a beam; with
-            ``target_stderr`` the size of the pilot.
+        num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
+            beam; with ``target_stderr`` the size of the pilot.
         proposal: What latents are drawn from, one that the checkpoint has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
             1000: beyond, rounding would decide.

@@ -41,6 +41,14 @@ def test_an_upper_bound_takes_draws_of_its_own(model):
     assert two.estimate.upper != two.estimate.log_evidence
 
 
+def test_the_default_takes_few_samples_as_the_least_that_pay(model):
+    def found(number):
+        [estimate] = model.log_likelihood(["Ada saw the fox"], num_samples=number)
+        return estimate.num_samples, estimate.log_evidence
+
+    assert found(1) == found(19) == found(budget.LEAST) != found(budget.LEAST + 1)
+
+
 # -- costs --------------------------------------------------------------------------
 
 
