@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from operator import add
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -77,12 +78,19 @@ def keeping(scorer: ThoughtScorer) -> list[Thoughts]:
 
 
 @torch.inference_mode()
-def log_p(found: Network, prompt, after, temperature: float = 1.0) -> float:
-    """Log p of tokens after others, in one reading without a cache."""
-    ids = torch.tensor([[*prompt, *after]])
-    scores = found.model(input_ids=ids).logits[0] / temperature
-    read = scores.log_softmax(-1)[len(prompt) - 1 : -1]
-    return read.gather(-1, ids[0, len(prompt) :, None]).sum().item()
+def log_p(found: Network, pairs, temperature: float = 1.0) -> list[float]:
+    """Log p of tokens after others, of each pair in one reading without a cache.
+
+    All pairs together: what pads a row stands after it, where nothing reads it.
+    """
+    rows = [torch.tensor([*prompt, *after]) for prompt, after in pairs]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    scores = found.model(input_ids=ids).logits / temperature
+    read = scores[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    return [
+        row[len(prompt) - 1 : len(prompt) + len(after) - 1].sum().item()
+        for row, (prompt, after) in zip(read, pairs, strict=True)
+    ]
 
 
 def every_thought(longest: int = LONGEST) -> list[tuple[int, ...]]:
@@ -100,14 +108,10 @@ def exact(found: Network, question: str, answer: str, close="natural", heat=1.0)
     """p(answer | question), every thought summed over."""
     cut = found.tokenizer.encode
     prompt, target = [*cut(question), THINK], cut(answer)
-    total = 0.0
-    for z in every_thought():
-        p = log_p(found, prompt, z, heat)
-        if z[-1] == CLOSE:
-            read = [*prompt, *z]
-        elif close == "natural":
-            continue
-        else:
-            read = [*prompt, *(z[:-1] if z[-1] == END else z), CLOSE]
-        total += math.exp(p + log_p(found, read, target, heat))
-    return total
+    thoughts = [z for z in every_thought() if close == "forced" or z[-1] == CLOSE]
+    read = [
+        [*prompt, *(z[:-1] if z[-1] in (END, CLOSE) else z), CLOSE] for z in thoughts
+    ]
+    log_p_z = log_p(found, [(prompt, z) for z in thoughts], heat)
+    log_p_answer = log_p(found, [(before, target) for before in read], heat)
+    return sum(map(math.exp, map(add, log_p_z, log_p_answer)))
