@@ -92,7 +92,11 @@ def _thought_files(path: Path) -> list[ThoughtFile]:
     except (KeyError, TypeError, AttributeError) as err:
         raise ValueError(f"{results} holds no results of lm_eval ({err!r})") from err
     if not names:
-        raise ValueError(f"{results} is of no run of latent_cot: it names no thoughts")
+        raise ValueError(
+            f"{results} names no thoughts: it is of no run of latent_cot, or of one "
+            "whose answers all came from a cache; then name the thoughts_*.parquet of "
+            "the run that drew them"
+        )
     return [read_thoughts(beside(results, name)) for name in names]
 
 

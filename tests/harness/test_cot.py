@@ -40,7 +40,7 @@ def backend(directory, **options):
 def evaluate(directory, stock_data, tmp_path):
     write_arc((question, CHOICES, right) for question, right in ASKED)
 
-    def run(limit=None, num_fewshot=0, **options):
+    def run(limit=None, num_fewshot=0, use_cache=None, **options):
         return evaluated(
             backend(directory, **options),
             ["arc_easy"],
@@ -48,6 +48,7 @@ def evaluate(directory, stock_data, tmp_path):
             out=tmp_path / "out",
             limit=limit,
             num_fewshot=num_fewshot,
+            use_cache=use_cache,
         )
 
     return run
@@ -125,6 +126,26 @@ def test_other_answers_are_scored_from_the_file(
     for n in (3, 1):
         assert found[n, " c"] == pytest.approx(wanted[n][2].item(), rel=1e-9)
         assert found[n, " a"] == pytest.approx(wanted[n][0].item(), rel=1e-9)
+
+
+def test_a_cache_loses_no_question(evaluate, tmp_path, refused):
+    twice = [*ASKED, ASKED[1], ("c c a", "A")]
+    write_arc((question, CHOICES, right) for question, right in twice)
+    cache = str(tmp_path / "cache")
+    ours = evaluate(use_cache=cache)["config"]["latent_eval"]["thoughts"]
+    assert (ours["questions"], ours["drawn"]) == (len(twice), 40 * len(ASKED))
+    assert ours["questions_decided"] + ours["questions_undecided"] == len(twice)
+    [path] = (tmp_path / "out").rglob("thoughts_*.parquet")
+    [kept] = thought_files(path)
+    found = {question.document: question for question in kept.questions}
+    assert [found[n].right.index(1) for n in (1, 5, 6)] == [1, 1, 0]
+    assert found[6].thoughts.log_p.equal(found[1].thoughts.log_p)
+    again = evaluate(use_cache=cache)
+    assert "thoughts" not in again["config"]["latent_eval"]
+    [record, _] = sorted((tmp_path / "out").rglob("record_*.parquet"))
+    results = record.with_name("results_2026.json")
+    results.write_text(json.dumps({"config": again["config"]}, default=str))
+    assert "all came from a cache" in refused("thoughts", results.parent)
 
 
 class KilledError(Exception):

@@ -7,7 +7,7 @@ run that is killed and started again takes them up, with a cache or without.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -152,9 +152,9 @@ class ThoughtRecorder:
         own, self._own = [*self._own.values()], {}
         asked = task_documents(running_tasks()) if host() else {}
         placed = [
-            (asked[thoughts.name].task, asked[thoughts.name].kept(thoughts))
-            for thoughts in own
-            if thoughts.name in asked
+            (document.task, document.kept(thoughts))
+            for name, document in asked.items()
+            for thoughts in _of_document(name, document, own)
         ]
         for thoughts in self._processes.gather(own):
             self._thoughts[thoughts.name, thoughts.question] = thoughts
@@ -175,7 +175,7 @@ class ThoughtRecorder:
         drawn = [thought for t in found.values() for thought in t.drawn]
         endings = Counter(str(thought.ending) for thought in drawn)
         return {
-            "questions": len(found),
+            "questions": len(kept) or len(found),
             "drawn": len(drawn),
             "tokens": sum(len(thought.tokens) for thought in drawn),
             **{f"share_{name}": n / len(drawn) for name, n in endings.items()},
@@ -200,6 +200,24 @@ class ThoughtRecorder:
                         self._known[thoughts.name, thoughts.question] = thoughts
             self._own.update(self._known)
         return self._known
+
+
+def _of_document(
+    name: str, document: TaskDocument, found: Iterable[Thoughts]
+) -> list[Thoughts]:
+    """Return the thoughts about a document's questions.
+
+    A cache knows a question by its strings: what one document had answered is not asked
+    again for another, whose thoughts are the same.
+    """
+    by_question: dict[str, Thoughts] = {}
+    for thoughts in found:
+        answers = document.answers(thoughts.question)
+        if thoughts.name == name:
+            by_question[thoughts.question] = thoughts
+        elif answers and sorted(answers) == sorted(thoughts.answers):
+            by_question.setdefault(thoughts.question, thoughts)
+    return [*by_question.values()]
 
 
 def _decided(
