@@ -139,7 +139,7 @@ def _of_terms(
         answers = [term.answer for term in terms if term.answer is not None]
         if len(answers) == len(terms):
             value = metric(answers)
-            large = isinstance(value, float) and DIGITS < value < math.inf
+            large = isinstance(value, float) and value > DIGITS
             return f"{value:.4e}" if large else value
         if name.endswith("_stderr") or not answers:
             return metrics.UNKNOWN

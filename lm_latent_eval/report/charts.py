@@ -34,6 +34,9 @@ NARROW = 4.6
 INK = "#010203"
 """Colour that stands for the text's, dark or light."""
 
+NOISE = 1e-3
+"""Share of a number that a curve's axis spans at least: less is no trend."""
+
 Interval = tuple[float, float]
 Series = Sequence[tuple[float, float]]
 
@@ -116,6 +119,7 @@ def intervals(
         axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=6)
+        axes.ticklabel_format(axis="x", useOffset=False)
         axes.set_xlabel(label)
     return drawn
 
@@ -129,6 +133,11 @@ def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) ->
                 *zip(*points, strict=True), color=colour, marker=mark, label=name
             )
         _finish(drawn.axes, x, y, logarithmic="x")
+        low, high = drawn.axes.get_ylim()
+        least = NOISE * max(abs(low), abs(high))
+        if high - low < least:
+            middle = (low + high) / 2
+            drawn.axes.set_ylim(middle - least / 2, middle + least / 2)
     return drawn
 
 
@@ -159,7 +168,7 @@ def points(
                 label=name,
             )
         _finish(drawn.axes, x, y, logarithmic="xy")
-        drawn.axes.set_ylim(bottom=least * 0.9)
+        drawn.axes.set_ylim(least * 0.9, drawn.axes.get_ylim()[1] * 1.1)
     return drawn
 
 
@@ -200,6 +209,8 @@ def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
 def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
+    for axis in {*"xy"} - {*logarithmic}:
+        axes.ticklabel_format(axis=axis, useOffset=False)
     for axis in logarithmic:
         getattr(axes, f"set_{axis}scale")("log")
         scale = getattr(axes, f"{axis}axis")

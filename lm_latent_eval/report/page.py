@@ -38,7 +38,7 @@ from lm_latent_eval.report.compare.questions import is_asked
 from lm_latent_eval.report.compare.sides import bits
 from lm_latent_eval.report.compare.text import BOUNDS, score
 from lm_latent_eval.report.export.statement import slack
-from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.report.numbers import RATES, numbers
 from lm_latent_eval.report.scores import Run
 from lm_latent_eval.report.tabular import Table, alike, rendered
 from lm_latent_eval.scoring.answer import Answer
@@ -386,8 +386,9 @@ def _charts(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
             "bits per byte",
             names=[*scored],
         ),
-        "note": "Band: 95 % of texts drawn again, the draws' error included. "
-        "Upright line: what it is at most, with 95 % confidence over draws.",
+        "note": "Band, where every text has an error: 95 % of texts drawn again, the "
+        "draws' error included. Upright line: what it is at most, with 95 % confidence "
+        "over draws.",
     }
     yield from _over_samples(scored)
     yield from _by_length(scored)
@@ -407,9 +408,11 @@ def _interval(
     bound = side.bound
     units = sum(answer.bytes for answer in record.answers)
     most = bits(found.value + slack(record.answers, bound) / units)
-    band = tuple(map(bits, found.interval))
+    low, high = map(bits, found.interval)
+    if RATES["bits_per_byte"].rate(record.answers).stderr is None:
+        low = high = bits(found.value)
     exact = bound is Bound.EXACT or bound not in CERTIFIED
-    return name, bits(found.value), (band[0], band[1]), None if exact else most
+    return name, bits(found.value), (low, high), None if exact else most
 
 
 def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -34,6 +35,8 @@ CONFIDENCE = 0.95
 UNKNOWN = "N/A"
 """In place of an error that cannot be estimated, or of a diagnostic of draws where
 nothing is drawn."""
+TOO_LARGE = f"above {sys.float_info.max:.2g}"
+"""In place of a perplexity that is finite and no float."""
 
 
 # -- per word and byte ---------------------------------------------------------------
@@ -154,7 +157,8 @@ def monte_carlo_error(answers: Sequence[Answer]) -> float | str:
     error = token_rate(others)
     assert error.monte_carlo_stderr is not None
     share = rate.value / error.value * _tokens(others) / _tokens(answers)
-    return f"{unknown}; {share * error.monte_carlo_stderr:.2g} by the others"
+    theirs = share * error.monte_carlo_stderr
+    return f"{unknown}; {theirs:.2g} by the others" if theirs < math.inf else unknown
 
 
 def draws_error(answers: Sequence[Answer]) -> float:
@@ -256,14 +260,20 @@ def share_unreliable(answers: Sequence[Answer]) -> float | str:
 
 
 def of_probabilities(name: str, metric: Number) -> Number:
-    """Refuse a metric of log-probabilities where a model gave unnormalised scores."""
+    """Refuse a metric of log-probabilities where a model gave unnormalised scores.
+
+    A perplexity beyond any float is no infinite one: what it is above is said.
+    """
 
     def checked(answers: Sequence[Answer]) -> float | str:
         normalised = all(a.estimate.bound is not Bound.UNNORMALISED for a in answers)
         if normalised and _tokens(answers):
-            return metric(answers)
+            value = metric(answers)
+            if value != math.inf:
+                return value
+            return UNKNOWN if name.endswith(("stderr", "error")) else TOO_LARGE
         if name.endswith("_stderr"):
-            return "N/A"
+            return UNKNOWN
         if normalised:
             return "refused: no words to predict"
         logger.warning(

@@ -185,6 +185,12 @@ def test_odd_numbers_of_words_and_draws():
         assert METRICS[f"{name}_stderr"](empty) == "N/A"
     ended = [answer("", Estimate.exact(-1.0, num_tokens=1))]
     assert METRICS["bits_per_byte"](ended) == "refused: no bytes"
+    # Finite perplexities that no float holds are not infinite.
+    beyond = [answer("a", Estimate.exact(-1000.0, num_tokens=1))]
+    for name in ("word_perplexity", "token_perplexity", "certified_token_perplexity"):
+        assert METRICS[name](beyond) == "above 1.8e+308"
+    assert METRICS["token_perplexity_stderr"](beyond) == "N/A"
+    assert METRICS["bits_per_byte"](beyond) == pytest.approx(1000 / math.log(2))
     # A text of one word: lm-eval's table has a place for no more than a few digits.
     for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
         sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")

@@ -57,6 +57,22 @@ def test_a_chart_of_shares_has_every_value_in_its_place():
     assert y[at] == pytest.approx(3 / 41)
 
 
+def test_a_flat_curve_is_flat_at_its_number():
+    flat = [(1e3, 0.34407021), (2e3, 0.34407022), (5e3, 0.34407020)]
+    drawn = charts.lines({"A": flat}, ["A"], "samples", "bits per byte")
+    low, high = drawn.axes.get_ylim()
+    assert high - low == pytest.approx(3.44e-4, rel=1e-3)
+    assert ">0.344" in drawn.svg and "1e" not in re.sub(r"<[^>]*>", "", drawn.svg)
+
+
+def test_a_band_is_of_texts_that_all_have_an_error():
+    a_beam = estimated(drawn(0, 0.5), stderr=None)
+    _, value, band, _ = page._interval("A", a_beam)
+    assert band == (value, value)
+    _, value, (low, high), _ = page._interval("A", estimated(a_beam, stderr=0.1))
+    assert low < value < high
+
+
 def test_charts_are_files_for_papers(path):
     files = [*path.with_name("figures").iterdir()]
     assert len({file.stem for file in files}) == 6
