@@ -52,6 +52,10 @@ FROZEN = json.loads(frozen.FILE.read_text())
 ROUNDING = {"rel": 1e-9, "abs": 1e-9}
 WITH_UNKNOWN_WORD = 3
 """Which of the demonstration's texts has one."""
+BRIEF = (0, 2, 4, 5, 7)
+"""Its texts of 30 words or less: errors of draws tell as much of these."""
+SEEDS = 2
+"""Of five, where streams are as they were: each of a thousand numbers is compared."""
 SPELLED = 4 * 20 * 2.0**-24
 """Nats of rounding of a spelling of 20 nats, which a float32 network gives."""
 SIGMAS = 5
@@ -103,9 +107,16 @@ def test_numbers(opened, name, entry):
     kept, exact = FROZEN[name][entry], FROZEN[name]["enumerated"]
     estimator, *proposal = entry.split()
     asked = " ".join([estimator, *(RENAMED.get((name, q), q) for q in proposal)])
-    runs = [opened(name).answers(asked, seed) for seed in range(len(kept["log_p"]))]
+    changed = (name, entry) in CHANGED
+    places = BRIEF if changed and name == "demonstration" else None
+    if not changed:
+        kept = {what: rows[:SEEDS] for what, rows in kept.items()}
+    elif places:
+        kept = {k: [[row[n] for n in places] for row in v] for k, v in kept.items()}
+    seeds = range(len(kept["log_p"]))
+    runs = [opened(name).answers(asked, seed, places) for seed in seeds]
     log_p, stderr = (list(rows) for rows in zip(*runs, strict=True))
-    if (name, entry) in CHANGED:
+    if changed:
         assert_close(log_p, stderr, kept, exact)
         return
     for found, expected in zip(log_p, kept["log_p"], strict=True):

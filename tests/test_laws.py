@@ -158,17 +158,15 @@ every_normalised_model = pytest.mark.parametrize(
     "name", [name for name in TINY_MODELS if name not in UNNORMALISED]
 )
 LAWS = [
-    pytest.param(name, str(law), id=f"{name}-{law}")
+    pytest.param(law, id=f"{name}-{law}")
     for name, tiny in TINY_MODELS.items()
     for law in testing.laws(tiny.case(), SIMULATED)
 ]
 
 
-@pytest.mark.parametrize(("name", "which"), LAWS)
-def test_it_keeps_the_law(name, which):
-    case = TINY_MODELS[name].case()
-    [law] = [law for law in testing.laws(case, SIMULATED) if str(law) == which]
-    with simulated_device() if which.startswith("device_") else nullcontext():
+@pytest.mark.parametrize("law", LAWS)
+def test_it_keeps_the_law(law):
+    with simulated_device() if str(law).startswith("device_") else nullcontext():
         law()
 
 
@@ -227,11 +225,11 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
     length = LONG if case.goes_on else LONG_SENTENCE
     texts = [
         [*(case.words[(n + t * t) % 3 % len(case.words)] for t in range(length)), END]
-        for n in range(5)
+        for n in range(3)
     ]
-    batch, every = case.batch(texts), torch.arange(5)
+    batch, every = case.batch(texts), torch.arange(3)
     stepwise = getattr(proposal, "left_to_right", proposal)
-    latents = stepwise.sample(stepwise.encode(batch), Streams(keys(5), 3), 3).latents
+    latents = stepwise.sample(stepwise.encode(batch), Streams(keys(3), 3), 3).latents
 
     def log_joint(some: torch.Tensor) -> torch.Tensor:
         if isinstance(latents, torch.Tensor):

@@ -155,7 +155,7 @@ NUMBER = 10_000
     ("name", "which", "text", "method", "copies", "precise"),
     [
         *(
-            ("lda", which, TEXT, method, 4000, 0.05)
+            ("lda", which, TEXT, method, 2000, 0.05)
             for method, which in (
                 (AnnealedImportanceSampling(5), "document"),
                 (AnnealedImportanceSampling(5), "prior"),
@@ -164,7 +164,12 @@ NUMBER = 10_000
                 (ChibStyle(4), None),
             )
         ),
-        *((*case, AnnealedImportanceSampling(4), 2000, 0.1) for case in CASES),
+        # EntityNLM's weights vary little, and take long.
+        *(
+            (*case, AnnealedImportanceSampling(4), copies, 0.1)
+            for case in CASES
+            for copies in [500 if case[0] == "entitynlm" else 2000]
+        ),
     ],
     ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),
 )
@@ -239,4 +244,6 @@ def test_moves_lead_everywhere(name, which, text):
         both = zip(parts_of(here), parts_of(there), strict=True)
         here = rebuilt(there, [torch.cat(pair, 1)[:, order] for pair in both])
         seen |= {*fingerprint(here)[0].tolist()}
+        if wanted <= seen:
+            break
     assert wanted <= seen

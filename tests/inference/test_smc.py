@@ -84,7 +84,7 @@ def test_the_estimate_is_unbiased_where_it_looks_ahead(
     ahead, num_samples, cut, resampled
 ):
     """Of a text at once, and of one whose continuation is read after a context."""
-    log_w = filtered_in_two(*ahead, num_samples, 8_000 // num_samples, cut, WORDS)
+    log_w = filtered_in_two(*ahead, num_samples, 4_000 // num_samples, cut, WORDS)
     assert sum(share > 0.1 for share in resampled) > 1, "premise: again and again"
     weights_are_of(Truth(ahead[0]).log_p(WORDS), log_evidence(log_w))
 

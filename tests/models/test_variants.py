@@ -35,6 +35,9 @@ def variant(name: str, build: Callable[..., Any], **changes: Any) -> Tiny:
 FEW = partial(tiny_models.kglm, tiny_models.plain_graph(), spread=0.5)
 
 
+SOME = ("adapted", "peeking", "prior")
+
+
 def loose_kglm() -> KGLM:
     """A KGLM that leaves mass on what cannot be, as the original does."""
     kglm = FEW()
@@ -52,7 +55,8 @@ WITHOUT_ENDS = {
 EXACT, LOOSE = Normalization.ONE, Normalization.BELOW_ONE
 VARIANTS = {
     "kglm-few-edges": (variant("kglm", FEW, proposals=("adapted", "prior")), EXACT),
-    "kglm-loose": (variant("kglm", loose_kglm), LOOSE),
+    # Proposals that read on or are told less go by the same scores.
+    "kglm-loose": (variant("kglm", loose_kglm, proposals=SOME), LOOSE),
     "nklm-loose": (
         variant("nklm", partial(tiny_nklm.nklm, only_possible=False)),
         LOOSE,
@@ -78,15 +82,12 @@ def owed(name: str) -> list[testing.Law]:
 
 
 LAWS = [
-    pytest.param(name, str(law), id=f"{name}-{law}")
-    for name in VARIANTS
-    for law in owed(name)
+    pytest.param(law, id=f"{name}-{law}") for name in VARIANTS for law in owed(name)
 ]
 
 
-@pytest.mark.parametrize(("name", "which"), LAWS)
-def test_it_keeps_the_law(name, which):
-    [law] = [law for law in owed(name) if str(law) == which]
+@pytest.mark.parametrize("law", LAWS)
+def test_it_keeps_the_law(law):
     law()
 
 

@@ -61,8 +61,14 @@ class Frozen:
     options: Mapping[str, Any] = field(default_factory=dict)
     """More than every model has."""
 
-    def answers(self, entry: str, seed: int) -> tuple[list[float], list[float]]:
-        """Return log-likelihoods and their errors as draws tell them, nats."""
+    def answers(
+        self, entry: str, seed: int, places: Sequence[int] | None = None
+    ) -> tuple[list[float], list[float]]:
+        """Return log-likelihoods and their errors as draws tell them, nats.
+
+        Of all texts, or of those at some places.
+        """
+        texts = [self.texts[n] for n in places] if places else self.texts
         estimator, *proposal = entry.split()
         asked = {"estimator": estimator, "seed": seed, **self.options}
         if proposal:
@@ -70,7 +76,7 @@ class Frozen:
                 "proposal": proposal[0],
                 "num_samples": self.num_samples[estimator],
             }
-        found = self.model.log_likelihood(self.texts, **asked)
+        found = self.model.log_likelihood(texts, **asked)
         if self.continuations:
             contexts, texts = zip(*self.continuations, strict=True)
             found += self.model.log_likelihood(texts, contexts=contexts, **asked)

@@ -258,7 +258,8 @@ def test_draws_are_from_the_marginal(monkeypatch):
     expected = dict(zip(map(tuple, every), (number * p).tolist(), strict=True))
 
     def drawn() -> Counter[tuple[int, ...]]:
-        found = LatentLanguage(given).sample(0, range(number), 5)
+        language = LatentLanguage(given, batch_size=number)
+        found = language.sample(0, range(number), 5)
         return Counter(map(tuple, found.sequences))
 
     assert p_value(drawn(), expected) > 1e-3

@@ -86,8 +86,7 @@ def nats_by_hand(model: Any, sequences: list[list[int]]) -> torch.Tensor:
     return total
 
 
-@pytest.mark.parametrize("micro_batch", [None, 2])
-@pytest.mark.parametrize("max_grad_norm", [0.0, 0.5])
+@pytest.mark.parametrize(("micro_batch", "max_grad_norm"), [(None, 0.0), (2, 0.5)])
 def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
     corpora = Corpora(tmp_path, num=5)
     sequences = corpora.train.reader()(range(5)).ids

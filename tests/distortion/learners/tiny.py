@@ -73,9 +73,9 @@ def unlike(name: str, *given: Any) -> Checkpoint:
 
 
 LATENT = {
-    "rnng": lambda: LatentLanguage(checkpoint(), batch_size=7),
-    "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=7),
-    "rnn": lambda: LatentLanguage(unlike("rnn"), batch_size=7),
+    "rnng": lambda: LatentLanguage(checkpoint(), batch_size=40),
+    "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=40),
+    "rnn": lambda: LatentLanguage(unlike("rnn"), batch_size=40),
 }
 
 

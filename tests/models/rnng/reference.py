@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -99,15 +98,14 @@ def trees(texts: Sequence[Sequence[Sequence[int]]], ends: str) -> Trees:
 
 def every_prefix(tokens, *, end=False):
     """All numbers of REDUCEs before each of some tokens, as Trees of one text."""
-    found = []
-    for before in itertools.product(range(tokens), repeat=tokens):
-        sizes = [0]
-        for reduces in before:
-            if reduces and reduces >= sizes[-1]:
-                break
-            sizes.append(sizes[-1] - reduces + 1)
-        # An end leaves one tree and itself.
-        if len(sizes) == tokens + 1 and not (end and sizes[-1] != 2):
-            found.append(before)
+    begun: list[tuple[tuple[int, ...], int]] = [((), 0)]  # with the size of the stack
+    for _ in range(tokens):
+        begun = [
+            ((*before, reduces), size - reduces + 1)
+            for before, size in begun
+            for reduces in range(max(size, 1))
+        ]
+    # An end leaves one tree and itself.
+    found = [before for before, size in begun if size == 2 or not end]
     before = torch.tensor(found).view(1, len(found), tokens)
     return Trees(before, torch.zeros(1, len(found), dtype=torch.long))

@@ -116,7 +116,8 @@ OF_CHOICES = ("total_is_one", "importance", "beams_are", "latents_are", "thinned
 
 def longer(kind):
     """Texts of as many words as there must be for a choice to be unlikely."""
-    return replace(KINDS[kind].case(), proposals=PROPOSALS, length=4)
+    case = KINDS[kind].case()
+    return replace(case, words=(4, 5), proposals=PROPOSALS, length=4)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_every_action_and_every_word(name, ends):
     rnng = reference.model(name, ends)
     model = rnng.generative
     for s in reference.sentences(name)[:13]:
+        encoded = rnng.encode(reference.batch([s["ids"]], ends))
         for tree in s["trees"]:
-            encoded = rnng.encode(reference.batch([s["ids"]], ends))
             trees = reference.trees([[tree["actions"]]], ends)
             sequence = rnng._moves(encoded, trees)[0, 0].numpy()
             golden = tree[ends]
