@@ -32,7 +32,7 @@ class Latent(Backend):
             ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``, ``chib``,
             ``exact``. None: the first that the model has.
         num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
-            beam; with ``target_stderr`` the size of the pilot. Default: 100.
+            beam. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the
             first that the model has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
@@ -41,9 +41,9 @@ class Latent(Backend):
         unk: What an unknown word costs beside p(unknown): its spelling (``spelled``), 1
             / number of unknown types (``penalized``) or nothing (``closed``). None:
             `spelled` with a character model, else `penalized` or `closed`.
-        target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
-            error of its log-likelihood in nats; the number comes from fresh draws.
-            None: K is given.
+        target_stderr: Choose K a text, from a pilot of ``num_samples``, for this Monte
+            Carlo standard error of its log-likelihood in nats; the number comes from
+            fresh draws. None: K is given.
         max_samples: The most that ``target_stderr`` may choose. Default: 100000.
         bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
             takes as many draws again. Default: lower.

@@ -98,7 +98,7 @@ class LatentModel:
                 estimates are differences, which bound nothing. Texts after equal
                 contexts share those contexts' draws, so they are compared fairly.
             num_samples: K, the samples a text (of ``auto`` at least 20) or the width of
-                a beam; with ``target_stderr`` the size of the pilot. Default: 100.
+                a beam. Default: 100.
             estimator: How the sum over the latents is estimated. One of ``auto``,
                 ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``,
                 ``chib``, ``exact``. None: the first that the model has.
@@ -111,9 +111,9 @@ class LatentModel:
                 (``spelled``), 1 / number of unknown types (``penalized``) or nothing
                 (``closed``). None: `spelled` with a character model, else `penalized`
                 or `closed`.
-            target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
-                error of its log-likelihood in nats; the number comes from fresh draws.
-                None: K is given.
+            target_stderr: Choose K a text, from a pilot of ``num_samples``, for this
+                Monte Carlo standard error of its log-likelihood in nats; the number
+                comes from fresh draws. None: K is given.
             max_samples: The most that ``target_stderr`` may choose. Default: 100000.
             bounds: ``lower``, or ``both`` for an upper bound of whole texts as well,
                 which takes as many draws again. Default: lower.

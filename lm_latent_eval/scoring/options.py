@@ -78,15 +78,16 @@ class ScoringOptions(OptionTable):
     Attributes:
         estimator: How the sum over the latents is estimated.
         num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
-            beam; with ``target_stderr`` the size of the pilot.
+            beam.
         proposal: What latents are drawn from, one that the checkpoint has.
         temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
             1000: beyond, rounding would decide.
         seed: Of all random numbers.
         unk: What an unknown word costs beside p(unknown): its spelling (``spelled``),
             1 / number of unknown types (``penalized``) or nothing (``closed``).
-        target_stderr: Choose K a text, from a pilot, for this Monte Carlo standard
-            error of its log-likelihood in nats; the number comes from fresh draws.
+        target_stderr: Choose K a text, from a pilot of ``num_samples``, for this Monte
+            Carlo standard error of its log-likelihood in nats; the number comes from
+            fresh draws.
         max_samples: The most that ``target_stderr`` may choose.
         bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
             takes as many draws again.
