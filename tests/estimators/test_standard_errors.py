@@ -34,7 +34,7 @@ def test_a_batch_of_ratios_is_each_of_them():
     assert one_pair.isposinf().all(), "unknown"
 
 
-TRIALS = 2000
+TRIALS = 4000
 
 CHANCE = 3 * math.sqrt(0.95 * 0.05 / TRIALS)
 """Three standard errors of a share of them."""

@@ -18,7 +18,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from tests.means import normal
 from tests.test_laws import opened
 
-TRIALS = 1000
+TRIALS = 2000
 NOISE = 3 * math.sqrt(0.93 * 0.07 / TRIALS)
 """Three standard errors of a share of them."""
 ROUNDING = 1e-9
@@ -99,14 +99,14 @@ def test_intervals_of_single_texts(agreement, num_samples):
 
 
 def test_intervals_of_a_corpus():
-    """The sum over 50 texts: errors average out, biases add."""
+    """The sum over 100 texts: errors average out, biases add."""
     p, q = lopsided(agreement=0.7)
-    trials, number = 100, 50
-    found = estimates(Mixed(40), p, q, trials * number)
-    truth, units = -p.sum().log().item(), torch.ones(number, dtype=torch.long)
+    trials = 100
+    found = estimates(Mixed(40), p, q, trials * 100)
+    truth, units = -p.sum().log().item(), torch.ones(100, dtype=torch.long)
     held = 0
     for n in range(trials):
-        rate = CorpusRate.nats(found[n * number : (n + 1) * number], units)
+        rate = CorpusRate.nats(found[n * 100 : (n + 1) * 100], units)
         held += abs(rate.value - truth) <= 1.96 * rate.monte_carlo_stderr
     assert held / trials >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / trials)
 
@@ -124,10 +124,10 @@ def blind(share):
 def test_a_corpus_of_texts_that_all_miss_some():
     """What is missed does not average out."""
     p, q = blind(0.3)
-    found = estimates(Mixed(20), p, q, 10 * 200)
+    found = estimates(Mixed(20), p, q, 20 * 200)
     truth, units = -p.sum().log().item(), torch.ones(200, dtype=torch.long)
     found = [e for e in found if e.stderr is not None]
-    rates = [CorpusRate.nats(found[n : n + 200], units) for n in range(0, 1800, 200)]
+    rates = [CorpusRate.nats(found[n : n + 200], units) for n in range(0, 3800, 200)]
     assert all(abs(r.value - truth) <= 1.96 * r.monte_carlo_stderr for r in rates)
     by_draws = [abs(r.value - truth) <= 1.96 * r.draws_stderr for r in rates]
     assert not any(by_draws), "premise"
