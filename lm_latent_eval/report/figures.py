@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +90,20 @@ def page(path: Path, *, width: float, height: float) -> Iterator[Figure]:
 
 def drawable(text: str) -> str:
     r"""Write what the font of figures lacks as Python does, ``\u4e2d``: no boxes."""
-    from matplotlib import font_manager
-
-    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
-    has = font.get_charmap()
+    has = _code_points()
     return "".join(
         c if ord(c) in has else c.encode("ascii", "backslashreplace").decode()
         for c in text
     )
+
+
+@cache
+def _code_points() -> frozenset[int]:
+    """Return what the font of figures has."""
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    return frozenset(font.get_charmap())
 
 
 def save(figure: Figure, stem: Path) -> None:
