@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
 
@@ -325,9 +325,8 @@ class Session:
         error = math.sqrt(sum(reply.error**2 for reply in replies))
         if not error:
             return self.tolerance
-        return self.tolerance + error * float(
-            norm.isf(self.level / (2 * max(comparisons, 1)))
-        )
+        tail = self.level / (2 * max(comparisons, 1))
+        return self.tolerance - error * float(ndtri(tail))
 
     @cached_property
     def spaced(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from lm_latent_eval.audit.session import (
     Session,
 )
 from lm_latent_eval.audit.verdict import Kind, Verdict
+from lm_latent_eval.harness import audit as audit_of_models
 from lm_latent_eval.harness.audit import Model
 from tests.audit import faulty
 from tests.audit.faulty import audited
@@ -225,5 +227,8 @@ def test_a_closed_list_is_read_from_a_file(tmp_path, capsys, refused):
         (["--tasks", "nope"], "--tasks nope: lm-eval knows no such task"),
     ],
 )
-def test_bad_input_is_told_in_a_line(tmp_path, refused, more, said):
+def test_bad_input_is_told_in_a_line(tmp_path, refused, monkeypatch, more, said):
+    # Of lm-eval's own tasks none: it takes seconds to list them.
+    few = partial(audit_of_models.TaskManager, include_defaults=False)
+    monkeypatch.setattr(audit_of_models, "TaskManager", few)
     assert said in refused(*command(tmp_path, *more))

@@ -14,6 +14,7 @@ from lm_latent_eval.audit.session import Plan, Requester, Session
 from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
 from tests import tiny_causal, tiny_checkpoint, tiny_models
+from tests.harness.conftest import described_once  # noqa: F401
 from tests.stock_tasks import tasks
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked

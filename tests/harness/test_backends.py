@@ -184,9 +184,11 @@ def test_generation_stops_at_the_first_stop_string(backend):
         assert cut == text[: text.index(third)]
 
 
-def test_sampled_words_follow_their_probabilities(backend, truth):
+@pytest.mark.parametrize(
+    "number", [500, pytest.param(1_500, marks=pytest.mark.nightly)]
+)
+def test_sampled_words_follow_their_probabilities(backend, truth, number):
     """First words of many generations, against enumeration."""
-    number = 1_500
     lm = backend(estimator="beam", num_samples=200, batch_size=64)
     requests = generation(*["the"] * number, max_gen_toks=1, do_sample=True)
     words = [text.strip() for text in lm.generate_until(requests)]

@@ -13,6 +13,7 @@ import pytest
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report import charts, page
+from lm_latent_eval.report.figures import ENDINGS
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
@@ -43,7 +44,7 @@ def path(tmp_path_factory):
     right = questions([True, True, False, True])
     runs = {name: [[record, right]] for name, record in sides.items()}
     labels = {"A": "first/run", "B": "second/run"}
-    page.write(runs, labels, output, output.with_name("figures"))
+    page.write(runs, labels, output)
     return output
 
 
@@ -73,11 +74,15 @@ def test_a_band_is_of_texts_that_all_have_an_error():
     assert low < value < high
 
 
-def test_charts_are_files_for_papers(path):
-    files = [*path.with_name("figures").iterdir()]
-    assert len({file.stem for file in files}) == 6
-    assert len(files) == 18, "as PDF, PNG and SVG"
-    pdf = path.with_name("figures").joinpath("t-models.pdf").read_bytes()
+def test_charts_are_files_for_papers(tmp_path):
+    output, figures = tmp_path / "report.html", tmp_path / "figures"
+    runs = [[record(), questions([True, False])]]
+    page.write({"A": runs, "B": runs}, {}, output, figures)
+    files = {file.name for file in figures.iterdir()}
+    stems = {name.partition(".")[0] for name in files}
+    assert len(stems) == output.read_text().count("<svg") > 1
+    assert files == {f"{stem}.{kind}" for stem in stems for kind in ENDINGS}
+    pdf = (figures / "t-models.pdf").read_bytes()
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf
 
 
