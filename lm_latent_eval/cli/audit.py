@@ -128,14 +128,18 @@ def _audit(args: argparse.Namespace) -> int:
         session.counted = run.findings
         session.texts = texts if args.data is not None else run.texts or texts
     heard = sys.stderr
-    with harness.quiet():
-        found = audit(
-            session,
-            model=f"{args.model} {args.model_args}".rstrip(),
-            command=_command(args),
-            only=args.only,
-            say=lambda line: print(line, file=heard, flush=True),
-        )
+    try:
+        with harness.quiet():
+            found = audit(
+                session,
+                model=f"{args.model} {args.model_args}".rstrip(),
+                command=_command(args),
+                only=args.only,
+                say=lambda line: print(line, file=heard, flush=True),
+            )
+    except KeyboardInterrupt as stop:
+        stop.add_note("nothing is kept: an audit begins anew")
+        raise
     if args.json:
         print(json.dumps(plain(found.as_dict()), indent=2, ensure_ascii=False))
     else:

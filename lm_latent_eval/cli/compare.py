@@ -229,6 +229,8 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
 
     texts = read_texts(args.data)
     if args.model is None and not is_latent(directory):
+        idle = {*OpeningOptions.names(), *ScoringOptions.names()}
+        warn_of_idle(args, idle, f"{directory} is a causal network of transformers")
         return causal_record(directory, texts)
     given = scoring(args)
     opened = open_model(
@@ -259,7 +261,9 @@ def add_report(commands: Commands, summary: str) -> None:
         description="The page needs nothing else, and no network.",
         example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
     )
-    report.add_argument("results", nargs="+", help="as `compare` takes them")
+    report.add_argument(
+        "results", nargs="+", help="as `compare` takes them, but for checkpoints"
+    )
     report.add_argument(
         "--output",
         type=output_file,

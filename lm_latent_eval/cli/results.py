@@ -87,7 +87,9 @@ def add_export(commands: Commands, summary: str) -> None:
         example="lm-latent-eval export results --to model-card --model-id ME/MODEL "
         "--output DIR/README.md",
     )
-    export.add_argument("results", type=Path, help="as `compare` takes them")
+    export.add_argument(
+        "results", type=Path, help="the folder of --output_path, or a file of estimates"
+    )
     export.add_argument("--to", choices=tuple(_EXPORTS), required=True)
     export.add_argument(
         "--output",

@@ -30,6 +30,7 @@ from lm_latent_eval.audit.session import Pair, Reply
 from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
 from lm_latent_eval.estimators.estimate import Bound
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
+from lm_latent_eval.harness.backend import LM_EVAL_DEVICE
 from lm_latent_eval.harness.tasks import request, whole_text
 
 TASK = "audit"
@@ -95,6 +96,8 @@ class Model:
             else arguments
         )
         given = {key: value for key, value in others.items() if value is not None}
+        if "device" not in {*read, *given}:
+            given["device"] = LM_EVAL_DEVICE  # models take it for none without a GPU
         made = get_model(name).create_from_arg_obj(dict(read), given)
         return cls(made, name, read, given)
 

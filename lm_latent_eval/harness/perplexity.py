@@ -139,8 +139,11 @@ def _of_terms(
         answers = [term.answer for term in terms if term.answer is not None]
         if len(answers) == len(terms):
             value = metric(answers)
-            large = isinstance(value, float) and value > DIGITS
-            return f"{value:.4e}" if large else value
+            if not isinstance(value, float) or value <= DIGITS:
+                return value
+            # Where an error belongs, lm-eval prints a float or "N/A".
+            is_error = name.endswith("_stderr")
+            return metrics.UNKNOWN if is_error else f"{value:.4e}"
         if name.endswith("_stderr") or not answers:
             return metrics.UNKNOWN
         return of_some(metric(answers), len(answers), len(terms), "texts")

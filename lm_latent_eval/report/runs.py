@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from lm_latent_eval.values import parse
 # -- Every Eval Ever -------------------------------------------------------------------
 
 SAMPLES = "_samples.jsonl"
+RATE = re.compile("perplexity|bits_per_byte")
+"""Names of metrics that are no means over samples."""
 
 
 def is_aggregate(content: Any) -> bool:
@@ -47,7 +50,8 @@ def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
         metric: Its name, or the identity of its result; None is the first of a task.
 
     Raises:
-        ValueError: If there are no samples beside it, or none of this metric.
+        ValueError: If there are no samples beside it, or none of this metric, or this
+            is a rate of likelihoods.
     """
     samples = beside(path, f"{path.stem}{SAMPLES}")
     if not samples.exists():
@@ -68,11 +72,17 @@ def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
         settings = {"model": str(model.get("name")), "estimator": "exact"}
     except (KeyError, TypeError, AttributeError) as err:
         raise ValueError(f"{path} is no result of schema 0.3 ({err!r})") from err
+    rates = [key for key, (_, name, _) in results.items() if RATE.search(name)]
+    if metric in {results[key][1] for key in rates} | {*rates} or [*results] == rates:
+        raise ValueError(
+            f"{path}: a rate of likelihoods is no mean over its samples; compare the "
+            "runs themselves, a folder of --output_path or a file of `estimate`"
+        )
     rows = _rows(samples)
     found: dict[str, Scores] = {}
     for result, (task, name, lower) in results.items():
         wanted = metric in (name, result) if metric else task not in found
-        if wanted and result in rows:
+        if wanted and result in rows and result not in rates:
             found[task] = Scores(task, name, settings, rows[result], lower)
     if not found:
         names = sorted({name for _, name, _ in results.values()})

@@ -80,7 +80,7 @@ def values_of(rows: list[Row], name: str) -> Any:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-WITHOUT_PEEKING = ("nonpeeking", "prior")
+PEEKING, WITHOUT_PEEKING = "peeking", ("nonpeeking", "prior")
 NOT_TESTED = "not tested"
 
 
@@ -176,14 +176,17 @@ def _with_spread(column: StudyColumn, curve: Curve) -> str:
 
 
 def _against_others(column: StudyColumn) -> str:
+    """Claim (d), of the paper's proposal that peeks, or else of the column's own."""
     others = [curve for curve in column.curves if curve[0] in WITHOUT_PEEKING]
-    if column.proposal in WITHOUT_PEEKING or not others:
+    peeking = (PEEKING, 1.0) in column.curves
+    proposal = PEEKING if peeking else column.proposal
+    if proposal in WITHOUT_PEEKING or not others:
         return NOT_TESTED
-    own = column.last((column.proposal, 1.0))
+    own = column.last((proposal, 1.0))
     against = ", ".join(f"{name} {column.last((name, t)):.5g}" for name, t in others)
     wins = sum(own < column.last(curve) for curve in others)
     verdict = {0: "no", len(others): "yes"}.get(wins, "in part")
-    return f"{verdict} ({own:.5g}; {against})"
+    return f"{verdict} ({proposal} {own:.5g}; {against})"
 
 
 def _widest_beam(column: StudyColumn) -> str:

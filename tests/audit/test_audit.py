@@ -203,6 +203,15 @@ def test_the_exit_status_says_whether_it_fails(tmp_path, capsys):
     assert verdict.FOLLOWS.title in capsys.readouterr().out
 
 
+def test_an_interrupted_audit_says_that_nothing_is_kept(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lm_latent_eval.audit.run.audit", interrupted)
+    assert cli.main(command(tmp_path)) == 130
+    assert "nothing is kept: an audit begins anew" in capsys.readouterr().err
+
+
 def test_a_closed_list_is_read_from_a_file(tmp_path, capsys, refused):
     path = tmp_path / "options.txt"
     path.write_text('" a"\n" b\n')

@@ -57,6 +57,12 @@ def test_hf_holds_at_borders_of_tokens(network):
     assert of(found, verdict.ERRORS).detail == "it prints none"
 
 
+def test_a_model_opens_where_lm_eval_opens_it(network):
+    opened = Model.open("hf", {"pretrained": network})
+    where = "cuda:0" if torch.cuda.is_available() else "cpu"
+    assert str(opened.lm.device) == where
+
+
 def test_its_tokens_total_1(network):
     listed = [" a", " b", " c", " <end>", " <think>", " </think>"]
     how = {"pretrained": network, "dtype": "float64", "only": ["normalization"]}

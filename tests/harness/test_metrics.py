@@ -192,10 +192,15 @@ def test_odd_numbers_of_words_and_draws():
     assert METRICS["token_perplexity_stderr"](beyond) == "N/A"
     assert METRICS["bits_per_byte"](beyond) == pytest.approx(1000 / math.log(2))
     # A text of one word: lm-eval's table has a place for no more than a few digits.
-    for nats, expected in ((100.0, "2.6881e+43"), (30.0, pytest.approx(math.e**30))):
+    for nats, expected in ((30.0, pytest.approx(math.e**30)), (100.0, "2.6881e+43")):
         sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
         term = perplexity.Term.of("word_perplexity", answer("Ada", sure))
         assert perplexity.METRICS["word_perplexity"]([term]) == expected
+    # In the place of an error lm-eval prints a float or "N/A".
+    other = Estimate.exact(-50.0, num_tokens=1, estimator="exact")
+    terms = [term, perplexity.Term.of("word_perplexity", answer("Ada", other))]
+    assert METRICS["word_perplexity_stderr"]([t.answer for t in terms]) > 2.0**53
+    assert perplexity.METRICS["word_perplexity_stderr"](terms) == "N/A"
     # The corpus level takes as many draws as the least has; what is known for sure
     # weighs the same under every draw.
     few = sampled(weights=((1 / 4, 3 / 4, 9.0, 9.0), (1 / 8, 1 / 8)))

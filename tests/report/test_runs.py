@@ -125,6 +125,13 @@ def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
     (tmp_path / "eee_samples.jsonl").write_text(text + '{"sample_id": 3}\n')
     said = refused("compare", str(tmp_path / "eee.json"), EVERY[1])
     assert "eee_samples.jsonl, line 41" in said
+    rates = json.loads((tmp_path / "eee.json").read_text())
+    for result in rates["evaluation_results"]:
+        result["metric_config"]["metric_name"] = "word_perplexity"
+        result["evaluation_result_id"] = "task/word_perplexity"
+    (tmp_path / "eee.json").write_text(json.dumps(rates))
+    said = refused("compare", str(tmp_path / "eee.json"), EVERY[1])
+    assert "compare the runs themselves" in said
 
 
 def generated(folder, rows):

@@ -180,7 +180,7 @@ CLAIMS = {
             "all 3 curves of the first k samples do",
             "3 of 3 times; the corpus level is 2 to 2 times",
             "τ = 2 is best (45), τ = 1 gives 50",
-            "yes (50; nonpeeking 70)",
+            "yes (peeking 50; nonpeeking 70)",
             "k = 100 gives 55, 100 samples 50 (the beam loses "
             f"{10 * math.log(55 / 50):.3g} nats",
         ),
@@ -197,7 +197,7 @@ CLAIMS = {
             "rise: 10 %, m, peeking",
             "2 of 2 times",
             "τ = 1 is best (66)",
-            "no (66; nonpeeking 40)",
+            "no (peeking 66; nonpeeking 40)",
             "the beam gains",
         ),
     ),
@@ -209,9 +209,17 @@ CLAIMS = {
     "nothing but infinities": (
         dict.fromkeys([("peeking", 1.0), ("nonpeeking", 1.0)], [math.inf] * 3),
         {10: math.inf},
-        (*["not tested"] * 3, "no (inf; nonpeeking inf)", "k = 10 gives inf"),
+        (*["not tested"] * 3, "no (peeking inf; nonpeeking inf)", "k = 10 gives inf"),
     ),
 }
+
+
+def test_peeking_is_judged_by_the_proposal_that_peeks():
+    settings = {**SETTINGS, "others": ["peeking", "nonpeeking"]}
+    curves = {"adapted": [9, 8, 3], "peeking": [90, 60, 50], "nonpeeking": [9, 8, 7]}
+    of_settings = rows({(name, 1.0): v for name, v in curves.items()}, {})
+    *_, peeking, _ = claims([StudyColumn(settings, of_settings, "adapted")])
+    assert peeking.endswith("m, adapted: no (peeking 50; nonpeeking 7).")
 
 
 @pytest.mark.parametrize("case", CLAIMS)
