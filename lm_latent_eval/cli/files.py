@@ -138,7 +138,7 @@ def _add_archives(parser: argparse.ArgumentParser, proposal: str) -> None:
         type=Path,
         action="append",
         default=[],
-        help=f"archive of a {proposal} model; once peeking, once not (default: none)",
+        help=f"archive of one {proposal}; once peeking, once not (default: none)",
     )
 
 

@@ -46,7 +46,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "min_count": {
         "type": int,
         "default": 2,
-        "help": "rarer words are unknown, by topics left out",
+        "help": "rarer words are unknown; topic models leave them out",
     },
     "knowledge": {"type": Path, "help": "JSON of further triples and names"},
     "vocabulary": {"type": Path, "help": "checkpoint whose vocabulary to take over"},
