@@ -97,7 +97,8 @@ class Model:
         )
         given = {key: value for key, value in others.items() if value is not None}
         if "device" not in {*read, *given}:
-            given["device"] = LM_EVAL_DEVICE  # models take it for none without a GPU
+            # As lm_eval says it: without a GPU, models take it as no device named.
+            given["device"] = LM_EVAL_DEVICE
         made = get_model(name).create_from_arg_obj(dict(read), given)
         return cls(made, name, read, given)
 

@@ -73,7 +73,8 @@ def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
     except (KeyError, TypeError, AttributeError) as err:
         raise ValueError(f"{path} is no result of schema 0.3 ({err!r})") from err
     rates = [key for key, (_, name, _) in results.items() if RATE.search(name)]
-    if metric in {results[key][1] for key in rates} | {*rates} or [*results] == rates:
+    asked = metric in {results[key][1] for key in rates} | {*rates}
+    if asked or (rates and len(rates) == len(results)):
         raise ValueError(
             f"{path}: a rate of likelihoods is no mean over its samples; compare the "
             "runs themselves, a folder of --output_path or a file of `estimate`"
