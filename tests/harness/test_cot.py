@@ -11,6 +11,7 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
 from lm_latent_eval.report.explain import explain
+from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.scoring import records
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
@@ -92,6 +93,7 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
     assert sum(shares) == pytest.approx(1)
     assert ours["model_temperature"] == 1 and ours["close"] == "forced"
     # Commands read it.
+    assert "estimator=is, num_samples=40, proposal=prior" in Statement.of(record).note
     path = saved(results, tmp_path / "out")
     assert "200 about 5 questions, shared by the answers" in " ".join(
         explain(path).split()

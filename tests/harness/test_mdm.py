@@ -11,6 +11,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
+from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.scoring import records
 from lm_latent_eval.wrappers.mdm.source import Lengths
 from tests import tiny_causal
 from tests.harness.test_contract import mdm
@@ -48,9 +50,9 @@ def backend(directory):
     ],
     ids=str,
 )
-def test_stock_tasks_run_unmodified(backend, how, bound):
+def test_stock_tasks_run_unmodified(backend, how, bound, tmp_path):
     lm = backend(num_samples=16, **how)
-    results = evaluated(lm)
+    results = evaluated(lm, out=tmp_path)
     assert_the_scorer_says_so_alone(results, lm._scorer, 1e-9)
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
@@ -61,6 +63,10 @@ def test_stock_tasks_run_unmodified(backend, how, bound):
     assert 0 <= ours["questions_within_monte_carlo_error"] <= ours["questions"]
     # At most four tokens, whose sets of masks are all read.
     assert ours["bound_of_log_likelihood"][bound] > 0
+    # Records can be exported: they say what their estimator depends on.
+    for path in tmp_path.rglob("record_*.parquet"):
+        said = Statement.of(*records.read(path)).note
+        assert f"estimator={estimator}, num_samples=16" in said
 
 
 def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):

@@ -15,6 +15,7 @@ from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.report.explain import explain
+from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.scoring import records
 from tests import tiny_causal
 from tests.harness.test_cot import saved
@@ -164,6 +165,11 @@ def kept_of(folder):
     return pq.read_table(path).to_pylist()
 
 
+def exported(folder):
+    [path] = folder.rglob("record_*.parquet")
+    return Statement.of(*records.read(path)).note
+
+
 def test_stock_choices_under_prompts(evaluate, tmp_path):
     prompts = ["{context}", "Choose.\n{context}", "{context} Well,"]
     results = evaluate({"prompts": prompts}, "arc_easy")
@@ -205,18 +211,21 @@ def test_drawn_orders_have_intervals(evaluate, tmp_path):
     for row in kept_of(tmp_path / "out"):
         assert row["at_least"] <= row["log_likelihood"] <= row["at_most"]
         assert row["variance_of"] == ["together"]
+    assert "estimator=is, num_samples=16, seed=0" in exported(tmp_path / "out")
     said = " ".join(explain(saved(results, tmp_path / "out")).split())
     assert "16 drawn for 3 of 3 questions" in said
     assert "the best option is certain (95 % a question) of" in said
 
 
 def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
-    """What it answers is a part of an answer."""
-    said = {"base": "latent_tokens", "estimator": "canonical"}
+    """What it answers is a part of an answer, which is estimated as the part is."""
+    said = {"base": "latent_tokens", "estimator": "is", "num_samples": 2, "seed": 5}
     evaluate({"prompts": ["{context}", "a {context}"]}, "arc_easy", said)
     names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
     kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
     assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
+    how = "estimator=is, num_samples=2, proposal=ahead, temperature=1.0, seed=5"
+    assert how in exported(tmp_path / "out")
 
 
 def test_a_conversation_is_written_as_the_model_reads_it(

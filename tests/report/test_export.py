@@ -260,7 +260,7 @@ def test_a_card_shows_what_tasks_and_settings_say(tmp_path):
     [
         *(
             (result(**{name: None}), f"does not say {name}")
-            for name in ("checkpoint", "estimator", "seed", "proposal")
+            for name in ("checkpoint", "estimator", "seed")
         ),
         (
             replace(result(), answers=result().answers[:1]),

@@ -31,9 +31,8 @@ logger = logging.getLogger(__name__)
 
 DELTA = 0.05
 SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
+"""Stated of numbers, where they depend on it."""
 REQUIRED = ("model", "checkpoint", "estimator")
-_DRAWN = ("num_samples", "proposal", "temperature", "seed")
-"""Required facts about draws."""
 OF_LOG_P = {
     Bound.EXACT: "exact",
     Bound.STRICT_LOWER: "strict upper bound of the true value",
@@ -96,7 +95,7 @@ class Statement:
                 else f"{record.task} is not finished: finish the run first"
             )
         bound = Bound.weakest(answer.estimate.bound for answer in record.answers)
-        needed = REQUIRED + (_DRAWN if bound is not Bound.EXACT else ())
+        needed = REQUIRED + (("seed",) if bound is not Bound.EXACT else ())
         missing = [name for name in needed if record.settings.get(name) is None]
         if missing:
             raise ValueError(

@@ -149,9 +149,23 @@ class MixtureScorer:
             "checkpoint": digest(str(sorted(self.identity.items()))),
             "mixture": self.mixture.digest,
             "models": self.identity,
-            "estimator": "is" if self.mixture.draws else "exact",
             "mass": str(self.normalization),
+            **self._estimated,
         }
+
+    @property
+    def _estimated(self) -> dict[str, Any]:
+        """How numbers are estimated: by draws of components, or as the models say."""
+        own = {"seed": self.mixture.seed}
+        if self.mixture.draws:
+            return {"estimator": "is", "num_samples": self.mixture.draws, **own}
+        said = self.identity.values()
+        names = {str(model.get("estimator", "exact")) for model in said}
+        for name in ("num_samples", "proposal", "temperature", "seed"):
+            values = {model.get(name) for model in said}
+            if len(values) == 1 and None not in values:
+                own[name] = values.pop()
+        return {"estimator": "+".join(sorted(names)), **own}
 
     @property
     def about(self) -> dict[str, Any]:
@@ -166,10 +180,9 @@ class MixtureScorer:
         return {
             "checkpoint_digest": self.fingerprint["checkpoint"],
             "latent_eval": {
-                "estimator": self.fingerprint["estimator"],
+                **self._estimated,
                 "how": f"a mixture over {', '.join(names)}, {summed}",
                 "checks": False,
-                "seed": self.mixture.seed,
                 "mass": str(self.normalization),
                 "mixture_digest": self.mixture.digest,
                 **self.facts,
