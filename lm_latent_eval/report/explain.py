@@ -20,6 +20,7 @@ from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
+from lm_latent_eval.scoring.metrics import UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.mixtures.worth import LISTED, TOGETHER
@@ -309,9 +310,10 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
         values: Of a task, as lm-eval writes them.
         ours: How they were made.
     """
-    unknown = values.get("texts_without_monte_carlo_error,none")
-    if unknown is None:
+    said = values.get("texts_without_monte_carlo_error,none")
+    if said in (None, UNKNOWN):
         return
+    unknown = float(str(said).partition(" ")[0])  # "3 (4 of 9 texts)", of some of them
     number, checks = ours.get("num_samples", 1), ours.get("checks", True)
     strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
     proposal, best = ours.get("proposal"), ours.get("default_proposal")
