@@ -134,7 +134,7 @@ MISTAKES = {
     SCORE + "steps": "--option 'steps': expected NAME=VALUE",
     SCORE + "batch_size=1": "--option batch_size: give --batch-size 1",
     COMPARE + "--power 0": "--power=0.0: expected a positive number",
-    COMPARE + "--cluster topic": "--cluster topic: texts of --data say nothing",
+    COMPARE + "--cluster text": "--cluster text: texts of --data say nothing",
     SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
     SCORE + "seed=1 --max-batch-size 0": "max_batch_size='0': expected a whole",
 }

@@ -139,7 +139,7 @@ def read_sides(
 def _compare(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.compare import compare, more, rows
     from lm_latent_eval.report.compare.questions import is_asked
-    from lm_latent_eval.report.compare.sides import NONE, TEXT
+    from lm_latent_eval.report.compare.sides import NONE
     from lm_latent_eval.report.tabular import Table, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
@@ -150,10 +150,10 @@ def _compare(args: argparse.Namespace) -> None:
     kind = read_format(args)
     asked = comparing(args)
     scored = [_is_checkpoint(run) for side in args.sides for run in runs(side)]
-    if all(scored) and args.cluster not in (None, NONE, TEXT):
+    if all(scored) and args.cluster not in (None, NONE):
         raise ValueError(
             f"--cluster {args.cluster}: texts of --data say nothing of themselves; "
-            f"expected {NONE} or {TEXT}"
+            f"leave it out (copies of a text count as one), or give {NONE}"
         )
     if not any(scored):
         idle = (
