@@ -40,6 +40,7 @@ KINDS = {
     "kenlm": Kind.WORDS,
     "latent_cot": Kind.ANSWERS,
     "latent_mdm": Kind.ANSWERS,
+    "latent_mixture": Kind.ANSWERS,  # a context moves no weight of a component
     "latent_tokens": Kind.ANSWERS,  # tokens of a context are given
 }
 """Claims of scorers; others of ours are over words, and all others over tokens."""

@@ -115,6 +115,16 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
     assert verdict.BORDERS in {one.item for one in again.alarms}
 
 
+def test_a_mixture_is_of_answers(network, tmp_path):
+    """What is given moves no weight of a component, so that there is no chain rule."""
+    (tmp_path / "mixture.yaml").write_text("prompts: ['{context}', 'c b{context}']")
+    how = {"pretrained": network, "dtype": "float64", "logits_cache": False}
+    how["mixture"] = str(tmp_path / "mixture.yaml")
+    found = audited("latent_mixture", TOKENS, **how)
+    assert not found.failed
+    assert verdict.BORDERS in failing(found)
+
+
 # -- scores that are no probabilities -------------------------------------------------
 
 
