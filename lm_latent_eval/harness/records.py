@@ -18,6 +18,7 @@ from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes, Request
 from lm_latent_eval.harness.running import (
     RUN_DIGEST,
+    documents,
     host,
     hypothetical_metrics,
     or_without,
@@ -127,13 +128,9 @@ def _answers(task: Any) -> Iterator[Answer]:
 
     Distorted copies are no texts of a corpus: what counts of them are differences.
     """
-    documents: dict[int, list[Instance]] = {}
-    for instance in task.instances:
-        if DISTORTION in instance.doc:
-            return
-        documents.setdefault(instance.doc_id, []).append(instance)
-    for instances in documents.values():
-        instances.sort(key=lambda instance: instance.idx)
+    if any(DISTORTION in instance.doc for instance in task.instances):
+        return
+    for instances in documents(task).values():
         answers = [instance.resps[0] for instance in instances if instance.resps]
         scores = [score_of(answer) for answer in answers]
         ours = [score for score in scores if isinstance(score, ScoredFloat)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -153,6 +153,38 @@ def hypothetical_metrics(
         scores = scorer.score_instances({number: answered})[number].scores
         values.update({name: repeats[0] for name, repeats in scores.items()})
     return values
+
+
+def documents(task: Any) -> dict[int, list[Any]]:
+    """Return a task's requests for each document, by their index."""
+    found: dict[int, list[Any]] = {}
+    for instance in sorted(task.instances, key=lambda instance: instance.idx):
+        found.setdefault(instance.doc_id, []).append(instance)
+    return found
+
+
+def accuracies(
+    task: Any, instances: Sequence[Any], options: Sequence[Collection[int]]
+) -> tuple[float, ...] | None:
+    """Return a document's accuracy for each option, were that the most probable.
+
+    None of fewer than two options, or of a task without an accuracy.
+
+    Args:
+        task: As ``hypothetical_metrics`` takes it.
+        instances: All requests for the document, by their index.
+        options: Places of those that ask for each of them.
+    """
+    if len(options) < 2:
+        return None
+    scores = []
+    for places in options:
+        answers = [(-1e9 * (n not in places), False) for n in range(len(instances))]
+        values = hypothetical_metrics(task, instances, answers)
+        if "acc" not in values:
+            return None
+        scores.append(float(values["acc"]))
+    return tuple(scores)
 
 
 def evaluation() -> dict[str, Any]:

@@ -354,17 +354,17 @@ def _certain(choices: ChoiceQuestions) -> Iterator[str]:
 
 
 def _chosen(choices: ChoiceQuestions) -> Iterator[str]:
-    gaps = choices.gaps()
-    yield (
-        "  log of the mean less mean of the log, right answers: median "
-        f"{statistics.median(gaps):.3f} nats, largest {max(gaps):.3f}"
-    )
-    for name, right in (("right", True), ("wrong", False)):
-        sizes = choices.sample_sizes(right)
+    if gaps := choices.gaps():
         yield (
-            f"  effective thoughts, {name} answers: median "
-            f"{statistics.median(sizes):.1f}, fewest {min(sizes):.1f}"
+            "  log of the mean less mean of the log, right answers: median "
+            f"{statistics.median(gaps):.3f} nats, largest {max(gaps):.3f}"
         )
+    for name, right in (("right", True), ("wrong", False)):
+        if sizes := choices.sample_sizes(right):
+            yield (
+                f"  effective thoughts, {name} answers: median "
+                f"{statistics.median(sizes):.1f}, fewest {min(sizes):.1f}"
+            )
     yield (
         f"  within Monte Carlo error: {choices.unsure:,} of "
         f"{len(choices.questions):,} questions, whose two best answers are less than "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partialmethod
 
 import pytest
@@ -99,6 +100,9 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
         explain(path).split()
     )
     assert "5 questions, 40 thoughts each, latent_cot" in text(kept)
+    for score, share in ((0.0, "0.0%"), (1.0, "100.0%")):
+        alike = [replace(q, right=(score,) * 3) for q in kept.questions]
+        assert f"accuracy: {share} of 5" in text(replace(kept, questions=alike))
     assert main(["thoughts", str(tmp_path / "out"), "--format", "csv"]) in (0, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith(f"40,{all_of_them.accuracy:.1f}"), lines

@@ -20,8 +20,9 @@ from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
     RUN_DIGEST,
+    accuracies,
+    documents,
     host,
-    hypothetical_metrics,
     or_without,
     run_digest,
     running_tasks,
@@ -64,33 +65,22 @@ class TaskDocument:
 
     def _right(self, thoughts: Thoughts) -> tuple[float, ...] | None:
         """Return the task's accuracy for each answer, were that the most probable."""
-        if len(thoughts.answers) < 2:
-            return None
-        scores = []
-        for answer in thoughts.answers:
-            chosen = (thoughts.question, answer)
-            values = hypothetical_metrics(
-                self.of_task,
-                self.instances,
-                [(0.0 if i.args == chosen else -1e9, False) for i in self.instances],
-            )
-            if "acc" not in values:
-                return None
-            scores.append(float(values["acc"]))
-        return tuple(scores)
+        asked = [instance.args for instance in self.instances]
+        places = [
+            [n for n, args in enumerate(asked) if args == (thoughts.question, answer)]
+            for answer in thoughts.answers
+        ]
+        return accuracies(self.of_task, self.instances, places)
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
     """Return this process's questions by name."""
     found: dict[str, TaskDocument] = {}
     for name, task in tasks.items():
-        for instance in task.instances:
-            if instance.request_type == "loglikelihood":
-                new = TaskDocument(name, task, instance.doc_id, [])
-                document = found.setdefault(f"{name}/{instance.doc_id}", new)
-                document.instances.append(instance)
-    for document in found.values():
-        document.instances.sort(key=lambda instance: instance.idx)
+        for number, instances in documents(task).items():
+            asked = [i for i in instances if i.request_type == "loglikelihood"]
+            if asked:
+                found[f"{name}/{number}"] = TaskDocument(name, task, number, asked)
     return found
 
 

@@ -20,9 +20,10 @@ from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
+    accuracies,
     component_call,
+    documents,
     host,
-    hypothetical_metrics,
     running_tasks,
 )
 from lm_latent_eval.harness.tasks import request, whole_text
@@ -339,12 +340,9 @@ def _units(components: Sequence[_Component], same: bool) -> str:
 def _questions() -> Iterator[tuple[str, list[Question]]]:
     """Yield each task of the run with its questions, those from a cache too."""
     for name, task in running_tasks().items():
-        documents: dict[int, list[Any]] = {}
-        for instance in task.instances:
-            documents.setdefault(instance.doc_id, []).append(instance)
         found = [
             question
-            for number, instances in documents.items()
+            for number, instances in documents(task).items()
             if (question := _question(task, number, instances)) is not None
         ]
         if found:
@@ -353,7 +351,6 @@ def _questions() -> Iterator[tuple[str, list[Question]]]:
 
 def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | None:
     """Return a document as a question; None if it was answered otherwise."""
-    instances = sorted(instances, key=lambda instance: instance.idx)
     # Scores without a context, which some tasks ask for besides, are no options.
     places = [n for n, i in enumerate(instances) if i.args[0] or len(i.args) == 1]
     places = places or [*range(len(instances))]
@@ -366,7 +363,8 @@ def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | No
         options.append(
             Option(instances[n].args[-1], answer.parts, known.at_least, known.at_most)
         )
-    return Question(number, options, _right(task, instances, places))
+    right = accuracies(task, instances, [[n] for n in places])
+    return Question(number, options, right if right and any(right) else None)
 
 
 def _answered(instance: Any) -> MixtureAnswer | None:
@@ -376,22 +374,3 @@ def _answered(instance: Any) -> MixtureAnswer | None:
     score = answer[0] if isinstance(answer, tuple | list) else answer
     found = score.answer if isinstance(score, ScoredFloat) else None
     return found if isinstance(found, MixtureAnswer) else None
-
-
-def _right(
-    task: Any, instances: Sequence[Any], places: Sequence[int]
-) -> tuple[float, ...] | None:
-    """Return the task's accuracy for each option, were that the most probable."""
-    if len(places) < 2:
-        return None
-    scores = []
-    for place in places:
-        values = hypothetical_metrics(
-            task,
-            instances,
-            [(0.0 if n == place else -1e9, False) for n in range(len(instances))],
-        )
-        if "acc" not in values:
-            return None
-        scores.append(float(values["acc"]))
-    return tuple(scores) if any(scores) else None
