@@ -120,6 +120,19 @@ def test_the_archive_is_told_all_that_a_number_needs(tmp_path):
     assert first["evaluation"]["score"] == pytest.approx(one["bits_per_byte"].value)
 
 
+def test_questions_without_an_accuracy_are_no_wrong_ones(tmp_path):
+    some = [
+        replace(a, accuracy=None if a.index > 5 else 1.0) for a in answers().answers
+    ]
+    found = replace(answers(), answers=some)
+    _, results, samples = archived(tmp_path, found)
+    lines = samples.read_text().splitlines()
+    scores = [json.loads(line)["evaluation"]["score"] for line in lines]
+    details = results["acc"]["score_details"]
+    assert scores == [1.0] * 6 and details["score"] == 1.0
+    assert details["uncertainty"]["num_samples"] == 6
+
+
 @pytest.mark.parametrize("stderr", [None, 0.2])
 def test_the_archive_is_told_errors_that_something_has_checked(tmp_path, stderr):
     made = estimated(result(), stderr=stderr)

@@ -161,7 +161,7 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
             "uncertainty": {
                 **_standard_error(number, likelihood=likelihood),
                 **_interval(statement, name),
-                "num_samples": statement.num_documents,
+                "num_samples": len(statement.documents),
             },
             "details": _details(statement, name),
         },
@@ -241,7 +241,7 @@ def _data(statement: Statement) -> dict[str, Any]:
         "source_type": "hf_dataset",
         "hf_repo": repository,
         **{key: value for key, value in named.items() if value},
-        "samples_number": statement.num_documents,
+        "samples_number": len(statement.documents),
         "additional_details": digest,
     }
 
@@ -249,11 +249,8 @@ def _data(statement: Statement) -> dict[str, Any]:
 def _instances(
     statement: Statement, model_id: str, identity: str
 ) -> Iterator[dict[str, Any]]:
-    documents: dict[int, list[Answer]] = {}
-    for answer in statement.record.answers:
-        documents.setdefault(answer.index, []).append(answer)
     for name in statement.numbers:
-        for document, answers in documents.items():
+        for document, answers in statement.documents.items():
             estimates = [answer.estimate for answer in answers]
             yield {
                 "schema_version": SCHEMA_VERSION,

@@ -135,7 +135,7 @@ def _results(statement: Statement) -> list[EvalResult]:
                 **_errors(number),
             },
             dataset_args={
-                "num_samples": statement.num_documents,
+                "num_samples": len(statement.documents),
                 "digest": record.texts_digest,
             },
         )

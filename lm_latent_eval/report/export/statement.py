@@ -76,7 +76,6 @@ class Statement:
     numbers: dict[str, Number]
     """Those that can be published: rates per unit, or an accuracy."""
     bound: Bound
-    num_documents: int
 
     @classmethod
     def of(cls, record: Record) -> Statement:
@@ -111,12 +110,21 @@ class Statement:
         }
         if not found:
             raise NoNumberError(f"{record.task} has no number to export")
-        documents = len({answer.index for answer in record.answers})
-        if documents < 2:
+        statement = cls(record, found, bound)
+        if len(statement.documents) < 2:
             raise ValueError(
                 f"{record.task} has one text: an error over texts takes at least two"
             )
-        return cls(record, found, bound, documents)
+        return statement
+
+    @property
+    def documents(self) -> dict[int, list[Answer]]:
+        """Answers to each text or question that the numbers are of."""
+        found: dict[int, list[Answer]] = {}
+        for answer in self.record.answers:
+            if "acc" not in self.numbers or answer.accuracy is not None:
+                found.setdefault(answer.index, []).append(answer)
+        return found
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -150,7 +158,7 @@ class Statement:
         kind = "questions" if "acc" in self.numbers else "texts"
         return (
             f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
-            f"{self.num_documents:,} {kind}, digest {self.record.texts_digest}"
+            f"{len(self.documents):,} {kind}, digest {self.record.texts_digest}"
         )
 
 
