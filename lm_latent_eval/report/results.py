@@ -165,10 +165,10 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
-        raise ValueError(
-            f"{path} says nothing of single texts: models of ours leave a record "
-            "beside it; run other models with --log_samples"
-        )
+        remedy = "models of ours leave a record beside it; run other models with"
+        if metric is not None:
+            remedy = f"what {metric} is of each stands in sample logs; run it with"
+        raise ValueError(f"{path} says nothing of single texts: {remedy} --log_samples")
     return found
 
 

@@ -171,6 +171,10 @@ def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
     other = [sample(n, 1.0, doc_hash="another") for n in range(40)]
     c = generated(tmp_path / "c", other)
     assert "is another one" in refused("compare", a, c)
+    for path in Path(a).rglob("samples_*"):
+        path.unlink()
+    said = refused("compare", a, b, "--metric", "f1")
+    assert "f1 is of each stands in sample logs; run it with --log_samples" in said
 
 
 def scores(name, values, **more):
