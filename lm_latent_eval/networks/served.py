@@ -54,18 +54,6 @@ class ServerError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Log-probabilities at one place of a sequence."""
-
-    log_p: float
-    """Nats."""
-    best: int
-    """The most probable token there."""
-    log_best: float
-    """Its log p, nats."""
-
-
-@dataclass(frozen=True)
 class Completion:
     """Tokens that a server has drawn."""
 
@@ -161,8 +149,8 @@ class Server:
         )
         return [self._drawn(choice) for choice in answer]
 
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[Place]]:
-        """Return log p of every token of sequences but the first.
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return log p of every token of sequences but the first, nats.
 
         Raises:
             ServerError: If what comes back lacks something, which is named.
@@ -177,7 +165,7 @@ class Server:
             len(sequences),
         )
         return [
-            self._places(choice, sequence)
+            self._read(choice, sequence)
             for choice, sequence in zip(answer, sequences, strict=True)
         ]
 
@@ -204,18 +192,16 @@ class Server:
             str(choice.get("finish_reason")),
         )
 
-    def _places(self, choice: dict[str, Any], sequence: Sequence[int]) -> list[Place]:
+    def _read(self, choice: dict[str, Any], sequence: Sequence[int]) -> list[float]:
         rows = choice.get("prompt_logprobs")
         if not isinstance(rows, list) or len(rows) != len(sequence):
             raise self._lacks("log-probabilities of prompts (prompt_logprobs=1)")
-        places = []
+        log_p = []
         for token, row in zip(sequence[1:], rows[1:], strict=True):
-            found = {int(t): _nats(each["logprob"]) for t, each in (row or {}).items()}
-            if token not in found:
+            if (found := (row or {}).get(str(token))) is None:
                 raise self._lacks(f"the log-probability of token {token} of a prompt")
-            best = max(found, key=lambda t: found[t])
-            places.append(Place(found[token], best, found[best]))
-        return places
+            log_p.append(_nats(found["logprob"]))
+        return log_p
 
     def _lacks(self, what: str) -> ServerError:
         return ServerError(

@@ -51,7 +51,7 @@ from lm_latent_eval.wrappers.cot.prompts import (
     questions_of,
 )
 from lm_latent_eval.wrappers.cot.served import ServedThinker
-from lm_latent_eval.wrappers.cot.thinking import Thinker
+from lm_latent_eval.wrappers.cot.thinking import Greedy, Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
 
 ROWS = 128
@@ -120,11 +120,13 @@ class ThoughtScorer(NetworkScorer):
         Raises:
             MissedTextsError: At the end, if none of the thoughts about a question has
                 an answer after it.
-            ValueError: If an answer is empty, or a question too long; the error names
-                the query.
+            ValueError: If an answer is empty, a question too long, or a target is asked
+                of a server; the error names the query.
         """
         missed = Missed(queries)
         fresh, questions = [], self._questions(queries)
+        if isinstance(self.network, ServedNetwork):
+            self._refuse_targets(questions)
         with self.progress(len(questions), "thoughts", "questions") as progress:
             for question in questions:
                 if (known := self._known(question)) is None:
@@ -197,6 +199,16 @@ class ThoughtScorer(NetworkScorer):
             shown=self.shown,
         )
 
+    def _refuse_targets(self, questions: Sequence[Question]) -> None:
+        """Refuse answers that are the only ones to their question."""
+        for question in questions:
+            if len({*question.answers, *self.shown.get(question.key, ())}) == 1:
+                with naming(question.queries[0]):
+                    raise ValueError(
+                        "a server does not tell whether a target is greedy: leave "
+                        "base_url out, or score it as one of several answers"
+                    )
+
     def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
         """Yield questions whose thoughts are drawn together, those of a length."""
         order = sorted(questions, key=lambda question: len(question.prompts[0]))
@@ -207,8 +219,9 @@ class ThoughtScorer(NetworkScorer):
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[Question, Thoughts]]:
         """Yield questions with their thoughts: K, or as many as decide it."""
-        going: list[tuple[Question, Any, Thoughts | None]] = [
-            (question, self._thinker.greedy(question), None) for question in questions
+        going: list[tuple[Question, Greedy, Thoughts | None]] = [
+            (question, Greedy([*question.answers.values()]), None)
+            for question in questions
         ]
         start, number = 0, self.options.num_samples
         decides = self.options.until == "decided"

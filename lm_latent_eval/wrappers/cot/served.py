@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import torch
 
-from lm_latent_eval.networks.served import Completion, Place, ServedNetwork, ServerError
+from lm_latent_eval.networks.served import Completion, ServedNetwork, ServerError
 from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
 from lm_latent_eval.wrappers.cot.drawing import components, key_of
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
-from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, mixed
+from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, Greedy, mixed
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 A = TypeVar("A")
@@ -32,69 +32,6 @@ COINCIDENCE = math.log(1e-12)
 """Log-probability of a coincidence that is none."""
 
 
-class ServedGreedy:
-    """Which answers are surely the argmax of the estimated next-token marginals.
-
-    A server tells the most probable token of each place and not all of them.
-    """
-
-    def __init__(self, answers: Sequence[Sequence[int]]) -> None:
-        """Begin with no thought.
-
-        Args:
-            answers: Token ids of A answers.
-        """
-        self._own = [[0.0] * len(ids) for ids in answers]
-        self._all = [[0.0] * len(ids) for ids in answers]
-        self._others = [
-            [defaultdict[int, float](float) for _ in ids] for ids in answers
-        ]
-        self._answers = answers
-
-    def add(self, answer: int, share: float, places: Sequence[Place]) -> None:
-        """Take in what a thought makes of an answer.
-
-        Args:
-            answer: Its place.
-            share: What the thought counts among all.
-            places: Of the answer's tokens.
-        """
-        for n, (token, place) in enumerate(
-            zip(self._answers[answer], places, strict=True)
-        ):
-            self._all[answer][n] += share
-            self._own[answer][n] += share * math.exp(place.log_p)
-            if place.best != token:
-                chance = share * math.exp(place.log_best)
-                self._others[answer][n][place.best] += chance
-            share *= math.exp(place.log_p)
-
-    def __call__(self) -> list[bool]:
-        """Return whether each answer is greedy, where that can be told.
-
-        Raises:
-            ServerError: If there is one answer alone, and it cannot.
-        """
-        return [self._is_greedy(answer) for answer in range(len(self._answers))]
-
-    def _is_greedy(self, answer: int) -> bool:
-        sure = True
-        for own, total, others in zip(
-            self._own[answer], self._all[answer], self._others[answer], strict=True
-        ):
-            if others and max(others.values()) > own:
-                return False  # whatever else is not told
-            # Where others lead somewhere, a half is certain to be more than theirs.
-            sure &= own > total / 2 or not others
-        if not sure and len(self._answers) == 1:
-            raise ServerError(
-                "whether the target is greedy is not told by the most probable token "
-                "of each place alone, which is all that is asked of a server: score "
-                "targets without base_url, or as options of a choice"
-            )
-        return sure
-
-
 @dataclass(frozen=True)
 class ServedThinker:
     """A served network under one choice of options."""
@@ -106,10 +43,6 @@ class ServedThinker:
         default_factory=dict
     )
     """Of a prompt and a thought: log p of the thought, as it was drawn."""
-
-    def greedy(self, question: Question) -> ServedGreedy:
-        """Return what finds greedy answers, before any thought."""
-        return ServedGreedy([*question.answers.values()])
 
     def draw(
         self, questions: Sequence[Question], start: int, stop: int
@@ -161,15 +94,17 @@ class ServedThinker:
         question: Question,
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
-        greedy: ServedGreedy | None = None,
+        greedy: Greedy | None = None,
     ) -> Thoughts:
         """Have the thoughts about a question read, each distinct one once.
+
+        No answer is called greedy: a server does not return marginals of tokens.
 
         Args:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
-            greedy: What thoughts before these said of the next tokens.
+            greedy: Of no effect.
 
         Raises:
             ServerError: If the server fails, lacks something, or says otherwise of a
@@ -177,9 +112,8 @@ class ServedThinker:
         """
         read = DistinctThoughts(self.marks, self.options, question, drawn, known)
         answers = [*question.answers.values()]
-        greedy = greedy or self.greedy(question)
 
-        def work(thought: Closed) -> tuple[list[float], list[list[Place]]]:
+        def work(thought: Closed) -> tuple[list[float], list[float]]:
             with naming(question.queries[0]):
                 return self._read(question, thought, answers)
 
@@ -190,12 +124,10 @@ class ServedThinker:
                 prompts[:, 0],
                 mixed(prompts[:, 0], prompts[:, 1:].T),
             )
-        shares = read.log_shares.exp().tolist()
-        for n, (share, (_, places)) in enumerate(zip(shares, said, strict=True)):
-            for a, some in enumerate(places):
-                read.log_p_answers[a, n] = math.fsum(place.log_p for place in some)
-                greedy.add(a, share, some)
-        return read.thoughts(tuple(greedy()))
+        for n, (_, log_p_answers) in enumerate(said):
+            for a, log_p in enumerate(log_p_answers):
+                read.log_p_answers[a, n] = log_p
+        return read.thoughts((False,) * len(answers))
 
     @property
     def _stops(self) -> list[int]:
@@ -225,20 +157,20 @@ class ServedThinker:
 
     def _read(
         self, question: Question, thought: Closed, answers: Sequence[tuple[int, ...]]
-    ) -> tuple[list[float], list[list[Place]]]:
-        """Return log p of a thought after every prompt, and what is said of answers."""
+    ) -> tuple[list[float], list[float]]:
+        """Return log p of a thought after every prompt, and of answers after it."""
         own = question.prompts[0]
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:
             sequences += [own + thought.read + ids for ids in answers]
         found = self.network.server.score(sequences)
         log_p = []
-        for prompt, places in zip(question.prompts, found, strict=False):
-            total = math.fsum(place.log_p for place in places[len(prompt) - 1 :])
+        for prompt, each in zip(question.prompts, found, strict=False):
+            total = math.fsum(each[len(prompt) - 1 :])
             self._check(thought.drawn, total, self.said.get((prompt, thought.drawn)))
             log_p.append(total)
         after = len(own) + len(thought.read) - 1
-        return log_p, [places[after:] for places in found[len(log_p) :]]
+        return log_p, [math.fsum(each[after:]) for each in found[len(log_p) :]]
 
     def _check(self, tokens: tuple[int, ...], read: float, said: float | None) -> None:
         """Refuse a server whose draws and readings are of two models."""

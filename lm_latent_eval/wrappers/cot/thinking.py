@@ -224,10 +224,6 @@ class Thinker:
     memory: MemoryLimit
     """What memory was found to hold."""
 
-    def greedy(self, question: Question) -> Greedy:
-        """Return what finds greedy answers, before any thought."""
-        return Greedy([*question.answers.values()])
-
     @torch.inference_mode()
     def draw(
         self, questions: Sequence[Question], start: int, stop: int
@@ -280,7 +276,7 @@ class Thinker:
         read = DistinctThoughts(self.marks, self.options, question, drawn, known)
         hinted = self._hinted(question, read.closed) if known is None else None
         answers = list(question.answers.values())
-        greedy = greedy or self.greedy(question)
+        greedy = greedy or Greedy(answers)
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:

@@ -46,8 +46,7 @@ def test_a_server_says_what_the_network_says(network, proposal, close):
     assert thoughts.log_q.tolist() == pytest.approx(again.log_q.tolist(), abs=1e-9)
     for row, wanted in zip(thoughts.log_p_answers, again.log_p_answers, strict=True):
         assert row.tolist() == pytest.approx(wanted.tolist(), abs=1e-9)
-    told = [n for n, greedy in enumerate(thoughts.greedy) if greedy]
-    assert all(again.greedy[n] for n in told)
+    assert not any(thoughts.greedy), "a server does not tell"
     for answer in answers:
         estimate = answer.estimate
         assert estimate.at_least <= estimate.log_evidence <= estimate.at_most + 1e-12
@@ -105,6 +104,8 @@ def test_what_a_server_cannot_do_and_other_folders_are_told(network):
             served(url, "/nowhere")
         with pytest.raises(ValueError, match="model_temperature=2: a server"):
             served(url, network[1], model_temperature=2.0)
+        with pytest.raises(ValueError, match=r"t/0.*whether a target is greedy"):
+            [*served(url, network[1]).score_continuations(asked()[:1])]
         with pytest.raises(ValueError, match="dtype: with base_url the server"):
             LatentCoT(
                 pretrained=network[1], base_url=url, dtype="float32", **tiny.MARKS
