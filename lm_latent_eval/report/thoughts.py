@@ -107,15 +107,13 @@ class ChoiceQuestions:
     questions: Sequence[Kept]
     choices: Sequence[Choice]
     """Choice of each question, and whether it is certain."""
-    most: float
-    """Upper bound of the weights."""
 
     @classmethod
     def of(cls, kept: ThoughtFile) -> ChoiceQuestions:
         """Take those questions of a file."""
         questions = [q for q in kept.questions if q.right is not None]
         most = most_of(kept)
-        return cls(questions, [q.thoughts.choice(most) for q in questions], most)
+        return cls(questions, [q.thoughts.choice(most) for q in questions])
 
     @property
     def sizes(self) -> list[int]:
@@ -135,25 +133,6 @@ class ChoiceQuestions:
             if decided_by is None
             or (choice.decided is not None and choice.decided <= decided_by)
         ]
-
-    def probability_of_right(self) -> tuple[float, float, float] | None:
-        """Return the mean probability of right answers, with its 95 % interval.
-
-        Bets on all thoughts together are valid where each question has as many, decided
-        beforehand: a product of means is at most the power of their mean. None where it
-        has not.
-        """
-        rows = [
-            question.thoughts.log_weights[places].logsumexp(0)
-            for question in self.questions
-            if (places := [n for n, s in enumerate(question.right or ()) if s > 0])
-        ]
-        if len({len(row) for row in rows}) != 1:
-            return None
-        log_w = torch.cat(rows)
-        ends = probability_interval(log_w, self.most)
-        at_least, at_most = (end.exp().item() for end in ends)
-        return log_w.exp().mean().item(), at_least, at_most
 
     def curve(self) -> list[AccuracyPoint]:
         """Return accuracies by number of thoughts."""
@@ -346,11 +325,6 @@ def _certain(choices: ChoiceQuestions) -> Iterator[str]:
     yield (
         f"  decided together (e-BH, at most 5 % of them wrong on average): {together:,}"
     )
-    if (mean := choices.probability_of_right()) is not None:
-        yield (
-            f"  probability of the right answer, mean: {mean[0]:.4f}, at least "
-            f"{mean[1]:.4f}, at most {mean[2]:.4f} (95 %)"
-        )
 
 
 def _chosen(choices: ChoiceQuestions) -> Iterator[str]:
