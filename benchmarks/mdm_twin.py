@@ -36,9 +36,10 @@ from transformers import (
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.report.numbers import corpus_table
+from lm_latent_eval.report.numbers import table
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import score_file
+from lm_latent_eval.scoring.files import TASK, score_file
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.training.options import Options
@@ -138,7 +139,7 @@ def main() -> None:
     scorer = Causal(Network.of(train(args, tokenizer), tokenizer))
     beside = args.output.with_name(f"{args.output.name}.jsonl")
     items = score_file(scorer, read_texts(args.test), beside)  # type: ignore[arg-type]
-    print(corpus_table(items, scorer.fingerprint))
+    print(table(Record(TASK, scorer.fingerprint, items)))
 
 
 if __name__ == "__main__":

@@ -101,9 +101,10 @@ def _estimate(args: argparse.Namespace) -> None:
     if args.workers is not None:
         _by_workers(args)
         return
-    from lm_latent_eval.report.numbers import corpus_table
+    from lm_latent_eval.report.numbers import table
     from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import score_file
+    from lm_latent_eval.scoring.files import TASK, score_file
+    from lm_latent_eval.scoring.records import Record
     from lm_latent_eval.text.corpora import read_texts
 
     opening = _opening(args)
@@ -113,21 +114,21 @@ def _estimate(args: argparse.Namespace) -> None:
         items = score_file(scorer, texts, args.output)
     except MissedTextsError as err:
         if err.answers:
-            print(corpus_table(err.answers, scorer.fingerprint, of=len(texts)))
+            settings = scorer.fingerprint | {"num_texts": len(texts)}
+            print(table(Record(TASK, settings, err.answers, finished=False)))
         raise
-    print(corpus_table(items, scorer.fingerprint))
+    print(table(Record(TASK, scorer.fingerprint, items)))
 
 
 def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
-    from lm_latent_eval.report.numbers import corpus_table
+    from lm_latent_eval.report.numbers import table
     from lm_latent_eval.scoring.files import missing, score_corpus
 
     record = score_corpus(_opening(args), args.data, args.output, workers=args.workers)
-    of = record.settings["num_texts"]
     if record.answers:
-        print(corpus_table(record.answers, record.settings, of=of))
+        print(table(record))
     if not record.finished:
         raise missing(record)
 

@@ -133,6 +133,11 @@ def table(record: Record) -> str:
     settings = record.settings
     named = [f"{k}={settings[k]}" for k in how if settings.get(k) not in (None, "")]
     head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
+    if not record.finished:
+        of, only = settings.get("num_texts"), ""
+        if isinstance(of, int) and documents < of:
+            only = f": only {documents:,} of {of:,} texts"
+        head += f" (not finished{only})"
     cells = [["", "", "± over texts", "± Monte Carlo", "± as draws tell"]]
     for name, number in numbers(record).items():
         if isinstance(number.value, str):
@@ -144,61 +149,11 @@ def table(record: Record) -> str:
             shown = ["", "", ""]
         cells.append([name, four_decimals(number.value), *shown])
     lines = [
-        head + " (not finished)" * (not record.finished),
+        head,
         f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",
         *aligned(cells, right=True),
     ]
     return "\n".join(lines)
-
-
-WHICH = ("model", "checkpoint", "dtype")
-"""Settings that say what was scored with, not how."""
-
-
-def corpus_table(
-    answers: Sequence[Answer], settings: Mapping[str, Any], *, of: int | None = None
-) -> str:
-    """Return every metric of a corpus with its error over texts and its source.
-
-    Args:
-        answers: The corpus, scored.
-        settings: How it was scored: a scorer's ``fingerprint``.
-        of: How many texts there are, where some may have no number; None: no more.
-    """
-    tokens = sum(answer.tokens for answer in answers)
-    num_bytes = sum(answer.bytes for answer in answers)
-    how = (
-        f"{name}={value}"
-        for name, value in settings.items()
-        if value and name not in WHICH
-    )
-    cells = []
-    for name, metric in METRICS.items():
-        if name.endswith("_stderr"):
-            continue
-        error = METRICS.get(f"{name}_stderr")
-        spread = f"± {_shown(error(answers))}" if error else ""
-        value = metric(answers)
-        if isinstance(value, str):  # why there is none
-            cells.append([name, f"{value} {spread}"])
-        else:
-            cells.append([name, four_decimals(value), spread])
-    lines = [
-        f"{_texts(len(answers), of)}, {tokens:,} predicted tokens, {num_bytes:,} bytes",
-        " ".join(how),
-        *(line.strip() for line in aligned(cells, right=True)),
-    ]
-    return "\n".join(lines)
-
-
-def _texts(number: int, of: int | None) -> str:
-    if of in (None, number):
-        return f"{number:,} texts"
-    return f"only {number:,} of {of:,} texts"
-
-
-def _shown(value: float | str) -> str:
-    return value if isinstance(value, str) else four_decimals(value)
 
 
 MOST_SHOWN = 3
