@@ -33,52 +33,37 @@ from lm_latent_eval.text.files import digest
 _OF_STRINGS = ("word_", "byte_", "bits_")
 
 
-class Term(tuple[Any, ...]):
-    """A document's part of a metric, as JSON for ``--log_samples``.
+UNITS = {
+    "word_perplexity": "words",
+    "byte_perplexity": "bytes",
+    "bits_per_byte": "bytes",
+    "token_perplexity": "tokens",
+    "certified_token_perplexity": "tokens",
+}
+"""Denominators of rates."""
 
-    As in the tasks of lm-eval, two numbers of which the corpus sums both: nats and what
-    they are divided by; or the one value that a diagnostic is made of. A
-    list would be several results of one document to lm-eval 0.5.
+
+class Term(tuple[Any, ...]):
+    """A text's part of a metric, as JSON for ``--log_samples``.
+
+    Of a rate, as in the tasks of lm-eval, two numbers of which the corpus sums both:
+    nats and what they are divided by. Of a half of a document which one it is, with
+    nats and tokens. A list would be several results of one document to lm-eval 0.5.
     """
 
     answer: Answer | None = None
     """None of a text that has no number."""
+    document: int
+    """Of a half."""
 
     @classmethod
     def of(cls, metric: str, answer: Answer) -> Term:
         """Take a document's part in a metric."""
-        term = cls(map(plain, _VALUES[metric](answer)))
+        unit = UNITS.get(metric.removesuffix("_stderr"))
+        nats = plain(answer.estimate.log_evidence)
+        term = cls((nats, getattr(answer, unit)) if unit else ())
         term.answer = answer
         return term
-
-
-def _divided(unit: str) -> Callable[[Answer], list[Any]]:
-    """Return what a perplexity per unit sums."""
-    return lambda answer: [answer.estimate.log_evidence, getattr(answer, unit)]
-
-
-_VALUES: dict[str, Callable[[Answer], list[Any]]] = {
-    f"{rate}{part}": _divided(unit)
-    for rate, unit in (
-        ("word_perplexity", "words"),
-        ("byte_perplexity", "bytes"),
-        ("bits_per_byte", "bytes"),
-        ("token_perplexity", "tokens"),
-        ("certified_token_perplexity", "tokens"),
-    )
-    for part in ("", "_stderr")
-} | {
-    "token_perplexity_monte_carlo_error": lambda a: [a.estimate.stderr],
-    "token_perplexity_draws_error": lambda a: [a.estimate.draws_stderr],
-    "texts_without_monte_carlo_error": lambda a: [int(a.estimate.stderr is None)],
-    "token_perplexity_at_least": lambda a: [a.estimate.upper],
-    "corpus_token_perplexity": lambda a: [*a.estimate.log_weights],
-    "corpus_token_perplexity_stderr": lambda a: [],
-    "effective_samples_median": lambda a: [a.estimate.effective_sample_size],
-    "effective_samples_minimum": lambda a: [a.estimate.effective_sample_size],
-    "effective_samples_corpus": lambda a: [],
-    "share_pareto_k_above_0.7": lambda a: [a.estimate.pareto_k],
-}
 
 
 def process_text(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
@@ -190,40 +175,21 @@ def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield {"document": document, "text": text, "part": "whole"}
 
 
-class Half(tuple[Any, ...]):
-    """A text's part of a metric, as JSON for ``--log_samples``: part, nats and tokens.
-
-    Of a text that has no number, its part alone.
-    """
-
-    document: int
-    estimate: Estimate | None
-
-    @classmethod
-    def of(cls, doc: dict[str, Any], estimate: Estimate | None) -> Half:
-        """Take a text's part."""
-        known = () if estimate is None else (estimate.log_evidence, estimate.num_tokens)
-        half = cls([doc["part"], *known])
-        half.document, half.estimate = doc["document"], estimate
-        return half
-
-    @property
-    def sign(self) -> int:
-        """Sign of the term: the log p of the given half is subtracted."""
-        return 1 if self[0] == "whole" else -1
-
-
-def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Half]:
+def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
     """Give every metric the same text; for ``process_results``.
 
     Raises:
         ValueError: If the model is none of ours: nothing says how many tokens it
             predicted.
     """
-    score, estimate = score_of(results[0]), None
+    score, term = score_of(results[0]), Term([doc["part"]])
     if not isinstance(score, MissedFloat):
-        estimate = recorded(score, "latent_document_completion").estimate
-    return {name: Half.of(doc, estimate) for name in COMPLETION_METRICS}
+        answer = recorded(score, "latent_document_completion")
+        estimate = answer.estimate
+        term = Term([doc["part"], plain(estimate.log_evidence), estimate.num_tokens])
+        term.answer = answer
+    term.document = doc["document"]
+    return dict.fromkeys(COMPLETION_METRICS, term)
 
 
 Terms = list[tuple[int, Estimate]]
@@ -252,22 +218,18 @@ def _draws_error(terms: Terms) -> float | str:
     return value * error / _tokens(terms)
 
 
-def _stderr(terms: Terms) -> str:
-    """Return None: no search has checked the draws of a quotient."""
-    return "N/A"
-
-
 def _of_documents(
     metric: Callable[[Terms], float | str],
-) -> Callable[[Sequence[Half]], float | str]:
+) -> Callable[[Sequence[Term]], float | str]:
     """Return an aggregation over the documents whose halves both have a number."""
 
-    def aggregated(items: Sequence[Half]) -> float | str:
+    def aggregated(items: Sequence[Term]) -> float | str:
         documents: dict[int, Terms] = {}
         for item in items:
             terms = documents.setdefault(item.document, [])
-            if item.estimate is not None:
-                terms.append((item.sign, item.estimate))
+            if item.answer is not None:  # log p of what is given is subtracted
+                sign = 1 if item[0] == "whole" else -1
+                terms.append((sign, item.answer.estimate))
         whole = [terms for terms in documents.values() if len(terms) == 2]
         value = metric([term for terms in whole for term in terms])
         return of_some(value, len(whole), len(documents), "documents")
@@ -275,11 +237,10 @@ def _of_documents(
     return aggregated
 
 
-COMPLETION_METRICS: dict[str, Callable[[Sequence[Half]], float | str]] = {
+COMPLETION_METRICS: dict[str, Callable[[Sequence[Term]], float | str]] = {
     name: _of_documents(metric)
     for name, metric in {
         "completion_perplexity": _perplexity,
-        "completion_perplexity_stderr": _stderr,
         "completion_perplexity_draws_error": _draws_error,
         "completed_tokens": _tokens,
     }.items()
