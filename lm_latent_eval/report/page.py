@@ -195,7 +195,8 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
     ranks = rank(compared)
     says = [each.verdict for each in ranks] or [each.verdict for each in compared]
     wanted = [] if options.power is None else [more(e, options.power) for e in compared]
-    table = Table.of(rows(compared, wanted)) if compared else None
+    found = rows(compared, wanted)
+    table = Table.of(found) if found else None
     picture = {
         "title": "Differences",
         "drawn": charts.intervals(
@@ -217,7 +218,7 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
             for name, value in each.models
         ],
         "picture": picture,
-        "differences": [_difference(each) for each in compared],
+        "differences": [{k: v for k, v in r.items() if k != "task"} for r in found],
         "copies": {
             "LaTeX": rendered(table, "latex"),
             "Markdown": rendered(table, "text"),
@@ -342,36 +343,6 @@ def _model(name: str, run: Run) -> dict[str, Any]:
     ):
         row[short] = found[metric].value
     return row
-
-
-def _difference(each: Comparison) -> dict[str, Any]:
-    found = each.difference
-    a, b = (side.name for side in each.sides)
-    name = "p" if each.adjusted is None else "p, Holm"
-    p = {name: f"{each.p_value if each.adjusted is None else each.adjusted:.2g}"}
-    if not isinstance(each, TextComparison):
-        low, high = each.interval
-        return {
-            "pair": f"{a} - {b}",
-            each.metric: found.value,
-            "± together": each.stderr,
-            "from": low,
-            "to (95 %)": high,
-            **p,
-            "decided": "yes" if each.decided else "no",
-        }
-    return {
-        "pair": f"{a} - {b}",
-        each.metric: bits(found.value),
-        "± together": bits(found.stderr),
-        "± draws": bits(found.draws_stderr),
-        "± texts": bits(found.texts_stderr),
-        "from": bits(each.interval[0]),
-        "to (95 %)": bits(each.interval[1]),
-        "texts won": found.share_won,
-        **p,
-        "decided": "yes" if each.decided else "no",
-    }
 
 
 # -- charts --------------------------------------------------------------------------
