@@ -129,24 +129,6 @@ class Encoding:
         before, after = around
         return before, inner, after
 
-    def given(self, context: str, most: int) -> tuple[int, ...]:
-        """Return the tokens of a context that is gone on with.
-
-        Args:
-            context: The context; of a long one its end.
-            most: Tokens that the window is to have left.
-
-        Raises:
-            ValueError: If so many leave nothing for the context.
-        """
-        room = self.window - most
-        if room < 1:
-            raise ValueError(
-                f"max_gen_toks={most} leaves nothing of the window of {self.window} "
-                "for a context"
-            )
-        return tuple(self.encode(context) or [self.prefix])[-room:]
-
     def lattice(
         self,
         tokens: Sequence[int],

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
@@ -23,7 +22,6 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.tokens.encoding import (
     Continuation,
@@ -183,47 +181,6 @@ class Walker:
     def _frequencies(self) -> NDArray[np.float64]:
         size = self._network.model.config.get_text_config().vocab_size
         return frequencies(self._network.tokenizer, size)
-
-
-def generate(
-    network: Network, given: tuple[int, ...], options: GenerationOptions, key: int
-) -> str:
-    """Continue tokens until a stop string, greedily or by chance.
-
-    Args:
-        network: What gives tokens their probability.
-        given: Tokens of the context.
-        options: How.
-        key: Of the random numbers.
-
-    Returns:
-        What is written before the first stop string.
-    """
-    tokenizer: Any = network.tokenizer
-    ends = frozenset(network.text_ends)
-    reading = network.reader().begin(torch.tensor([given], device=network.device))
-    written: list[int] = []
-    text = ""
-    while len(written) < options.max_tokens:
-        token = _next(reading.log_p[0], options.temperature, key, len(written))
-        if token in ends:
-            break
-        written.append(token)
-        decoded = str(tokenizer.decode(written, skip_special_tokens=True))
-        text, stopped = options.stopped(decoded)
-        if stopped:
-            break
-        if len(written) < options.max_tokens:
-            reading.read(torch.tensor([[token]], device=network.device))
-    return text
-
-
-def _next(log_p: torch.Tensor, temperature: float, key: int, step: int) -> int:
-    if temperature == 0:
-        return int(log_p.argmax())
-    mass = (log_p.cpu().double() / temperature).softmax(-1).cumsum(-1)
-    uniform = torch.tensor(uniforms(key, (0, step), 1)[0, 0])
-    return int(torch.searchsorted(mass / mass[-1], uniform, right=True))
 
 
 class TokensScorer(NetworkScorer):
@@ -415,13 +372,15 @@ class TokensScorer(NetworkScorer):
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context, by its own tokens."""
-        with self._bar(len(queries), "generations") as bar:
-            for query, options in queries:
-                given = self._encoding.given(query.context, options.max_tokens)
-                key = stream_key(self._options.seed, f"utter\0{query.name}")
-                yield query.index, generate(self.network, given, options, key)
-                bar.update()
+        """Refuse generation: what is written is one segmentation, and needs no sum.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "latent_tokens scores strings. To have text written, use the network's own "
+            "generate, or lm_eval, whose --model latent_tokens writes as --model hf does"
+        )
 
     # -- shared -----------------------------------------------------------------------
 
