@@ -53,24 +53,9 @@ class Gap:
         return self.estimate.log_evidence - self.canonical
 
     @property
-    def percent(self) -> float:
-        """The gap as a share of the canonical segmentation's bits."""
-        return -100 * self.nats / self.canonical
-
-    @property
-    def percent_stderr(self) -> float | None:
-        """Its Monte Carlo error; None where it cannot be estimated."""
-        error = self.estimate.stderr
-        return None if error is None else -100 * error / self.canonical
-
-    @property
     def share(self) -> float:
         """Of p(s) on the canonical segmentation."""
         return math.exp(min(-self.nats, 0.0))
-
-    def bits_per_byte(self, log_p: float) -> float:
-        """Convert from nats."""
-        return -log_p / math.log(2) / self.num_bytes
 
     @classmethod
     def total(cls, gaps: Sequence[Gap]) -> Gap:
@@ -222,14 +207,15 @@ def report(gaps: Sequence[Gap], written: Callable[[Place], str]) -> str:
 
 
 def _row(name: str, gap: Gap) -> str:
-    error = gap.percent_stderr
-    said = "N/A" if error is None else f"{error:.4f}"
-    canonical = gap.bits_per_byte(gap.canonical)
-    marginal = gap.bits_per_byte(gap.estimate.log_evidence)
+    bits = -1 / math.log(2) / gap.num_bytes
+    percent = -100 / gap.canonical  # of the canonical segmentation's bits
+    error = gap.estimate.stderr
+    said = "N/A" if error is None else f"{percent * error:.4f}"
     share = f"{gap.share:.4f}" if name != "all" else ""
     return (
-        f"{name:6} {gap.num_bytes:7} {canonical:20.5f} {marginal:9.5f} "
-        f"{gap.percent:8.4f} ± {said:7} {share:>10}"
+        f"{name:6} {gap.num_bytes:7} {bits * gap.canonical:20.5f} "
+        f"{bits * gap.estimate.log_evidence:9.5f} {percent * gap.nats:8.4f} ± "
+        f"{said:7} {share:>10}"
     ).rstrip()
 
 

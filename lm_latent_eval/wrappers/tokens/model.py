@@ -379,7 +379,7 @@ class TokensScorer(NetworkScorer):
         """
         raise ValueError(
             "latent_tokens scores strings. To have text written, use the network's own "
-            "generate, or lm_eval, whose --model latent_tokens writes as --model hf does"
+            "generate, or lm_eval, whose latent_tokens writes as --model hf does"
         )
 
     # -- shared -----------------------------------------------------------------------
