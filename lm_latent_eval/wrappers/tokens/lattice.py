@@ -31,17 +31,6 @@ OVERRUN = -1
 
 
 @dataclass(frozen=True)
-class OutgoingEdges:
-    """How paths go on from a node."""
-
-    tokens: NDArray[np.int64]
-    nexts: list[int]
-    """The node after each."""
-    overrun: NDArray[np.int64]
-    """Tokens that write the rest and more: any of them ends the path."""
-
-
-@dataclass(frozen=True)
 class EdgeTable:
     """All edges of a lattice, those of a node side by side.
 
@@ -152,53 +141,39 @@ class SegmentationLattice:
                 found[node] = 1 + min(after)
         return found
 
+    def _onward(self, node: int) -> list[tuple[int, int]]:
+        """Return tokens and nodes by which paths that end go on from a node."""
+        return [(t, j) for t, j in self._reached.get(node, ()) if j in self.fewest]
+
     @cached_property
     def longest(self) -> int:
         """The most tokens of a path."""
         found: dict[int, int] = {}
         for node in sorted(self.fewest, reverse=True):
-            one = self.edges[node]
-            after = [1 + found[j] for j in one.nexts]
-            found[node] = max([*after, int(len(one.overrun) > 0)])
+            after = [1 + found[j] for _, j in self._onward(node)]
+            found[node] = max([*after, int(bool(self._overrun(node)))])
         return found[self.start]
-
-    @cached_property
-    def edges(self) -> dict[int, OutgoingEdges]:
-        """Node -> how paths that end go on from there."""
-        return {
-            node: OutgoingEdges(
-                np.array([t for t, j in self._reached[node] if j in self.fewest], int),
-                [j for _, j in self._reached[node] if j in self.fewest],
-                np.array(self._overrun(node), int),
-            )
-            for node in self.fewest
-        }
 
     @cached_property
     def table(self) -> EdgeTable:
         """All edges, as arrays."""
-        counts, tokens, nexts, overrun, lengths = [0], [], [], [], [0]
+        counts, tokens, nexts, lengths = [0], [], [], [0]
+        overrun = list[int]()
         for node in range(BEGIN, self.final + 1):
-            one = self.edges.get(node)
-            counts.append(counts[-1])
-            if one is None:
-                continue
-            tokens += [*one.tokens.tolist(), *[OVERRUN] * bool(len(one.overrun))]
-            nexts += [*one.nexts, *[self.final] * bool(len(one.overrun))]
-            lengths += [lengths[-1]] * len(one.nexts)
-            if len(one.overrun):
-                overrun.append(one.overrun)
-                lengths.append(lengths[-1] + len(one.overrun))
-            counts[-1] = len(tokens)
+            for token, after in self._onward(node):
+                tokens.append(token)
+                nexts.append(after)
+                lengths.append(len(overrun))
+            if node in self.fewest and (over := self._overrun(node)):
+                tokens.append(OVERRUN)
+                nexts.append(self.final)
+                overrun += over
+                lengths.append(len(overrun))
+            counts.append(len(tokens))
         fewest = [self.fewest.get(node, 0) for node in nexts]
-        return EdgeTable(
-            np.array(counts, int),
-            np.array(tokens, int),
-            np.array(nexts, int) - BEGIN,
-            np.array(fewest, int),
-            np.concatenate([np.empty(0, int), *overrun]),
-            np.array(lengths, int),
-        )
+        nexts = [node - BEGIN for node in nexts]
+        columns = (counts, tokens, nexts, fewest, overrun, lengths)
+        return EdgeTable(*(np.array(column, int) for column in columns))
 
     @cached_property
     def num_prefixes(self) -> int:
@@ -206,7 +181,7 @@ class SegmentationLattice:
         ways = dict.fromkeys(self.fewest, 0)
         ways[self.start] = 1
         for node in sorted(self.fewest):
-            for after in self.edges[node].nexts:
+            for _, after in self._onward(node):
                 ways[after] += ways[node]
         return sum(ways.values()) - ways.get(self.final, 0) * (self.final > 0)
 
@@ -215,10 +190,8 @@ class SegmentationLattice:
         """A path of the fewest tokens; of a string that is no prefix."""
         found, node = [], self.start
         while not self.ends(node):
-            one = self.edges[node]
-            best = min(range(len(one.nexts)), key=lambda n: self.fewest[one.nexts[n]])
-            found.append(int(one.tokens[best]))
-            node = one.nexts[best]
+            token, node = min(self._onward(node), key=lambda edge: self.fewest[edge[1]])
+            found.append(token)
         return tuple(found)
 
     def nodes(self, tokens: Sequence[int]) -> list[int]:
@@ -229,10 +202,9 @@ class SegmentationLattice:
         """
         found, node = [], self.start
         for token in tokens:
-            one = self.edges.get(node)
-            there = [] if one is None else np.flatnonzero(one.tokens == token).tolist()
-            if one is None or not there:
+            after = dict(self._onward(node))
+            if token not in after:
                 raise ValueError(f"{[*tokens]} is no segmentation of {self.target!r}")
-            node = one.nexts[there[0]]
+            node = after[token]
             found.append(node)
         return found

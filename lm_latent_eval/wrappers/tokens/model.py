@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import MemoryLimit
@@ -37,11 +36,11 @@ from lm_latent_eval.wrappers.tokens.estimators import (
 )
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.proposals import (
-    LookAhead,
-    PathProposal,
+    Floats,
     Stretch,
-    Unigram,
     frequencies,
+    look_ahead,
+    unigram,
 )
 from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan, search
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
@@ -124,13 +123,15 @@ class Walker:
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
         )
         walks: dict[int, SegmentationWalk] = {}
+        of_lattice = self._options.proposal == "lattice"
 
         def work(places: Sequence[int]) -> list[SegmentationWalk]:
             return search(
                 self._network,
                 [stretches[n] for n in places],
                 plan,
-                self._proposal,
+                0.0 if of_lattice else 1 / self._options.temperature,
+                self._scores,
                 [stream_key(self._options.seed, f"\0{names[n]}") for n in places],
             )
 
@@ -169,16 +170,16 @@ class Walker:
         size = len(stretches[order[0]].given)
         return [n for n in order[:texts] if len(stretches[n].given) == size]
 
-    def _proposal(self, stretch: Stretch) -> PathProposal:
+    def _scores(self, stretch: Stretch) -> Floats:
         temperature, log_psi = self._options.temperature, stretch.log_rest
         if self._options.proposal == "lattice":
-            return Unigram(stretch.lattice, self._frequencies, temperature)
+            return unigram(stretch.lattice, self._frequencies, temperature)
         if self._options.proposal == "lm":
             log_psi = np.zeros_like(log_psi)
-        return LookAhead(stretch.lattice, log_psi, temperature)
+        return look_ahead(stretch.lattice, log_psi, temperature)
 
     @cached_property
-    def _frequencies(self) -> NDArray[np.float64]:
+    def _frequencies(self) -> Floats:
         size = self._network.model.config.get_text_config().vocab_size
         return frequencies(self._network.tokenizer, size)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,71 +34,52 @@ from lm_latent_eval.wrappers.tokens.lattice import (
 Floats = NDArray[np.float64]
 
 
-class PathProposal(Protocol):
-    """Scores how a path goes on from a node, edge by edge."""
+def look_ahead(
+    lattice: SegmentationLattice, log_rest: Floats, temperature: float
+) -> Floats:
+    """Return log psi / temperature of every edge, nats, (E,), beside what p gives.
 
-    @property
-    def power(self) -> float:
-        """Of what the network gives to a token."""
-        ...
+    q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature); psi is
+    what the canonical segmentation pays for what is left after the token, a share of a
+    token for a part of its bytes; or 1, for the network's own next token.
 
-    def scores(self) -> Floats:
-        """Return what is beside that, nats, of every edge of the lattice, (E,)."""
-        ...
-
-
-@dataclass(frozen=True)
-class LookAhead:
-    """q(token | path) in proportion to (p(token | path) psi)^(1 / temperature).
-
-    psi is what the canonical segmentation pays for what is left after the token, a
-    share of a token for a part of its bytes; or 1, for the network's own next token.
+    Args:
+        lattice: The segmentations.
+        log_rest: Log psi of each node, nats.
+        temperature: Of the proposal.
     """
-
-    lattice: SegmentationLattice
-    log_rest: Floats
-    """Log psi of each node, nats."""
-    temperature: float
-
-    @property
-    def power(self) -> float:
-        return 1 / self.temperature
-
-    def scores(self) -> Floats:
-        table = self.lattice.table
-        ahead = np.where(table.tokens == OVERRUN, 0.0, self.log_rest[table.nexts])
-        return ahead / self.temperature
+    table = lattice.table
+    ahead = np.where(table.tokens == OVERRUN, 0.0, log_rest[table.nexts])
+    return ahead / temperature
 
 
-@dataclass(frozen=True)
-class Unigram:
-    """q(z) in proportion to prod_i f(z_i)^(1 / temperature), over a lattice.
+def unigram(
+    lattice: SegmentationLattice, frequencies: Floats, temperature: float
+) -> Floats:
+    """Return log q of every edge, nats, (E,), but for a constant of its node.
 
-    Drawn left to right: an edge is as probable as its token times the sum over all
-    ways to go on after it.
+    q(z) is in proportion to prod_i f(z_i)^(1 / temperature), drawn left to right: an
+    edge is as probable as its token times the sum over all ways to go on after it.
+
+    Args:
+        lattice: The segmentations.
+        frequencies: log f of each token, nats.
+        temperature: Of the proposal.
     """
-
-    lattice: SegmentationLattice
-    frequencies: Floats
-    """log f of each token, nats."""
-    temperature: float
-    power: ClassVar[float] = 0.0
-
-    def scores(self) -> Floats:
-        table, scaled = self.lattice.table, self.frequencies / self.temperature
-        scores = scaled[table.tokens]
-        for edge in np.flatnonzero(table.tokens == OVERRUN):
-            first, end = table.overrun_first[edge : edge + 2]
-            scores[edge] = np.logaddexp.reduce(scaled[table.overrun[first:end]])
-        rest = np.full(len(table.first) - 1, -np.inf)
-        rest[self.lattice.final - BEGIN] = 0.0
-        for node in range(len(rest) - 1, -1, -1):
-            first, end = table.first[node : node + 2]
-            if first < end:
-                scores[first:end] += rest[table.nexts[first:end]]
-                one = np.logaddexp.reduce(scores[first:end])
-                rest[node] = np.logaddexp(one, rest[node])
-        return scores
+    table, scaled = lattice.table, frequencies / temperature
+    scores = scaled[table.tokens]
+    for edge in np.flatnonzero(table.tokens == OVERRUN):
+        first, end = table.overrun_first[edge : edge + 2]
+        scores[edge] = np.logaddexp.reduce(scaled[table.overrun[first:end]])
+    rest = np.full(len(table.first) - 1, -np.inf)
+    rest[lattice.final - BEGIN] = 0.0
+    for node in range(len(rest) - 1, -1, -1):
+        first, end = table.first[node : node + 2]
+        if first < end:
+            scores[first:end] += rest[table.nexts[first:end]]
+            one = np.logaddexp.reduce(scores[first:end])
+            rest[node] = np.logaddexp(one, rest[node])
+    return scores
 
 
 def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:
@@ -169,14 +150,15 @@ class LatticeEdges(NamedTuple):
     start: Tensor
     """The first node of each text."""
     power: float
+    """Of what the network gives to a token, in the proposal."""
     scores: Tensor
-    """Of the proposal, see ``PathProposal``, nats."""
+    """What the proposal has beside that, nats."""
 
     @classmethod
     def of(
-        cls, stretches: Sequence[Stretch], proposals: Sequence[PathProposal]
+        cls, stretches: Sequence[Stretch], power: float, scores: Sequence[Floats]
     ) -> LatticeEdges:
-        """Put the lattices of texts end to end."""
+        """Put the lattices of texts end to end, with their proposal."""
         lattices = [stretch.lattice for stretch in stretches]
         tables = [lattice.table for lattice in lattices]
         nodes = _offsets(len(table.first) - 1 for table in tables)
@@ -209,8 +191,8 @@ class LatticeEdges(NamedTuple):
             torch.from_numpy(ends),
             torch.from_numpy(_joined([stretch.log_rest for stretch in stretches])),
             torch.from_numpy(nodes[:-1] + start),
-            proposals[0].power,
-            torch.from_numpy(_joined([proposal.scores() for proposal in proposals])),
+            power,
+            torch.from_numpy(_joined(scores)),
         )
 
 

@@ -43,7 +43,6 @@ from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
 from lm_latent_eval.wrappers.tokens.proposals import (
     Floats,
     LatticeEdges,
-    PathProposal,
     Stretch,
 )
 
@@ -139,7 +138,8 @@ class _Walks:
         self,
         stretches: Sequence[Stretch],
         plan: WalkPlan,
-        proposal: Callable[[Stretch], PathProposal],
+        power: float,
+        scores: Callable[[Stretch], Floats],
         keys: Sequence[int],
         row: Tensor,
     ) -> None:
@@ -148,12 +148,13 @@ class _Walks:
         Args:
             stretches: The texts.
             plan: How much to look at.
-            proposal: What draws of a text follow.
+            power: Of what the network gives to a token, in the proposal of draws.
+            scores: What that has beside it for every edge of a text, nats.
             keys: Of each text's random numbers.
             row: Where the reading has what is given to each.
         """
         self.stretches, self.plan = stretches, plan
-        self._edges = LatticeEdges.of(stretches, [proposal(one) for one in stretches])
+        self._edges = LatticeEdges.of(stretches, power, [*map(scores, stretches)])
         self._uniforms = Streams(keys, max(1, plan.num_draws))
         self._room = torch.tensor([stretch.room for stretch in stretches])
         texts = torch.arange(len(stretches))
@@ -382,7 +383,8 @@ def search(
     network: Network,
     stretches: Sequence[Stretch],
     plan: WalkPlan,
-    proposal: Callable[[Stretch], PathProposal],
+    power: float,
+    scores: Callable[[Stretch], Floats],
     keys: Sequence[int],
 ) -> list[SegmentationWalk]:
     """Search for segmentations of texts, and draw some.
@@ -391,7 +393,8 @@ def search(
         network: What gives tokens their probability.
         stretches: The texts; all are given equally many tokens, at least one.
         plan: How much to look at.
-        proposal: What draws of a text follow, the same of all.
+        power: Of what the network gives to a token, in the proposal of draws.
+        scores: What that has beside it for every edge of a text, nats.
         keys: Of each text's random numbers.
 
     Returns:
@@ -402,7 +405,7 @@ def search(
     given = sent(torch.tensor([*roots]), network.device)
     reading = network.reader(wide=False).begin(given)
     row = torch.tensor([place[stretch.given] for stretch in stretches])
-    walks = _Walks(stretches, plan, proposal, keys, row)
+    walks = _Walks(stretches, plan, power, scores, keys, row)
     while True:
         rows, tokens = walks.step(reading.log_p)
         if not len(rows):
