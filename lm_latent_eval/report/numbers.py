@@ -182,31 +182,23 @@ def calibration_table(
     if found.is_told:
         mean = "apart (mean, 95 %)"
         apart += f" ± {four_decimals(found.half_width)}"
+    gaps = ", ".join(four_decimals(text.gap) for text in widest)
     cells = [
         [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
         ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
         [mean, apart, "nats a text"],
         ["median of the printed errors", four_decimals(found.printed), "nats"],
         ["texts without an error", f"{found.unknown}", ""],
-        [
-            "widest gaps",
-            ", ".join(four_decimals(text.gap) for text in widest),
-            "nats",
-        ],
+        ["widest gaps", gaps, "nats"],
     ]
-    lines = [line.rstrip() for line in aligned(cells, right=True)]
     most = max(found.gap + found.half_width, 0.0)
-    if not found.is_told:
-        return "\n".join(
-            [
-                head,
-                *lines,
-                f"These {len(texts):,} texts do not tell how far others are apart: "
-                "give more --texts (10 that end in time at least).",
-            ]
-        )
     sentence = (
         f"On texts of this model, estimates by {how} are on average at most "
         f"{four_decimals(most)} nats a text too low (95 %)."
     )
-    return "\n".join([head, *lines, sentence])
+    if not found.is_told:
+        sentence = (
+            f"These {len(texts):,} texts do not tell how far others are apart: give "
+            "more --texts (10 that end in time at least)."
+        )
+    return "\n".join([head, *aligned(cells, right=True), sentence])
