@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Protocol
 
 from lm_latent_eval.text.files import digest
 
@@ -224,14 +224,8 @@ class Permutations(Sequence[Variant]):
         """Return N!."""
         return math.factorial(len(self.listing.labels))
 
-    @overload
-    def __getitem__(self, number: int) -> Variant: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Variant]: ...
-    def __getitem__(self, number: int | slice) -> Variant | list[Variant]:
-        """Return one order, in that of the alphabet."""
-        if isinstance(number, slice):
-            return [self[n] for n in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Variant:  # type: ignore[override]
+        """Return one order, in that of the alphabet; no slices."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         rest = list(range(len(self.listing.labels)))
