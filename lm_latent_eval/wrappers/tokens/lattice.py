@@ -19,37 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 BEGIN = -1
 """The node before the first token of a text, which may write nothing."""
 OVERRUN = -1
 """In the place of a token: any that overruns the string."""
-
-
-@dataclass(frozen=True)
-class EdgeTable:
-    """All edges of a lattice, those of a node side by side.
-
-    Where paths of a prefix may overrun it, a node's last edge stands for all tokens
-    that do.
-    """
-
-    first: NDArray[np.int64]
-    """The first edge of each of N nodes, in order from ``BEGIN``, and the end."""
-    tokens: NDArray[np.int64]
-    """Of each edge, (E,); ``OVERRUN``: any that overruns the string."""
-    nexts: NDArray[np.int64]
-    """The place among the nodes that each leads to, (E,)."""
-    fewest: NDArray[np.int64]
-    """The fewest tokens by which a path from there ends, (E,)."""
-    overrun: NDArray[np.int64]
-    """Tokens that overrun the string, those of an edge side by side."""
-    overrun_first: NDArray[np.int64]
-    """The first of each edge, and the end, (E + 1,)."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +93,8 @@ class SegmentationLattice:
             [(self.end[0], 1)] if node == BEGIN and not size and self.end else []
         )
 
-    def _overrun(self, node: int) -> list[int]:
+    def overrun(self, node: int) -> list[int]:
+        """Return tokens that write what is left at a node and more, if any may."""
         place = max(node, 0)
         if not self.overruns or place >= len(self.target):
             return []
@@ -135,13 +111,13 @@ class SegmentationLattice:
             after = [found[j] for _, j in self._reached[node] if j in found]
             if self.ends(node):
                 found[node] = 0
-            elif self._overrun(node):
+            elif self.overrun(node):
                 found[node] = 1
             elif after:
                 found[node] = 1 + min(after)
         return found
 
-    def _onward(self, node: int) -> list[tuple[int, int]]:
+    def onward(self, node: int) -> list[tuple[int, int]]:
         """Return tokens and nodes by which paths that end go on from a node."""
         return [(t, j) for t, j in self._reached.get(node, ()) if j in self.fewest]
 
@@ -150,30 +126,9 @@ class SegmentationLattice:
         """The most tokens of a path."""
         found: dict[int, int] = {}
         for node in sorted(self.fewest, reverse=True):
-            after = [1 + found[j] for _, j in self._onward(node)]
-            found[node] = max([*after, int(bool(self._overrun(node)))])
+            after = [1 + found[j] for _, j in self.onward(node)]
+            found[node] = max([*after, int(bool(self.overrun(node)))])
         return found[self.start]
-
-    @cached_property
-    def table(self) -> EdgeTable:
-        """All edges, as arrays."""
-        counts, tokens, nexts, lengths = [0], [], [], [0]
-        overrun = list[int]()
-        for node in range(BEGIN, self.final + 1):
-            for token, after in self._onward(node):
-                tokens.append(token)
-                nexts.append(after)
-                lengths.append(len(overrun))
-            if node in self.fewest and (over := self._overrun(node)):
-                tokens.append(OVERRUN)
-                nexts.append(self.final)
-                overrun += over
-                lengths.append(len(overrun))
-            counts.append(len(tokens))
-        fewest = [self.fewest.get(node, 0) for node in nexts]
-        nexts = [node - BEGIN for node in nexts]
-        columns = (counts, tokens, nexts, fewest, overrun, lengths)
-        return EdgeTable(*(np.array(column, int) for column in columns))
 
     @cached_property
     def num_prefixes(self) -> int:
@@ -181,7 +136,7 @@ class SegmentationLattice:
         ways = dict.fromkeys(self.fewest, 0)
         ways[self.start] = 1
         for node in sorted(self.fewest):
-            for _, after in self._onward(node):
+            for _, after in self.onward(node):
                 ways[after] += ways[node]
         return sum(ways.values()) - ways.get(self.final, 0) * (self.final > 0)
 
@@ -190,7 +145,7 @@ class SegmentationLattice:
         """A path of the fewest tokens; of a string that is no prefix."""
         found, node = [], self.start
         while not self.ends(node):
-            token, node = min(self._onward(node), key=lambda edge: self.fewest[edge[1]])
+            token, node = min(self.onward(node), key=lambda edge: self.fewest[edge[1]])
             found.append(token)
         return tuple(found)
 
@@ -202,7 +157,7 @@ class SegmentationLattice:
         """
         found, node = [], self.start
         for token in tokens:
-            after = dict(self._onward(node))
+            after = dict(self.onward(node))
             if token not in after:
                 raise ValueError(f"{[*tokens]} is no segmentation of {self.target!r}")
             node = after[token]

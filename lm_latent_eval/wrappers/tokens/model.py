@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-import numpy as np
+import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import MemoryLimit
@@ -37,10 +37,9 @@ from lm_latent_eval.wrappers.tokens.estimators import (
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.proposals import (
     Floats,
+    LatticeEdges,
     Stretch,
     frequencies,
-    look_ahead,
-    unigram,
 )
 from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan, search
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
@@ -170,13 +169,14 @@ class Walker:
         size = len(stretches[order[0]].given)
         return [n for n in order[:texts] if len(stretches[n].given) == size]
 
-    def _scores(self, stretch: Stretch) -> Floats:
-        temperature, log_psi = self._options.temperature, stretch.log_rest
+    def _scores(self, edges: LatticeEdges) -> torch.Tensor:
+        temperature = self._options.temperature
         if self._options.proposal == "lattice":
-            return unigram(stretch.lattice, self._frequencies, temperature)
+            return edges.unigram(self._frequencies, temperature)
+        psi = edges.log_rest
         if self._options.proposal == "lm":
-            log_psi = np.zeros_like(log_psi)
-        return look_ahead(stretch.lattice, log_psi, temperature)
+            psi = torch.zeros_like(psi)
+        return edges.look_ahead(psi, temperature)
 
     @cached_property
     def _frequencies(self) -> Floats:

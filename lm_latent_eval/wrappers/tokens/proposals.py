@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -32,54 +32,6 @@ from lm_latent_eval.wrappers.tokens.lattice import (
 )
 
 Floats = NDArray[np.float64]
-
-
-def look_ahead(
-    lattice: SegmentationLattice, log_rest: Floats, temperature: float
-) -> Floats:
-    """Return log psi / temperature of every edge, nats, (E,), beside what p gives.
-
-    q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature); psi is
-    what the canonical segmentation pays for what is left after the token, a share of a
-    token for a part of its bytes; or 1, for the network's own next token.
-
-    Args:
-        lattice: The segmentations.
-        log_rest: Log psi of each node, nats.
-        temperature: Of the proposal.
-    """
-    table = lattice.table
-    ahead = np.where(table.tokens == OVERRUN, 0.0, log_rest[table.nexts])
-    return ahead / temperature
-
-
-def unigram(
-    lattice: SegmentationLattice, frequencies: Floats, temperature: float
-) -> Floats:
-    """Return log q of every edge, nats, (E,), but for a constant of its node.
-
-    q(z) is in proportion to prod_i f(z_i)^(1 / temperature), drawn left to right: an
-    edge is as probable as its token times the sum over all ways to go on after it.
-
-    Args:
-        lattice: The segmentations.
-        frequencies: log f of each token, nats.
-        temperature: Of the proposal.
-    """
-    table, scaled = lattice.table, frequencies / temperature
-    scores = scaled[table.tokens]
-    for edge in np.flatnonzero(table.tokens == OVERRUN):
-        first, end = table.overrun_first[edge : edge + 2]
-        scores[edge] = np.logaddexp.reduce(scaled[table.overrun[first:end]])
-    rest = np.full(len(table.first) - 1, -np.inf)
-    rest[lattice.final - BEGIN] = 0.0
-    for node in range(len(rest) - 1, -1, -1):
-        first, end = table.first[node : node + 2]
-        if first < end:
-            scores[first:end] += rest[table.nexts[first:end]]
-            one = np.logaddexp.reduce(scores[first:end])
-            rest[node] = np.logaddexp(one, rest[node])
-    return scores
 
 
 def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:
@@ -131,80 +83,101 @@ class Stretch:
 
 
 class LatticeEdges(NamedTuple):
-    """The edges of several lattices, end to end; nodes count through all of them."""
+    """The edges of the lattices of texts, of one after the other, node by node.
+
+    Where paths of a prefix may overrun it, a node's last edge stands for all tokens
+    that do.
+    """
 
     first: Tensor
-    tokens: Tensor
-    nexts: Tensor
-    fewest: Tensor
-    overrun: Tensor
-    overrun_first: Tensor
-    overruns: bool
-    """Whether any does."""
+    """The first edge of each of N nodes, and the end, (N + 1,)."""
     place: Tensor
-    """The node of each in its text."""
+    """The node of each in its lattice, from ``BEGIN``, (N,)."""
     ends: Tensor
-    """Whether all is written at a node."""
+    """Whether all is written there, (N,)."""
     log_rest: Tensor
-    """Of each node, nats."""
+    """What the canonical segmentation pays for what follows, nats, (N,)."""
+    tokens: Tensor
+    """Of each edge, (E,); ``OVERRUN``: any that overruns the string."""
+    nexts: Tensor
+    """The node that each leads to, (E,)."""
+    fewest: Tensor
+    """The fewest tokens by which a path from there ends, (E,)."""
+    overrun: Tensor
+    """Tokens that overrun a string, those of an edge side by side."""
+    overrun_first: Tensor
+    """The first of each edge, and the end, (E + 1,)."""
     start: Tensor
     """The first node of each text."""
-    power: float
-    """Of what the network gives to a token, in the proposal."""
-    scores: Tensor
-    """What the proposal has beside that, nats."""
 
     @classmethod
-    def of(
-        cls, stretches: Sequence[Stretch], power: float, scores: Sequence[Floats]
-    ) -> LatticeEdges:
-        """Put the lattices of texts end to end, with their proposal."""
-        lattices = [stretch.lattice for stretch in stretches]
-        tables = [lattice.table for lattice in lattices]
-        nodes = _offsets(len(table.first) - 1 for table in tables)
-        edges = _offsets(len(table.tokens) for table in tables)
-        overrun = _offsets(len(table.overrun) for table in tables)
-        final = np.array([lattice.final - BEGIN for lattice in lattices])
-        start = np.array([lattice.start - BEGIN for lattice in lattices])
-        place = [np.arange(BEGIN, lattice.final + 1) for lattice in lattices]
-        ends = np.zeros(nodes[-1], bool)
-        ends[nodes[:-1] + final] = True
-        ends[nodes[:-1][final == -BEGIN]] = True  # the beginning of an empty string
-        parts = (
-            _joined([table.first[:-1] for table in tables], edges),
-            _joined([table.tokens for table in tables]),
-            _joined([table.nexts for table in tables], nodes),
-            _joined([table.fewest for table in tables]),
-            _joined([table.overrun for table in tables]),
-            _joined([table.overrun_first[:-1] for table in tables], overrun),
-        )
-        first, tokens, nexts, fewest, over, over_first = map(torch.from_numpy, parts)
+    def of(cls, stretches: Sequence[Stretch]) -> LatticeEdges:
+        """Number the nodes and edges of texts."""
+        first, place, ends, start = [0], list[int](), list[bool](), list[int]()
+        tokens, nexts, fewest, overrun = (list[int]() for _ in range(4))
+        overrun_first = [0]
+        for lattice in (stretch.lattice for stretch in stretches):
+            offset = len(place) - BEGIN
+            start.append(lattice.start + offset)
+            for node in range(BEGIN, lattice.final + 1):
+                edges = lattice.onward(node)
+                overrun_first += [len(overrun)] * len(edges)
+                if node in lattice.fewest and (over := lattice.overrun(node)):
+                    edges.append((OVERRUN, lattice.final))
+                    overrun += over
+                    overrun_first.append(len(overrun))
+                tokens += [token for token, _ in edges]
+                nexts += [after + offset for _, after in edges]
+                fewest += [lattice.fewest.get(after, 0) for _, after in edges]
+                first.append(len(tokens))
+                place.append(node)
+                ends.append(lattice.ends(node))
+        log_rest = np.concatenate([stretch.log_rest for stretch in stretches])
         return cls(
-            torch.cat([first, torch.tensor([edges[-1]])]),
-            tokens,
-            nexts,
-            fewest,
-            over,
-            torch.cat([over_first, torch.tensor([overrun[-1]])]),
-            bool(overrun[-1]),
-            torch.from_numpy(_joined(place)),
-            torch.from_numpy(ends),
-            torch.from_numpy(_joined([stretch.log_rest for stretch in stretches])),
-            torch.from_numpy(nodes[:-1] + start),
-            power,
-            torch.from_numpy(_joined(scores)),
+            torch.tensor(first),
+            torch.tensor(place),
+            torch.tensor(ends),
+            torch.from_numpy(log_rest),
+            *(
+                torch.tensor(column, dtype=torch.long)
+                for column in (tokens, nexts, fewest, overrun, overrun_first, start)
+            ),
         )
 
+    def look_ahead(self, log_psi: Tensor, temperature: float) -> Tensor:
+        """Return log psi / temperature of every edge, nats, (E,), beside what p gives.
 
-def _offsets(sizes: Iterable[int]) -> NDArray[np.int64]:
-    """Return where each of several parts begins, and the end."""
-    return np.array([0, *accumulate(sizes)], int)
+        q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature).
 
+        Args:
+            log_psi: Of each node, nats, (N,): ``log_rest``, a share of a token for a
+                part of its bytes; or 0, for the network's own next token.
+            temperature: Of the proposal.
+        """
+        ahead = log_psi[self.nexts].masked_fill(self.tokens == OVERRUN, 0.0)
+        return ahead / temperature
 
-def _joined(
-    parts: Sequence[NDArray[np.generic]], offsets: NDArray[np.int64] | None = None
-) -> NDArray[Any]:
-    """Put parts end to end, each of which counts from an offset."""
-    if offsets is None:
-        return np.concatenate(parts)
-    return np.concatenate([p + n for p, n in zip(parts, offsets[:-1], strict=True)])
+    def unigram(self, frequencies: Floats, temperature: float) -> Tensor:
+        """Return log q of every edge, nats, (E,), but for a constant of its node.
+
+        q(z) is in proportion to prod_i f(z_i)^(1 / temperature), drawn left to right:
+        an edge is as probable as its token times the sum over all ways to go on.
+
+        Args:
+            frequencies: log f of each token, nats.
+            temperature: Of the proposal.
+        """
+        scaled, tokens = frequencies / temperature, self.tokens.numpy()
+        nexts, overrun = self.nexts.numpy(), self.overrun.numpy()
+        scores = scaled[tokens]
+        for edge in np.flatnonzero(tokens == OVERRUN):
+            begin, end = self.overrun_first[edge : edge + 2].tolist()
+            scores[edge] = np.logaddexp.reduce(scaled[overrun[begin:end]])
+        rest, first = np.where(self.ends.numpy(), 0.0, -np.inf), self.first.tolist()
+        for node in range(len(rest) - 1, -1, -1):
+            begin, end = first[node : node + 2]
+            if begin < end:
+                scores[begin:end] += rest[nexts[begin:end]]
+                one = np.logaddexp.reduce(scores[begin:end])
+                rest[node] = np.logaddexp(one, rest[node])
+        return torch.from_numpy(scores)

@@ -139,7 +139,7 @@ class _Walks:
         stretches: Sequence[Stretch],
         plan: WalkPlan,
         power: float,
-        scores: Callable[[Stretch], Floats],
+        scores: Callable[[LatticeEdges], Tensor],
         keys: Sequence[int],
         row: Tensor,
     ) -> None:
@@ -149,12 +149,13 @@ class _Walks:
             stretches: The texts.
             plan: How much to look at.
             power: Of what the network gives to a token, in the proposal of draws.
-            scores: What that has beside it for every edge of a text, nats.
+            scores: What that has beside it for every edge, nats.
             keys: Of each text's random numbers.
             row: Where the reading has what is given to each.
         """
         self.stretches, self.plan = stretches, plan
-        self._edges = LatticeEdges.of(stretches, power, [*map(scores, stretches)])
+        self._edges, self._power = LatticeEdges.of(stretches), power
+        self._scores = scores(self._edges)
         self._uniforms = Streams(keys, max(1, plan.num_draws))
         self._room = torch.tensor([stretch.room for stretch in stretches])
         texts = torch.arange(len(stretches))
@@ -211,8 +212,8 @@ class _Walks:
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
-        score = given * edges.power if edges.power else torch.zeros_like(given)
-        score = score + edges.scores[edge]
+        score = given * self._power if self._power else torch.zeros_like(given)
+        score = score + self._scores[edge]
         log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
         taken = now.searched[spot]
         uniform = self._uniforms(self.depth).flatten(0, 1) if len(self._at) else None
@@ -267,7 +268,7 @@ class _Walks:
     def _given(self, log_p: Tensor, row: Tensor, edge: Tensor) -> Tensor:
         """Return what the network gives to edges after rows, nats, on the host."""
         tokens = self._edges.tokens[edge]
-        if not self._edges.overruns:
+        if not len(self._edges.overrun):
             return _picked(log_p, row, tokens)
         (over,) = (tokens == OVERRUN).nonzero(as_tuple=True)
         if not len(over):
@@ -384,7 +385,7 @@ def search(
     stretches: Sequence[Stretch],
     plan: WalkPlan,
     power: float,
-    scores: Callable[[Stretch], Floats],
+    scores: Callable[[LatticeEdges], Tensor],
     keys: Sequence[int],
 ) -> list[SegmentationWalk]:
     """Search for segmentations of texts, and draw some.
@@ -394,7 +395,7 @@ def search(
         stretches: The texts; all are given equally many tokens, at least one.
         plan: How much to look at.
         power: Of what the network gives to a token, in the proposal of draws.
-        scores: What that has beside it for every edge of a text, nats.
+        scores: What that has beside it for every edge, nats.
         keys: Of each text's random numbers.
 
     Returns:
