@@ -168,7 +168,7 @@ def model(directory):
 def test_characters_of_several_bytes_are_restored(model):
     text = "the é"
     [found] = model.log_likelihood([text], estimator="exact", end="prefix")
-    lattice = model.opened.scorer({}, quiet=True)._whole_texts.cut(text)[0].summed
+    lattice = model.opened.scorer({}, quiet=True)._encoding.cut(text)[0].summed
     assert lattice.target == text.encode()
     assert lattice.longest > lattice.fewest[lattice.start], "there are several"
     assert found.log_evidence < 0

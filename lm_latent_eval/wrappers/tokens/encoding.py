@@ -74,7 +74,7 @@ class Continuation:
 
 
 class Encoding:
-    """A tokenizer, under one choice of options."""
+    """A tokenizer under one choice of options, which cuts texts into pieces."""
 
     def __init__(
         self, network: Network, vocabulary: ByteVocabulary, options: TokensOptions
@@ -178,14 +178,7 @@ class Encoding:
             "normalizer changes this string, so its tokens do not stand for it"
         )
 
-
-class WholeTextCutter:
-    """Cuts whole texts into pieces."""
-
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding, self._options = encoding, encoding.options
-        self._window, self._prefix = encoding.window, encoding.prefix
-        self._end, self._vocabulary = encoding.end, encoding.vocabulary
+    # -- whole texts ------------------------------------------------------------------
 
     def cut(self, text: str) -> list[Piece]:
         """Cut a text where its canonical tokens fill a window.
@@ -195,28 +188,28 @@ class WholeTextCutter:
                 the text.
         """
         text = encodable(text)
-        before, inner, after = self._encoding.framed(text)
-        if self._options.end == "prefix":
+        before, inner, after = self.framed(text)
+        if self.options.end == "prefix":
             after = []
-        elif after[-1:] != [*self._end]:
-            after = [*after, *self._end]
-        if not (text or after or self._options.estimator == "canonical"):
+        elif after[-1:] != [*self.end]:
+            after = [*after, *self.end]
+        if not (text or after or self.options.estimator == "canonical"):
             raise ValueError("the text is empty: only end=eos has something to score")
-        written = self._encoding.restored(inner, text.encode(), begins=True)
+        written = self.restored(inner, text.encode(), begins=True)
         everything = [*before, *inner, *after]
         first, last = len(before), len(before) + len(inner)
         pieces = []
-        size = self._window
+        size = self.window
         for begin, start, stop in windows(len(everything), size, size, size + 1):
-            given = tuple(everything[begin:start]) or (self._prefix,)
+            given = tuple(everything[begin:start]) or (self.prefix,)
             leading = max(0, min(stop, first) - start)
             inside = everything[start + leading : stop]
             middle = written[max(start - first, 0) : max(min(stop, last) - first, 0)]
-            lattice = self._encoding.lattice(
+            lattice = self.lattice(
                 inside,
                 middle,
                 begins=start <= first,
-                overruns=self._options.end == "prefix" and stop == len(everything),
+                overruns=self.options.end == "prefix" and stop == len(everything),
             )
             given = (*given, *everything[start : start + leading])
             pieces.append(Piece(given, tuple(inside), lattice, leading))
@@ -224,19 +217,11 @@ class WholeTextCutter:
 
     def restores(self, text: str) -> bool:
         """Whether the canonical tokens of a text write it."""
-        _, inner, _ = self._encoding.framed(text := encodable(text))
-        written = self._vocabulary.write(inner, begins=True)
+        _, inner, _ = self.framed(text := encodable(text))
+        written = self.vocabulary.write(inner, begins=True)
         return b"".join(written) == text.encode()
 
-
-class ContinuationCutter:
-    """Reads texts after their contexts."""
-
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding, self._options = encoding, encoding.options
-        self._window, self._prefix = encoding.window, encoding.prefix
-        self._end, self._vocabulary = encoding.end, encoding.vocabulary
-        self._begin = encoding.begin
+    # -- continuations ----------------------------------------------------------------
 
     def read(self, query: Query) -> Continuation:
         """Read a text after its context.
@@ -247,28 +232,28 @@ class ContinuationCutter:
         """
         context, text = encodable(query.context), encodable(query.text)
         plain = self._plain(context, text)
-        if self._options.estimator == "canonical" or not (text or self._end):
+        if self.options.estimator == "canonical" or not (text or self.end):
             return Continuation(plain, None, None)
-        end = len(self._end)
+        end = len(self.end)
         if not context:
             tokens = plain.tokens[: len(plain.tokens) - end]
-            given = plain.given if plain.given[-1] == self._prefix else ()
+            given = plain.given if plain.given[-1] == self.prefix else ()
             target = text.encode()
-            if self._begin and text.startswith(self._begin):
-                target = target.removeprefix(self._begin.encode())
+            if self.begin and text.startswith(self.begin):
+                target = target.removeprefix(self.begin.encode())
             whole = self._last(given, tokens, target, begins=True)
             return Continuation(plain, whole, None)
-        head, short, _ = self._encoding.framed(context)
-        _, long, _ = self._encoding.framed(context + text)
+        head, short, _ = self.framed(context)
+        _, long, _ = self.framed(context + text)
         border = self._border(head, short)
         tail = tuple(short[border:])
-        given = self._condition((*head, *short[:border]) or (self._prefix,), tail)
+        given = self._condition((*head, *short[:border]) or (self.prefix,), tail)
         joined = (context + text).encode()
         tokens = self._after(short, long, border, joined, len(text.encode()))
-        if len(given) + len(tokens) + end > self._window + 1:
+        if len(given) + len(tokens) + end > self.window + 1:
             raise ValueError(
                 f"{len(tokens) + end} tokens after the {len(given)} that are given do "
-                f"not fit into the window of {self._window}, of which a context leaves "
+                f"not fit into the window of {self.window}, of which a context leaves "
                 "a quarter to every text after it: give fewer context_tokens, a "
                 "shorter text, or a network that reads more"
             )
@@ -278,10 +263,8 @@ class ContinuationCutter:
             return Continuation(plain, whole, None)
         begins = whole.lattice.begins
         rest = len(whole.lattice.target) - len(text.encode())
-        written = self._encoding.restored(
-            tail, whole.lattice.target[:rest], begins=begins
-        )
-        lattice = self._encoding.lattice(tail, written, begins=begins, overruns=True)
+        written = self.restored(tail, whole.lattice.target[:rest], begins=begins)
+        lattice = self.lattice(tail, written, begins=begins, overruns=True)
         before = {at: mark for at, mark in whole.lattice.fixed.items() if at < rest}
         if lattice is not None and lattice.fixed != before:
             raise self._joined(mark for mark, _ in before.values())
@@ -295,7 +278,7 @@ class ContinuationCutter:
         How long the text after them is does not matter: all texts after one context
         are conditioned on the same.
         """
-        room = self._window + 1 - self._window // 4 - len(tail)
+        room = self.window + 1 - self.window // 4 - len(tail)
         return given[-max(1, room) :]
 
     def _after(
@@ -324,18 +307,18 @@ class ContinuationCutter:
         """
         if long[:border] == short[:border]:
             return tuple(long[border:])
-        size += sum(map(len, self._vocabulary.write(short[border:], begins=False)))
-        pieces = self._vocabulary.write(long, begins=False)
+        size += sum(map(len, self.vocabulary.write(short[border:], begins=False)))
+        pieces = self.vocabulary.write(long, begins=False)
         first = len(long)
         while first and len(pieces[first - 1]) <= size:
             first -= 1
             size -= len(pieces[first])
         rest = b"".join(pieces[first:])
-        if size and first and long[first - 1] in self._vocabulary.special:
+        if size and first and long[first - 1] in self.vocabulary.special:
             raise self._joined([long[first - 1]])
         bridge = joined[len(joined) - len(rest) - size : len(joined) - len(rest)]
         try:
-            between = SegmentationLattice(self._vocabulary, bridge, begins=False)
+            between = SegmentationLattice(self.vocabulary, bridge, begins=False)
         except ValueError as err:
             raise ValueError(
                 f"after the token {self._written(short[border - 1])!r}, which ends "
@@ -353,9 +336,9 @@ class ContinuationCutter:
         )
 
     def _written(self, token: int) -> str:
-        table = self._vocabulary.later.pieces
+        table = self.vocabulary.later.pieces
         found = table[token] if token < len(table) else None
-        return (found or self._vocabulary.special.get(token, b"")).decode(
+        return (found or self.vocabulary.special.get(token, b"")).decode(
             errors="replace"
         )
 
@@ -367,10 +350,10 @@ class ContinuationCutter:
         if (
             not tokens
             or last.lattice is None
-            or {*tokens} & self._vocabulary.special.keys()
+            or {*tokens} & self.vocabulary.special.keys()
         ):
             return
-        written = b"".join(self._vocabulary.write(tokens, begins=True))
+        written = b"".join(self.vocabulary.write(tokens, begins=True))
         before = joined[: len(joined) - len(last.lattice.target)]
         if len(written) != len(before):
             raise ValueError(
@@ -385,11 +368,11 @@ class ContinuationCutter:
         Special ones are, and the first of a context that none precedes, since nothing
         says how probable that is. The text after the context has no part in it.
         """
-        if self._options.context_tokens is None:
+        if self.options.context_tokens is None:
             return 0
-        marks = [n + 1 for n, t in enumerate(short) if t in self._vocabulary.special]
+        marks = [n + 1 for n, t in enumerate(short) if t in self.vocabulary.special]
         least = max([0 if head else 1, *marks])
-        return min(len(short), max(least, len(short) - self._options.context_tokens))
+        return min(len(short), max(least, len(short) - self.options.context_tokens))
 
     def _last(
         self,
@@ -402,18 +385,14 @@ class ContinuationCutter:
         """Return the piece of the last tokens of a text, or of all if it begins so."""
         # Some tokenizers begin anew after a special token.
         for first in (begins, True):
-            written = self._vocabulary.write(tokens, begins=first)
+            written = self.vocabulary.write(tokens, begins=first)
             size = len(text) if begins else sum(map(len, written))
             if b"".join(written) == text[len(text) - size :]:
                 break
-        written = self._encoding.restored(
-            tokens, text[len(text) - size :], begins=first
-        )
-        tokens = (*tokens, *self._end)
-        overruns = self._options.end == "prefix"
-        lattice = self._encoding.lattice(
-            tokens, written, begins=first, overruns=overruns
-        )
+        written = self.restored(tokens, text[len(text) - size :], begins=first)
+        tokens = (*tokens, *self.end)
+        overruns = self.options.end == "prefix"
+        lattice = self.lattice(tokens, written, begins=first, overruns=overruns)
         return Piece(given, tokens, lattice)
 
     def _plain(self, context: str, text: str) -> Piece:
@@ -422,17 +401,17 @@ class ContinuationCutter:
         White space at the end of the context is the text's there.
         """
         if not context:
-            tokens = self._encoding.encode(text, False)
-            same = tokens[:1] == [self._prefix]
-            given, after = [self._prefix], tokens[int(same) :]
+            tokens = self.encode(text, False)
+            same = tokens[:1] == [self.prefix]
+            given, after = [self.prefix], tokens[int(same) :]
         else:
-            given = self._encoding.encode(context.rstrip())
-            after = self._encoding.encode(context + text)[len(given) :]
-        after = [*after, *self._end]
-        room = self._window + 1 - len(after)
+            given = self.encode(context.rstrip())
+            after = self.encode(context + text)[len(given) :]
+        after = [*after, *self.end]
+        room = self.window + 1 - len(after)
         if room < 1:
             raise ValueError(
                 f"the text has {len(after)} tokens after its context, and the network "
-                f"reads {self._window}: shorten it, or take a network that reads more"
+                f"reads {self.window}: shorten it, or take a network that reads more"
             )
-        return Piece(tuple(given or [self._prefix])[-room:], tuple(after), None)
+        return Piece(tuple(given or [self.prefix])[-room:], tuple(after), None)

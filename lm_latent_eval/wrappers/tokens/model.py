@@ -24,10 +24,8 @@ from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.tokens.encoding import (
     Continuation,
-    ContinuationCutter,
     Encoding,
     Piece,
-    WholeTextCutter,
 )
 from lm_latent_eval.wrappers.tokens.estimators import (
     WalkEstimator,
@@ -222,8 +220,6 @@ class TokensScorer(NetworkScorer):
                 "With add_bos_token=False they follow one",
                 self._encoding.begin,
             )
-        self._whole_texts = WholeTextCutter(self._encoding)
-        self._continuations = ContinuationCutter(self._encoding)
         self._walker = Walker(
             network,
             options,
@@ -274,7 +270,7 @@ class TokensScorer(NetworkScorer):
                 cut = []
                 for query in some:
                     with naming(query):
-                        cut.append(self._whole_texts.cut(query.text))
+                        cut.append(self._encoding.cut(query.text))
                 names = [
                     f"{query.name}/window {n}" if n else query.name
                     for query, pieces in zip(some, cut, strict=True)
@@ -300,7 +296,7 @@ class TokensScorer(NetworkScorer):
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
         canonical_only = self._estimator is None
-        restores = canonical_only and self._whole_texts.restores(query.text)
+        restores = canonical_only and self._encoding.restores(query.text)
         parts = estimate_windows(
             self._estimator, pieces, plain, walks, restores=restores
         )
@@ -330,7 +326,7 @@ class TokensScorer(NetworkScorer):
                 asked = []
                 for query in some:
                     with naming(query):
-                        asked.append(self._continuations.read(query))
+                        asked.append(self._encoding.read(query))
                 scores = self._walker.scores([p for one in asked for p in one.pieces])
                 walks = self._sums(some, asked, scores)
                 for query, one in zip(some, asked, strict=True):

@@ -86,7 +86,7 @@ def test_a_proposal_is_a_distribution_over_all_of_them(
 ):
     options = {"estimator": "exact", "proposal": proposal, "end": end}
     scorer = model.scorer({**options, "temperature": temperature}, quiet=True)
-    pieces = [scorer._whole_texts.cut(text)[0] for text in TEXTS]
+    pieces = [scorer._encoding.cut(text)[0] for text in TEXTS]
     listed = listed_by(model, max(map(len, TEXTS)))
     every = listed.covers if end == "prefix" else listed.segmentations
     walks = scorer._walks(pieces, TEXTS, scorer._walker.scores(pieces))
@@ -160,7 +160,7 @@ def test_a_unigram_tokenizer_proposes_by_its_own_model():
     names = model.network.tokenizer.convert_ids_to_tokens
     options = {"estimator": "exact", "proposal": "lattice", "temperature": 2}
     scorer = model.scorer(options, quiet=True)
-    [piece] = scorer._whole_texts.cut("aabab")
+    [piece] = scorer._encoding.cut("aabab")
     [one] = scorer._walks([piece], ["one"], scorer._walker.scores([piece]))
     found = []
     for spot in one.found:

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.wrappers.tokens.encoding import ContinuationCutter
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests import tiny_causal
@@ -135,7 +134,7 @@ def test_continuations_of_a_context_have_one_condition(letters, end, context_tok
 
 def readable(model, texts, context, options):
     """Return texts that something that is given of a context goes on with."""
-    read, found = ContinuationCutter(exactly(model, **options)._encoding).read, []
+    read, found = exactly(model, **options)._encoding.read, []
     for text in texts:
         try:
             read(Query(0, "text", text, context))
@@ -175,7 +174,7 @@ def test_what_is_given_is_what_listing_says(context, context_tokens, given, tail
 def test_the_length_of_a_text_moves_no_window():
     network = tiny_causal.network(tiny_causal.letters(), max_length=16)
     encoding = SegmentedLM(network).scorer({"context_tokens": 2})._encoding
-    read = ContinuationCutter(encoding).read
+    read = encoding.read
     context, texts = "ab" * 20, ["b", "bb", "bbb"]
     found = [read(Query(0, "text", text, context)) for text in texts]
     assert len({one.context for one in found}) == 1
