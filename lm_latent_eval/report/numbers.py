@@ -27,6 +27,8 @@ from lm_latent_eval.scoring.records import Record
 
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
 """Metrics that take log-weights."""
+SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
+"""Said beside numbers, where they depend on it."""
 NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
 
 
@@ -129,9 +131,10 @@ def rows(record: Record) -> list[dict[str, Any]]:
 def table(record: Record) -> str:
     """Return the numbers of a record for a terminal."""
     documents = len({answer.index for answer in record.answers})
-    how = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
     settings = record.settings
-    named = [f"{k}={settings[k]}" for k in how if settings.get(k) not in (None, "")]
+    named = [
+        f"{k}={settings[k]}" for k in SETTINGS if settings.get(k) not in (None, "")
+    ]
     head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
     if not record.finished:
         of, only = settings.get("num_texts"), ""

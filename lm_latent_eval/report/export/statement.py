@@ -18,7 +18,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.folders import task_path
-from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.report.numbers import RATES, SETTINGS, Number, numbers
 from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
@@ -30,8 +30,6 @@ from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 logger = logging.getLogger(__name__)
 
 DELTA = 0.05
-SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
-"""Stated of numbers, where they depend on it."""
 REQUIRED = ("model", "checkpoint", "estimator")
 OF_LOG_P = {
     Bound.EXACT: "exact",
