@@ -7,13 +7,11 @@ whole in a PDF), so they look the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from lm_latent_eval.registry import require
 
@@ -55,11 +53,8 @@ _UNDATED: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None},
 }
 ENDINGS = tuple(_UNDATED)
-_KEY = 0.43
-"""Inches that an entry of a legend takes besides its words, in text of 7 points."""
-_CHARACTER = 0.055
-"""Inches of one character of that text."""
 _POINTS = 7
+"""Size of the text in legends."""
 
 
 @contextmanager
@@ -138,36 +133,16 @@ def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
         figure: With everything drawn.
         entries: What is drawn, by its label; none is no legend.
     """
-    if not entries:
-        return
-    ncols = _balanced(len(entries), _ncols(list(entries), figure.get_figwidth()))
-    figure.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower center",
-        ncols=ncols,
-        fontsize=_POINTS,
-        frameon=False,
-    )
-
-
-def _ncols(labels: Sequence[str], room: float) -> int:
-    """Return in how many columns labels fit, as a legend fills them, by rough width."""
-    widths = [_KEY + _CHARACTER * len(label) for label in labels]
-    fitting = (
-        ncols
-        for ncols in range(len(labels), 1, -1)
-        if sum(max(column) for column in np.array_split(widths, ncols)) <= room
-    )
-    return next(fitting, 1)
-
-
-def _balanced(number: int, most: int) -> int:
-    """Return the fewest columns that make as many rows as the most columns do.
-
-    Example:
-        >>> _balanced(9, 5), _balanced(8, 7)
-        (5, 4)
-    """
-    rows = -(-number // most)
-    return -(-number // rows)
+    for rows in range(1, len(entries) + 1):
+        shown = figure.legend(
+            list(entries.values()),
+            [*map(drawable, entries)],
+            loc="outside lower center",
+            ncols=-(-len(entries) // rows),
+            fontsize=_POINTS,
+            frameon=False,
+        )
+        fits = shown.get_window_extent().width <= figure.bbox.width
+        if fits or rows == len(entries):
+            break
+        shown.remove()
