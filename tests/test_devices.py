@@ -277,7 +277,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(name):
 )
 def test_the_backend_answers_as_on_the_cpu(name, device, opened, tmp_path):
     path = written(name, tmp_path)
-    samples = {} if name in WITHOUT_LATENTS else {"num_samples": 10}
+    samples = {} if name in WITHOUT_LATENTS else {"num_samples": 4}
 
     def answers(device: str) -> tuple[list[float], list[object]]:
         lm = Latent(pretrained=path, device=device, dtype="float32", **samples)
