@@ -58,9 +58,9 @@ def test_the_draws_are_sure_of_what_is_false(model, texts, least):
     [
         ("mixed", "smoothing"),
         ("mixed", "peeking"),
-        ("mixed", "adapted"),
+        pytest.param("mixed", "adapted", marks=pytest.mark.nightly),
         ("auto", "adapted"),
-        ("dpf", "smoothing"),
+        pytest.param("dpf", "smoothing", marks=pytest.mark.nightly),
     ],
 )
 def test_nothing_is_printed_that_excludes_the_truth(

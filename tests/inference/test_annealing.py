@@ -166,9 +166,12 @@ NUMBER = 10_000
         ),
         # EntityNLM's weights vary little, and take long.
         *(
-            (*case, AnnealedImportanceSampling(4), copies, 0.1)
+            pytest.param(
+                *case, AnnealedImportanceSampling(4), copies, 0.1, marks=others
+            )
             for case in CASES
             for copies in [500 if case[0] == "entitynlm" else 2000]
+            for others in [() if case[1] == "adapted" else pytest.mark.nightly]
         ),
     ],
     ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),
