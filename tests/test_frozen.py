@@ -70,10 +70,13 @@ ENTRIES = [
     for entry in found
     if entry not in ABOUT
 ]
+NIGHTLY = {("kglm", f"mixed {q}") for q in ("smoothing", "nonpeeking", "prior")}
+"""Whose path is that of others, and takes a second each."""
 COMPARED = [
-    pytest.param(*each, seeds, marks=pytest.mark.nightly if seeds is SECOND else ())
+    pytest.param(*each, seeds, marks=pytest.mark.nightly if seldom else ())
     for each in ENTRIES
     for seeds in ([slice(None)] if each in CHANGED else [FIRST, SECOND])
+    for seldom in [seeds is SECOND or each in NIGHTLY]
 ]
 DRAWN = [(n, e) for n, e in ENTRIES if e.split()[0] in frozen.DRAWN]
 
