@@ -232,7 +232,19 @@ def test_every_run_has_a_bound():
     assert built(SIMULATED).keys() == COSTS.keys()
 
 
-@pytest.mark.parametrize("name", COSTS)
+SELDOM = {"ais", "beam", "dpf", "mixed", "smc"}
+"""Estimators that are run with KGLM, and with the others nightly."""
+
+
+def daily(run: str) -> bool:
+    name, _, kind = run.partition(" ")
+    return name == "kglm" or kind not in SELDOM or name == "tokens"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if daily(n) else pytest.mark.nightly) for n in COSTS],
+)
 def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(name):
     narrow = built(SIMULATED, float64=False)[name]
     with simulated_device(float64=False):

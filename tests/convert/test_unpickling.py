@@ -253,7 +253,7 @@ MOST = {
 }
 
 
-DAILY = ("lists", "records")
+DAILY = ("records",)
 
 
 @pytest.mark.parametrize(
