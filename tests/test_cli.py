@@ -162,7 +162,7 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys
 
 def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     """Bounds from both sides, of the model's own texts."""
-    asked = ["--texts", "20", "--max-words", "4", "--num-samples", "20"]
+    asked = ["--texts", "30", "--max-words", "6", "--num-samples", "20"]
     assert main(["calibrate", str(kglm_directory), *asked]) == 0
     said = capsys.readouterr().out
     assert "texts drawn from the model" in said
