@@ -178,12 +178,12 @@ OF_ENGINE = {
 
 
 def listed(name: str, laws: list[testing.Law], tested: Iterable[str] = ()) -> list[Any]:
-    """Return laws of a model for pytest; those of the engine are tested already."""
+    """Return laws of a model for pytest: nightly ones, too, those tested elsewhere."""
     found, before = [], {*tested}
+    seldom = OF_ENGINE | before
     for law in laws:
         kind = str(law).partition("-")[0]
-        again = kind in OF_ENGINE & before
-        marks = pytest.mark.nightly if again else ()
+        marks = pytest.mark.nightly if kind in seldom & before else ()
         found.append(pytest.param(law, id=f"{name}-{law}", marks=marks))
         before.add(kind)
     return found

@@ -140,9 +140,9 @@ NETWORKS = [
 OF_GRAPHS = [name for name in VARIANTS if name.startswith("latent_kglm")]
 SELDOM = {
     *("latent_kglm peeking", "latent_kglm smoothing", "latent_tokens canonical"),
-    *("latent_tokens is", "latent_tokens beam", "latent_cot hinted", "latent_mdm is"),
+    *("latent_tokens is", "latent_tokens beam", "latent_cot", "latent_mdm is"),
 }
-"""What goes another's way, by other numbers."""
+"""What others do as well, by other numbers or as a part: a mixture of proposals."""
 
 
 def cases(names):
