@@ -251,7 +251,7 @@ def test_memory_and_pieces_move_no_number(case, monkeypatch, request):
     their piece; by ``auto``, which thins by what it reads there, within their errors.
     """
     opened, _, _, _ = case
-    pairs = (*WORDS, ("the fox. " * 3, "Ada saw Bo. the fox"), ("the fo", "x"))
+    pairs = (WORDS[1], ("the fox. " * 3, "Ada saw Bo. the fox"), ("the fo", "x"))
     every = dict(asked(pairs))  # of each kind once
 
     def everything(**how):
