@@ -72,13 +72,13 @@ ENTRIES = [
 ]
 NIGHTLY = {("kglm", f"mixed {q}") for q in ("smoothing", "nonpeeking", "prior")}
 """Whose path is that of others, and takes a second each."""
+DRAWN = [(n, e) for n, e in ENTRIES if e.split()[0] in frozen.DRAWN]
 COMPARED = [
     pytest.param(*each, seeds, marks=pytest.mark.nightly if seldom else ())
     for each in ENTRIES
-    for seeds in ([slice(None)] if each in CHANGED else [FIRST, SECOND])
+    for seeds in ([FIRST, SECOND] if each in {*DRAWN} - {*CHANGED} else [slice(None)])
     for seldom in [seeds is SECOND or each in NIGHTLY]
 ]
-DRAWN = [(n, e) for n, e in ENTRIES if e.split()[0] in frozen.DRAWN]
 
 
 @pytest.fixture(scope="module")
