@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 LANES = 4  # 64-bit words in one Philox block
+LOWER = (1 << 64) - 1  # half of a key
+_NOTHING_DRAWN: Any = np.random.Philox(key=0).state
 
 
 def stream_key(seed: int, identity: str) -> int:
@@ -35,8 +38,27 @@ def uniforms(key: int, counter: Sequence[int], num_blocks: int) -> NDArray[np.fl
         counter: Up to four 64-bit numbers, where to begin; the first counts the blocks.
         num_blocks: How many rows.
     """
-    begin = [*counter, 0, 0, 0][:LANES]
-    words = np.random.Philox(key=key, counter=begin).random_raw(num_blocks * LANES)
+    only: NDArray[np.float64] = uniforms_of([key], [counter], num_blocks)[0]
+    return only
+
+
+def uniforms_of(
+    keys: Sequence[int], counters: Sequence[Sequence[int]], num_blocks: int
+) -> NDArray[np.float64]:
+    """Return the ``uniforms`` of some keys, each from its own counter.
+
+    Returns:
+        Float64 numbers in (0, 1), shape (keys, num_blocks, 4).
+    """
+    words = np.empty((len(keys), num_blocks * LANES), np.uint64)
+    begin = [[*counter, 0, 0, 0][:LANES] for counter in counters]
+    # One generator for all: making one takes several times what its numbers do.
+    generator = np.random.Philox(key=keys[0], counter=begin[0])
+    for n, (key, place) in enumerate(zip(keys, begin, strict=True)):
+        if n:
+            state = {"key": [key & LOWER, key >> 64], "counter": place}
+            generator.state = _NOTHING_DRAWN | {"state": state}
+        words[n] = generator.random_raw(num_blocks * LANES)
     # 52 random bits, centred in their cell: exactly representable, never 0 or 1.
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return uniform.reshape(num_blocks, LANES)
+    return uniform.reshape(len(keys), num_blocks, LANES)

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from unittest import SkipTest, mock
 
@@ -196,6 +197,10 @@ class SimulatedTensor(torch.Tensor):
 class Simulation(TorchDispatchMode):
     """Takes over operations that make a tensor on the device or are given one."""
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # nothing is compiled, and looking for it takes a tenth
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if SimulatedTensor in types or is_simulated(kwargs.get("device")):
@@ -203,14 +208,16 @@ class Simulation(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+SEVERAL = (list, tuple)
+NUMBERS = attrgetter("numbers")
+
+
 def mapped(kind, change, value):
     """Change what is of a kind, like torch's ``tree_map_only``, which is far slower."""
     if isinstance(value, kind):
         return change(value)
-    if isinstance(value, dict):
-        return {name: mapped(kind, change, part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(mapped(kind, change, part) for part in value)
+    if isinstance(value, SEVERAL):
+        return type(value)([mapped(kind, change, part) for part in value])
     return value
 
 
@@ -218,7 +225,7 @@ def tensors_of(values):
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, SEVERAL):
             yield from tensors_of(value)
 
 
@@ -228,9 +235,8 @@ def run(func, args, kwargs):
     tensors = [*tensors_of((*args, *kwargs.values()))]
     ours = [tensor for tensor in tensors if isinstance(tensor, SimulatedTensor)]
     there = bool(ours) if target is None else is_simulated(target)
-    on_cpu, options = mapped(
-        SimulatedTensor, lambda tensor: tensor.numbers, (args, dict(kwargs))
-    )
+    on_cpu = mapped(SimulatedTensor, NUMBERS, args)
+    options = {name: mapped(SimulatedTensor, NUMBERS, v) for name, v in kwargs.items()}
     if not func.is_view:
         work.launches[name] += 1
     if name == "aten::copy_":  # between devices, in either direction

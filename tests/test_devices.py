@@ -232,7 +232,19 @@ def test_every_run_has_a_bound():
     assert built(SIMULATED).keys() == COSTS.keys()
 
 
-@pytest.mark.parametrize("name", COSTS)
+SELDOM = {"ais", "beam", "dpf", "mixed", "smc"}
+"""Estimators that are run with KGLM, and with the others nightly."""
+
+
+def daily(run: str) -> bool:
+    name, _, kind = run.partition(" ")
+    return name == "kglm" or kind not in SELDOM or name == "tokens"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if daily(n) else pytest.mark.nightly) for n in COSTS],
+)
 def test_a_device_gives_the_numbers_of_the_cpu_for_no_more_work(name):
     narrow = built(SIMULATED, float64=False)[name]
     with simulated_device(float64=False):
@@ -277,7 +289,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(name):
 )
 def test_the_backend_answers_as_on_the_cpu(name, device, opened, tmp_path):
     path = written(name, tmp_path)
-    samples = {} if name in WITHOUT_LATENTS else {"num_samples": 10}
+    samples = {} if name in WITHOUT_LATENTS else {"num_samples": 4}
 
     def answers(device: str) -> tuple[list[float], list[object]]:
         lm = Latent(pretrained=path, device=device, dtype="float32", **samples)

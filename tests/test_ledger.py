@@ -207,7 +207,9 @@ print(rows)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(
+    "local", [True, pytest.param(False, marks=pytest.mark.nightly)]
+)
 def test_a_kill_loses_the_row_in_hand_at_most(tmp_path, local):
     kills = str(KILLS * 10)
     command = [sys.executable, "-c", KILLING, tmp_path, str(local), kills]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from lm_latent_eval.devices import sent_uniforms, widened
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.uniforms import LANES as LANES
 from lm_latent_eval.uniforms import stream_key as stream_key
-from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.uniforms import uniforms_of
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,8 @@ class Streams:
     def __call__(self, step: int) -> Tensor:
         """Return uniforms of one step, shape (B, K, 4)."""
         starts = self.starts or [0] * len(self.keys)
-        drawn = [
-            uniforms(key, (self.first, start + step), self.num_samples)
-            for key, start in zip(self.keys, starts, strict=True)
-        ]
-        return torch.from_numpy(np.stack(drawn))
+        counters = [(self.first, start + step) for start in starts]
+        return torch.from_numpy(uniforms_of(self.keys, counters, self.num_samples))
 
     def few(self, num_samples: int) -> Streams:
         """Return those of the first samples alone."""

@@ -121,7 +121,13 @@ def test_a_cache_answers_equal_texts_alike_from_the_first_run_on(run, tmp_path):
     assert one["token_perplexity_draws_error,none"] > 0, "premise"
 
 
-@pytest.mark.parametrize("tasks", [TASKS, TASKS[1:]], ids=["same", "other"])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        pytest.param(TASKS, id="same"),
+        pytest.param(TASKS[1:], id="other", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_second_run_does_not_stop_the_first(run, tmp_path, caplog, tasks):
     """It gets as far as the questions while the first one is answering them."""
     out, folder, second = str(tmp_path / "out"), tmp_path / "out" / "tiny", []

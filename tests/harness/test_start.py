@@ -47,6 +47,9 @@ assert text.pareto_k is not None, "premise"
 later = set(sys.modules) - host - new
 assert not {"scipy.signal", "scipy.stats"} & later
 assert not {name for name in later if name.startswith("transformers.")}
+import lm_latent_eval.extend
+
+assert not {"lm_eval", "evaluate", "matplotlib"} & set(sys.modules)
 """
 
 

@@ -87,7 +87,7 @@ def test_text_whose_words_are_lost_is_refused_by_name_or_warned_of(
 
 def test_limits_and_cached_requests_move_no_number(backend, tmp_path):
     def lm():
-        return backend(estimator="auto", num_samples=12)
+        return backend(estimator="is", num_samples=12)
 
     whole, limited = evaluated(lm(), cache_requests=True), evaluated(lm(), limit=2)
     assert_the_scorer_says_so_alone(whole, lm()._scorer, 1e-12)

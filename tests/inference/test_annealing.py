@@ -104,7 +104,7 @@ def test_the_published_left_to_right_estimate_is_biased(case):
     With topics that a text rarely leaves, two particles are far from forgetting.
     """
     case.model.log_alpha.fill_(math.log(0.05))
-    text, method, copies = [4, 5, 4, 4, 5], LeftToRightEstimator(2), 20_000
+    text, method, copies = [4, 5, 4, 4, 5], LeftToRightEstimator(2), 8_000
     batch = case.batch([text] * copies)
     log_p = method.log_predicted(case.model, batch, keys(copies))
     exact_log_p = case.log_p(text).item()
@@ -166,9 +166,12 @@ NUMBER = 10_000
         ),
         # EntityNLM's weights vary little, and take long.
         *(
-            (*case, AnnealedImportanceSampling(4), copies, 0.1)
+            pytest.param(
+                *case, AnnealedImportanceSampling(4), copies, 0.1, marks=others
+            )
             for case in CASES
             for copies in [500 if case[0] == "entitynlm" else 2000]
+            for others in [() if case[1] == "adapted" else pytest.mark.nightly]
         ),
     ],
     ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),

@@ -98,8 +98,8 @@ def test_rounding_does_not_decide_between_ties(name, monkeypatch):
             return beams()
 
     plain, ranks = beams(), cuts.ranks
-    assert all(disturbed(ranks, seed) == plain for seed in range(4))
-    finer = [disturbed(lambda score: score * 2.0**32, seed) for seed in range(4)]
+    assert all(disturbed(ranks, seed) == plain for seed in range(2))
+    finer = [disturbed(lambda score: score * 2.0**32, seed) for seed in range(2)]
     assert any(beam != plain for beam in finer), "premise: there are ties"
 
 

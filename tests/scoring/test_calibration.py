@@ -24,9 +24,10 @@ LONGEST = {"rnng": 5}
 """Words of a text, 3 elsewhere: shorter sentences have but one tree."""
 ERRORS = 4.5
 """Standard errors; 13 statistics are beyond one of them once in 10,000 runs."""
+NIGHTLY = pytest.mark.nightly
 WORD_BY_WORD = [
     *("entitynlm", "rnng"),
-    *(pytest.param(n, marks=pytest.mark.nightly) for n in ("kglm", "lrlm", "nklm")),
+    *(pytest.param(n, marks=NIGHTLY) for n in ("kglm", "lrlm", "nklm")),
 ]
 
 
@@ -78,12 +79,12 @@ def test_a_text_of_which_nothing_is_found_is_not_left_out(kglm_directory):
     )
     scorer = Scorer(checkpoint, options, quiet=True)
     with pytest.raises(MissedSupportError, match="simulated/"):
-        calibrate(scorer, 30, most=20)
+        calibrate(scorer, 10, most=20)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["entitynlm", "rnng", pytest.param("kglm", marks=pytest.mark.nightly)],
+    ["entitynlm", *(pytest.param(n, marks=NIGHTLY) for n in ("kglm", "rnng"))],
 )
 def test_the_bound_is_one_over_an_unbiased_estimate(name):
     case, model, proposal = opened(name, "adapted")

@@ -83,8 +83,7 @@ class Reads:
 
 
 ESTIMATORS = [
-    {"estimator": name, "num_samples": 10}
-    for name in ("auto", "mixed", "dpf", "is", "beam", "smc")
+    {"estimator": name, "num_samples": 10} for name in ("auto", "mixed", "beam", "smc")
 ]
 BOTH = {"estimator": "dpf", "num_samples": 20, "bounds": "both"}
 ROUNDS = {"estimator": "is", "num_samples": 11}
@@ -99,9 +98,10 @@ def checkpoint(request, options):
     return load(request.getfixturevalue(f"{name}_directory"), device="cpu").checkpoint
 
 
+@pytest.mark.parametrize("share", [0.5, pytest.param(0.95, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, ROUNDS, EXACT], ids=str)
 def test_a_killed_text_goes_on_after_its_last_piece(
-    checkpoint, tmp_path, monkeypatch, options
+    checkpoint, tmp_path, monkeypatch, options, share
 ):
     if options is ROUNDS:
         monkeypatch.setattr(importance, "ROWS", 4)  # latents at a time
@@ -115,19 +115,18 @@ def test_a_killed_text_goes_on_after_its_last_piece(
     whole, tokens = reads.of(run)
     assert whole.num_tokens == PIECE * NUM_PIECES, "premise"
     assert (whole.upper is None) == (options is not BOTH), "premise"
-    for share in (0.5, 0.95):
-        output = tmp_path / f"{share}.jsonl"
-        folder = tmp_path / f"{share}.jsonl{files.PIECES}"
-        lost, before = reads.of(partial(run, output), most=int(share * tokens))
-        assert lost is None and before > PIECE, "premise: killed after a piece"
-        assert folder.exists()
-        found, after = reads.of(partial(run, output))
-        # The piece that was lost, and a token that says what states are made of.
-        assert tokens <= before + after <= tokens + MOST_READINGS * (PIECE + 1)
-        assert found.log_evidence == pytest.approx(whole.log_evidence, rel=1e-12)
-        assert found.draws_stderr == pytest.approx(whole.draws_stderr, rel=1e-9)
-        assert (found.upper or 0.0) == pytest.approx(whole.upper or 0.0, rel=1e-9)
-        assert not folder.exists()
+    output = tmp_path / "out.jsonl"
+    folder = tmp_path / f"out.jsonl{files.PIECES}"
+    lost, before = reads.of(partial(run, output), most=int(share * tokens))
+    assert lost is None and before > PIECE, "premise: killed after a piece"
+    assert folder.exists()
+    found, after = reads.of(partial(run, output))
+    # The piece that was lost, and a token that says what states are made of.
+    assert tokens <= before + after <= tokens + MOST_READINGS * (PIECE + 1)
+    assert found.log_evidence == pytest.approx(whole.log_evidence, rel=1e-12)
+    assert found.draws_stderr == pytest.approx(whole.draws_stderr, rel=1e-9)
+    assert (found.upper or 0.0) == pytest.approx(whole.upper or 0.0, rel=1e-9)
+    assert not folder.exists()
 
 
 def test_texts_of_a_batch_and_other_settings(spelled_directory, tmp_path, monkeypatch):
@@ -226,7 +225,7 @@ def test_what_is_kept_is_data(tmp_path):
     assert not kept.folder.exists()
 
 
-@pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, EXACT], ids=str)
+@pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, ROUNDS, EXACT], ids=str)
 def test_a_bar_moves_within_a_text_and_ends_where_it_says(
     checkpoint, monkeypatch, options
 ):

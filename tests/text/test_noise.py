@@ -47,7 +47,7 @@ def test_outcomes_have_their_exact_probabilities(x_s, x_t):
     probabilities = exact(SENTENCE, x_s, x_t, VOCABULARY)
     assert abs(sum(probabilities.values()) - 1) < 1e-12, "premise"
     channel = NoiseChannel(x_s, x_t, VOCABULARY)
-    draws = 30_000
+    draws = 15_000
     counts = Counter(tuple(distort(SENTENCE, channel, n)) for n in range(draws))
     expected = {state: draws * p for state, p in probabilities.items()}
     assert p_value(counts, expected, cells=6) > 1e-4

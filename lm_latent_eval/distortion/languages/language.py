@@ -41,7 +41,7 @@ from transformers import (
 from lm_latent_eval.files import write_text
 from lm_latent_eval.scoring.sequence_scorer import SequenceModel
 from lm_latent_eval.text import strict_json
-from lm_latent_eval.uniforms import LANES, stream_key, uniforms
+from lm_latent_eval.uniforms import LANES, stream_key, uniforms, uniforms_of
 
 BEGIN, END = "<s>", "</s>"
 BEGIN_ID, END_ID, FIRST_WORD = 0, 1, 2
@@ -279,8 +279,8 @@ def endless_uniforms(key: int) -> Iterator[float]:
 def step_uniforms(keys: Sequence[int], num_steps: int) -> Tensor:
     """Return the first numbers of :func:`endless_uniforms`, shape (n, num_steps)."""
     blocks = -(-num_steps // LANES)
-    rows = [torch.from_numpy(uniforms(key, (0,), blocks)).flatten() for key in keys]
-    return torch.stack(rows)[:, :num_steps]
+    rows = torch.from_numpy(uniforms_of(keys, [(0,)] * len(keys), blocks))
+    return rows.flatten(1)[:, :num_steps]
 
 
 def cumulative(probabilities: Iterable[float]) -> list[float]:

@@ -11,7 +11,9 @@ from lm_latent_eval.distortion.languages.language import word_tokenizer
 from tests.distortion.languages.tiny import causal, gpt2, records
 
 
-@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize(
+    "temperature", [0.4, pytest.param(1.0, marks=pytest.mark.nightly), 3.0]
+)
 @pytest.mark.parametrize("end_id", [0, 1])
 def test_probabilities_are_products_of_tempered_predictions(temperature, end_id):
     language, model = causal(temperature, end_id), gpt2().eval()

@@ -33,7 +33,7 @@ def test_a_beginning_ends_or_goes_on(language):
 
 
 def test_draws_follow_the_probabilities(language):
-    number, every = 4000, records(language, 4)
+    number, every = 2000, records(language, 4)
     drawn = Counter(map(tuple, language.sample(3, range(number), 4).sequences))
     expected = (number * language.log_p(every).exp()).tolist()
     assert p_value(drawn, dict(zip(map(tuple, every), expected, strict=True))) > 1e-3

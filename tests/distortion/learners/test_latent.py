@@ -252,7 +252,7 @@ def opinionated() -> Checkpoint:
 def test_draws_are_from_the_marginal(monkeypatch):
     """They are not if a latent is drawn without regard to the word that follows it."""
     given = opinionated()
-    every, number = records(LatentLanguage(given), 5), 3000
+    every, number = records(LatentLanguage(given), 5), 2000
     p = listed(given, every).exp()
     assert p.sum().item() == pytest.approx(1, abs=1e-12)
     expected = dict(zip(map(tuple, every), (number * p).tolist(), strict=True))

@@ -14,6 +14,7 @@ from lm_latent_eval.distortion.learners.lstm import (
     LSTMForCausalLM,
     LSTMForCausalLMConfig,
 )
+from tests.test_ladder import imports
 
 
 def lstm(vocab_size: int = 4, num_layers: int = 2) -> LSTMForCausalLM:
@@ -119,17 +120,30 @@ def test_generates_what_is_most_probable():
         assert row[-5:] == log_p.argmax(-1).tolist()
 
 
-def test_folder_loads_here_and_where_the_package_is_missing(tmp_path):
+@pytest.fixture
+def saved(tmp_path):
+    """Return some ids, their log-probabilities, and write the model."""
     model = lstm()
     model.save_pretrained(tmp_path / "model")
     ids = torch.tensor([[0, 2, 3, 1]])
-    expected = model(ids).logits.log_softmax(-1)
+    return ids, model(ids).logits.log_softmax(-1)
+
+
+def test_folder_loads_here(saved, tmp_path):
+    ids, expected = saved
     load = AutoModelForCausalLM.from_pretrained
     again = load(tmp_path / "model", dtype=torch.float64)
     assert type(again) is LSTMForCausalLM
     assert again.output.weight is again.embeddings.weight
     found = again.eval()(ids).logits.log_softmax(-1)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    [code] = (tmp_path / "model").glob("*.py")
+    assert not any(n.startswith("lm_latent_eval") for n in imports(code.read_text()))
+
+
+@pytest.mark.nightly
+def test_folder_loads_where_the_package_is_missing(saved, tmp_path):
+    _, expected = saved
     code = (
         "import sys, torch; from transformers import AutoModelForCausalLM as A; "
         f"m = A.from_pretrained({str(tmp_path / 'model')!r}, trust_remote_code=True, "

@@ -37,7 +37,11 @@ def corpora(directory, language):
 
 
 @pytest.mark.parametrize(
-    ("make", "objective"), [(tiny.pcfg, "supervised"), (tiny.regular, "unsupervised")]
+    ("make", "objective"),
+    [
+        (tiny.pcfg, "supervised"),
+        pytest.param(tiny.regular, "unsupervised", marks=pytest.mark.nightly),
+    ],
 )
 def test_it_learns_with_all_words_of_the_language(tmp_path, make, objective):
     language = make()

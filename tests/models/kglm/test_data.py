@@ -207,12 +207,12 @@ def test_the_walk_of_a_text(changes, cutoff, types, nodes):
 def test_real_texts_are_possible_walks(data_dir):
     """Every annotated walk has positive probability under a new model's p and q."""
     folder, size = data_dir / "webnlg", KGLMSize(4, 3, 5, num_layers=1, cutoff=20)
-    train, dev = (read_annotated(folder / f"{s}.jsonl") for s in ("train", "dev"))
-    texts = train[::300][:50]
+    real = read_annotated(folder / "dev.jsonl")
+    texts = real[::30][:50]
     tokenizer, unknown = build_vocabulary(texts, min_count=2)
     model = new_model(texts, None, tokenizer, unknown, size, seed=0).eval()
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    ids, mentions, nodes = zip(*map(annotate, texts + dev[::120][:10]), strict=True)
+    ids, mentions, nodes = zip(*map(annotate, texts + real[15::120][:10]), strict=True)
     assert {m for some in mentions for m in some} == {*range(4)}, "premise"
     batch = TokenBatch.collate(list(ids), first=START)
     walks = Walks(padded(mentions), padded(nodes))

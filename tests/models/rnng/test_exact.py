@@ -122,7 +122,11 @@ def longer(kind):
 
 @pytest.mark.parametrize(
     ("kind", "bound"),
-    [*(("new", bound) for bound in BOUNDS), ("original", "some"), ("endless", "some")],
+    [
+        *(("new", bound) for bound in BOUNDS),
+        ("original", "some"),
+        pytest.param("endless", "some", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.parametrize(
     "which", [str(x) for x in laws(longer("new")) if str(x).startswith(OF_CHOICES)]

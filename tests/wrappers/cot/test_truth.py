@@ -125,7 +125,7 @@ def test_greedy_is_the_argmax_of_the_marginals(network):
 @pytest.mark.parametrize("proposal", ["prior", "hinted"])
 def test_stopped_draws_have_intervals_and_choices_that_hold(network, proposal):
     """Against sums over all thoughts, which are known."""
-    options = {"proposal": proposal, "close": "forced", "num_samples": 48}
+    options = {"proposal": proposal, "close": "forced", "num_samples": 32}
     answers, thoughts = run(network, asked(TRIALS), **options, until="decided")
     truth = [math.log(tiny.exact(network, QUESTION, a, "forced")) for a in ANSWERS]
     outside = [0] * len(ANSWERS)
@@ -141,9 +141,9 @@ def test_stopped_draws_have_intervals_and_choices_that_hold(network, proposal):
     allowed = TRIALS * 0.05 + 5 * math.sqrt(TRIALS * 0.05 * 0.95)
     assert max(*outside, wrong) <= allowed
     sizes = [len(t.drawn) for t in thoughts.values()]
-    assert {*sizes} <= {*looks(48)}
+    assert {*sizes} <= {*looks(32)}
     for choice, size in zip(choices, sizes, strict=True):
-        assert size == 48 or choice.decided <= size
+        assert size == 32 or choice.decided <= size
     assert any(c.decided for c in choices), "premise: something is decided"
 
 

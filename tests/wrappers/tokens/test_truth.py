@@ -102,7 +102,9 @@ CONTEXTS = {
 
 
 @pytest.mark.parametrize("context_tokens", [0, 2, "all"])
-@pytest.mark.parametrize("end", ["none", "eos"])
+@pytest.mark.parametrize(
+    "end", [pytest.param("none", marks=pytest.mark.nightly), "eos"]
+)
 @pytest.mark.parametrize("letters", KINDS)
 def test_continuations_of_a_context_have_one_condition(letters, end, context_tokens):
     """Over strings of which none begins another they total at most one."""
