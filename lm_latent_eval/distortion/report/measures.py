@@ -172,7 +172,9 @@ def language(folders: Folders, stem: Path, num_bins: int) -> Table:
 def training(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over the epochs of trajectories (figure 3)."""
     found = {n: open_trajectory(path, num_bins)[0] for n, path in folders.items()}
-    draw_training(stem, [*found.items()], best_epoch(next(iter(folders.values()))))
+    draw_training(
+        stem, [(n, each, best_epoch(folders[n])) for n, each in found.items()]
+    )
     write_json(stem, found)
     rows: list[list[Cell]] = [
         [name, epoch, overall, bins[0], bins[-1]]

@@ -118,17 +118,18 @@ def test_random(corpus, tmp_path):
 
 
 def test_epochs(tmp_path):
-    trajectory = Trajectory.begin(tmp_path, range(4), 100)
+    folder = tmp_path / "trajectories" / "test"
+    trajectory = Trajectory.begin(folder, range(4), 100)
     with pytest.raises(ValueError, match="has no epochs"):
         trajectory.epochs()
     true_log_p = -torch.arange(1, 5).double()
     save_epochs(tmp_path, [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)])
-    trajectory = Trajectory.open(tmp_path)
+    trajectory = Trajectory.open(folder)
     for epoch, found in enumerate(trajectory.epochs(), start=1):
         assert found.model_log_p.equal(true_log_p / epoch)
     with pytest.raises(ValueError, match="sequences_an_epoch is 100 there and 99 here"):
-        Trajectory.begin(tmp_path, range(4), 99)
-    (tmp_path / "epochs" / "00002.arrow").unlink()
+        Trajectory.begin(folder, range(4), 99)
+    (folder / "epochs" / "00002.arrow").unlink()
     with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
         trajectory.epochs()
 

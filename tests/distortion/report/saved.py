@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
+from lm_latent_eval.distortion.learners.options import Epoch, History
 from tests.means import uniform
 
 
@@ -39,10 +40,19 @@ def save(directory: Path, found: Columns, bound: str = "exact") -> Path:
     return directory
 
 
-def save_epochs(directory: Path, epochs: list[Columns], size: int = 100) -> Path:
+def save_epochs(
+    learner: Path, epochs: list[Columns], best: int = 1, size: int = 100
+) -> Path:
+    """Write the history of a learner and its scores, whose folder is returned."""
+    directory = learner / "trajectories" / "test"
     trajectory = Trajectory.begin(directory, range(len(epochs[0])), size)
+    history = []
     for number, found in enumerate(epochs, start=1):
         trajectory.write(number, found)
+        loss = 1.0 + abs(number - best)
+        seen = number * size
+        history.append(Epoch(number, loss, loss, 0.1, seen, number, 0.5))
+    History(tuple(history)).write(learner)
     return directory
 
 

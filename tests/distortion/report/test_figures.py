@@ -281,7 +281,7 @@ FIGURES = [
     (curves.draw_latent, ({"K": curve()}, curve()), (CORRECTED, "<!-- exact -->")),
     (
         curves.draw_training,
-        ([("test", trajectory(40))], 1),
+        ([("test", trajectory(40), 1)],),
         ("epoch", ERROR, "least validation loss"),
     ),
     # Of one epoch, and of a model without errors.
