@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics import ErrorBin, LengthError
 from lm_latent_eval.files import write_text
+from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.options import whole
 from lm_latent_eval.report import figures
 from lm_latent_eval.report.tabular import Table
@@ -199,25 +199,9 @@ def write_json(stem: Path, found: Mapping[str, Any]) -> None:
     What is infinite or no number is written as a string: JSON has neither.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(plain(dict(found)), indent=1, allow_nan=False)
+    text = json.dumps(plain(dict(found)), default=_plain, indent=1, allow_nan=False)
     write_text(stem.with_name(f"{stem.name}.json"), text + "\n")
 
 
-def plain(value: Any) -> Any:
-    """Return a measurement as JSON has it.
-
-    Example:
-        >>> plain({"mean": float("nan"), "counts": (1, 2)})
-        {'mean': 'nan', 'counts': [1, 2]}
-    """
-    if isinstance(value, ErrorBin):
-        return plain(asdict(value) | {"underestimates": value.underestimates})
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+def _plain(measured: Any) -> Any:
+    return plain(asdict(measured))

@@ -11,7 +11,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.report import curves
 from lm_latent_eval.distortion.report.measures import MEASURES, Comparison
-from lm_latent_eval.distortion.report.style import plain
+from lm_latent_eval.distortion.report.style import write_json
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorTrajectory,
@@ -90,7 +90,9 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
     save_epochs(tmp_path, [columns(TRUE, model) for model in EPOCHS])
     given = {label: tmp_path / folder for label, folder in folders.items()}
     said, found = measured(name, given, tmp_path)
-    assert {label: found[label] for label in expected} == plain(expected)
+    write_json(tmp_path / "expected", expected)
+    known = json.loads((tmp_path / "expected.json").read_text())
+    assert {label: found[label] for label in expected} == known
     if name == "errors":
         row = next(line for line in said.splitlines() if line.startswith("| mine"))
         assert [x for x in ERRORS if f"{x:.4g}" not in row] == []
@@ -133,6 +135,13 @@ def test_an_estimate_may_be_above_one(tmp_path, name):
     found = columns(TRUE, model, stderr=torch.full((len(TRUE),), 0.01).double())
     folder = save(tmp_path / "scores", found, bound="stochastic lower")
     assert MEASURES[name]({"mine": folder}, tmp_path / "out", 10).rows
+
+
+@pytest.mark.usefixtures("svg_alone")
+def test_a_beam_has_no_verdict(tmp_path):
+    folder = save(tmp_path / "scores", columns(TRUE, MODEL), bound="strict lower")
+    said, found = measured("errors", {"mine": folder}, tmp_path)
+    assert "unknown" in said and "underestimates" not in str(found)
 
 
 @pytest.mark.usefixtures("svg_alone")
