@@ -271,3 +271,6 @@ def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, cap
     (part / "rows.jsonl").unlink()
     assert main(command) == 2
     assert "no setting of these studies is done" in capsys.readouterr().err
+    (part / "settings.json").write_text('{"checkpoint": "a"}')
+    assert main(command) == 2
+    assert "of no study: its settings lack tempered" in capsys.readouterr().err

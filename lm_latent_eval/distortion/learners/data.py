@@ -60,7 +60,7 @@ class TokenSequences:
     @classmethod
     def of_corpus(cls, corpus: Corpus) -> TokenSequences:
         """Map the files of a corpus into memory."""
-        return cls.of([batch["ids"] for batch in corpus.shards().batches()])
+        return cls.of([batch["ids"] for batch in corpus.record_batches()])
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -79,7 +79,7 @@ def check_whole(corpus: Corpus) -> None:
     Raises:
         ValueError: If there is such a one.
     """
-    cut = sum(batch["ended"].false_count for batch in corpus.shards().batches())
+    cut = sum(batch["ended"].false_count for batch in corpus.record_batches())
     if cut:
         raise ValueError(
             f"{cut} of {corpus.num_sequences} sequences of {corpus.directory} have no "
@@ -99,7 +99,7 @@ def texts_of(corpus: Corpus) -> list[str]:
     check_whole(corpus)
     return [
         " ".join(words[token] for token in ids[:-1])
-        for batch in corpus.shards().batches()
+        for batch in corpus.record_batches()
         for ids in batch["ids"].to_pylist()
     ]
 

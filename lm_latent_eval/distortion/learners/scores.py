@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
 from lm_latent_eval.distortion.learners.data import TokenSequences
 from lm_latent_eval.distortion.sources import SequenceSource, Unchanged
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
@@ -50,7 +50,7 @@ def score_sequences(
     return ScoresFolder.fill(
         directory,
         settings,
-        lambda some: scored_columns(learner, source, some),
+        lambda some: scored_columns(learner, source, some).batch(),
         at_once=max(1, _ROWS_AT_ONCE // rows_each),
         quiet=quiet,
     )
@@ -91,11 +91,11 @@ def nats_per_token(learner: TokenIdModel, sequences: TokenSequences) -> float:
 
 
 def score_epoch(
-    learner: TokenIdModel, source: Unchanged, trajectory: Trajectory, epoch: int
+    learner: TokenIdModel, source: Unchanged, trajectory: Path, epoch: int
 ) -> None:
     """Write the scores of some sequences after an epoch, counted from 1."""
     parts = [scored_columns(learner, source, some) for some in _pieces(source.indices)]
-    trajectory.write(epoch, Columns.cat(parts))
+    write_epoch(trajectory, epoch, Columns.cat(parts))
 
 
 def _pieces(indices: range) -> Iterator[range]:

@@ -39,7 +39,6 @@ from transformers import (
 from transformers.utils import logging
 
 import lm_latent_eval
-from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners.architectures import Start
@@ -249,10 +248,10 @@ def train_learner(
     check_apart(data, options.epochs, validated | others, "trained on")
     check_apart(dev, 1, others, "validated with")
     whole("track", track, 1)
-    about = {"start": start.settings(), "options": options.settings()}
     settings: Settings = {
         "lm_latent_eval": lm_latent_eval.__version__,
-        **about,
+        "start": start.settings(),
+        "options": options.settings(),
         "data": data.settings(),
         "dev": dev.settings(),
         "test": test.settings if test else None,
@@ -269,17 +268,12 @@ def train_learner(
         if not _is_complete(output):  # nor by another run meanwhile
             if data.repeated is not None:
                 others["train"] = data.repeated
-            tracked = []
-            for name, corpus in others.items():
-                source = Unchanged(corpus, min(track, corpus.num_sequences))
-                trajectory = Trajectory.begin(
-                    output / TRAJECTORIES / name,
-                    source.indices,
-                    data.num_sequences,
-                    corpus=corpus.settings,
-                    **about,
+            tracked = {
+                output / TRAJECTORIES / name: Unchanged(
+                    corpus, min(track, corpus.num_sequences)
                 )
-                tracked.append((source, trajectory))
+                for name, corpus in others.items()
+            }
             run = _Run(output, data, dev, options, tracked, quiet)
             with _quiet_transformers(), _own_randomness():
                 run.train(model, parse_device(device))
@@ -296,7 +290,8 @@ class _Run:
     data: TrainingData
     dev: CorpusData | TextData
     options: TrainingOptions
-    tracked: list[tuple[Unchanged, Trajectory]]
+    tracked: dict[Path, Unchanged]
+    """By the folder of their trajectory."""
     quiet: bool
     since: float = field(default_factory=time.perf_counter)
 
@@ -341,7 +336,7 @@ class _Run:
             )
         learner = self._learner(trainer.model)
         dev_loss = nats_per_token(learner, self.dev.sequences(0))
-        for source, trajectory in self.tracked:
+        for trajectory, source in self.tracked.items():
             score_epoch(learner, source, trajectory, epoch)
         now = time.perf_counter()
         record = Epoch(

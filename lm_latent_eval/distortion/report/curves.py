@@ -267,7 +267,7 @@ CLEAR = 0.52
 
 def draw_training(
     path: Path,
-    panels: Sequence[tuple[str, ErrorTrajectory, int | None]],
+    panels: Sequence[tuple[str, ErrorTrajectory, int]],
 ) -> None:
     """Draw the error after each epoch, darker for less probable sequences (figure 3).
 
@@ -315,20 +315,19 @@ def draw_amount(
 def plot_training(
     ax: Axes,
     trajectory: ErrorTrajectory,
-    best_epoch: int | None,
+    best_epoch: int,
     scale: ScalarMappable,
 ) -> None:
     """Draw the error by epoch, with the best one shaded."""
     from matplotlib.ticker import MaxNLocator
 
-    if best_epoch is not None:
-        ax.axvspan(
-            best_epoch - 0.5,
-            best_epoch + 0.5,
-            color="0.88",
-            linewidth=0,
-            label="least validation loss",
-        )
+    ax.axvspan(
+        best_epoch - 0.5,
+        best_epoch + 0.5,
+        color="0.88",
+        linewidth=0,
+        label="least validation loss",
+    )
     epochs = range(1, len(trajectory.overall) + 1)
     plot_bins(ax, epochs, trajectory.mean_error, trajectory, scale)
     zero_line(ax)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm_latent_eval.distortion.columns import Columns, Trajectory
+from lm_latent_eval.distortion.columns import Columns, read_epochs
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.report.claims import claims
 from lm_latent_eval.distortion.report.curves import draw_latent
@@ -232,7 +232,7 @@ class Report:
         temperatures = {each.temperature: each for each in learners.by_temperature}
 
         def epochs(learner: LearnerSpec) -> list[Columns]:
-            return Trajectory.open(self.layout.trajectory(learner, "test")).epochs()
+            return read_epochs(self.layout.trajectory(learner, "test"))
 
         return claims(
             {each.name: Comparison.open(scores(each, "test")) for each in compared},

@@ -14,7 +14,11 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import language_of
-from lm_latent_eval.distortion.columns import ScoresFolder, Trajectory
+from lm_latent_eval.distortion.columns import (
+    ScoresFolder,
+    read_epochs,
+    write_epoch,
+)
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.learners.scores import score_sequences
@@ -118,20 +122,22 @@ def test_random(corpus, tmp_path):
 
 
 def test_epochs(tmp_path):
-    folder = tmp_path / "trajectories" / "test"
-    trajectory = Trajectory.begin(folder, range(4), 100)
     with pytest.raises(ValueError, match="has no epochs"):
-        trajectory.epochs()
+        read_epochs(tmp_path)
     true_log_p = -torch.arange(1, 5).double()
-    save_epochs(tmp_path, [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)])
-    trajectory = Trajectory.open(folder)
-    for epoch, found in enumerate(trajectory.epochs(), start=1):
+    given = [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)]
+    folder = save_epochs(tmp_path, given)
+    for epoch, found in enumerate(read_epochs(folder), start=1):
         assert found.model_log_p.equal(true_log_p / epoch)
-    with pytest.raises(ValueError, match="sequences_an_epoch is 100 there and 99 here"):
-        Trajectory.begin(folder, range(4), 99)
-    (folder / "epochs" / "00002.arrow").unlink()
-    with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
-        trajectory.epochs()
+    path = folder / "epochs" / "00002.arrow"
+    for spoil in (
+        lambda: write_epoch(folder, 2, given[1][torch.arange(3)]),
+        lambda: path.write_bytes(b"no Arrow"),
+        path.unlink,
+    ):
+        spoil()
+        with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
+            read_epochs(folder)
 
 
 # -- commands -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import load_language, load_learner
-from lm_latent_eval.distortion.columns import Trajectory
+from lm_latent_eval.distortion.columns import read_epochs
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners import data as sequences
@@ -129,10 +129,9 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     loss = scored_nats(learner, corpora.dev)
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
     for name, corpus in (("train", corpora.train), ("test", corpora.test)):
-        trajectory = Trajectory.open(tmp_path / "trajectories" / name)
-        assert trajectory.settings["sequences_an_epoch"] == 300
-        assert len(trajectory.epochs()) == 4
-        columns = trajectory.epochs()[history.best.epoch - 1]
+        scored = read_epochs(tmp_path / "trajectories" / name)
+        assert len(scored) == 4
+        columns = scored[history.best.epoch - 1]
         read = corpus.reader()(corpus.indices[:25])
         assert columns.index.tolist() == [*corpus.indices[:25]]
         assert columns.num_tokens.tolist() == [*map(len, read.ids)]
