@@ -53,7 +53,7 @@ from lm_latent_eval.distortion.learners.data import (
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
 from lm_latent_eval.distortion.learners.scores import nats_per_token, score_epoch
 from lm_latent_eval.distortion.sources import Unchanged
-from lm_latent_eval.ledger.files import going_on
+from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
@@ -258,6 +258,8 @@ def train_learner(
         "track": track,
     }
     # What cannot be trained has no folder.
+    if (output / "config.json").exists() and not (output / SETTINGS_FILE).exists():
+        raise ValueError(f"{output} holds another model: give the output another path")
     model = None
     if not _is_complete(output):
         lengths = [data.max_length, dev.max_length, test.max_length if test else 0]

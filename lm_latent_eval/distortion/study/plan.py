@@ -9,11 +9,13 @@ from typing import Any, Self
 
 from lm_latent_eval.distortion.learners.architectures import named_size
 from lm_latent_eval.files import safe_name
-from lm_latent_eval.options import whole
+from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.text import strict_json
 
 PLANS = Path(__file__).parent / "plans"
 _OPTIONAL = {"seed", "micro_batch", "bf16"}
+PROPOSALS = ("adapted", "crf", "prior")
+"""Of an RNNG."""
 SIZES = ("lstm", "small", "medium", "large")
 """The models that are compared; the language is a medium one."""
 
@@ -45,6 +47,16 @@ class LatentSizes:
     hidden_size: int
     epochs: int
     estimates: list[tuple[str, int]]
+
+    def __post_init__(self) -> None:
+        """Check the estimates.
+
+        Raises:
+            ValueError: If there is no such proposal, or a number below 1.
+        """
+        for proposal, number in self.estimates:
+            one_of("latent: proposal", proposal, PROPOSALS)
+            whole("latent: number of samples", number, 1)
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,12 @@ class DistortionPlan:
                 raise ValueError(
                     f"temperatures: figures use {needed}, which is missing"
                 )
+        shown = [f"{each:g}" for each in self.temperatures]
+        if len({*shown}) < len(shown):
+            raise ValueError(
+                f"temperatures: {', '.join(shown)}: folders are named by them, and two "
+                "are alike"
+            )
         if self.num_tracked > min(self.num_train, self.num_test):
             raise ValueError(
                 f"num_tracked={self.num_tracked}: there are {self.num_train} training "
@@ -177,7 +195,9 @@ def _checked(kind: Any, found: Mapping[str, Any], where: str = "") -> dict[str, 
     if missing := sorted(names - set(found) - _OPTIONAL):
         raise ValueError(f"{where}missing: {', '.join(missing)}")
     return {
-        name: whole(f"{where}{name}", value, 0) if types[name] == "int" else value
+        name: whole(f"{where}{name}", value, int(name != "seed"))
+        if types[name] == "int"
+        else value
         for name, value in found.items()
     }
 

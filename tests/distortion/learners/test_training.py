@@ -216,6 +216,13 @@ def test_complete_training_is_not_repeated(tmp_path, corpora, monkeypatch):
     assert not (tmp_path / "checkpoints.done").exists()
 
 
+def test_the_folder_of_another_model_is_refused(tmp_path, corpora):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match="holds another model: give the output"):
+        learn(tmp_path, corpora)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch):
     trained: list[tuple[int, ...]] = []
     pad = sequences.padded
