@@ -12,6 +12,7 @@ from lm_latent_eval.cli.arguments import (
     read_format,
     warn_of_idle,
 )
+from lm_latent_eval.files import regular
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
     ScoringOptions,
@@ -230,7 +231,8 @@ def _productivity(args: argparse.Namespace) -> None:
     from lm_latent_eval.text.corpora import stream_texts
 
     kind, stem = read_format(args), args.output / "productivity"
-    table = novelty(lambda: stream_texts(args.data), args.orders, stem)
+    data = regular(args.data)  # read once an order
+    table = novelty(lambda: stream_texts(data), args.orders, stem)
     write(table, stem)
     print(rendered(table, kind))
 

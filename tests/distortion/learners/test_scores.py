@@ -7,6 +7,7 @@ runs them.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -212,3 +213,7 @@ def test_productivity(tmp_path, capsys):
     given[3:5] = ["6"]
     assert main(["distort", "productivity", *given]) == 2
     assert "6-grams of words: " in capsys.readouterr().err
+    given[1] = str(tmp_path / "pipe")
+    os.mkfifo(given[1])
+    assert main(["distort", "productivity", *given]) == 2
+    assert "pipe is no file that has an end" in capsys.readouterr().err
