@@ -158,7 +158,7 @@ def _score(args: argparse.Namespace) -> None:
         MEAN_LENGTH,
         Perturbed,
         Random,
-        SequenceSource,
+        Source,
         Unchanged,
     )
     from lm_latent_eval.scoring.string_scorers import is_latent
@@ -183,23 +183,16 @@ def _score(args: argparse.Namespace) -> None:
         raise ValueError("--mean-length: only --random sequences have one")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
-    source: SequenceSource = Unchanged(corpus, args.num_sequences)
+    how = {"num_sequences": args.num_sequences}
+    source: Source = Unchanged(corpus, **how)
     if altered:
         where = {} if device is None else {"device": device}
         language = language_of(corpus, args.language, **where)
         if args.random:
-            number = args.num_sequences
-            source = Random(
-                corpus,
-                language,
-                corpus.num_sequences if number is None else number,
-                MEAN_LENGTH if args.mean_length is None else args.mean_length,
-                args.seed,
-            )
+            length = MEAN_LENGTH if args.mean_length is None else args.mean_length
+            source = Random(corpus, language, length, args.seed, **how)
         else:
-            source = Perturbed(
-                corpus, language, args.perturb, args.seed, args.num_sequences
-            )
+            source = Perturbed(corpus, language, args.perturb, args.seed, **how)
     scores = score_sequences(learner, source, args.output)
     print(f"wrote {scores.directory}")
 

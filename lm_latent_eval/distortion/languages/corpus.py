@@ -14,21 +14,21 @@ Here too: its sequences as strings, and whether others use the same token ids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.distortion.columns import ShardFolder
 from lm_latent_eval.distortion.languages.language import (
     Language,
+    Sample,
     load_tokenizer,
 )
 from lm_latent_eval.options import whole
@@ -139,29 +139,16 @@ class Corpus(ShardFolder):
         parts = [Dataset.from_file(str(shard.path)) for shard in self]
         return concatenate_datasets(parts)
 
-    def reader(self) -> Callable[[range], Sequences]:
-        """Return what reads sequences by their numbers."""
-        dataset = self.dataset().with_format("arrow")
+    def read(self, indices: range) -> Sample:
+        """Return sequences by their numbers, as they were drawn."""
         first = self.indices.start
+        table = self._table[indices.start - first : indices.stop - first]
+        log_p = torch.from_numpy(table["log_p"].to_numpy().copy())
+        return Sample(table["ids"].to_pylist(), log_p)
 
-        def read(indices: range) -> Sequences:
-            table = dataset[indices.start - first : indices.stop - first]
-            return Sequences(
-                ids=table["ids"].to_pylist(),
-                ended=torch.from_numpy(table["ended"].to_numpy().copy()),
-                log_p=torch.from_numpy(table["log_p"].to_numpy().copy()),
-            )
-
-        return read
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Some sequences of a corpus."""
-
-    ids: list[list[int]]
-    ended: Tensor
-    log_p: Tensor
+    @cached_property
+    def _table(self) -> Dataset:
+        return self.dataset().with_format("arrow")
 
 
 def _rows(

@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
 from lm_latent_eval.distortion.learners.data import TokenSequences
-from lm_latent_eval.distortion.sources import SequenceSource, Unchanged
+from lm_latent_eval.distortion.sources import Source, Unchanged
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
@@ -18,7 +18,7 @@ _SHARD_ROWS = 100_000
 
 def score_sequences(
     learner: TokenIdModel,
-    source: SequenceSource,
+    source: Source,
     directory: Path,
     *,
     quiet: bool = False,
@@ -56,11 +56,10 @@ def score_sequences(
     )
 
 
-def scored_columns(
-    learner: TokenIdModel, source: SequenceSource, indices: range
-) -> Columns:
+def scored_columns(learner: TokenIdModel, source: Source, indices: range) -> Columns:
     """Score all forms of some sequences."""
-    sequences, true_log_p = source.read(indices)
+    found = source.read(indices)
+    sequences = found.sequences
     index = torch.tensor(indices).repeat_interleave(source.rows_each)
     edits = torch.arange(source.rows_each).repeat(len(indices))
     # A learner that draws random numbers draws others for every row.
@@ -72,7 +71,7 @@ def scored_columns(
         edits=edits.to(torch.int16),
         num_tokens=torch.tensor([len(ids) for ids in sequences], dtype=torch.int32),
         ended=torch.tensor([ids[-1] == end_id for ids in sequences]),
-        true_log_p=true_log_p,
+        true_log_p=found.log_p,
         model_log_p=scored.log_p,
         stderr=scored.stderr,
     )

@@ -272,7 +272,7 @@ def train_learner(
                 others["train"] = data.repeated
             tracked = {
                 output / TRAJECTORIES / name: Unchanged(
-                    corpus, min(track, corpus.num_sequences)
+                    corpus, num_sequences=min(track, corpus.num_sequences)
                 )
                 for name, corpus in others.items()
             }

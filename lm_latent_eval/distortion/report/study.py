@@ -171,11 +171,11 @@ class Report:
             ],
         }
         perturbation = Perturbation(corpus.alphabet(), corpus.end_id, corpus.max_length)
-        tokenizer, read_ids = corpus.tokenizer(), corpus.reader()
+        tokenizer = corpus.tokenizer()
         found = []
         for name, row in places.items():
             index, edits = int(row.index), int(row.edits)
-            (ids,) = read_ids(range(index, index + 1)).ids
+            (ids,) = corpus.read(range(index, index + 1)).sequences
             steps = perturbation.steps(ids, edits, seed=self.plan.seed, index=index)
             words = [token for token in steps[-1] if token != corpus.end_id]
             error = (row.model_log_p - row.true_log_p).item()

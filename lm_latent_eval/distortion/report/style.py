@@ -181,12 +181,11 @@ def sample_table(corpus: Corpus, num_sequences: int) -> Table:
         ValueError: If the number is below 1.
     """
     indices = corpus.indices[: whole("num_sequences", num_sequences, 1)]
-    found = corpus.reader()(indices)
+    found = corpus.read(indices)
     tokenizer = corpus.tokenizer()
     rows = []
-    for ids, ended, log_p in zip(
-        found.ids, found.ended.tolist(), found.log_p.tolist(), strict=True
-    ):
+    for ids, log_p in zip(found.sequences, found.log_p.tolist(), strict=True):
+        ended = ids[-1] == corpus.end_id
         words = ids[:-1] if ended else ids
         text = shown(words, tokenizer) + ("" if ended else " …")
         rows.append([text, log_p])

@@ -45,8 +45,8 @@ from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.sources import (
     Perturbed,
     Random,
-    SequenceSource,
     Short,
+    Source,
     Texts,
     Unchanged,
 )
@@ -252,15 +252,15 @@ class StudySteps:
             language,
             self.plan.num_edits,
             self.plan.seed,
-            self.plan.num_perturbed,
+            num_sequences=self.plan.num_perturbed,
         )
         self._score(learner, "perturbed", source)
 
     def score_random(self, learner: LearnerSpec) -> None:
         """Score random sequences."""
         corpus, language = self._test_language(learner)
-        number = self.plan.num_random
-        source = Random(corpus, language, number, seed=self.plan.seed)
+        how = {"seed": self.plan.seed, "num_sequences": self.plan.num_random}
+        source = Random(corpus, language, **how)
         self._score(learner, "random", source)
 
     def train_latent(self) -> None:
@@ -304,7 +304,7 @@ class StudySteps:
                 )
             partial.rename(checkpoint)
         test = corpora["test"]
-        short = Short(test, latent.max_words + 1, latent.num_test)
+        short = Short(test, latent.max_words + 1, num_sequences=latent.num_test)
         every = EveryTree.load(
             checkpoint, test, max_words=latent.max_words, device=self.device
         )
@@ -374,7 +374,7 @@ class StudySteps:
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(self, learner: LearnerSpec, kind: str, source: SequenceSource) -> None:
+    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> None:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,

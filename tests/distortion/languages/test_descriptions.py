@@ -119,8 +119,10 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     corpus = draw(tmp_path / "corpus", 30, language=language, max_length=5)
     again = language_of(Corpus.open(tmp_path / "corpus"), device="cpu")
     assert again.settings() == language.settings()
-    known = corpus.reader()(corpus.indices)
-    torch.testing.assert_close(again.log_p(known.ids), known.log_p, rtol=0, atol=1e-10)
+    known = corpus.read(corpus.indices)
+    torch.testing.assert_close(
+        again.log_p(known.sequences), known.log_p, rtol=0, atol=1e-10
+    )
     if name == "rnng":
         assert words_of(corpus) == {2: "grow", 3: "plums"}
     # It may have been moved, but not changed.

@@ -72,7 +72,7 @@ def inject(monkeypatch, losses: list[float]) -> None:
 
 def scored_nats(learner: CausalLanguage, corpus: Corpus) -> float:
     """- log p a token, as the learner scores the sequences of a corpus."""
-    ids = corpus.reader()(corpus.indices).ids
+    ids = corpus.read(corpus.indices).sequences
     return -learner.score(ids, corpus.indices).log_p.sum().item() / sum(map(len, ids))
 
 
@@ -89,7 +89,7 @@ def nats_by_hand(model: Any, sequences: list[list[int]]) -> torch.Tensor:
 @pytest.mark.parametrize(("micro_batch", "max_grad_norm"), [(None, 0.0), (2, 0.5)])
 def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
     corpora = Corpora(tmp_path, num=5)
-    sequences = corpora.train.reader()(range(5)).ids
+    sequences = corpora.train.read(range(5)).sequences
     assert any(ids[-1] != 1 for ids in sequences), "premise: a sequence was cut"
     start, rate = Double(GPT2 | STILL), 0.01
     how = {"micro_batch": micro_batch, "max_grad_norm": max_grad_norm}
@@ -132,13 +132,13 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
         scored = read_epochs(tmp_path / "trajectories" / name)
         assert len(scored) == 4
         columns = scored[history.best.epoch - 1]
-        read = corpus.reader()(corpus.indices[:25])
+        read = corpus.read(corpus.indices[:25])
         assert columns.index.tolist() == [*corpus.indices[:25]]
-        assert columns.num_tokens.tolist() == [*map(len, read.ids)]
-        assert torch.equal(columns.ended, read.ended)
+        assert columns.num_tokens.tolist() == [*map(len, read.sequences)]
+        assert columns.ended.tolist() == [ids[-1] == 1 for ids in read.sequences]
         assert torch.equal(columns.true_log_p, read.log_p)
-        found, again = columns.model_log_p, learner.score(read.ids, range(25)).log_p
-        torch.testing.assert_close(found, again, rtol=1e-12, atol=1e-12)
+        again = learner.score(read.sequences, range(25)).log_p
+        torch.testing.assert_close(columns.model_log_p, again, rtol=1e-12, atol=1e-12)
         assert columns.stderr.tolist() == [0.0] * 25
         assert learner.bound is Bound.EXACT
     text = (tmp_path / "history.jsonl").read_text()
