@@ -23,6 +23,7 @@ from torch import Tensor
 from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     load_tokenizer,
@@ -34,11 +35,10 @@ from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions, load_causal
 from lm_latent_eval.options import positive, whole
 from lm_latent_eval.scoring.options import parse_device
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 
 @dataclass(frozen=True)
-class CausalLanguage(ExactModel[Sequence[int]]):
+class CausalLanguage(Language):
     """The texts that a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that

@@ -28,6 +28,7 @@ from lm_latent_eval.distortion.languages.language import (
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     checked_words,
@@ -43,7 +44,6 @@ from lm_latent_eval.latent import Enumerable, Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START
 
@@ -55,7 +55,7 @@ _WORD_LANE = 3
 """The random number of a step that models leave to inference draws the word."""
 
 
-class LatentLanguage(ExactModel[Sequence[int]]):
+class LatentLanguage(Language):
     """The texts that a checkpoint of words generates.
 
     Its words are those that the model can utter, the unknown word among them if the

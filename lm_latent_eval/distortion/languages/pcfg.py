@@ -40,6 +40,7 @@ from lm_latent_eval.distortion.languages.language import (
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     description_digest,
@@ -49,13 +50,12 @@ from lm_latent_eval.distortion.languages.language import (
     write_description,
 )
 from lm_latent_eval.options import whole
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 _CELLS = 1 << 23
 """Products of parts held at a time."""
 
 
-class PCFG(ExactModel[Sequence[int]]):
+class PCFG(Language):
     """The language of a grammar.
 
     Example:

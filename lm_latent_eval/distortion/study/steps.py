@@ -23,7 +23,12 @@ from lm_latent_eval.demo import SPLITS, other_texts
 from lm_latent_eval.demo import texts as texts_of
 from lm_latent_eval.distortion.catalog import language_of, load_language, load_learner
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
-from lm_latent_eval.distortion.languages.language import Language, train_bpe
+from lm_latent_eval.distortion.languages.language import (
+    Language,
+    train_bpe,
+    word_tokenizer,
+)
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
@@ -38,7 +43,7 @@ from lm_latent_eval.distortion.learners.data import (
     TextData,
     TrainingData,
 )
-from lm_latent_eval.distortion.learners.latent import EveryTree, LatentLearner
+from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.learners.training import train_learner
@@ -305,9 +310,9 @@ class StudySteps:
             partial.rename(checkpoint)
         test = corpora["test"]
         short = Short(test, latent.max_words + 1, num_sequences=latent.num_test)
-        every = EveryTree.load(
-            checkpoint, test, max_words=latent.max_words, device=self.device
-        )
+        every = LatentLanguage.load(checkpoint, device=self.device)
+        words = word_tokenizer(every.words)
+        TokenIds.of(test).check_tokens(str(checkpoint), every.vocab_size, words)
         score_sequences(every, short, self.layout.latent_scores("exact"), quiet=True)
         for proposal, number in latent.estimates:
             some = LatentLearner.load(
