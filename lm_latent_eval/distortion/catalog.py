@@ -44,8 +44,7 @@ def load_language(name: str | Path, **options: Any) -> Language:
         name: A built-in example, a JSON file of a grammar, or a directory or a
             repository of the hub: a causal LM, or one of our latent models.
         options: Of a causal or a latent LM: ``device``, ``dtype``, ``batch_size``; of a
-            causal LM also ``temperature``, ``begin_id`` and ``end_id``; of a latent one
-            ``max_words``.
+            causal LM also ``temperature``, ``begin_id`` and ``end_id``.
 
     Raises:
         ValueError: If there is no such language, its description is wrong, or it has no
@@ -101,8 +100,6 @@ def language_of(
     elif of_a_model:
         options["dtype"] = getattr(torch, theirs["dtype"])
         options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
-        if theirs["kind"] == "latent":
-            options["max_words"] = corpus.max_length
     found = load_language(path, **options)
     if different := differences(theirs, found.settings()):
         raise ValueError(

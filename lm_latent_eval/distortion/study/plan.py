@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from lm_latent_eval.distortion.languages.latent import MOST_WORDS
 from lm_latent_eval.distortion.learners.architectures import named_size
 from lm_latent_eval.files import safe_name
 from lm_latent_eval.options import one_of, whole
@@ -49,11 +50,16 @@ class LatentSizes:
     estimates: list[tuple[str, int]]
 
     def __post_init__(self) -> None:
-        """Check the estimates.
+        """Check what is estimated and summed.
 
         Raises:
-            ValueError: If there is no such proposal, or a number below 1.
+            ValueError: If there is no such proposal, or a number is impossible.
         """
+        if self.max_words > MOST_WORDS:
+            raise ValueError(
+                f"latent: max_words={self.max_words}: all trees are summed of "
+                f"{MOST_WORDS} at most"
+            )
         for proposal, number in self.estimates:
             one_of("latent: proposal", proposal, PROPOSALS)
             whole("latent: number of samples", number, 1)
