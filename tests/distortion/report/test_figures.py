@@ -77,13 +77,11 @@ def by_bin(rows, sequences, first):
 
 
 CURVES = {"a": curve(), "b": curve(2 * TRUE, 2)}
-LENGTHS = LengthErrors.of(
-    TRUE, MODEL, torch.arange(40) // 10 + 1, fewest=5, resamples=50
-)
+LENGTHS = LengthErrors.of(TRUE, MODEL, torch.arange(40) // 13 + 1)
 EPOCHS = trajectory()
 GROWTH = {
-    "1-grams": ProductivityCurve.of("abacabad" * 5, [1, 2, 4, 40]),
-    "2-grams": ProductivityCurve.of(range(7), [1, 7]),
+    "1-grams": ProductivityCurve.of("abacabad"),
+    "2-grams": ProductivityCurve.of(range(7)),
 }
 COLOURS = curves.colour_scale([EPOCHS])
 LINES = [
@@ -107,7 +105,12 @@ LINES = [
     (
         curves.plot_productivity,
         (GROWTH,),
-        [[[(1, 1), (2, 1), (4, 0.5), (40, 0)], [(1, 1), (7, 1)]]],
+        [
+            [
+                [(1, 1), (2, 1), (5, 2 / 5), (8, 2 / 8)],
+                [(size, 1) for size in (1, 2, 5, 7)],
+            ]
+        ],
         [],
     ),
     (
