@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,16 +28,12 @@ PAGE = 6.8
 COLUMN = 3.3
 """Width of one of its columns, inches."""
 MODELS = {
-    "lstm": "#d55e00",
-    "gpt2small": "#56b4e9",
-    "gpt2medium": "#0072b2",
-    "gpt2large": "#003b66",
-    "gpt2": "#0072b2",
-    "rnng": "#009e73",
+    "LSTM": "#d55e00",
+    "GPT2-small": "#56b4e9",
+    "GPT2-medium": "#0072b2",
+    "GPT2-large": "#003b66",
 }
-"""Colours of models by how their names begin, the same in every figure."""
-OTHERS = ("#cc79a7", "#e69f00", "#7f7f7f")
-"""Colours of further models, in the order of their names."""
+"""Colours of a study's models, the same in every figure."""
 LIGHTEST = 0.85
 """Where an ordered scale ends: viridis grows too pale for lines on white after it."""
 ERROR = "mean estimation error (nats)"
@@ -60,36 +55,25 @@ def width_of(panels: int, most: int) -> float:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each model: by its kind if known, else by its turn.
-
-    A known kind has its colour in every figure; of several models of a kind the first
-    has it. The colours can be told apart by the colour-blind.
+    """Return a colour for each model: its own in a study, others by their turn.
 
     Raises:
         ValueError: If there are more models than colours.
 
     Example:
         >>> colours(["GPT2-medium", "mine"])
-        {'GPT2-medium': '#0072b2', 'mine': '#cc79a7'}
+        {'GPT2-medium': '#0072b2', 'mine': '#d55e00'}
     """
     names = list(names)
-    found: dict[str, str] = {}
-    for name in names:
-        plain = re.sub("[^a-z0-9]", "", name.lower())
-        kind = next((kind for kind in MODELS if plain.startswith(kind)), None)
-        if kind and MODELS[kind] not in found.values():
-            found[name] = MODELS[kind]
-    free = [c for c in (*OTHERS, *MODELS.values()) if c not in found.values()]
-    left = iter(dict.fromkeys(free))
-    for name in names:
-        if name not in found and (colour := next(left, None)):
-            found[name] = colour
-    if len(found) < len(set(names)):
+    found = {name: MODELS[name] for name in names if name in MODELS}
+    others = [name for name in names if name not in found]
+    free = [colour for colour in figures.COLOURS if colour not in found.values()]
+    if len(others) > len(free):
         raise ValueError(
-            f"{len(set(names))} models share one figure, which has {len(found)} "
-            "colours; draw fewer in each of several figures"
+            f"{len(names)} models share one figure, which has "
+            f"{len(found) + len(free)} colours; draw fewer in each of several figures"
         )
-    return {name: found[name] for name in names}
+    return found | dict(zip(others, free, strict=False))
 
 
 def shades(count: int) -> list[str]:
