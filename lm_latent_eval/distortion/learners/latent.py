@@ -79,21 +79,6 @@ def check_whole(corpus: Corpus) -> None:
         )
 
 
-def texts_of(corpus: Corpus) -> list[str]:
-    """Return the sequences as words between spaces.
-
-    Raises:
-        ValueError: If the tokens are not words, or a sequence was cut.
-    """
-    words = words_of(corpus)
-    check_whole(corpus)
-    return [
-        " ".join(words[token] for token in ids[:-1])
-        for batch in corpus.record_batches()
-        for ids in batch["ids"].to_pylist()
-    ]
-
-
 def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
     """Return a vocabulary of exactly these words, cut at white space.
 
