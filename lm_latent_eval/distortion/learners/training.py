@@ -280,7 +280,6 @@ def train_learner(
             with _quiet_transformers(), _own_randomness():
                 run.train(model, parse_device(device))
             _finish(output, History.read(output), data.vocabulary)
-        data.clear()
         return History.read(output)
 
 

@@ -220,8 +220,6 @@ class StudySteps:
                 corpora["train"],
                 self._language_of(learner, corpora["train"]),
                 self.plan.num_fresh,
-                self.layout.learner(learner) / "fresh",
-                quiet=True,
             )
         start = self._start(learner.size)
         if learner.pretrained:

@@ -233,13 +233,12 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
 
     monkeypatch.setattr(sequences, "padded", spied)
     origin, output = draw(tmp_path / "origin", 1, first=100, seed=4), tmp_path / "out"
-    data = FreshData(origin, regular(), 50, output / "fresh", quiet=True)
+    data = FreshData(origin, regular(), 50)
     learn(output, corpora, data=data, epochs=4, batch_size=16)
     drawn = regular().sample(4, range(100, 300), MAX_LENGTH).sequences
     for epoch in range(4):
         some = slice(50 * epoch, 50 * (epoch + 1))
         assert sorted(trained[some]) == sorted(map(tuple, drawn[some]))
-    assert not (output / "fresh").exists()
     assert [path.name for path in (output / "trajectories").iterdir()] == ["test"]
 
 
