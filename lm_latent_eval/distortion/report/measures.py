@@ -82,17 +82,14 @@ class Comparison:
         return cls(finite, impossible, int(ruled_out.sum()), bound)
 
     @classmethod
-    def open(cls, directory: Path, edits: int | None = 0) -> Comparison:
-        """Read a folder of scores; those of so many perturbations, or all (None).
+    def open(cls, directory: Path, edits: int = 0) -> Comparison:
+        """Read a folder of scores, of sequences that were perturbed so often.
 
         Raises:
             ValueError: If it is none, or no sequence has a finite error.
         """
         scores = ScoresFolder.open(directory)
-        parts = [
-            each if edits is None else each[each.edits == edits]
-            for each in scores.batches()
-        ]
+        parts = [each[each.edits == edits] for each in scores.batches()]
         try:
             return cls.of(Columns.cat(parts), Bound(scores.settings["bound"]))
         except ValueError as err:
