@@ -92,14 +92,19 @@ def language_of(
     """
     theirs = corpus.settings["language"]
     file = corpus.directory / LANGUAGE_FILE
-    of_a_model = theirs["kind"] in ("causal", "latent")
-    if path is None:
-        path = read_description(file)["path"] if of_a_model else file
-    if _is_described(path):
-        options = {}
-    elif of_a_model:
-        options["dtype"] = getattr(torch, theirs["dtype"])
-        options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
+    try:
+        of_a_model = theirs["kind"] in ("causal", "latent")
+        if path is None:
+            path = read_description(file)["path"] if of_a_model else file
+        if _is_described(path):
+            options = {}
+        elif of_a_model:
+            options["dtype"] = getattr(torch, theirs["dtype"])
+            options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
+    except (AttributeError, KeyError, TypeError) as err:
+        raise ValueError(
+            f"{corpus.directory} does not say what language it was drawn from ({err!r})"
+        ) from err
     found = load_language(path, **options)
     if different := differences(theirs, found.settings()):
         raise ValueError(

@@ -98,6 +98,7 @@ def test_other_settings_are_refused(tmp_path):
         ({"shard_size": 0}, "not the settings of a corpus .shard_size=0: expected a"),
         ({"language": None}, "not the settings of a corpus .it names no language"),
         ({"num_sequences": 10**10, "shard_size": 10**10}, "00000.arrow is missing or"),
+        ({"num_sequences": 10**30, "shard_size": 10**30}, "00000.arrow is missing or"),
     ],
 )
 def test_settings_that_are_none(tmp_path, changes, message):

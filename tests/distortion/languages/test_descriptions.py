@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -132,6 +133,13 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     assert language_of(corpus, moved, device="cpu").settings() == language.settings()
     with pytest.raises(ValueError, match="was not drawn from this language"):
         language_of(corpus, "agreement" if name != "walk.json" else folder / "rnng")
+
+
+@pytest.mark.parametrize("language", [{}, [], {"kind": "causal"}, {"kind": "latent"}])
+def test_a_corpus_that_names_no_language(language, tmp_path):
+    corpus = draw(tmp_path, 3, language=load_language("agreement"))
+    with pytest.raises(ValueError, match="does not say what language it was drawn"):
+        language_of(replace(corpus, settings=corpus.settings | {"language": language}))
 
 
 def test_options_that_a_language_has_not(folder):
