@@ -176,18 +176,9 @@ class TextData:
     def num_sequences(self) -> int:
         return len(self._sequences)
 
-    @property
-    def repeated(self) -> None:
-        """There is no corpus of known probabilities."""
-        return None
-
     def sequences(self, epoch: int) -> TokenSequences:
         """Return the same ones in every epoch."""
         return self._sequences
-
-    def drawn(self, epochs: int) -> None:
-        """They are of no language of ours."""
-        return None
 
     def settings(self) -> dict[str, Any]:
         """Return digests of file and tokenizer, begin, end and the maximum length."""
@@ -262,17 +253,13 @@ class CorpusData(_LikeCorpus):
     def num_sequences(self) -> int:
         return self.corpus.num_sequences
 
-    @property
-    def repeated(self) -> Corpus:
-        return self.corpus
-
     def sequences(self, epoch: int) -> TokenSequences:
         """Return the same ones in every epoch."""
         return self._sequences
 
-    def drawn(self, epochs: int) -> tuple[Corpus, range]:
-        """Return all numbers of the corpus."""
-        return self.corpus, self.corpus.indices
+    def drawn(self, epochs: int) -> range:
+        """Return the numbers of the sequences in so many epochs."""
+        return self.corpus.indices
 
     def settings(self) -> dict[str, Any]:
         return {"corpus": self.corpus.settings}
@@ -307,15 +294,10 @@ class FreshData(_LikeCorpus):
         """
         whole("fresh sequences an epoch", self.num_sequences, 1)
 
-    @property
-    def repeated(self) -> None:
-        """There is no such corpus."""
-        return None
-
     def sequences(self, epoch: int) -> TokenSequences:
         """Draw those of an epoch."""
         seed = int(self.corpus.settings["seed"])
-        last = self.drawn(epoch + 1)[1].stop
+        last = self.drawn(epoch + 1).stop
         arrays = []
         for first in range(last - self.num_sequences, last, _ROWS_AT_ONCE):
             some = range(first, min(first + _ROWS_AT_ONCE, last))
@@ -323,10 +305,10 @@ class FreshData(_LikeCorpus):
             arrays.append(pa.array(drawn, pa.list_(pa.int32())))
         return TokenSequences.of(arrays)
 
-    def drawn(self, epochs: int) -> tuple[Corpus, range]:
-        """Return the numbers from the first one of the corpus on."""
+    def drawn(self, epochs: int) -> range:
+        """Return the numbers of the sequences in so many epochs."""
         first = self.corpus.indices.start
-        return self.corpus, range(first, first + epochs * self.num_sequences)
+        return range(first, first + epochs * self.num_sequences)
 
     def settings(self) -> dict[str, Any]:
         """Return language, seed, first number, maximum length, and how many."""
@@ -336,11 +318,7 @@ class FreshData(_LikeCorpus):
 
 
 TrainingData = CorpusData | TextData | FreshData
-"""Sequences to train on, or to validate with: as many in every epoch.
-
-``repeated`` is the corpus that every epoch goes through, if there is one; ``drawn``
-says which numbers of which language's sequences the first epochs have.
-"""
+"""Sequences to train on, or to validate with: as many in every epoch."""
 
 
 def open_data(
@@ -390,10 +368,9 @@ def check_apart(
     Raises:
         ValueError: If a corpus of the same language and seed has a number of them.
     """
-    drawn = data.drawn(epochs)
-    if drawn is None:
-        return
-    corpus, numbers = drawn
+    if isinstance(data, TextData):
+        return  # of no language of ours
+    corpus, numbers = data.corpus, data.drawn(epochs)
     for name, other in others.items():
         first = max(numbers.start, other.indices.start)
         stop = min(numbers.stop, other.indices.stop)

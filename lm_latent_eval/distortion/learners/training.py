@@ -244,7 +244,7 @@ def train_learner(
     others = {} if test is None else {"test": test}
     for owner in (dev.vocabulary, *map(TokenIds.of, others.values())):
         data.vocabulary.check(owner)
-    validated = {} if dev.repeated is None else {"validation": dev.repeated}
+    validated = {"validation": dev.corpus} if isinstance(dev, CorpusData) else {}
     check_apart(data, options.epochs, validated | others, "trained on")
     check_apart(dev, 1, others, "validated with")
     whole("track", track, 1)
@@ -268,8 +268,8 @@ def train_learner(
     with going_on(output, settings, "training", "the finished epochs"):
         shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
         if not _is_complete(output):  # nor by another run meanwhile
-            if data.repeated is not None:
-                others["train"] = data.repeated
+            if isinstance(data, CorpusData):
+                others["train"] = data.corpus
             tracked = {
                 output / TRAJECTORIES / name: Unchanged(
                     corpus, num_sequences=min(track, corpus.num_sequences)
