@@ -164,9 +164,8 @@ def read_settings(directory: Path) -> Settings:
         ValueError: If the folder is not of a study.
     """
     settings = read(directory, KIND, having="checkpoint")
-    if missing := [
-        each.name for each in fields(StudyPlan) if each.name not in settings
-    ]:
+    names = ["model", *(each.name for each in fields(StudyPlan))]
+    if missing := [name for name in names if name not in settings]:
         raise ValueError(f"{directory} is of no study: its settings lack {missing[0]}")
     return settings
 

@@ -170,7 +170,7 @@ class DistortionPlan:
         path = PLANS / f"{name}.json" if str(name) in plans() else Path(name)
         try:
             return cls.of(strict_json.read(path))
-        except (OSError, AttributeError, TypeError, ValueError) as err:
+        except (OSError, ValueError) as err:
             raise ValueError(
                 f"{name} is no plan of a study ({err}); built in are "
                 f"{', '.join(plans())}"
@@ -183,10 +183,12 @@ class DistortionPlan:
         Raises:
             ValueError: If one is missing, unknown or impossible.
         """
-        latent = LatentSizes(
-            **_checked(LatentSizes, found.get("latent", {}), "latent: ")
-        )
-        return cls(**_checked(cls, {**found, "latent": latent}))
+        try:
+            given = found.get("latent", {})
+            latent = LatentSizes(**_checked(LatentSizes, given, "latent: "))
+            return cls(**_checked(cls, {**found, "latent": latent}))
+        except (AttributeError, TypeError) as err:
+            raise ValueError(f"plan: a value is of another type ({err})") from err
 
     def settings(self) -> dict[str, Any]:
         """Return the numbers as JSON takes them."""

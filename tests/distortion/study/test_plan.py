@@ -62,6 +62,12 @@ def test_a_wrong_plan(changes, message, tmp_path):
         DistortionPlan.read(changed(tmp_path, **changes))
 
 
+@pytest.mark.parametrize("plan", [3, {"latent": 3}, {"latent": {"estimates": 1}}])
+def test_what_is_no_plan(plan):
+    with pytest.raises(ValueError, match=r"plan: a value is of|latent: missing"):
+        DistortionPlan.of(plan)
+
+
 def test_models_have_names_of_their_own():
     learners = Learners(DistortionPlan.read(MINI))
     names = [each.name for each in learners.all]
