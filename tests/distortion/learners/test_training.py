@@ -325,7 +325,7 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
 
 def test_a_history_that_is_none_is_named(tmp_path):
     odd = dict.fromkeys([field.name for field in fields(Epoch)], 1) | {"seconds": True}
-    for line in ("[" * 100_000, "3", json.dumps(odd)):
+    for line in ("[" * 100_000, "3", "{}", json.dumps(odd)):
         (tmp_path / "history.jsonl").write_text(line + "\n")
         with pytest.raises(ValueError, match="is not the history of a training"):
             History.read(tmp_path)
