@@ -50,11 +50,13 @@ class LatentSizes:
     estimates: list[tuple[str, int]]
 
     def __post_init__(self) -> None:
-        """Check what is estimated and summed.
+        """Check what is learned, estimated and summed.
 
         Raises:
             ValueError: If there is no such proposal, or a number is impossible.
         """
+        if not isinstance(self.language, str):
+            raise ValueError(f"latent: language={self.language!r}: expected a name")
         if self.max_words > MOST_WORDS:
             raise ValueError(
                 f"latent: max_words={self.max_words}: all trees are summed of "
