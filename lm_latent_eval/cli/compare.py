@@ -241,6 +241,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
         device=parse_device(args.device),
     )
     if isinstance(opened, Checkpoint) and opened.model.estimators[0] == "exact":
+        warn_of_idle(args, given.keys() - {"unk"}, f"{directory} has no latents")
         given = {name: value for name, value in given.items() if name == "unk"}
     scorer = scorer_of(
         opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size

@@ -44,8 +44,7 @@ def load_language(name: str | Path, **options: Any) -> Language:
         name: A built-in example, a JSON file of a grammar, or a directory or a
             repository of the hub: a causal LM, or one of our latent models.
         options: Of a causal or a latent LM: ``device``, ``dtype``, ``batch_size``; of a
-            causal LM also ``temperature``, ``begin_id`` and ``end_id``; of a latent one
-            ``max_words``.
+            causal LM also ``temperature``, ``begin_id`` and ``end_id``.
 
     Raises:
         ValueError: If there is no such language, its description is wrong, or it has no
@@ -93,16 +92,19 @@ def language_of(
     """
     theirs = corpus.settings["language"]
     file = corpus.directory / LANGUAGE_FILE
-    of_a_model = theirs["kind"] in ("causal", "latent")
-    if path is None:
-        path = read_description(file)["path"] if of_a_model else file
-    if _is_described(path):
-        options = {}
-    elif of_a_model:
-        options["dtype"] = getattr(torch, theirs["dtype"])
-        options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
-        if theirs["kind"] == "latent":
-            options["max_words"] = corpus.max_length
+    try:
+        of_a_model = theirs["kind"] in ("causal", "latent")
+        if path is None:
+            path = read_description(file)["path"] if of_a_model else file
+        if _is_described(path):
+            options = {}
+        elif of_a_model:
+            options["dtype"] = getattr(torch, theirs["dtype"])
+            options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
+    except (AttributeError, KeyError, TypeError) as err:
+        raise ValueError(
+            f"{corpus.directory} does not say what language it was drawn from ({err!r})"
+        ) from err
     found = load_language(path, **options)
     if different := differences(theirs, found.settings()):
         raise ValueError(

@@ -21,22 +21,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import ClassVar, Self
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset
 from torch import Tensor
 from tqdm import tqdm
 
 import lm_latent_eval
 from lm_latent_eval.files import replacing
-from lm_latent_eval.ledger.files import SETTINGS_FILE, claim, going_on, read
+from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
 from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.options import whole
 
 SHARDS = "shards"
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table | None:
+    """Read the rows of a file; None if it is missing, cut short, or has others."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_stream(file).read_all()
+    except (OSError, pa.ArrowInvalid):
+        return None
+    return table if table.schema.equals(schema) else None
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write rows as they come; the file has its name when all are there."""
+    with (
+        replacing(path) as partial,
+        pa.OSFile(str(partial), "wb") as file,
+        pa.ipc.new_stream(file, schema) as stream,
+    ):
+        for batch in batches:
+            stream.write_batch(batch)
 
 
 @dataclass(frozen=True)
@@ -51,123 +71,146 @@ class Shard:
 
     def is_whole(self) -> bool:
         """Whether every row is there and can be read."""
-        try:
-            with pa.memory_map(str(self.path)) as file:
-                table = pa.ipc.open_stream(file).read_all()
-                if not table.schema.equals(self.schema):
-                    return False
-                expected = np.repeat(np.array(self.indices), self.rows_each)
-                return np.array_equal(table["index"].to_numpy(), expected)
-        except (OSError, pa.ArrowInvalid):
+        table = _read(self.path, self.schema)
+        number = self.indices.stop - self.indices.start  # which no len() may hold
+        # The size of the file bounds what is compared, whatever its settings say.
+        if table is None or len(table) != number * self.rows_each:
             return False
-
-    def check(self, remedy: str) -> None:
-        """Raise unless every row is there.
-
-        Raises:
-            ValueError: If the file is missing or cut short.
-        """
-        if not self.is_whole():
-            raise ValueError(f"{self.path} is missing or cut short: {remedy}")
+        expected = np.repeat(np.array(self.indices), self.rows_each)
+        return np.array_equal(table["index"].to_numpy(), expected)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in the pieces they were written in."""
         with pa.memory_map(str(self.path)) as file:
             yield from pa.ipc.open_stream(file)
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write rows as they come; the file has its name when all are there."""
-        with (
-            replacing(self.path) as partial,
-            pa.OSFile(str(partial), "wb") as file,
-            pa.ipc.new_stream(file, self.schema) as stream,
-        ):
-            for batch in batches:
-                stream.write_batch(batch)
-
 
 @dataclass(frozen=True)
-class Shards:
-    """The files of consecutive sequences in a folder.
+class ShardFolder:
+    """Base class of folders of rows about consecutive sequences, in Arrow shards.
 
     Attributes:
-        directory: The folder; the files are in ``shards/`` there.
-        schema: Of a row; its column ``index`` is the number of the sequence.
-        indices: The numbers of the sequences.
-        shard_size: Sequences a file.
-        rows_each: Rows of a sequence.
+        directory: It has ``settings.json`` and ``shards/00000.arrow``, ...
+        settings: All that the rows depend on; which sequences, and how many a file.
     """
 
     directory: Path
-    schema: pa.Schema
-    indices: range
-    shard_size: int
-    rows_each: int = 1
+    settings: Settings
+    kind: ClassVar[str]
+    """What the folder holds, for messages."""
+    schema: ClassVar[pa.Schema]
+    """Of a row; its column ``index`` is the number of the sequence."""
+    counts: ClassVar[tuple[str, ...]]
+    """Settings, whole numbers above 0."""
+    named: ClassVar[tuple[str, ...]]
+    """Further settings without which a folder is of something else."""
+    remedy: ClassVar[str]
+    """What to do where a file is cut short."""
 
-    def __iter__(self) -> Iterator[Shard]:
-        """Iterate over the files, in order."""
-        starts = range(0, len(self.indices), self.shard_size)
-        for number, start in enumerate(starts):
-            yield Shard(
-                self.directory / SHARDS / f"{number:05}.arrow",
-                self.indices[start : start + self.shard_size],
-                self.schema,
-                self.rows_each,
-            )
-
+    @classmethod
     def fill(
-        self, rows: Callable[[range], pa.RecordBatch], at_once: int, *, quiet: bool
-    ) -> None:
-        """Write the files that are not whole.
+        cls,
+        directory: Path,
+        settings: Settings,
+        rows: Callable[[range], pa.RecordBatch],
+        *,
+        at_once: int,
+        quiet: bool,
+        begin: Callable[[Path], None] = lambda _: None,
+    ) -> Self:
+        """Make a folder, or write what is still missing of it.
 
         Args:
+            directory: Where.
+            settings: What the rows depend on.
             rows: The rows of some sequences, by their numbers.
             at_once: Sequences asked for together.
             quiet: Show no progress bar.
-        """
-        (self.directory / SHARDS).mkdir(exist_ok=True)
-        with tqdm(
-            total=len(self.indices), unit=" sequences", leave=False, disable=quiet
-        ) as bar:
-
-            def batches(indices: range) -> Iterator[pa.RecordBatch]:
-                for start in range(0, len(indices), at_once):
-                    some = indices[start : start + at_once]
-                    yield rows(some)
-                    bar.update(len(some))
-
-            for shard in self:
-                if shard.is_whole():
-                    bar.update(len(shard.indices))
-                else:
-                    shard.write(batches(shard.indices))
-
-    def check(self, remedy: str) -> None:
-        """Raise unless every file is whole.
+            begin: Writes what lies beside the shards of a new folder.
 
         Raises:
-            ValueError: If one is missing or cut short.
+            ValueError: If the directory is of other settings.
         """
-        for shard in self:
-            shard.check(remedy)
+        settings = {"lm_latent_eval": lm_latent_eval.__version__, **settings}
+        folder = cls(Path(directory), settings)
+        if not (folder.directory / SETTINGS_FILE).exists():
+            rows(folder.indices[:1])  # What cannot be done has no folder.
+        with going_on(folder.directory, settings, cls.kind, "whole shards"):
+            if not (folder.directory / SHARDS).exists():
+                begin(folder.directory)
+                (folder.directory / SHARDS).mkdir()
+            with tqdm(
+                total=len(folder.indices),
+                unit=" sequences",
+                leave=False,
+                disable=quiet,
+            ) as bar:
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+                def batches(indices: range) -> Iterator[pa.RecordBatch]:
+                    for start in range(0, len(indices), at_once):
+                        some = indices[start : start + at_once]
+                        yield rows(some)
+                        bar.update(len(some))
+
+                for shard in folder:
+                    if shard.is_whole():
+                        bar.update(len(shard.indices))
+                    else:
+                        _write(shard.path, cls.schema, batches(shard.indices))
+        return folder
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open a folder whose files are all there.
+
+        Raises:
+            ValueError: If it is of something else, or a file is missing or cut short.
+        """
+        settings = read(Path(directory), cls.kind)
+        try:
+            whole("first", settings.get("first"), 0)
+            for name in ("num_sequences", "shard_size", *cls.counts):
+                whole(name, settings.get(name), 1)
+            if missing := [name for name in cls.named if name not in settings]:
+                raise ValueError(f"it names no {missing[0]}")
+        except ValueError as err:
+            raise ValueError(
+                f"{Path(directory) / SETTINGS_FILE} is not the settings of a "
+                f"{cls.kind} ({err})"
+            ) from err
+        folder = cls(Path(directory), settings)
+        for shard in folder:
+            if not shard.is_whole():
+                raise ValueError(
+                    f"{shard.path} is missing or cut short: {cls.remedy} with the same "
+                    "settings, which goes on where it was"
+                )
+        return folder
+
+    @property
+    def indices(self) -> range:
+        """The numbers of the sequences."""
+        first = int(self.settings["first"])
+        return range(first, first + int(self.settings["num_sequences"]))
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Iterate over the files, in order."""
+        size = int(self.settings["shard_size"])
+        rows_each = int(self.settings.get("rows_each", 1))
+        starts = range(0, int(self.settings["num_sequences"]), size)
+        for number, start in enumerate(starts):
+            yield Shard(
+                self.directory / SHARDS / f"{number:05}.arrow",
+                self.indices[start : start + size],
+                self.schema,
+                rows_each,
+            )
+
+    def record_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in the pieces they were written in."""
         return (batch for shard in self for batch in shard.batches())
 
-    def dataset(self) -> Dataset:
-        """Return all rows, memory-mapped."""
-        parts = [Dataset.from_file(str(shard.path)) for shard in self]
-        return datasets.concatenate_datasets(parts)
 
-
-def indices_of(settings: Settings) -> range:
-    """Return the numbers of the sequences of a folder."""
-    first = int(settings["first"])
-    return range(first, first + int(settings["num_sequences"]))
-
-
-KIND = "scores"
 SCHEMA = pa.schema(
     {
         "index": pa.int64(),
@@ -230,149 +273,57 @@ class Columns:
         return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-@dataclass(frozen=True)
-class ScoresFolder:
+class ScoresFolder(ShardFolder):
     """A folder of scored sequences."""
 
-    directory: Path
-    settings: Settings
-
-    @classmethod
-    def fill(
-        cls,
-        directory: Path,
-        settings: Settings,
-        columns: Callable[[range], Columns],
-        *,
-        at_once: int = 1024,
-        quiet: bool = False,
-    ) -> Self:
-        """Score sequences, or those that are still missing.
-
-        Args:
-            directory: Made if it is not there.
-            settings: What the numbers depend on; ``first``, ``num_sequences``,
-                ``rows_each`` and ``shard_size`` among it.
-            columns: The scores of sequences, by their numbers.
-            at_once: Sequences asked for together.
-            quiet: Show no progress bar.
-
-        Raises:
-            ValueError: If the directory is of other settings.
-        """
-        settings = {"lm_latent_eval": lm_latent_eval.__version__, **settings}
-        if not (Path(directory) / SETTINGS_FILE).exists():
-            # What cannot be scored has no folder.
-            columns(range(settings["first"], settings["first"] + 1))
-        scores = cls(Path(directory), settings)
-        with going_on(scores.directory, settings, KIND, "whole shards"):
-            scores.shards().fill(
-                lambda some: columns(some).batch(), at_once, quiet=quiet
-            )
-        return scores
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open a folder whose files are all there.
-
-        Raises:
-            ValueError: If it is no folder of scores, or a file is missing or cut short.
-        """
-        scores = cls(Path(directory), read(Path(directory), KIND, having="rows_each"))
-        scores.shards().check(
-            "score again with the same settings, which goes on where it was"
-        )
-        return scores
-
-    def shards(self) -> Shards:
-        """Return which file has which sequences."""
-        return Shards(
-            self.directory,
-            SCHEMA,
-            indices_of(self.settings),
-            int(self.settings["shard_size"]),
-            int(self.settings["rows_each"]),
-        )
+    kind = "scores"
+    schema = SCHEMA
+    counts = ("rows_each",)
+    named = ("bound",)
+    remedy = "score again"
 
     def batches(self) -> Iterator[Columns]:
         """Read the rows piece by piece: memory does not grow with their number."""
-        return map(Columns.of, self.shards().batches())
+        return map(Columns.of, self.record_batches())
 
     def columns(self) -> Columns:
         """Read all rows."""
         return Columns.cat([*self.batches()])
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """A folder of the same sequences, scored after every epoch of training.
+EPOCHS = "epochs"
+"""Folder in that of a trajectory: the same sequences, scored after every epoch."""
 
-    It holds ``settings.json`` and ``epochs/00001.arrow``, ... with the rows of scores.
+
+def write_epoch(trajectory: Path, epoch: int, columns: Columns) -> None:
+    """Write the scores after an epoch of training, counted from 1."""
+    path = _of_epoch(trajectory, epoch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, SCHEMA, [columns.batch()])
+
+
+def read_epochs(trajectory: Path) -> list[Columns]:
+    """Return the scores after each epoch, from the first on.
+
+    Raises:
+        ValueError: If there is none, one is missing in between, or is cut short.
     """
-
-    directory: Path
-    settings: Settings
-
-    @classmethod
-    def begin(
-        cls, directory: Path, indices: range, sequences_an_epoch: int, **about: Any
-    ) -> Self:
-        """Make a folder, or go on with one.
-
-        Args:
-            directory: Where.
-            indices: The numbers of the sequences in their corpus.
-            sequences_an_epoch: Sequences of training between two scores.
-            about: What else the numbers depend on.
-
-        Raises:
-            ValueError: If the directory is of other settings.
-        """
-        settings = {
-            "lm_latent_eval": lm_latent_eval.__version__,
-            "first": indices.start,
-            "num_sequences": len(indices),
-            "sequences_an_epoch": sequences_an_epoch,
-            **about,
-        }
-        claim(Path(directory), settings, "trajectory")
-        (Path(directory) / EPOCHS).mkdir(exist_ok=True)
-        return cls(Path(directory), settings)
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open a folder.
-
-        Raises:
-            ValueError: If it is no folder of a trajectory.
-        """
-        directory = Path(directory)
-        return cls(
-            directory, read(directory, "trajectory", having="sequences_an_epoch")
-        )
-
-    def write(self, epoch: int, columns: Columns) -> None:
-        """Write the scores after an epoch, counted from 1."""
-        self._shard(epoch).write([columns.batch()])
-
-    def epochs(self) -> list[Columns]:
-        """Return the scores after each epoch, from the first on.
-
-        Raises:
-            ValueError: If there is none, one is missing in between, or is cut short.
-        """
-        files = sorted((self.directory / EPOCHS).glob("*.arrow"))
-        if not files:
-            raise ValueError(f"{self.directory} has no epochs: train first")
-        found = []
-        for epoch in range(1, int(files[-1].stem) + 1):
-            shard = self._shard(epoch)
-            shard.check(
-                "resume the training from an earlier checkpoint, or start it anew"
+    files = [*(trajectory / EPOCHS).glob("*.arrow")]
+    if not files:
+        raise ValueError(f"{trajectory} has no epochs: train first")
+    found: list[Columns] = []
+    for epoch in range(1, len(files) + 1):
+        path = _of_epoch(trajectory, epoch)
+        rows = _read(path, SCHEMA)
+        columns = rows and Columns.cat([*map(Columns.of, rows.to_batches())])
+        if columns is None or (found and not columns.index.equal(found[0].index)):
+            raise ValueError(
+                f"{path} is missing or cut short: resume the training from an earlier "
+                "checkpoint, or start it anew"
             )
-            found.append(Columns.cat([*map(Columns.of, shard.batches())]))
-        return found
+        found.append(columns)
+    return found
 
-    def _shard(self, epoch: int) -> Shard:
-        path = self.directory / EPOCHS / f"{epoch:05}.arrow"
-        return Shard(path, indices_of(self.settings), SCHEMA)
+
+def _of_epoch(trajectory: Path, epoch: int) -> Path:
+    return trajectory / EPOCHS / f"{epoch:05}.arrow"

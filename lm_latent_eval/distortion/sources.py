@@ -28,27 +28,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
-from torch import Tensor
-
-from lm_latent_eval.distortion.languages.corpus import Corpus, Sequences
+from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import (
     Language,
+    Sample,
     cumulative,
     endless_uniforms,
 )
 from lm_latent_eval.ledger.settings import Settings
-from lm_latent_eval.options import whole
+from lm_latent_eval.options import positive, whole
 from lm_latent_eval.uniforms import stream_key, uniforms
-
-Edit = Callable[[list[int], float, float, float], None]
-"""Changes tokens in place, by three numbers in (0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +72,18 @@ class Perturbation:
         """Check the alphabet and the length.
 
         Raises:
-            ValueError: If the alphabet has fewer than two tokens, the end among them,
-                or is in another order, or no token fits before an end.
+            ValueError: If the alphabet has fewer than two tokens, or no token fits
+                before an end.
         """
         if self.max_length < 2:
             raise ValueError(
                 f"max_length={self.max_length}: perturbations need at least 2, a token "
                 "and the end"
             )
-        distinct = sorted(set(self.alphabet) - {self.end_id})
-        if len(distinct) < 2 or distinct != list(self.alphabet):
+        if len(self.alphabet) < 2:
             raise ValueError(
-                "perturbations need at least two distinct tokens in ascending order, "
-                f"without the end, {self.end_id}; got {list(self.alphabet)[:10]}"
+                "perturbations need a language of at least two tokens; it has "
+                f"{len(self.alphabet)}"
             )
 
     def steps(
@@ -111,33 +107,34 @@ class Perturbation:
         numbers = uniforms(stream_key(seed, f"edits/{index}"), (0,), num_edits)
         found = [[*words, *tail]]
         for kind, place, other, token in numbers.tolist():
-            possible = self._possible(words, fewest, most)
-            possible[int(kind * len(possible))](words, place, other, token)
+            possible = {
+                "swap": len({*words}) > 1,
+                "delete": len(words) > fewest,
+                "insert": len(words) < most,
+                "substitute": bool(words),
+            }
+            kinds = [name for name, can_be in possible.items() if can_be]
+            self._edit(words, kinds[int(kind * len(kinds))], place, other, token)
             found.append([*words, *tail])
         return found
 
-    def _possible(self, words: list[int], fewest: int, most: int) -> list[Edit]:
-        """Return the kinds of perturbation that change these words."""
-        edits: list[Edit] = []
-        if len(set(words)) > 1:
-            edits.append(_swap)
-        if len(words) > fewest:
-            edits.append(_delete)
-        if len(words) < most:
-            edits.append(self._insert)
-        if words:
-            edits.append(self._substitute)
-        return edits
-
-    def _insert(self, words: list[int], place: float, _: float, token: float) -> None:
-        chosen = self.alphabet[int(token * len(self.alphabet))]
-        words.insert(int(place * (len(words) + 1)), chosen)
-
-    def _substitute(
-        self, words: list[int], place: float, _: float, token: float
+    def _edit(
+        self, words: list[int], kind: str, place: float, other: float, token: float
     ) -> None:
+        """Change words in place, by three numbers in (0, 1)."""
         i = int(place * len(words))
-        words[i] = self._other(words[i], token)
+        match kind:
+            case "swap":
+                different = [j for j, word in enumerate(words) if word != words[i]]
+                j = different[int(other * len(different))]
+                words[i], words[j] = words[j], words[i]
+            case "delete":
+                del words[i]
+            case "insert":
+                chosen = self.alphabet[int(token * len(self.alphabet))]
+                words.insert(int(place * (len(words) + 1)), chosen)
+            case "substitute":
+                words[i] = self._other(words[i], token)
 
     def _other(self, word: int, token: float) -> int:
         """Return a token of the alphabet that is not this one."""
@@ -146,17 +143,6 @@ class Perturbation:
             return self.alphabet[int(token * len(self.alphabet))]
         number = int(token * (len(self.alphabet) - 1))
         return self.alphabet[number + (number >= own)]
-
-
-def _swap(words: list[int], place: float, other: float, _: float) -> None:
-    i = int(place * len(words))
-    different = [j for j, word in enumerate(words) if word != words[i]]
-    j = different[int(other * len(different))]
-    words[i], words[j] = words[j], words[i]
-
-
-def _delete(words: list[int], place: float, _: float, __: float) -> None:
-    del words[int(place * len(words))]
 
 
 MEAN_LENGTH = 10.0
@@ -180,15 +166,7 @@ def random_sequence(
         seed: The user's seed.
         index: The number of the sequence.
         mean_length: lambda, of the tokens without the end.
-
-    Raises:
-        ValueError: If the alphabet is empty, or a number is out of range.
     """
-    if not alphabet or not 0 < mean_length < math.inf or max_length < 1:
-        raise ValueError(
-            "random sequences need an alphabet, a mean length above 0 and room for "
-            f"the end; got {len(alphabet)} tokens, {mean_length} and {max_length}"
-        )
     numbers = endless_uniforms(stream_key(seed, f"random/{index}"))
     length = bisect_right(_poisson(mean_length, max_length), next(numbers))
     words = [alphabet[int(u * len(alphabet))] for u in islice(numbers, length)]
@@ -204,12 +182,16 @@ def _poisson(mean: float, count: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Unchanged:
-    """The sequences of a corpus, or the first of them."""
+class Source(ABC):
+    """Base class of numbered sequences: those of a corpus, or made from it.
+
+    Attributes:
+        corpus: The sequences, or what names tokens and lengths.
+        num_sequences: Only the first so many; None is as many as the corpus has.
+    """
 
     corpus: Corpus
-    num_sequences: int | None = None
-    rows_each: ClassVar[int] = 1
+    num_sequences: int | None = field(default=None, kw_only=True)
 
     @property
     def indices(self) -> range:
@@ -218,85 +200,93 @@ class Unchanged:
         Raises:
             ValueError: If the corpus has not so many.
         """
-        return _first(self.corpus, self.num_sequences)
+        corpus, number = self.corpus, self.num_sequences
+        if number is None:
+            return corpus.indices
+        if not 1 <= number <= corpus.num_sequences:
+            raise ValueError(
+                f"num_sequences={number}: {corpus.directory} has {corpus.num_sequences}"
+            )
+        return corpus.indices[:number]
+
+    @property
+    def rows_each(self) -> int:
+        """In how many forms there is a sequence."""
+        return 1
+
+    @abstractmethod
+    def settings(self) -> Settings:
+        """Return what they depend on besides the corpus."""
+
+    @abstractmethod
+    def read(self, indices: range) -> Sample:
+        """Return all forms of some sequences, one after the other, with log p_L."""
+
+
+@dataclass(frozen=True)
+class Unchanged(Source):
+    """The sequences of a corpus, with what it says of them."""
 
     def settings(self) -> Settings:
         return {"sequences": "corpus"}
 
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Read them, and what the corpus says of them."""
-        found = self._read(indices)
-        return found.ids, found.log_p
-
-    @cached_property
-    def _read(self) -> Callable[[range], Sequences]:
-        return self.corpus.reader()
+    def read(self, indices: range) -> Sample:
+        return self.corpus.read(indices)
 
 
 @dataclass(frozen=True)
-class Short:
-    """The first sequences of a corpus that have no more than so many tokens.
+class Short(Source):
+    """Sequences of a corpus with at most ``max_tokens``, the end included.
 
     They are numbered anew, from 0 on.
-
-    Attributes:
-        corpus: The sequences.
-        max_tokens: The end included.
-        num_sequences: How many.
     """
 
-    corpus: Corpus
     max_tokens: int
-    num_sequences: int
-    rows_each: ClassVar[int] = 1
 
     @property
     def indices(self) -> range:
-        return range(self.num_sequences)
-
-    def settings(self) -> Settings:
-        """Return their kind and the most tokens."""
-        return {"sequences": "short", "max_tokens": self.max_tokens}
-
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Read them, and what the corpus says of them.
+        """Their numbers.
 
         Raises:
             ValueError: If the corpus has not so many.
         """
-        ids, log_p = self._found
-        return [ids[index] for index in indices], log_p[list(indices)]
+        return range(len(self._found.sequences))
+
+    def settings(self) -> Settings:
+        return {"sequences": "short", "max_tokens": self.max_tokens}
+
+    def read(self, indices: range) -> Sample:
+        found = self._found
+        some = [found.sequences[index] for index in indices]
+        return Sample(some, found.log_p[list(indices)])
 
     @cached_property
-    def _found(self) -> tuple[list[list[int]], Tensor]:
-        all_ = self.corpus.reader()(self.corpus.indices)
-        places = [n for n, ids in enumerate(all_.ids) if len(ids) <= self.max_tokens]
-        if len(places) < self.num_sequences:
+    def _found(self) -> Sample:
+        every = self.corpus.read(self.corpus.indices)
+        lengths = map(len, every.sequences)
+        places = [n for n, length in enumerate(lengths) if length <= self.max_tokens]
+        if len(places) < (self.num_sequences or 1):
             raise ValueError(
                 f"{self.corpus.directory} has {len(places)} sequences of at most "
                 f"{self.max_tokens} tokens, not {self.num_sequences}: draw more"
             )
         places = places[: self.num_sequences]
-        return [all_.ids[n] for n in places], all_.log_p[places]
+        return Sample([every.sequences[n] for n in places], every.log_p[places])
 
 
 @dataclass(frozen=True)
-class Perturbed:
+class Perturbed(Source):
     """The sequences of a corpus after 0, 1, .. ``num_edits`` perturbations.
 
     Attributes:
-        corpus: The sequences.
         language: What they were drawn from, for the log-probabilities of what is new.
         num_edits: The most perturbations of a sequence.
         seed: Of the perturbations.
-        num_sequences: Only the first so many; None is all.
     """
 
-    corpus: Corpus
     language: Language
     num_edits: int = 30
     seed: int = 0
-    num_sequences: int | None = None
 
     def __post_init__(self) -> None:
         """Check the number.
@@ -307,36 +297,22 @@ class Perturbed:
         whole("num_edits", self.num_edits, 1)
 
     @property
-    def indices(self) -> range:
-        """Their numbers.
-
-        Raises:
-            ValueError: If the corpus has not so many.
-        """
-        return _first(self.corpus, self.num_sequences)
-
-    @property
     def rows_each(self) -> int:
         """The sequence itself and each of its perturbed forms."""
         return self.num_edits + 1
 
     def settings(self) -> Settings:
-        """Return their kind and the seed."""
         return {"sequences": "perturbed", "perturbation_seed": self.seed}
 
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Perturb them, and ask the language."""
+    def read(self, indices: range) -> Sample:
         steps = self._perturbation.steps
+        sequences = self.corpus.read(indices).sequences
         found = [
             form
-            for index, ids in zip(indices, self._read(indices).ids, strict=True)
+            for index, ids in zip(indices, sequences, strict=True)
             for form in steps(ids, self.num_edits, seed=self.seed, index=index)
         ]
-        return found, self.language.log_p(found)
-
-    @cached_property
-    def _read(self) -> Callable[[range], Sequences]:
-        return self.corpus.reader()
+        return Sample(found, self.language.log_p(found))
 
     @cached_property
     def _perturbation(self) -> Perturbation:
@@ -345,46 +321,49 @@ class Perturbed:
 
 
 @dataclass(frozen=True)
-class Random:
-    """Random sequences of a corpus' alphabet.
+class Random(Source):
+    """Random sequences of a corpus' alphabet, of its maximum length.
 
     Attributes:
-        corpus: Names the alphabet and the maximum length.
-        language: What it was drawn from.
-        num_sequences: How many.
+        language: What the corpus was drawn from.
         mean_length: Of their lengths without the end, which are Poisson.
         seed: Of the sequences.
     """
 
-    corpus: Corpus
     language: Language
-    num_sequences: int
     mean_length: float = MEAN_LENGTH
     seed: int = 0
-    rows_each: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        """Check the number.
+        """Check the length.
+
+        Raises:
+            ValueError: If it is not above 0.
+        """
+        positive("mean_length", self.mean_length)
+
+    @property
+    def indices(self) -> range:
+        """Their numbers.
 
         Raises:
             ValueError: If there is nothing to do.
         """
-        whole("num_sequences", self.num_sequences, 1)
-
-    @property
-    def indices(self) -> range:
-        return range(self.num_sequences)
+        number = self.num_sequences
+        return range(
+            self.corpus.num_sequences
+            if number is None
+            else whole("num_sequences", number, 1)
+        )
 
     def settings(self) -> Settings:
-        """Return their kind, seed and lengths."""
         return {
             "sequences": "random",
             "random_seed": self.seed,
             "mean_length": self.mean_length,
         }
 
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Draw them, and ask the language."""
+    def read(self, indices: range) -> Sample:
         how: dict[str, Any] = {
             "max_length": self.corpus.max_length,
             "mean_length": self.mean_length,
@@ -395,7 +374,7 @@ class Random:
             random_sequence(self._alphabet, end_id, index=index, **how)
             for index in indices
         ]
-        return found, self.language.log_p(found)
+        return Sample(found, self.language.log_p(found))
 
     @cached_property
     def _alphabet(self) -> list[int]:
@@ -403,38 +382,35 @@ class Random:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Source):
     """Texts that the language did not draw, cut by its tokenizer.
 
+    A text that is longer than the corpus' maximum is cut there and compared as a
+    beginning.
+
     Attributes:
-        corpus: Names the tokenizer and the maximum length; a longer text is cut there
-            and compared as a beginning.
         language: What the corpus was drawn from.
         texts: What was written.
     """
 
-    corpus: Corpus
     language: Language
     texts: Sequence[str]
-    rows_each: ClassVar[int] = 1
 
     @property
     def indices(self) -> range:
         return range(len(self.texts))
 
     def settings(self) -> Settings:
-        """Return their kind and a digest."""
         digest = hashlib.sha256(json.dumps([*self.texts]).encode()).hexdigest()[:16]
         return {"sequences": "texts", "texts": digest}
 
-    def read(self, indices: range) -> tuple[list[list[int]], Tensor]:
-        """Cut them, and ask the language."""
+    def read(self, indices: range) -> Sample:
         corpus = self.corpus
         found = [
             [*self._cut(self.texts[index]), corpus.end_id][: corpus.max_length]
             for index in indices
         ]
-        return found, self.language.log_p(found)
+        return Sample(found, self.language.log_p(found))
 
     @cached_property
     def _cut(self) -> Callable[[str], list[int]]:
@@ -446,23 +422,3 @@ class Texts:
         return partial(
             tokenizer.encode, add_special_tokens=False, split_special_tokens=True
         )
-
-
-SequenceSource = Unchanged | Short | Perturbed | Random | Texts
-"""Numbered sequences of a corpus or made from it, each in ``rows_each`` forms.
-
-``settings`` are what they depend on besides the corpus; ``read`` returns all forms of
-some sequences, one after the other, and log p_L.
-"""
-
-
-def _first(corpus: Corpus, num_sequences: int | None) -> range:
-    """Return the numbers of the first sequences of a corpus."""
-    if num_sequences is None:
-        return corpus.indices
-    if not 1 <= num_sequences <= corpus.num_sequences:
-        raise ValueError(
-            f"num_sequences={num_sequences}: {corpus.directory} has "
-            f"{corpus.num_sequences}"
-        )
-    return corpus.indices[:num_sequences]

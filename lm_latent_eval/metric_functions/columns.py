@@ -63,8 +63,8 @@ def known(
     inputs: Mapping[str, Any],
     *functions: Callable[..., Any],
     others: Iterable[str] = (),
-) -> None:
-    """Refuse unknown arguments of a metric.
+) -> dict[str, Any]:
+    """Return the arguments of a metric that are not None, or refuse unknown ones.
 
     Args:
         inputs: Keyword arguments of ``compute``.
@@ -92,6 +92,7 @@ def known(
         names += [p.name for p in parameters if p.kind in kinds]
     for name in inputs:
         one_of("input", name, list(dict.fromkeys(names)))
+    return {name: value for name, value in inputs.items() if value is not None}
 
 
 def finite(number: float) -> float | None:

@@ -17,6 +17,7 @@ from lm_latent_eval.metric_functions.columns import (
     present,
     whole_counts,
 )
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.noise import NoiseChannel
 
@@ -49,8 +50,8 @@ def prepare(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     facts: dict[str, Any] = {}
-    known(inputs, _scored, compute)
-    if inputs.get("texts") is not None:
+    inputs = known(inputs, _scored, compute)
+    if "texts" in inputs:
         inputs, facts = _scored(**inputs)
     if isinstance(inputs.get("distorted"), Mapping):
         of_scores = _columns(inputs["distorted"])
@@ -128,11 +129,11 @@ def _scored(
     check_levels(levels)
     if isinstance(texts, str):
         raise TypeError("expected a list of strings, not one string")
-    if len(texts) == 0 or len(levels) == 0 or replicates < 1:
+    if len(texts) == 0 or len(levels) == 0:
         raise ValueError(
-            "there must be texts, levels and replicates; got "
-            f"{len(texts)}, {len(levels)} and {replicates}"
+            f"there must be texts and levels; got {len(texts)} and {len(levels)}"
         )
+    replicates = whole("replicates", replicates, 1)
     for index, text in enumerate(texts):
         if not text.split():
             raise ValueError(

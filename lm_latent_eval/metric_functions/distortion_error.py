@@ -35,7 +35,7 @@ def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
-    known(inputs, compute, ErrorCurve.of)
+    inputs = known(inputs, compute, ErrorCurve.of)
     return complete(inputs, ["true_log_p", "model_log_p"], stored=stored), {}
 
 

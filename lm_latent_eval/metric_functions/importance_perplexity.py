@@ -49,8 +49,8 @@ def prepare(
     inputs: dict[str, Any], *, stored: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
-    known(inputs, _of_filters, compute, CorpusEstimate.of)
-    if inputs.get("log_increments") is not None:
+    inputs = known(inputs, _of_filters, compute, CorpusEstimate.of)
+    if "log_increments" in inputs:
         inputs = _of_filters(**inputs)
     return complete(inputs, ["log_weights", "num_tokens"], stored=stored), {}
 

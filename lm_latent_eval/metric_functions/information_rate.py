@@ -56,8 +56,8 @@ def prepare(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     facts: dict[str, Any] = {}
-    known(inputs, _of_texts, compute, others=_READ)
-    if inputs.get("texts") is not None:
+    inputs = known(inputs, _of_texts, compute, others=_READ)
+    if "texts" in inputs:
         inputs, facts = _of_texts(**inputs)
     inputs = {
         name: [float(value)] if name in COLUMNS and _is_total(value) else value
@@ -158,7 +158,8 @@ def _of_published(name: Any, **inputs: Any) -> Any:
     if "log_likelihoods" in inputs:
         raise ValueError(f"log_likelihoods and {name} say the same twice: give one")
     rate = read(float(inputs.pop(name)))
-    return {**inputs, "log_likelihoods": [-rate.nats * each for each in count]}
+    counts = whole_counts(count, _UNITS[unit])
+    return {**inputs, "log_likelihoods": [-rate.nats * each for each in counts]}
 
 
 def _is_total(value: Any) -> bool:

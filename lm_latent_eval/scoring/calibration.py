@@ -90,14 +90,13 @@ def simulate(
         keys: Of each text's random numbers.
         start: The id before the first word.
         end: The id that ends a text.
-        most: Words of a text, its end included. Longer texts are given up: p(z | x) of
-            the others is the same.
+        most: Words of a text, its end included; longer texts are cut there.
         costs: What ids cost beside their probability, nats; ``-inf`` of words that the
             model can only copy.
         device: Of the model.
 
     Yields:
-        The place of a text's key, and the text, as they end.
+        The place of a text's key, and the text, as they end, and then what is cut.
 
     Raises:
         ValueError: If a token has more choices than can be listed.
@@ -132,6 +131,8 @@ def simulate(
             return
         at = at.select(torch.tensor(rows))
         places = [places[row] for row in rows]
+    for place in places:
+        yield place, Simulated(words[place], _joined(pieces[place], latents))
 
 
 def _gone_on(
@@ -355,18 +356,18 @@ def written(
         query = Query(n, f"simulated/{n}", "")
         return Text(query, 0, [], [], words, costs(words), 0.0, 0, 0)
 
-    drawn: dict[int, Simulated] = dict(
-        simulate(
-            model,
-            evaluation.stepwise,
-            evaluation.keys([text_of(n, []) for n in range(number)]),
-            start=reader.start,
-            end=reader.end,
-            most=most,
-            costs=costs,
-            device=model.device,
-        )
+    simulated = simulate(
+        model,
+        evaluation.stepwise,
+        evaluation.keys([text_of(n, []) for n in range(number)]),
+        start=reader.start,
+        end=reader.end,
+        most=most,
+        costs=costs,
+        device=model.device,
     )
+    # Of the others p(z | x) is the same.
+    drawn = {n: text for n, text in simulated if text.words[-1] == reader.end}
     if len(drawn) < 2:
         raise ValueError(
             f"{len(drawn)} of {number} texts ended within {most} words, and at least 2 "

@@ -8,18 +8,16 @@ ids. ``TextScorer`` is what a host asks: queries with contexts in, estimates out
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 
-SequenceT = TypeVar("SequenceT")
-GivenSequenceT = TypeVar("GivenSequenceT", contravariant=True)
+SequenceT = TypeVar("SequenceT", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,12 @@ class LogLikelihoods:
 
 
 @runtime_checkable
-class SequenceScorer(Protocol[GivenSequenceT]):
+class SequenceScorer(Protocol[SequenceT]):
     """Gives sequences a log-probability, or a score that stands for one."""
 
     def score(
         self,
-        sequences: Sequence[GivenSequenceT],
+        sequences: Sequence[SequenceT],
         indices: Sequence[int] | None = None,
         /,
     ) -> LogLikelihoods:
@@ -75,7 +73,7 @@ class SequenceScorer(Protocol[GivenSequenceT]):
         ...
 
 
-class SequenceModel(SequenceScorer[GivenSequenceT], Protocol[GivenSequenceT]):
+class SequenceModel(SequenceScorer[SequenceT], Protocol[SequenceT]):
     """A ``SequenceScorer`` that describes its numbers, so that they can be stored."""
 
     @property
@@ -90,22 +88,3 @@ class SequenceModel(SequenceScorer[GivenSequenceT], Protocol[GivenSequenceT]):
 
 TokenIdModel: TypeAlias = SequenceModel[Sequence[int]]
 """A ``SequenceModel`` of token ids."""
-
-
-class ExactModel(ABC, Generic[SequenceT]):
-    """Base class of a ``SequenceModel`` whose log p is exact."""
-
-    bound = Bound.EXACT
-
-    @abstractmethod
-    def log_p(self, sequences: Sequence[SequenceT]) -> Tensor:
-        """Return log p of sequences in nats, shape (n,), float64."""
-
-    def score(
-        self,
-        sequences: Sequence[SequenceT],
-        indices: Sequence[int] | None = None,
-        /,
-    ) -> LogLikelihoods:
-        """Score sequences; ``indices`` have no effect."""
-        return LogLikelihoods.exact(self.log_p(sequences))

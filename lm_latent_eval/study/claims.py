@@ -41,7 +41,11 @@ class StudyColumn:
     @property
     def curves(self) -> list[Curve]:
         """Proposals and temperatures that belong into this column."""
-        done = {(row["proposal"], row["temperature"]) for row in self.drawn()}
+        levels = [
+            {(row["proposal"], row["temperature"]) for row in self.drawn(level=level)}
+            for level in ("instance", "corpus")
+        ]
+        done = levels[0] & levels[1]
         tempered = [(self.proposal, t) for t in self.settings["temperatures"]]
         others = [(name, 1.0) for name in self.settings["others"]]
         return [curve for curve in tempered + others if curve in done]

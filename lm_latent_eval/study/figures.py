@@ -97,11 +97,12 @@ def _ridge(
         away: How far from the median the density is drawn.
     """
     from matplotlib.colors import to_rgba
+    from scipy.stats import gaussian_kde
 
     grid = values.std() * np.sinh(
         np.linspace(-1, 1, POINTS) * np.arcsinh(away / values.std())
     )
-    height = kernel_density(values, grid)
+    height = gaussian_kde(values)(grid)
     height *= 0.85 / height.max()
     ax.fill(
         100 * np.expm1([-away, *grid, away]),
@@ -110,17 +111,6 @@ def _ridge(
         edgecolor=color,
     )
     ax.plot(100 * np.expm1(single), 0 * single + base, "|", color=color)
-
-
-def kernel_density(values: Any, grid: Any) -> Any:
-    """Return the density of values (N,) at points (G,), by Gaussian kernels.
-
-    The width is Silverman's: 0.9 sd N^(-1/5).
-    """
-    from scipy.stats import gaussian_kde
-
-    width = 0.9 * values.std() * len(values) ** -0.2
-    return gaussian_kde(values, width / values.std(ddof=1))(grid)
 
 
 FEW = 100

@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,15 @@ def read(path: Path) -> list[Row]:
         lines = regular(path).read_text(encoding="utf-8").splitlines()
         rows = [_restored(parse(line)) for line in lines]
         for row in rows:
+            _named(row)
             row["perplexity"] = float(row["perplexity"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as err:
         raise ValueError(f"{path} is not a file of a study's rows ({err})") from err
     return rows
+
+
+_named = itemgetter("estimator", "proposal", "temperature", "level", "num_samples")
+"""What every row has."""
 
 
 def _head(setting: StudySetting, totals: Totals, level: str, size: int) -> Row:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,11 @@ def read_settings(directory: Path) -> Settings:
     Raises:
         ValueError: If the folder is not of a study.
     """
-    return read(directory, KIND, having="checkpoint")
+    settings = read(directory, KIND, having="checkpoint")
+    names = ["model", *(each.name for each in fields(StudyPlan))]
+    if missing := [name for name in names if name not in settings]:
+        raise ValueError(f"{directory} is of no study: its settings lack {missing[0]}")
+    return settings
 
 
 def _last_sentences(texts: list[Text]) -> dict[int, int]:

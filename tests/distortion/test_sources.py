@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from math import inf
 
 import pytest
 from hypothesis import given
@@ -143,13 +142,8 @@ def test_a_sequence_follows_from_its_number_and_the_seed():
 
 
 def test_what_cannot_be_drawn():
-    for alphabet in ([2], [], [2, 2], [3, 2], [1, 2, 3]):
-        with pytest.raises(ValueError, match="two distinct tokens in ascending order"):
+    for alphabet in ([2], []):
+        with pytest.raises(ValueError, match="a language of at least two tokens"):
             Perturbation(alphabet, END, max_length=5)
     with pytest.raises(ValueError, match=r"max_length=1: .* at least 2"):
         Perturbation(ALPHABET, END, max_length=1)
-    for name, wrong in (("mean_length", 0.0), ("mean_length", inf), ("max_length", 0)):
-        with pytest.raises(ValueError, match="need an alphabet, a mean length above 0"):
-            draw(0, **{name: wrong})
-    with pytest.raises(ValueError, match="got 0 tokens"):
-        random_sequence([], END, max_length=5, seed=0, index=0)

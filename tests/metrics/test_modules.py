@@ -74,8 +74,18 @@ def test_numbers_by_hand_and_options_that_are_none(name, load):
         assert plain(**inputs) == found
         metric.add_batch(**inputs)  # as rows that come one after the other
         assert agrees(metric.compute(), result)
+        assert plain(**dict.fromkeys(LEFT_OUT[name]) | inputs) == found
     with pytest.raises(ValueError, match="input='nothing': expected one of"):
         plain(nothing=1)
+
+
+LEFT_OUT = {
+    "contrastive_entropy": ["levels", "baseline", "texts"],
+    "distortion_error": ["bins", "stderr"],
+    "importance_perplexity": ["level", "confidence", "log_increments"],
+    "information_rate": ["stderr", "texts", "bits_per_word"],
+}
+"""Options that may be None."""
 
 
 def of_texts(texts, scorer=never, **more):
@@ -109,6 +119,7 @@ REFUSED = {
             (of_texts(["a bb ccc", " \n"]), r"texts\[1\] is .* no word to distort"),
             (of_texts(["a b"], baseline=0.2), r"0.2 is no level; .* \[0.1\]"),
             (of_texts([]), "there must be texts"),
+            (of_texts(["a b"], replicates="few"), "replicates='few': expected a whole"),
             (of_texts("a"), "not one string"),
             (of_texts(["b a"], lambda _: [1.0]), "1 scores of 2 texts"),
             (of_texts(["b a"], lambda _: [1.0, math.nan]), "gave nan for"),
@@ -149,6 +160,10 @@ REFUSED = {
             ({"num_words": None}, "missing: one of num_tokens"),
             ({"bits_per_word": 3.0}, "say the same twice"),
             ({"log_likelihoods": None, "bits_per_byte": 3.0}, "missing: num_bytes"),
+            (
+                {"log_likelihoods": None, "bits_per_word": 3, "num_words": [4, None]},
+                r"num_words\[1\] is missing",
+            ),
             ({"texts": ["a", "b"]}, "leave out num_words"),
             ({"texts": ["a"], "num_words": None}, "1 texts, but 2 log_likelihoods"),
             ({"texts": "to be", "num_words": None}, "not one string"),

@@ -394,3 +394,5 @@ def test_from_the_command_line(spelled_directory, tmp_path, capsys, refused):
     both = ["compare", kglm, estimates, *data, "--num-samples", "9"]
     assert main([*both, "--pass-at", "3"]) == 0
     assert "--pass-at: no effect, there are no questions" in capsys.readouterr().err
+    assert main(["compare", str(lstm), estimates, *data, "--seed", "9"]) == 0
+    assert f"--seed: no effect, {lstm} has no latents" in capsys.readouterr().err

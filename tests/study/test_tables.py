@@ -236,7 +236,8 @@ def test_claims_say_what_decides_them(case):
 
 
 def test_rows_of_something_else_are_refused(tmp_path):
-    for line in ("[1]", "[" * 100_000, '{"perplexity": 1' + "0" * 400 + "}"):
+    head = '{"estimator": "is", "perplexity": 3'
+    for line in ("[1]", "[" * 100_000, head + "}", head + "0" * 400 + "}"):
         (tmp_path / "rows.jsonl").write_text(line, encoding="utf-8")
         with pytest.raises(ValueError, match="not a file of a study's rows"):
             read(tmp_path / "rows.jsonl")
@@ -271,3 +272,6 @@ def test_studies_under_way_are_reported_as_far_as_they_are(folder, tmp_path, cap
     (part / "rows.jsonl").unlink()
     assert main(command) == 2
     assert "no setting of these studies is done" in capsys.readouterr().err
+    (part / "settings.json").write_text('{"checkpoint": "a"}')
+    assert main(command) == 2
+    assert "of no study: its settings lack model" in capsys.readouterr().err

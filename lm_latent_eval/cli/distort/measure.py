@@ -12,6 +12,7 @@ from lm_latent_eval.cli.arguments import (
     read_format,
     warn_of_idle,
 )
+from lm_latent_eval.files import regular
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
     ScoringOptions,
@@ -157,7 +158,7 @@ def _score(args: argparse.Namespace) -> None:
         MEAN_LENGTH,
         Perturbed,
         Random,
-        SequenceSource,
+        Source,
         Unchanged,
     )
     from lm_latent_eval.scoring.string_scorers import is_latent
@@ -182,23 +183,16 @@ def _score(args: argparse.Namespace) -> None:
         raise ValueError("--mean-length: only --random sequences have one")
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
-    source: SequenceSource = Unchanged(corpus, args.num_sequences)
+    how = {"num_sequences": args.num_sequences}
+    source: Source = Unchanged(corpus, **how)
     if altered:
         where = {} if device is None else {"device": device}
         language = language_of(corpus, args.language, **where)
         if args.random:
-            number = args.num_sequences
-            source = Random(
-                corpus,
-                language,
-                corpus.num_sequences if number is None else number,
-                MEAN_LENGTH if args.mean_length is None else args.mean_length,
-                args.seed,
-            )
+            length = MEAN_LENGTH if args.mean_length is None else args.mean_length
+            source = Random(corpus, language, length, args.seed, **how)
         else:
-            source = Perturbed(
-                corpus, language, args.perturb, args.seed, args.num_sequences
-            )
+            source = Perturbed(corpus, language, args.perturb, args.seed, **how)
     scores = score_sequences(learner, source, args.output)
     print(f"wrote {scores.directory}")
 
@@ -230,7 +224,8 @@ def _productivity(args: argparse.Namespace) -> None:
     from lm_latent_eval.text.corpora import stream_texts
 
     kind, stem = read_format(args), args.output / "productivity"
-    table = novelty(lambda: stream_texts(args.data), args.orders, stem)
+    data = regular(args.data)  # read once an order
+    table = novelty(lambda: stream_texts(data), args.orders, stem)
     write(table, stem)
     print(rendered(table, kind))
 

@@ -181,4 +181,4 @@ def _data(args: argparse.Namespace) -> TrainingData:
     if not isinstance(data, CorpusData):
         raise ValueError(f"--fresh: {args.data} is a text, of no language to draw from")
     language = language_of(data.corpus, device=parse_device(args.device))
-    return FreshData(data.corpus, language, args.fresh, args.output / "fresh")
+    return FreshData(data.corpus, language, args.fresh)

@@ -23,6 +23,7 @@ from torch import Tensor
 from lm_latent_eval.devices import sent_uniforms, wide_zeros
 from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     load_tokenizer,
@@ -30,15 +31,15 @@ from lm_latent_eval.distortion.languages.language import (
     step_uniforms,
     write_description,
 )
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.networks.causal import CausalReader, check_causal
 from lm_latent_eval.networks.network import check_positions, load_causal
 from lm_latent_eval.options import positive, whole
 from lm_latent_eval.scoring.options import parse_device
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 
 @dataclass(frozen=True)
-class CausalLanguage(ExactModel[Sequence[int]]):
+class CausalLanguage(Language):
     """The texts that a causal LM generates, drawn by inverting distribution functions.
 
     In float32, a sum whose rounding depends on the size of a batch can move a draw that
@@ -168,7 +169,7 @@ class CausalLanguage(ExactModel[Sequence[int]]):
         going = torch.arange(num, device=device)
         reading = self._reader.begin(torch.full((num, 1), self.begin_id, device=device))
         for t in range(max_length):
-            chosen = _invert(reading.log_p.exp(), uniforms[going, t])
+            chosen = invert_cdf(reading.log_p.exp(), uniforms[going, t])
             drawn[going, t] = chosen
             log_p[going] += reading.log_p.gather(1, chosen[:, None])[:, 0]
             on = (chosen != self.end_id).nonzero()[:, 0]
@@ -185,13 +186,6 @@ class CausalLanguage(ExactModel[Sequence[int]]):
     @cached_property
     def _reader(self) -> CausalReader:
         return CausalReader(self.model, self.name, self.temperature)
-
-
-def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Return the first id whose distribution function exceeds a number below one."""
-    sums = probabilities.cumsum(-1)
-    sums = sums / sums[:, -1:]
-    return torch.searchsorted(sums, uniform[:, None], right=True)[:, 0]
 
 
 def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:

@@ -14,29 +14,25 @@ Here too: its sequences as strings, and whether others use the same token ids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import torch
-from datasets import Dataset
-from torch import Tensor
+from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-import lm_latent_eval
-from lm_latent_eval.distortion.columns import SHARDS, Shards, indices_of
+from lm_latent_eval.distortion.columns import ShardFolder
 from lm_latent_eval.distortion.languages.language import (
     Language,
+    Sample,
     load_tokenizer,
 )
-from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
-from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
 
-KIND = "corpus"
 SCHEMA = pa.schema(
     {
         "index": pa.int64(),
@@ -49,17 +45,18 @@ _ROWS_AT_ONCE = 1024
 """Sequences drawn and written together."""
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(ShardFolder):
     """Sequences ``first`` .. ``first + num_sequences - 1`` of a seed.
 
     Corpora of one seed that share no number are independent of each other: train and
     test text, or a fresh sample an epoch.
     """
 
-    directory: Path
-    settings: Settings
-    """All that the sequences depend on, as ``settings.json`` has it."""
+    kind = "corpus"
+    schema = SCHEMA
+    counts = ("vocab_size", "max_length")
+    named = ("language", "seed", "begin_id", "end_id")
+    remedy = "draw the corpus again"
 
     @classmethod
     def draw(
@@ -94,7 +91,6 @@ class Corpus:
         whole("first", first, 0)
         whole("shard_size", shard_size, 1)
         settings = {
-            "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),
             "begin_id": language.begin_id,
             "end_id": language.end_id,
@@ -105,34 +101,14 @@ class Corpus:
             "max_length": max_length,
             "shard_size": shard_size,
         }
-        if not (Path(directory) / SETTINGS_FILE).exists():
-            # What cannot be drawn has no folder.
-            language.sample(seed, [first], max_length)
-        corpus = cls(Path(directory), settings)
-
-        def rows(indices: range) -> pa.RecordBatch:
-            return _rows(language, seed, indices, max_length)
-
-        with going_on(corpus.directory, settings, KIND, "whole shards"):
-            if not (corpus.directory / SHARDS).exists():
-                language.save(corpus.directory)
-            corpus.shards().fill(rows, _ROWS_AT_ONCE, quiet=quiet)
-        return corpus
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open a corpus that is whole.
-
-        Raises:
-            ValueError: If the folder is not of a corpus, or a shard is missing or cut
-                short.
-        """
-        settings = read(Path(directory), KIND, having="shard_size")
-        corpus = cls(Path(directory), settings)
-        corpus.shards().check(
-            "draw the corpus again with the same settings, which goes on where it was"
+        return cls.fill(
+            directory,
+            settings,
+            lambda some: _rows(language, seed, some, max_length),
+            at_once=_ROWS_AT_ONCE,
+            quiet=quiet,
+            begin=language.save,
         )
-        return corpus
 
     @property
     def num_sequences(self) -> int:
@@ -147,15 +123,6 @@ class Corpus:
         """The most tokens of a sequence, its end included."""
         return int(self.settings["max_length"])
 
-    @property
-    def indices(self) -> range:
-        return indices_of(self.settings)
-
-    def shards(self) -> Shards:
-        """Return which file has which sequences."""
-        size = int(self.settings["shard_size"])
-        return Shards(self.directory, SCHEMA, self.indices, size)
-
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Load what decodes the ids; None where the language came without."""
         return load_tokenizer(self.directory)
@@ -169,31 +136,19 @@ class Corpus:
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""
-        return self.shards().dataset()
+        parts = [Dataset.from_file(str(shard.path)) for shard in self]
+        return concatenate_datasets(parts)
 
-    def reader(self) -> Callable[[range], Sequences]:
-        """Return what reads sequences by their numbers."""
-        dataset = self.dataset().with_format("arrow")
+    def read(self, indices: range) -> Sample:
+        """Return sequences by their numbers, as they were drawn."""
         first = self.indices.start
+        table = self._table[indices.start - first : indices.stop - first]
+        log_p = torch.from_numpy(table["log_p"].to_numpy().copy())
+        return Sample(table["ids"].to_pylist(), log_p)
 
-        def read(indices: range) -> Sequences:
-            table = dataset[indices.start - first : indices.stop - first]
-            return Sequences(
-                ids=table["ids"].to_pylist(),
-                ended=torch.from_numpy(table["ended"].to_numpy().copy()),
-                log_p=torch.from_numpy(table["log_p"].to_numpy().copy()),
-            )
-
-        return read
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Some sequences of a corpus."""
-
-    ids: list[list[int]]
-    ended: Tensor
-    log_p: Tensor
+    @cached_property
+    def _table(self) -> Dataset:
+        return self.dataset().with_format("arrow")
 
 
 def _rows(

@@ -110,18 +110,12 @@ class Grammar:
         reached = _closure([self.start], self.rules)
         if lost := [symbol for symbol in self.rules if symbol not in reached]:
             raise ValueError(f"nothing leads from {self.start} to {', '.join(lost)}")
-        ending: set[str] = set(self.words)
-        while more := {
-            symbol
-            for symbol, rights in self.rules.items()
-            if symbol not in ending and any(ending.issuperset(r) for r in rights)
-        }:
-            ending |= more
-        if endless := [symbol for symbol in self.rules if symbol not in ending]:
-            raise ValueError(f"no sequence of words comes from {', '.join(endless)}")
 
     def _check_growth(self) -> None:
-        """Require a spectral radius below one: then derivations end, and total one."""
+        """Require a spectral radius below one: then derivations end, and total one.
+
+        Where no words come from a symbol it is one at least.
+        """
         radius = max(abs(np.linalg.eigvals(self._growth)))
         if radius >= 1 - 1e-9:
             again = [s for s in self.rules if s in _closure(self._parts(s), self.rules)]

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, pre_tokenizers
@@ -38,8 +39,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
-from lm_latent_eval.scoring.sequence_scorer import SequenceModel
+from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms, uniforms_of
 
@@ -209,28 +211,25 @@ class Sample:
     """Log-probabilities under the language in nats, shape (n,), float64."""
 
 
-class Language(SequenceModel[Sequence[int]], Protocol):
-    """A distribution over sequences of token ids, which it draws.
+class Language(ABC):
+    """Base class of distributions over sequences of token ids, which they draw.
 
-    Its probabilities are exact: a language is what it is compared with, and a causal
+    Their probabilities are exact: a language is what it is compared with, and a causal
     one may have learned another.
     """
 
+    begin_id: int
+    """Id of the begin token, which is part of no sequence."""
+    end_id: int
+    """Id of the end token, which a cut sequence lacks."""
+    bound = Bound.EXACT
+
     @property
+    @abstractmethod
     def vocab_size(self) -> int:
         """How many ids there are, begin and end included."""
-        ...
 
-    @property
-    def begin_id(self) -> int:
-        """Id of the begin token, which is part of no sequence."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """Id of the end token, which a cut sequence lacks."""
-        ...
-
+    @abstractmethod
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
         """Draw the sequences of these numbers.
 
@@ -245,8 +244,8 @@ class Language(SequenceModel[Sequence[int]], Protocol):
         Raises:
             ValueError: If N is below 1 or more than the language can produce.
         """
-        ...
 
+    @abstractmethod
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return log p of sequences in nats, shape (n,), float64.
 
@@ -256,11 +255,23 @@ class Language(SequenceModel[Sequence[int]], Protocol):
             ValueError: If a sequence has no tokens, goes on after its end, or has an
                 id that is not in the vocabulary.
         """
-        ...
 
+    def score(
+        self,
+        sequences: Sequence[Sequence[int]],
+        indices: Sequence[int] | None = None,
+        /,
+    ) -> LogLikelihoods:
+        """Score sequences; ``indices`` have no effect."""
+        return LogLikelihoods.exact(self.log_p(sequences))
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+
+    @abstractmethod
     def save(self, directory: Path) -> None:
         """Write what decodes its ids and, if it is small, the language itself."""
-        ...
 
 
 def sequence_key(seed: int, index: int) -> int:

@@ -22,12 +22,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, sent_uniforms, widened
+from lm_latent_eval.devices import sent
 from lm_latent_eval.distortion.languages.language import (
     BEGIN_ID,
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     checked_words,
@@ -36,26 +37,23 @@ from lm_latent_eval.distortion.languages.language import (
     word_tokenizer,
     write_description,
 )
-from lm_latent_eval.inference import ImportanceSampling
-from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Enumerable, Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.options import whole
+from lm_latent_eval.scoring.calibration import simulate
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
-from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START
 
+MOST_WORDS = 10
+"""Of a sequence that has more than one latent: with a word more, an RNNG has nearly
+four times as many trees to sum over."""
 _SEQUENCES = 256
 """Drawn or scored together by default; moves no number."""
 _LATENTS_AT_ONCE = 1 << 14
 """Summed over together, at most (but for one sequence's); moves no number."""
-_WORD_LANE = 3
-"""The random number of a step that models leave to inference draws the word."""
 
 
-class LatentLanguage(ExactModel[Sequence[int]]):
+class LatentLanguage(Language):
     """The texts that a checkpoint of words generates.
 
     Its words are those that the model can utter, the unknown word among them if the
@@ -66,28 +64,20 @@ class LatentLanguage(ExactModel[Sequence[int]]):
     begin_id, end_id = BEGIN_ID, END_ID
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        max_words: int = 10,
-        batch_size: int | None = None,
+        self, checkpoint: Checkpoint, *, batch_size: int | None = None
     ) -> None:
         """Number the words.
 
         Args:
             checkpoint: An ``Enumerable`` model (an RNNG, or one without latents) and
                 its vocabulary.
-            max_words: Of a sequence that has more than one latent: with a word more,
-                an RNNG has nearly four times as many trees to sum over.
             batch_size: The most sequences drawn or scored together, which moves no
                 number; None is 256.
 
         Raises:
-            ValueError: If the probabilities of the model do not total one, it has no
-                end of a text, its latents cannot be summed, or a word has white space
-                in it.
+            ValueError: If the probabilities of the model do not total one, its latents
+                cannot be summed, or a word has white space in it.
         """
-        self._max_words = whole("max_words", max_words, 1)
         given = _SEQUENCES if batch_size is None else batch_size
         self._batch_size = whole("batch_size", given, 1)
         self._checkpoint, self._model = checkpoint, checkpoint.model
@@ -111,7 +101,6 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
         batch_size: int | None = None,
-        max_words: int = 10,
     ) -> Self:
         """Load a checkpoint directory.
 
@@ -120,7 +109,6 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             device: Where to compute; None is a GPU if there is one.
             dtype: ``float32`` or ``float64``; None is that of the file.
             batch_size: As of the language.
-            max_words: As of the language.
 
         Raises:
             ValueError: If there is no such checkpoint, or it is no language.
@@ -128,7 +116,7 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         checkpoint = load_checkpoint(
             path, device=parse_device(device), dtype=parse_dtype(dtype)
         )
-        return cls(checkpoint, max_words=max_words, batch_size=batch_size)
+        return cls(checkpoint, batch_size=batch_size)
 
     @property
     def vocab_size(self) -> int:
@@ -146,8 +134,7 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
                 f"{max_length} words, and {number} latents to sum over. Give a "
-                f"max_length of {self._max_words} or less, or, from Python, a larger "
-                "max_words"
+                f"max_length of {MOST_WORDS} or less"
             )
         keys = [sequence_key(seed, index) for index in indices]
         drawn: list[list[int]] = []
@@ -183,44 +170,22 @@ class LatentLanguage(ExactModel[Sequence[int]]):
 
     def _draw(self, keys: Sequence[int], max_length: int) -> list[list[int]]:
         """Draw the sequences of some keys, each with a latent history of its own."""
-        device, latent = self._model.device, ImportanceSampling(1)
-        drawn: list[list[int]] = [[] for _ in keys]
-        going = torch.arange(len(keys))
-        last = torch.full_like(going, START)
-        particles = Particles.begin(len(keys), device)
-        for t in range(max_length):
-            here = [keys[place] for place in going.tolist()]
-            starts = [t] * len(here)
-            chance = Streams(here, 1, starts=starts)(0)
-            particles = particles.ahead(self._model, sent(last, device))
-            log_p = particles.next_token(self._model, here, starts)
-            ids = self._next_ids(log_p, chance[:, 0, _WORD_LANE])
-            for place, token in zip(going.tolist(), ids.tolist(), strict=True):
-                drawn[place].append(token)
-            (on,) = (ids != END_ID).nonzero(as_tuple=True)
-            if not len(on):
-                break
-            words = self._ids[ids]
-            batch = TokenBatch.collate(
-                words[:, None].tolist(), first=last.tolist(), device=device
+        drawn = dict(
+            simulate(
+                self._model,
+                self._proposal,
+                keys,
+                start=START,
+                end=END,
+                most=max_length,
+                costs=lambda words: [0.0] * len(words),
+                device=self._model.device,
             )
-            particles = latent.extend(
-                self._model, self._proposal, batch, here, starts, particles
-            ).select(on)
-            going, last = going[on], words[on]
-        return drawn
-
-    def _next_ids(self, log_p: Tensor, chance: Tensor) -> Tensor:
-        """Draw the next token of each sequence by its number below one, (n,).
-
-        They are returned on the host.
-        """
-        log_p = log_p[:, sent(self._ids, log_p.device)]
-        mass = widened(log_p).exp().cumsum(-1)
-        # The first whose distribution function exceeds the number: none of p = 0.
-        chance = sent_uniforms(chance[:, None].contiguous(), mass.device)
-        found = torch.searchsorted(mass / mass[:, -1:], chance, right=True)
-        return found[:, 0].cpu()
+        )
+        tokens = {word: token for token, word in enumerate(self._ids.tolist())}
+        return [
+            [tokens[word] for word in drawn[place].words] for place in range(len(keys))
+        ]
 
     def _log_p(self, ids: Tensor) -> Tensor:
         """Score sequences of one length, (n, length) -> (n,)."""
@@ -236,7 +201,7 @@ class LatentLanguage(ExactModel[Sequence[int]]):
         return found
 
     def _has_too_many(self, num_words: int) -> bool:
-        return num_words > self._max_words and self._latents.num_latents(num_words) > 1
+        return num_words > MOST_WORDS and self._latents.num_latents(num_words) > 1
 
     def _check_words(self, num_words: Sequence[int]) -> None:
         long = [place for place, n in enumerate(num_words) if self._has_too_many(n)]
@@ -245,9 +210,8 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             number = _count(self._latents.num_latents(most))
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
-                f"{self._max_words} words: sequence {long[0]} has {most}, and "
-                f"{number} latents to sum over. Draw them "
-                "with a smaller max_length, or give a larger max_words"
+                f"{MOST_WORDS} words: sequence {long[0]} has {most}, and {number} "
+                "latents to sum over. Draw them with a smaller max_length"
             )
 
 
@@ -264,11 +228,6 @@ def _checked(checkpoint: Checkpoint) -> Enumerable:
             f"{directory} holds a {checkpoint.name} model, whose latents cannot be "
             "summed: the probabilities of a language are exact. An rnng, an lstm and "
             "an rnn can be one"
-        )
-    if END in model.config.never_uttered:
-        raise ValueError(
-            f"{directory}: the model never utters the end of a text: train one that "
-            "does"
         )
     return checkpoint.model
 

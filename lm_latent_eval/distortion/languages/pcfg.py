@@ -12,16 +12,15 @@ that begin with w_i..w_n. U* = (I - U)^-1 sums the chains A -> B -> ..; L* does 
 chains of first parts, L(A,B) = p(A -> B) + sum_C p(A -> B C), whose other parts derive
 anything (total one, as derivations end).
 
-Symbols: b -> ``inside``, by width and first word; f -> ``prefix``.
+Symbols: log b -> ``inside``, by width and first word; log f -> ``prefix``.
 Source: Baker (1979) for b; Jelinek and Lafferty (1991) for f.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ from lm_latent_eval.distortion.languages.language import (
     END_ID,
     FIRST_WORD,
     LANGUAGE_FILE,
+    Language,
     Sample,
     checked_sequences,
     description_digest,
@@ -49,13 +49,12 @@ from lm_latent_eval.distortion.languages.language import (
     write_description,
 )
 from lm_latent_eval.options import whole
-from lm_latent_eval.scoring.sequence_scorer import ExactModel
 
 _CELLS = 1 << 23
 """Products of parts held at a time."""
 
 
-class PCFG(ExactModel[Sequence[int]]):
+class PCFG(Language):
     """The language of a grammar.
 
     Example:
@@ -152,85 +151,41 @@ class PCFG(ExactModel[Sequence[int]]):
         """Return the log-probabilities of all words, without the end."""
         if ids.numel() == 0:  # nothing to score, or only an end, which cannot be
             return torch.full((len(ids),), -torch.inf, dtype=torch.float64)
-        return self._inside(ids, ids.shape[1])[-1].log_p(self._start)[:, 0]
+        return self._inside(ids, ids.shape[1])[-1][:, 0, self._start]
 
     def _beginning(self, ids: Tensor) -> Tensor:
         """Return the log-probabilities that sequences begin like this."""
         length = ids.shape[1]
         inside = self._inside(ids, length - 1)
-        prefix = _Spans.of(self._emitted[ids[:, -1:]] @ self._first_chains)
+        prefix = (self._emitted[ids[:, -1:]] @ self._first_chains).log()
         for first in reversed(range(length - 1)):
             # Some words from the first on as a whole, the others as a beginning.
-            whole = [spans.places(first, 1) for spans in inside[: length - 1 - first]]
-            found = self._joined(_Spans.stack(whole), prefix.each_as_split())
-            found = found.led_to(self._first_chains)
-            prefix = _Spans(
-                torch.cat([found.p, prefix.p], 1),
-                torch.cat([found.scale, prefix.scale], 1),
-            )
-        return prefix.log_p(self._start)[:, 0]
+            spans = inside[: length - 1 - first]
+            whole = torch.stack([each[:, first : first + 1] for each in spans], 2)
+            found = self._joined(whole, prefix[:, None], self._first_chains)
+            prefix = torch.cat([found, prefix], 1)
+        return prefix[:, 0, self._start]
 
-    def _inside(self, ids: Tensor, widest: int) -> list[_Spans]:
-        """Return b of all spans, an entry for each width from 1 to ``widest``."""
-        inside = [_Spans.of(self._emitted[ids] @ self._chains)]
+    def _inside(self, ids: Tensor, widest: int) -> list[Tensor]:
+        """Return log b of all spans, (n, places, A) for each width from 1 on."""
+        inside = [(self._emitted[ids] @ self._chains).log()]
         for width in range(2, widest + 1):
             number = ids.shape[1] - width + 1
-            left = [inside[k - 1].places(0, number) for k in range(1, width)]
-            right = [inside[width - k - 1].places(k, number) for k in range(1, width)]
-            joined = self._joined(_Spans.stack(left), _Spans.stack(right))
-            inside.append(joined.led_to(self._chains))
+            left = [inside[k - 1][:, :number] for k in range(1, width)]
+            right = [inside[width - k - 1][:, k:][:, :number] for k in range(1, width)]
+            both = torch.stack(left, 2), torch.stack(right, 2)
+            inside.append(self._joined(*both, self._chains))
         return inside
 
-    def _joined(self, left: _Spans, right: _Spans) -> _Spans:
-        """Sum over splits and rules A -> B C; (n, places, splits) -> (n, places)."""
-        scale = left.scale + right.scale
-        highest = scale.amax(-1)
-        highest = highest.where(highest.isfinite(), 0)
-        weight = (scale - highest[..., None]).exp()
-        pairs = left.p[..., self._first] * right.p[..., self._second]
-        return _Spans((weight[..., None] * pairs).sum(-2) @ self._rules, highest)
+    def _joined(self, left: Tensor, right: Tensor, chains: Tensor) -> Tensor:
+        """Sum over splits, rules A -> B C and the chains that lead to A.
 
-
-@dataclass(frozen=True)
-class _Spans:
-    """Probabilities of every symbol for some spans: exp(scale) p."""
-
-    p: Tensor
-    """(n, places, [splits,] A)"""
-    scale: Tensor
-    """(n, places, [splits])"""
-
-    @classmethod
-    def of(cls, p: Tensor) -> Self:
-        return cls(p, p.new_zeros(p.shape[:-1])).rescaled()
-
-    @classmethod
-    def stack(cls, splits: list[_Spans]) -> _Spans:
-        return cls(
-            torch.stack([each.p for each in splits], 2),
-            torch.stack([each.scale for each in splits], 2),
-        )
-
-    def places(self, first: int, number: int) -> _Spans:
-        some = slice(first, first + number)
-        return _Spans(self.p[:, some], self.scale[:, some])
-
-    def each_as_split(self) -> _Spans:
-        return _Spans(self.p[:, None], self.scale[:, None])
-
-    def led_to(self, chains: Tensor) -> _Spans:
-        """Sum over the chains of symbols that lead to these."""
-        return _Spans(self.p @ chains, self.scale).rescaled()
-
-    def rescaled(self) -> Self:
-        """Make the largest probability of a span one, so that none underflows."""
-        peak = self.p.amax(-1)
-        divisor = peak.where(peak > 0, 1)
-        return type(self)(self.p / divisor[..., None], self.scale + peak.log())
-
-    def log_p(self, symbol: int) -> Tensor:
-        """Return the log-probability of a symbol, (n, places)."""
-        return self.p[..., symbol].log() + self.scale
+        (n, places, splits, A) -> (n, places, A), logarithms.
+        """
+        pairs = (left[..., self._first] + right[..., self._second]).logsumexp(2)
+        scale = pairs.logsumexp(-1, keepdim=True)  # so that nothing underflows
+        scale = scale.where(scale.isfinite(), 0)
+        return ((pairs - scale).exp() @ self._rules @ chains).log() + scale
 
 
 def _closed(step: NDArray[np.float64]) -> Tensor:

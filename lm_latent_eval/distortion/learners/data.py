@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ class TokenSequences:
     @classmethod
     def of_corpus(cls, corpus: Corpus) -> TokenSequences:
         """Map the files of a corpus into memory."""
-        return cls.of([batch["ids"] for batch in corpus.shards().batches()])
+        return cls.of([batch["ids"] for batch in corpus.record_batches()])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -150,7 +149,7 @@ def padded(sequences: Sequence[NDArray[np.int32]], begin_id: int) -> dict[str, T
     return {"input_ids": inputs.where(inputs != IGNORED, begin_id), "labels": labels}
 
 
-_TEXTS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -173,39 +172,13 @@ class TextData:
     max_length: int = 128
     quiet: bool = False
 
-    def __post_init__(self) -> None:
-        """Check that file and tokenizer can be read.
-
-        Raises:
-            ValueError: If not.
-        """
-        if not Path(self.path).is_file():
-            raise ValueError(f"{self.path}: no such file")
-        if self.vocabulary.tokenizer is None:
-            raise ValueError(
-                f"{self.vocabulary.owner} has no tokenizer to read text by"
-            )
-        whole("max_length", self.max_length, 1)
-
     @property
     def num_sequences(self) -> int:
         return len(self._sequences)
 
-    @property
-    def repeated(self) -> None:
-        """There is no corpus of known probabilities."""
-        return None
-
     def sequences(self, epoch: int) -> TokenSequences:
         """Return the same ones in every epoch."""
         return self._sequences
-
-    def clear(self) -> None:
-        """Keep the file."""
-
-    def drawn(self, epochs: int) -> None:
-        """They are of no language of ours."""
-        return None
 
     def settings(self) -> dict[str, Any]:
         """Return digests of file and tokenizer, begin, end and the maximum length."""
@@ -238,7 +211,7 @@ class TextData:
         """Yield the ids of some texts, and how many of them were cut."""
         tokenizer: Any = self.vocabulary.tokenizer
         stream = stream_texts(self.path)
-        while texts := list(islice(stream, _TEXTS_AT_ONCE)):
+        while texts := list(islice(stream, _ROWS_AT_ONCE)):
             try:
                 rows = tokenizer(
                     texts,
@@ -280,20 +253,13 @@ class CorpusData(_LikeCorpus):
     def num_sequences(self) -> int:
         return self.corpus.num_sequences
 
-    @property
-    def repeated(self) -> Corpus:
-        return self.corpus
-
     def sequences(self, epoch: int) -> TokenSequences:
         """Return the same ones in every epoch."""
         return self._sequences
 
-    def clear(self) -> None:
-        """Keep the corpus."""
-
-    def drawn(self, epochs: int) -> tuple[Corpus, range]:
-        """Return all numbers of the corpus."""
-        return self.corpus, self.corpus.indices
+    def drawn(self, epochs: int) -> range:
+        """Return the numbers of the sequences in so many epochs."""
+        return self.corpus.indices
 
     def settings(self) -> dict[str, Any]:
         return {"corpus": self.corpus.settings}
@@ -308,21 +274,17 @@ class FreshData(_LikeCorpus):
     """New sequences of a language every epoch: none is ever seen twice.
 
     Epoch e has the sequences ``first + e n .. first + (e + 1) n - 1`` of the seed of a
-    corpus, drawn when the epoch begins and removed when the next one does. This is the
-    "ideal world" of Nakkiran et al. (2020).
+    corpus, drawn when the epoch begins and kept in memory, four bytes a token. This is
+    the "ideal world" of Nakkiran et al. (2020).
 
     Attributes:
         corpus: Names the seed, the first number and the maximum length.
         language: What it was drawn from.
         num_sequences: n.
-        directory: Where the sequences of an epoch lie.
-        quiet: Show no progress bar.
     """
 
     language: Language
     num_sequences: int
-    directory: Path
-    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an empty epoch.
@@ -332,35 +294,21 @@ class FreshData(_LikeCorpus):
         """
         whole("fresh sequences an epoch", self.num_sequences, 1)
 
-    @property
-    def repeated(self) -> None:
-        """There is no such corpus."""
-        return None
-
     def sequences(self, epoch: int) -> TokenSequences:
-        """Draw those of an epoch; an interruption in between goes on where it was."""
-        here = self.directory / f"{epoch:05}"
-        for other in self.directory.glob("*"):
-            if other != here:
-                shutil.rmtree(other)
-        drawn = Corpus.draw(
-            self.language,
-            here,
-            self.num_sequences,
-            seed=int(self.corpus.settings["seed"]),
-            first=self.corpus.indices.start + epoch * self.num_sequences,
-            max_length=self.max_length,
-            quiet=self.quiet,
-        )
-        return TokenSequences.of_corpus(drawn)
+        """Draw those of an epoch."""
+        seed = int(self.corpus.settings["seed"])
+        last = self.drawn(epoch + 1).stop
+        arrays = []
+        for first in range(last - self.num_sequences, last, _ROWS_AT_ONCE):
+            some = range(first, min(first + _ROWS_AT_ONCE, last))
+            drawn = self.language.sample(seed, some, self.max_length).sequences
+            arrays.append(pa.array(drawn, pa.list_(pa.int32())))
+        return TokenSequences.of(arrays)
 
-    def clear(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def drawn(self, epochs: int) -> tuple[Corpus, range]:
-        """Return the numbers from the first one of the corpus on."""
+    def drawn(self, epochs: int) -> range:
+        """Return the numbers of the sequences in so many epochs."""
         first = self.corpus.indices.start
-        return self.corpus, range(first, first + epochs * self.num_sequences)
+        return range(first, first + epochs * self.num_sequences)
 
     def settings(self) -> dict[str, Any]:
         """Return language, seed, first number, maximum length, and how many."""
@@ -370,12 +318,7 @@ class FreshData(_LikeCorpus):
 
 
 TrainingData = CorpusData | TextData | FreshData
-"""Sequences to train on, or to validate with: as many in every epoch.
-
-``repeated`` is the corpus that every epoch goes through, if there is one; ``drawn``
-says which numbers of which language's sequences the first epochs have; ``clear``
-removes files that only a finished training needed.
-"""
+"""Sequences to train on, or to validate with: as many in every epoch."""
 
 
 def open_data(
@@ -394,7 +337,7 @@ def open_data(
         quiet: Do not say how many texts were cut.
 
     Raises:
-        ValueError: If it is neither, or texts have no tokenizer.
+        ValueError: If it is neither, texts have no tokenizer, or no token fits.
     """
     if (Path(path) / SETTINGS_FILE).is_file():
         return CorpusData(Corpus.open(path))
@@ -407,6 +350,7 @@ def open_data(
         raise ValueError(f"{path}: no such corpus or text")
     if tokenizer is None:
         raise ValueError(f"{path} is not a corpus: name the tokenizer of a text")
+    whole("max_length", max_length, 1)
     return TextData(path, TokenIds.read(tokenizer), max_length, quiet)
 
 
@@ -424,10 +368,9 @@ def check_apart(
     Raises:
         ValueError: If a corpus of the same language and seed has a number of them.
     """
-    drawn = data.drawn(epochs)
-    if drawn is None:
-        return
-    corpus, numbers = drawn
+    if isinstance(data, TextData):
+        return  # of no language of ours
+    corpus, numbers = data.corpus, data.drawn(epochs)
     for name, other in others.items():
         first = max(numbers.start, other.indices.start)
         stop = min(numbers.stop, other.indices.stop)

@@ -1,4 +1,4 @@
-r"""Latent language models as learners: log p estimated, or summed over every tree.
+r"""Latent language models as learners, whose log p is estimated.
 
 A latent model scores words, so it can learn a language whose tokens are words: each of
 them one word of the checkpoint. Then sequences and texts are one to one, and p(text) is
@@ -13,15 +13,6 @@ so that an error :math:`\log\hat p - \log p_L` is the model's own plus one of th
 estimator: noise of the standard error s that comes with each estimate, and a bias of
 about :math:`-s^2 / 2`, always towards underestimation. A sequence is scored as one text
 with its end, which is charged once; it is never cut into sentences.
-
-Of an RNNG, log p of a short sentence is also summed over every binary tree:
-
-.. math:: \log p(x) = \log \sum_z p(x, z), \qquad n \text{ words have }
-          \frac{1}{n} \binom{2n - 2}{n - 1} \text{ trees}
-
-A beam that holds every tree *is* this sum: the trees of a beam are distinct, and of n
-words the k best are all of them once k is their number. So errors without an
-estimator's part stand beside estimated ones.
 """
 
 from __future__ import annotations
@@ -38,9 +29,8 @@ from transformers import PreTrainedTokenizerFast
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.latent import Enumerable, Normalization, SentenceModel
+from lm_latent_eval.latent import Normalization, SentenceModel
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.scorer import Scorer
@@ -79,7 +69,7 @@ def check_whole(corpus: Corpus) -> None:
     Raises:
         ValueError: If there is such a one.
     """
-    cut = sum(batch["ended"].false_count for batch in corpus.shards().batches())
+    cut = sum(batch["ended"].false_count for batch in corpus.record_batches())
     if cut:
         raise ValueError(
             f"{cut} of {corpus.num_sequences} sequences of {corpus.directory} have no "
@@ -87,21 +77,6 @@ def check_whole(corpus: Corpus) -> None:
             "texts has no probability for a beginning. Draw the corpus with a larger "
             "--max-length"
         )
-
-
-def texts_of(corpus: Corpus) -> list[str]:
-    """Return the sequences as words between spaces.
-
-    Raises:
-        ValueError: If the tokens are not words, or a sequence was cut.
-    """
-    words = words_of(corpus)
-    check_whole(corpus)
-    return [
-        " ".join(words[token] for token in ids[:-1])
-        for batch in corpus.shards().batches()
-        for ids in batch["ids"].to_pylist()
-    ]
 
 
 def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
@@ -127,29 +102,18 @@ def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]
     Raises:
         ValueError: If the checkpoint lacks a word, or cuts it into several.
     """
-    several, lacking, found = [], [], {}
+    found, others = {}, []
     for token, word in words.items():
-        if word in SPECIAL_WORDS:
-            lacking.append(word)
-            continue
         ids = tokenizer(word).ids
-        if len(ids) != 1:
-            several.append(word)
-        elif tokenizer.is_unknown(ids[0]):
-            lacking.append(word)
+        if word in SPECIAL_WORDS or len(ids) != 1 or tokenizer.is_unknown(ids[0]):
+            others.append(word)
         else:
             found[token] = ids[0]
-    if several:
+    if others:
         raise ValueError(
-            f"the checkpoint does not read as one word what is one in the language: "
-            f"{_named(several)}. Train it on the corpus itself (learners.rnng), or on "
-            "text that is cut at white space"
-        )
-    if lacking:
-        raise ValueError(
-            f"the checkpoint lacks {len(lacking)} of {len(words)} words of the "
-            f"language: {_named(lacking)}. They would share one probability. Train it "
-            "with all words of the language (learners.rnng), or on more text and with "
+            f"{len(others)} of {len(words)} words of the language are no known word of "
+            f"the checkpoint's: {_named(others)}. Train it on the corpus itself "
+            "(learners.rnng), or on more text that is cut at white space and with "
             "--min-count 1"
         )
     return found
@@ -187,10 +151,9 @@ class LatentLearner:
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution
-                over texts, or an option does not apply.
+                over texts.
         """
         options = options or ScoringOptions()
-        _check_options(options)
         _check_normalization(checkpoint.model.normalization)
         self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
         self._words, self._end_id = dict(words), end_id
@@ -222,7 +185,11 @@ class LatentLearner:
         Raises:
             ValueError: If corpus and checkpoint do not fit together.
         """
-        checkpoint, words = _opened(path, corpus, device, dtype)
+        words = words_of(corpus)
+        check_whole(corpus)
+        checkpoint = load_checkpoint(
+            path, device=parse_device(device), dtype=parse_dtype(dtype)
+        )
         how = ScoringOptions.parse(options)
         return cls(checkpoint, words, corpus.end_id, how, batch_size=batch_size)
 
@@ -253,7 +220,6 @@ class LatentLearner:
                 proposal misses the model's support.
         """
         indices = range(len(sequences)) if indices is None else indices
-        self._check_ended(indices, sequences)
         texts = [
             self._text(place, index, ids)
             for place, (index, ids) in enumerate(zip(indices, sequences, strict=True))
@@ -286,6 +252,10 @@ class LatentLearner:
         }
 
     def _text(self, place: int, index: int, ids: Sequence[int]) -> Text:
+        if [*ids].count(self._end_id) != 1 or ids[-1] != self._end_id:
+            raise ValueError(
+                f"sequence {index} is {[*ids]}: expected one end, at its end"
+            )
         if wrong := [token for token in ids if token not in self._ids]:
             raise ValueError(
                 f"sequence {index} has the token id {wrong[0]}, which is no word of "
@@ -304,51 +274,6 @@ class LatentLearner:
             respaced=0,
         )
 
-    def _check_ended(
-        self, indices: Sequence[int], sequences: Sequence[Sequence[int]]
-    ) -> None:
-        for index, ids in zip(indices, sequences, strict=True):
-            if self._end_id in ids[:-1]:
-                raise ValueError(f"sequence {index} goes on after its end: {[*ids]}")
-        cut = [
-            index
-            for index, ids in zip(indices, sequences, strict=True)
-            if not ids or ids[-1] != self._end_id
-        ]
-        if cut:
-            raise ValueError(
-                f"{len(cut)} of {len(sequences)} sequences have no end, number "
-                f"{cut[0]} the first of them, and a model of whole texts has no "
-                "probability for a beginning. Draw the corpus with a larger "
-                "--max-length"
-            )
-
-
-def _opened(
-    path: str | Path,
-    corpus: Corpus,
-    device: torch.device | str | None,
-    dtype: torch.dtype | str | None,
-) -> tuple[Checkpoint, Mapping[int, str]]:
-    """Load a checkpoint and the words of a corpus of whole sequences."""
-    words = words_of(corpus)
-    check_whole(corpus)
-    where, kind = parse_device(device), parse_dtype(dtype)
-    return load_checkpoint(path, device=where, dtype=kind), words
-
-
-def _check_options(options: ScoringOptions) -> None:
-    if options.target_stderr is not None:
-        raise ValueError(
-            "target_stderr: sequences of a corpus are compared at one number of "
-            "samples: give num_samples"
-        )
-    if options.unk not in (None, UnknownWords.CLOSED):
-        raise ValueError(
-            f"unk={options.unk!r}: a learner knows every word of its language, and "
-            "its vocabulary is closed"
-        )
-
 
 def _check_normalization(normalization: Normalization) -> None:
     if normalization in (Normalization.UNNORMALISED, Normalization.BY_LENGTH):
@@ -356,108 +281,3 @@ def _check_normalization(normalization: Normalization) -> None:
             f"the model is no distribution over texts ({normalization}): nothing can "
             "be said of its errors against a language's probabilities"
         )
-
-
-class EveryTree:
-    """Scores sequences of a language of words with an RNNG, exactly."""
-
-    bound = Bound.EXACT
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        words: Mapping[int, str],
-        end_id: int,
-        *,
-        max_words: int = 10,
-    ) -> None:
-        """Match the words of language and model.
-
-        Args:
-            checkpoint: An RNNG and its vocabulary.
-            words: Token of the language -> word.
-            end_id: What its sequences end with.
-            max_words: Of a sentence: a word more takes about four times as long.
-
-        Raises:
-            ValueError: If the model is no RNNG, or as :class:`LatentLearner`.
-        """
-        model = checkpoint.model
-        if not isinstance(model, Enumerable):
-            raise ValueError(
-                f"{checkpoint.directory} holds a {checkpoint.name} model, whose "
-                "latents cannot be listed: estimate its likelihoods"
-            )
-        self._max_words, self._model = whole("max_words", max_words, 1), model
-        # Sentences of n words with a beam of as many trees as they have.
-        self._by_length = {}
-        for n in range(max_words + 1):
-            width = max(1, model.num_latents(n))
-            how = ScoringOptions(estimator="beam", num_samples=width)
-            self._by_length[n] = LatentLearner(checkpoint, words, end_id, how)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        corpus: Corpus,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load a checkpoint for the sequences of a corpus.
-
-        Arguments are those of :meth:`LatentLearner.load` and of :class:`EveryTree`.
-
-        Raises:
-            ValueError: If corpus and checkpoint do not fit together.
-        """
-        checkpoint, words = _opened(path, corpus, device, dtype)
-        return cls(checkpoint, words, corpus.end_id, **options)
-
-    def score(
-        self,
-        sequences: Sequence[Sequence[int]],
-        indices: Sequence[int] | None = None,
-        /,
-    ) -> LogLikelihoods:
-        """Sum over the trees of whole sequences.
-
-        Raises:
-            ValueError: If a sequence has more words than the maximum, or as
-                :meth:`LatentLearner.score`.
-        """
-        indices = range(len(sequences)) if indices is None else indices
-        lengths = [max(0, len(ids) - 1) for ids in sequences]
-        self._check_lengths(indices, lengths)
-        log_p = torch.empty(len(sequences), dtype=torch.float64)
-        for n in sorted({*lengths}):
-            places = [place for place, length in enumerate(lengths) if length == n]
-            scored = self._by_length[n].score(
-                [sequences[place] for place in places],
-                [indices[place] for place in places],
-            )
-            log_p[places] = scored.log_p
-        return LogLikelihoods.exact(log_p)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what its numbers depend on, for a JSON file."""
-        about = self._by_length[0].settings()
-        kept = ("model", "digest", "mass", "dtype")
-        return {"kind": "every tree", **{name: about[name] for name in kept}}
-
-    def _check_lengths(self, indices: Sequence[int], lengths: list[int]) -> None:
-        long = [
-            (index, n)
-            for index, n in zip(indices, lengths, strict=True)
-            if n > self._max_words
-        ]
-        if long:
-            index, n = long[0]
-            raise ValueError(
-                f"{len(long)} of {len(lengths)} sequences have more than "
-                f"{self._max_words} words: number {index} has {n}, and "
-                f"{self._model.num_latents(n)} trees. Leave such sequences out, or "
-                "give a larger max_words"
-            )

@@ -128,7 +128,10 @@ class History:
         path = Path(directory) / HISTORY_FILE
         try:
             lines = read_text(path).splitlines()
-            return cls.of(parse(line, infinities=True) for line in lines)
+            found = cls.of(parse(line, infinities=True) for line in lines)
+            if not found.epochs:
+                raise ValueError("it has no epochs")
+            return found
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise ValueError(
                 f"{path} is not the history of a training ({err})"

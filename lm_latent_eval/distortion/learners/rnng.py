@@ -1,4 +1,4 @@
-"""Training of an RNNG on a corpus: on its derivations, or on sequences alone."""
+"""Training of an RNNG on the derivations of a corpus."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.learners.latent import (
     check_whole,
     exact_vocabulary,
-    texts_of,
     words_of,
 )
 from lm_latent_eval.files import replacing
 from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank
-from lm_latent_eval.models.rnng.training import Objective, train_rnng
+from lm_latent_eval.models.rnng.training import train_rnng
 from lm_latent_eval.text.corpora import TREE_SUFFIXES
 from lm_latent_eval.text.words import split
 from lm_latent_eval.training.options import Options, RNNGSize
@@ -93,8 +92,6 @@ def train_grammar(
     dev: Corpus,
     directory: Path,
     *,
-    objective: Objective = "supervised",
-    num_samples: int = 4,
     size: RNNGSize | None = None,
     options: Options | None = None,
 ) -> None:
@@ -107,15 +104,12 @@ def train_grammar(
         corpus: What to learn.
         dev: Of the same language: for the learning rate and for stopping.
         directory: Where the checkpoint goes. An interrupted run there is resumed.
-        objective: ``supervised`` learns the trees that sequences were drawn by,
-            ``unsupervised`` its own.
-        num_samples: Trees a sentence, at least 2, if unsupervised.
         size: How large the model is.
         options: How to train.
 
     Raises:
-        ValueError: If the corpora are of different words, sequences were cut, or the
-            objective needs trees, and there are none.
+        ValueError: If the corpora are of different words, or sequences were cut or
+            have no trees.
     """
     words = words_of(corpus)
     if words != words_of(dev):
@@ -124,20 +118,11 @@ def train_grammar(
             "from one language"
         )
     train_rnng(
-        _sentences(corpus, objective),
-        _sentences(dev, objective),
+        [*map(parsed, derivations(corpus))],
+        [*map(parsed, derivations(dev))],
         directory,
-        objective=objective,
+        objective="supervised",
         words=exact_vocabulary(words.values()),
-        num_samples=num_samples,
         size=size,
         options=options,
     )
-
-
-def _sentences(
-    corpus: Corpus, objective: Objective
-) -> list[ParsedSentence] | list[str]:
-    if objective == "supervised":
-        return [parsed(derivation) for derivation in derivations(corpus)]
-    return texts_of(corpus)

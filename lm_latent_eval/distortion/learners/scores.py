@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
 from lm_latent_eval.distortion.learners.data import TokenSequences
-from lm_latent_eval.distortion.sources import SequenceSource, Unchanged
+from lm_latent_eval.distortion.sources import Source, Unchanged
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
@@ -18,7 +18,7 @@ _SHARD_ROWS = 100_000
 
 def score_sequences(
     learner: TokenIdModel,
-    source: SequenceSource,
+    source: Source,
     directory: Path,
     *,
     quiet: bool = False,
@@ -50,17 +50,16 @@ def score_sequences(
     return ScoresFolder.fill(
         directory,
         settings,
-        lambda some: scored_columns(learner, source, some),
+        lambda some: scored_columns(learner, source, some).batch(),
         at_once=max(1, _ROWS_AT_ONCE // rows_each),
         quiet=quiet,
     )
 
 
-def scored_columns(
-    learner: TokenIdModel, source: SequenceSource, indices: range
-) -> Columns:
+def scored_columns(learner: TokenIdModel, source: Source, indices: range) -> Columns:
     """Score all forms of some sequences."""
-    sequences, true_log_p = source.read(indices)
+    found = source.read(indices)
+    sequences = found.sequences
     index = torch.tensor(indices).repeat_interleave(source.rows_each)
     edits = torch.arange(source.rows_each).repeat(len(indices))
     # A learner that draws random numbers draws others for every row.
@@ -72,7 +71,7 @@ def scored_columns(
         edits=edits.to(torch.int16),
         num_tokens=torch.tensor([len(ids) for ids in sequences], dtype=torch.int32),
         ended=torch.tensor([ids[-1] == end_id for ids in sequences]),
-        true_log_p=true_log_p,
+        true_log_p=found.log_p,
         model_log_p=scored.log_p,
         stderr=scored.stderr,
     )
@@ -91,11 +90,11 @@ def nats_per_token(learner: TokenIdModel, sequences: TokenSequences) -> float:
 
 
 def score_epoch(
-    learner: TokenIdModel, source: Unchanged, trajectory: Trajectory, epoch: int
+    learner: TokenIdModel, source: Unchanged, trajectory: Path, epoch: int
 ) -> None:
     """Write the scores of some sequences after an epoch, counted from 1."""
     parts = [scored_columns(learner, source, some) for some in _pieces(source.indices)]
-    trajectory.write(epoch, Columns.cat(parts))
+    write_epoch(trajectory, epoch, Columns.cat(parts))
 
 
 def _pieces(indices: range) -> Iterator[range]:

@@ -39,7 +39,6 @@ from transformers import (
 from transformers.utils import logging
 
 import lm_latent_eval
-from lm_latent_eval.distortion.columns import Trajectory
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners.architectures import Start
@@ -54,7 +53,7 @@ from lm_latent_eval.distortion.learners.data import (
 from lm_latent_eval.distortion.learners.options import Epoch, History, TrainingOptions
 from lm_latent_eval.distortion.learners.scores import nats_per_token, score_epoch
 from lm_latent_eval.distortion.sources import Unchanged
-from lm_latent_eval.ledger.files import going_on
+from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
@@ -245,20 +244,22 @@ def train_learner(
     others = {} if test is None else {"test": test}
     for owner in (dev.vocabulary, *map(TokenIds.of, others.values())):
         data.vocabulary.check(owner)
-    validated = {} if dev.repeated is None else {"validation": dev.repeated}
+    validated = {"validation": dev.corpus} if isinstance(dev, CorpusData) else {}
     check_apart(data, options.epochs, validated | others, "trained on")
     check_apart(dev, 1, others, "validated with")
     whole("track", track, 1)
-    about = {"start": start.settings(), "options": options.settings()}
     settings: Settings = {
         "lm_latent_eval": lm_latent_eval.__version__,
-        **about,
+        "start": start.settings(),
+        "options": options.settings(),
         "data": data.settings(),
         "dev": dev.settings(),
         "test": test.settings if test else None,
         "track": track,
     }
     # What cannot be trained has no folder.
+    if (output / "config.json").exists() and not (output / SETTINGS_FILE).exists():
+        raise ValueError(f"{output} holds another model: give the output another path")
     model = None
     if not _is_complete(output):
         lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
@@ -267,24 +268,18 @@ def train_learner(
     with going_on(output, settings, "training", "the finished epochs"):
         shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
         if not _is_complete(output):  # nor by another run meanwhile
-            if data.repeated is not None:
-                others["train"] = data.repeated
-            tracked = []
-            for name, corpus in others.items():
-                source = Unchanged(corpus, min(track, corpus.num_sequences))
-                trajectory = Trajectory.begin(
-                    output / TRAJECTORIES / name,
-                    source.indices,
-                    data.num_sequences,
-                    corpus=corpus.settings,
-                    **about,
+            if isinstance(data, CorpusData):
+                others["train"] = data.corpus
+            tracked = {
+                output / TRAJECTORIES / name: Unchanged(
+                    corpus, num_sequences=min(track, corpus.num_sequences)
                 )
-                tracked.append((source, trajectory))
+                for name, corpus in others.items()
+            }
             run = _Run(output, data, dev, options, tracked, quiet)
             with _quiet_transformers(), _own_randomness():
                 run.train(model, parse_device(device))
             _finish(output, History.read(output), data.vocabulary)
-        data.clear()
         return History.read(output)
 
 
@@ -296,7 +291,8 @@ class _Run:
     data: TrainingData
     dev: CorpusData | TextData
     options: TrainingOptions
-    tracked: list[tuple[Unchanged, Trajectory]]
+    tracked: dict[Path, Unchanged]
+    """By the folder of their trajectory."""
     quiet: bool
     since: float = field(default_factory=time.perf_counter)
 
@@ -341,7 +337,7 @@ class _Run:
             )
         learner = self._learner(trainer.model)
         dev_loss = nats_per_token(learner, self.dev.sequences(0))
-        for source, trajectory in self.tracked:
+        for trajectory, source in self.tracked.items():
             score_epoch(learner, source, trajectory, epoch)
         now = time.perf_counter()
         record = Epoch(

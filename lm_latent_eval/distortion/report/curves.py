@@ -267,15 +267,14 @@ CLEAR = 0.52
 
 def draw_training(
     path: Path,
-    panels: Sequence[tuple[str, ErrorTrajectory]],
-    best_epoch: int | None,
+    panels: Sequence[tuple[str, ErrorTrajectory, int]],
 ) -> None:
     """Draw the error after each epoch, darker for less probable sequences (figure 3).
 
     Args:
         path: Of the files, without their endings.
-        panels: Sequences (those of training, of test) and their errors.
-        best_epoch: Of the least validation loss, counted from 1; shaded.
+        panels: Sequences (those of training, of test), their errors, and the epoch of
+            the least validation loss, counted from 1; shaded.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
@@ -283,9 +282,9 @@ def draw_training(
     width = width_of(len(panels), TRAINING_PANELS)
     with page(path, width=width, height=2.8) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        scale = colour_scale([trajectory for _, trajectory in panels])
-        for ax, (name, trajectory) in zip(axes, panels, strict=True):
-            plot_training(ax, trajectory, best_epoch, scale)
+        scale = colour_scale([trajectory for _, trajectory, _ in panels])
+        for ax, (name, trajectory, best) in zip(axes, panels, strict=True):
+            plot_training(ax, trajectory, best, scale)
             ax.set_title(name)
         _finish(figure, axes, scale)
 
@@ -316,20 +315,19 @@ def draw_amount(
 def plot_training(
     ax: Axes,
     trajectory: ErrorTrajectory,
-    best_epoch: int | None,
+    best_epoch: int,
     scale: ScalarMappable,
 ) -> None:
     """Draw the error by epoch, with the best one shaded."""
     from matplotlib.ticker import MaxNLocator
 
-    if best_epoch is not None:
-        ax.axvspan(
-            best_epoch - 0.5,
-            best_epoch + 0.5,
-            color="0.88",
-            linewidth=0,
-            label="least validation loss",
-        )
+    ax.axvspan(
+        best_epoch - 0.5,
+        best_epoch + 0.5,
+        color="0.88",
+        linewidth=0,
+        label="least validation loss",
+    )
     epochs = range(1, len(trajectory.overall) + 1)
     plot_bins(ax, epochs, trajectory.mean_error, trajectory, scale)
     zero_line(ax)

@@ -26,7 +26,6 @@ from lm_latent_eval.distortion.statistics import (
     ErrorCell,
     ErrorCurve,
     ErrorMap,
-    ErrorRow,
     JointHistogram,
 )
 from lm_latent_eval.report.figures import drawable, page
@@ -179,8 +178,7 @@ def draw_map(
     """Draw where a model overestimates: rare against perturbed sequences (figure 5).
 
     Cells of ten sequences or fewer stay blank, and the figure says how many sequences
-    those are. Sequences without a finite error are in no cell: bars on the left show
-    their shares of the sequences perturbed as often.
+    those are. Sequences without a finite error are in no cell; the table counts them.
 
     Args:
         path: Of the files, without their endings.
@@ -190,27 +188,14 @@ def draw_map(
     Raises:
         ModuleNotFoundError: If matplotlib is missing.
     """
-    rows = error_map.rows()
     lines = [line for example in examples for line in _lines(*example)]
-    infinite = any(row.impossible or row.ruled_out for row in rows)
     below = LINE * len(lines) + 0.01
     with page(path, width=PAGE, height=3.4 + below) as figure:
-        ratios = (1, 8) if infinite else (1,)
-        grid = figure.add_gridspec(
-            2, len(ratios), width_ratios=ratios, height_ratios=(3.4, below)
-        )
-        ax = figure.add_subplot(grid[0, -1])
-        first = ax
+        ax, foot = figure.subplots(2, height_ratios=(3.4, below))
         plot_map(ax, error_map)
-        if infinite:
-            first = figure.add_subplot(grid[0, 0], sharey=ax)
-            plot_infinite(first, rows)
-            ax.tick_params(labelleft=False)
-        first.set_ylabel("perturbations")
-        foot = figure.add_subplot(grid[1, :])
+        ax.set_ylabel("perturbations")
         foot.set_axis_off()
         foot.text(0, 1, "\n".join(lines), va="top", fontsize=6.5, in_layout=False)
-        legend(figure)
 
 
 def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
@@ -306,27 +291,6 @@ def colour_ticks(limit: float) -> list[float]:
     steps = decade * np.outer((1, 10, 100), (1, 2, 5)).ravel()
     marked = [step for step in steps.tolist() if LINEAR * limit <= step <= limit]
     return [*(-step for step in reversed(marked)), 0.0, *marked]
-
-
-def plot_infinite(ax: Axes, rows: Sequence[ErrorRow]) -> None:
-    """Draw the shares of sequences that the language or the model rules out."""
-    edits = [row.edits for row in rows]
-    left = np.zeros(len(rows))
-    for label, color, counts in (
-        (
-            "impossible in the language alone",
-            BLUE,
-            [row.impossible - row.both_impossible for row in rows],
-        ),
-        ("impossible in both", "0.6", [row.both_impossible for row in rows]),
-        ("impossible in the model alone", BROWN, [row.ruled_out for row in rows]),
-    ):
-        if any(counts):
-            share = np.array(counts) / [row.count for row in rows]
-            ax.barh(edits, share, 1.0, left, color=color, label=label)
-            left += share
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("share")
 
 
 def _lines(place: str, sequence: str) -> list[str]:

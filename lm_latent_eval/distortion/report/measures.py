@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
-from lm_latent_eval.distortion.learners.options import HISTORY_FILE, History
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, read_epochs
+from lm_latent_eval.distortion.learners.options import History
 from lm_latent_eval.distortion.report.curves import (
     draw_amount,
     draw_lengths,
@@ -82,17 +82,14 @@ class Comparison:
         return cls(finite, impossible, int(ruled_out.sum()), bound)
 
     @classmethod
-    def open(cls, directory: Path, edits: int | None = 0) -> Comparison:
-        """Read a folder of scores; those of so many perturbations, or all (None).
+    def open(cls, directory: Path, edits: int = 0) -> Comparison:
+        """Read a folder of scores, of sequences that were perturbed so often.
 
         Raises:
             ValueError: If it is none, or no sequence has a finite error.
         """
         scores = ScoresFolder.open(directory)
-        parts = [
-            each if edits is None else each[each.edits == edits]
-            for each in scores.batches()
-        ]
+        parts = [each[each.edits == edits] for each in scores.batches()]
         try:
             return cls.of(Columns.cat(parts), Bound(scores.settings["bound"]))
         except ValueError as err:
@@ -126,17 +123,18 @@ class Comparison:
         return ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
 
 
-def open_trajectory(directory: Path, num_bins: int = 50) -> tuple[ErrorTrajectory, int]:
-    """Read a trajectory, and the sequences of training an epoch.
+def open_trajectory(
+    directory: Path, num_bins: int = 50
+) -> tuple[ErrorTrajectory, History]:
+    """Read a trajectory, and the history of its learner, in whose folder it is.
 
     Raises:
         ValueError: If it is none, or a model or language gives probability zero.
     """
-    folder = Trajectory.open(directory)
-    epochs = folder.epochs()
+    epochs = read_epochs(directory)
     model_log_p = torch.stack([columns.model_log_p for columns in epochs])
     found = ErrorTrajectory.of(epochs[0].true_log_p, model_log_p, num_bins=num_bins)
-    return found, int(folder.settings["sequences_an_epoch"])
+    return found, History.read(directory.parent.parent)
 
 
 Folders = Mapping[str, Path]
@@ -171,8 +169,9 @@ def language(folders: Folders, stem: Path, num_bins: int) -> Table:
 
 def training(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over the epochs of trajectories (figure 3)."""
-    found = {n: open_trajectory(path, num_bins)[0] for n, path in folders.items()}
-    draw_training(stem, [*found.items()], best_epoch(next(iter(folders.values()))))
+    opened = {name: open_trajectory(path, num_bins) for name, path in folders.items()}
+    draw_training(stem, [(n, t, h.best.epoch) for n, (t, h) in opened.items()])
+    found = {name: trajectory for name, (trajectory, _) in opened.items()}
     write_json(stem, found)
     rows: list[list[Cell]] = [
         [name, epoch, overall, bins[0], bins[-1]]
@@ -188,7 +187,10 @@ def training(folders: Folders, stem: Path, num_bins: int) -> Table:
 
 def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over sequences seen in training (figures 4, 8 and 10)."""
-    found = {name: open_trajectory(path, num_bins) for name, path in folders.items()}
+    found = {}
+    for name, path in folders.items():
+        trajectory, history = open_trajectory(path, num_bins)
+        found[name] = trajectory, history.epochs[0].sequences_seen
     draw_amount(stem, [(name, *each) for name, each in found.items()])
     write_json(
         stem,
@@ -469,14 +471,6 @@ def read_map(path: Path) -> ErrorMap:
             estimated=columns.estimated,
         )
     return error_map
-
-
-def best_epoch(trajectory: Path) -> int | None:
-    """Return the epoch of least validation loss, if the trajectory is of a learner."""
-    learner = trajectory.parent.parent
-    if not (learner / HISTORY_FILE).exists():
-        return None
-    return History.read(learner).best.epoch
 
 
 def _named(folders: Folders, name: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm_latent_eval.distortion.columns import Columns, Trajectory
+from lm_latent_eval.distortion.columns import Columns, read_epochs
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.report.claims import claims
 from lm_latent_eval.distortion.report.curves import draw_latent
@@ -171,11 +171,11 @@ class Report:
             ],
         }
         perturbation = Perturbation(corpus.alphabet(), corpus.end_id, corpus.max_length)
-        tokenizer, read_ids = corpus.tokenizer(), corpus.reader()
+        tokenizer = corpus.tokenizer()
         found = []
         for name, row in places.items():
             index, edits = int(row.index), int(row.edits)
-            (ids,) = read_ids(range(index, index + 1)).ids
+            (ids,) = corpus.read(range(index, index + 1)).sequences
             steps = perturbation.steps(ids, edits, seed=self.plan.seed, index=index)
             words = [token for token in steps[-1] if token != corpus.end_id]
             error = (row.model_log_p - row.true_log_p).item()
@@ -232,7 +232,7 @@ class Report:
         temperatures = {each.temperature: each for each in learners.by_temperature}
 
         def epochs(learner: LearnerSpec) -> list[Columns]:
-            return Trajectory.open(self.layout.trajectory(learner, "test")).epochs()
+            return read_epochs(self.layout.trajectory(learner, "test"))
 
         return claims(
             {each.name: Comparison.open(scores(each, "test")) for each in compared},

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.statistics import ErrorBin, LengthError
 from lm_latent_eval.files import write_text
+from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.options import whole
 from lm_latent_eval.report import figures
 from lm_latent_eval.report.tabular import Table
@@ -29,16 +28,12 @@ PAGE = 6.8
 COLUMN = 3.3
 """Width of one of its columns, inches."""
 MODELS = {
-    "lstm": "#d55e00",
-    "gpt2small": "#56b4e9",
-    "gpt2medium": "#0072b2",
-    "gpt2large": "#003b66",
-    "gpt2": "#0072b2",
-    "rnng": "#009e73",
+    "LSTM": "#d55e00",
+    "GPT2-small": "#56b4e9",
+    "GPT2-medium": "#0072b2",
+    "GPT2-large": "#003b66",
 }
-"""Colours of models by how their names begin, the same in every figure."""
-OTHERS = ("#cc79a7", "#e69f00", "#7f7f7f")
-"""Colours of further models, in the order of their names."""
+"""Colours of a study's models, the same in every figure."""
 LIGHTEST = 0.85
 """Where an ordered scale ends: viridis grows too pale for lines on white after it."""
 ERROR = "mean estimation error (nats)"
@@ -60,36 +55,25 @@ def width_of(panels: int, most: int) -> float:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each model: by its kind if known, else by its turn.
-
-    A known kind has its colour in every figure; of several models of a kind the first
-    has it. The colours can be told apart by the colour-blind.
+    """Return a colour for each model: its own in a study, others by their turn.
 
     Raises:
         ValueError: If there are more models than colours.
 
     Example:
         >>> colours(["GPT2-medium", "mine"])
-        {'GPT2-medium': '#0072b2', 'mine': '#cc79a7'}
+        {'GPT2-medium': '#0072b2', 'mine': '#d55e00'}
     """
     names = list(names)
-    found: dict[str, str] = {}
-    for name in names:
-        plain = re.sub("[^a-z0-9]", "", name.lower())
-        kind = next((kind for kind in MODELS if plain.startswith(kind)), None)
-        if kind and MODELS[kind] not in found.values():
-            found[name] = MODELS[kind]
-    free = [c for c in (*OTHERS, *MODELS.values()) if c not in found.values()]
-    left = iter(dict.fromkeys(free))
-    for name in names:
-        if name not in found and (colour := next(left, None)):
-            found[name] = colour
-    if len(found) < len(set(names)):
+    found = {name: MODELS[name] for name in names if name in MODELS}
+    others = [name for name in names if name not in found]
+    free = [colour for colour in figures.COLOURS if colour not in found.values()]
+    if len(others) > len(free):
         raise ValueError(
-            f"{len(set(names))} models share one figure, which has {len(found)} "
-            "colours; draw fewer in each of several figures"
+            f"{len(names)} models share one figure, which has "
+            f"{len(found) + len(free)} colours; draw fewer in each of several figures"
         )
-    return {name: found[name] for name in names}
+    return found | dict(zip(others, free, strict=False))
 
 
 def shades(count: int) -> list[str]:
@@ -181,12 +165,11 @@ def sample_table(corpus: Corpus, num_sequences: int) -> Table:
         ValueError: If the number is below 1.
     """
     indices = corpus.indices[: whole("num_sequences", num_sequences, 1)]
-    found = corpus.reader()(indices)
+    found = corpus.read(indices)
     tokenizer = corpus.tokenizer()
     rows = []
-    for ids, ended, log_p in zip(
-        found.ids, found.ended.tolist(), found.log_p.tolist(), strict=True
-    ):
+    for ids, log_p in zip(found.sequences, found.log_p.tolist(), strict=True):
+        ended = ids[-1] == corpus.end_id
         words = ids[:-1] if ended else ids
         text = shown(words, tokenizer) + ("" if ended else " …")
         rows.append([text, log_p])
@@ -199,25 +182,9 @@ def write_json(stem: Path, found: Mapping[str, Any]) -> None:
     What is infinite or no number is written as a string: JSON has neither.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(plain(dict(found)), indent=1, allow_nan=False)
+    text = json.dumps(plain(dict(found)), default=_plain, indent=1, allow_nan=False)
     write_text(stem.with_name(f"{stem.name}.json"), text + "\n")
 
 
-def plain(value: Any) -> Any:
-    """Return a measurement as JSON has it.
-
-    Example:
-        >>> plain({"mean": float("nan"), "counts": (1, 2)})
-        {'mean': 'nan', 'counts': [1, 2]}
-    """
-    if isinstance(value, ErrorBin):
-        return plain(asdict(value) | {"underestimates": value.underestimates})
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+def _plain(measured: Any) -> Any:
+    return plain(asdict(measured))

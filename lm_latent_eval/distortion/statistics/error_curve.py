@@ -48,6 +48,7 @@ from torch import Tensor
 from lm_latent_eval.distortion.statistics.bins import (
     FEWEST,
     Bins,
+    checked_log_p,
     equal_count,
     equal_edges,
     equal_width,
@@ -93,16 +94,20 @@ def estimation_error(
     Reference:
         LeBrun et al. (2022), section 3.2.
     """
-    _checked_log_p(
-        true_log_p, "true_log_p", "no sequence of the language is impossible"
-    )
-    _checked_log_p(
-        model_log_p,
-        "model_log_p",
-        "the model rules the sequence out, and the mean error is -inf; count such "
-        "sequences and leave them out",
-        most=math.inf if estimated else 0.0,
-    )
+    checked_log_p(true_log_p, "true_log_p")
+    checked_log_p(model_log_p, "model_log_p", estimated=estimated)
+    if len(true_log_p) == 0:
+        raise ValueError("true_log_p must have shape (N,) with N >= 1; got (0,)")
+    for name, log_p, why in (
+        ("true_log_p", true_log_p, "no sequence of the language is impossible"),
+        (
+            "model_log_p",
+            model_log_p,
+            "the model rules the sequence out, and the mean error is -inf; count such "
+            "sequences and leave them out",
+        ),
+    ):
+        refuse_first(log_p == -math.inf, log_p, name, f"finite, <= 0: {why}")
     if true_log_p.shape != model_log_p.shape:
         raise ValueError(
             f"true_log_p has {len(true_log_p)} sequences and model_log_p "
@@ -276,17 +281,6 @@ def _stderr_of_mean(variance: Tensor) -> float:
 def _mean_bias(variance: Tensor) -> float:
     r"""Return the mean of :math:`-\mathrm{se}_n^2 / 2`."""
     return 0.0 - variance.mean().item() / 2  # not -0.0 where all is exact
-
-
-def _checked_log_p(log_p: Tensor, name: str, meaning: str, most: float = 0.0) -> None:
-    """Raise unless these are finite logarithms of probabilities, shape (N,)."""
-    if checked_floating(log_p, name).ndim != 1 or len(log_p) == 0:
-        raise ValueError(
-            f"{name} must have shape (N,) with N >= 1; got {tuple(log_p.shape)}"
-        )
-    refuse_first(log_p == -math.inf, log_p, name, f"finite, <= 0: {meaning}")
-    bad = ~(log_p.isfinite() & (log_p <= most))
-    refuse_first(bad, log_p, name, "finite, <= 0")
 
 
 def _checked_stderr(stderr: Tensor, count: int) -> Tensor:

@@ -37,12 +37,8 @@ from lm_latent_eval.distortion.statistics.bins import (
     equal_count,
 )
 from lm_latent_eval.distortion.statistics.error_curve import estimation_error
-from lm_latent_eval.estimators.checks import checked_count, checked_floating
-from lm_latent_eval.estimators.standard_errors import (
-    CONFIDENCE,
-    RESAMPLES,
-    bootstrap_interval,
-)
+from lm_latent_eval.estimators.checks import checked_floating
+from lm_latent_eval.estimators.standard_errors import bootstrap_interval
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,12 @@ class LengthErrors:
 
     Example:
         >>> import torch
-        >>> num_tokens = torch.tensor([1, 1, 2, 2])
         >>> found = LengthErrors.of(
-        ...     torch.tensor([-2.0, -2.0, -4.0, -4.0]),
-        ...     torch.tensor([-3.0, -3.0, -8.0, -8.0]),
-        ...     num_tokens,
-        ...     fewest=2,
+        ...     torch.tensor([-2.0, -4.0] * 11),
+        ...     torch.tensor([-3.0, -8.0] * 11),
+        ...     num_tokens=torch.tensor([1, 2] * 11),
         ... )
-        >>> found.token_error  # of 1 and 1, 2 and 2 nats a token
+        >>> found.token_error  # of 1 and 2 nats a token
         -1.5
         >>> [(each.mean_error, each.expected) for each in found.lengths]
         [(-1.0, -1.5), (-4.0, -3.0)]
@@ -100,42 +94,30 @@ class LengthErrors:
         num_tokens: Tensor,
         *,
         estimated: bool = False,
-        fewest: int = FEWEST,
-        resamples: int = RESAMPLES,
-        confidence: float = CONFIDENCE,
-        seed: int = 0,
     ) -> Self:
-        """Average errors by length.
+        """Average errors by length; only those of more than ten sequences.
 
         Args:
             true_log_p: Log p_L in nats, shape ``(N,)``.
             model_log_p: Log p_M in nats, shape ``(N,)``.
             num_tokens: Predicted tokens of each sequence, shape ``(N,)``, of integers.
             estimated: Whether log p_M are estimates, of which one may be above 0.
-            fewest: Sequences that a reported length has at least.
-            resamples: Bootstrap resamples a length.
-            confidence: Of the intervals.
-            seed: Of the resampling; a length's draws depend on it and the length.
 
         Raises:
             TypeError: If a log-probability is not floating-point, or ``num_tokens`` no
                 tensor of integers.
-            ValueError: As :func:`estimation_error` and :func:`bootstrap_interval`; also
-                if ``num_tokens`` is of another shape or below 1, ``fewest`` no whole
-                number above 0, or no length has so many sequences.
+            ValueError: As :func:`estimation_error`; also if ``num_tokens`` is of
+                another shape or below 1, or no length has so many sequences.
         """
         error = estimation_error(true_log_p, model_log_p, estimated=estimated)
         checked_integers(num_tokens, "num_tokens", count=len(error), least=1)
-        checked_count(fewest, "fewest")
         token_error = (error / num_tokens).mean().item()
         found = []
         for length in num_tokens.unique().tolist():
             members = error[num_tokens == length]
-            if len(members) < fewest:
+            if len(members) < FEWEST:
                 continue
-            lower, upper = bootstrap_interval(
-                members, seed=(seed, length), resamples=resamples, confidence=confidence
-            )
+            lower, upper = bootstrap_interval(members, seed=(0, length))
             found.append(
                 LengthError(
                     num_tokens=length,
@@ -148,8 +130,7 @@ class LengthErrors:
             )
         if not found:
             raise ValueError(
-                f"no length has {fewest} of the {len(error)} sequences: score more of "
-                "them, or ask for fewer"
+                f"no length has {FEWEST} of the {len(error)} sequences: score more"
             )
         left_out = len(error) - sum(each.count for each in found)
         return cls(token_error, tuple(found), left_out)

@@ -3,26 +3,24 @@ r"""Estimation error by true log-probability and number of perturbations, stream
     m[e][k] = mean of error(x) over the sequences x, perturbed e times, with
               k * width <= log p_L(x) < (k + 1) * width
 
-Sequences come in batches and are forgotten: what is kept is a count, a mean and a sum
-of squares a cell, so memory grows with the cells that are filled, not with the
-sequences. The bins of log p_L are multiples of a width: no range need be known before.
+Sequences come in batches and are forgotten: what is kept is counts and sums of a cell,
+so memory grows with the cells that are filled, not with the sequences. The bins of
+log p_L are multiples of a width: no range need be known before.
 
 Perturbed sequences can have probability zero, under the language or the model:
 
     log p_L    log p_M    error        here
     -inf       finite     +inf         ``impossible``; overestimated
-    -inf       -inf       undefined    ``impossible`` and ``both_impossible``; no error
+    -inf       -inf       undefined    ``impossible``; no error
     finite     -inf       -inf         ``ruled_out``; underestimated
     finite     finite     finite       in a cell and in the row's mean
 
 Infinite errors are counted and not averaged.
 
-Source: LeBrun, Sordoni and O'Donnell (2022), section 4.4 and figure 5; Chan, Golub and
-LeVeque (1983) for the moments of joined batches.
+Source: LeBrun, Sordoni and O'Donnell (2022), section 4.4 and figure 5.
 """
 
 import math
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -56,8 +54,6 @@ class ErrorRow:
     """All of them, impossible and ruled out ones included."""
     impossible: int
     """Those that the language never utters."""
-    both_impossible: int
-    """Those among them that the model rules out as well."""
     ruled_out: int
     """Those that the model rules out and the language does not."""
     mean_error: float
@@ -103,8 +99,10 @@ class ErrorMap:
         if not 0 < width < math.inf:
             raise ValueError(f"width must be above 0 and finite; got {width}")
         self.width = width
-        self._cells: defaultdict[tuple[int, int], _Moments] = defaultdict(_Moments)
-        self._tally: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._cells: dict[tuple[int, ...], Tensor] = {}
+        """By edits and bin: count and summed errors."""
+        self._rows: dict[tuple[int, ...], Tensor] = {}
+        """By edits: all, impossible, ruled out, overestimated; errors, squares."""
 
     def add(
         self,
@@ -138,20 +136,14 @@ class ErrorMap:
         edits = checked_integers(edits, "edits", count=len(true_log_p), least=0).long()
         true_log_p = true_log_p.double()
         error = model_log_p.double() - true_log_p  # -inf less -inf is NaN
-        impossible = true_log_p == -math.inf
-        for name, which in (
-            ("count", torch.ones_like(impossible)),
-            ("impossible", impossible),
-            ("both_impossible", error.isnan()),
-            ("ruled_out", error == -math.inf),
-            ("overestimated", error > 0),
-        ):
-            self._tally[name].update(_frequencies(edits[which]))
         finite = error.isfinite()
+        known = error.where(finite, 0)
+        flags = (true_log_p == -math.inf, error == -math.inf, error > 0)
+        columns = (torch.ones_like(error), *flags, known, known.square())
+        _add(self._rows, edits[:, None], torch.stack([c.double() for c in columns], -1))
         bins = (true_log_p[finite] / self.width).floor().long()
-        cells, moments = _moments(torch.stack([edits[finite], bins], -1), error[finite])
-        for cell, each in zip(cells, moments, strict=True):
-            self._cells[cell] += each
+        counted = torch.stack([torch.ones_like(known), known], -1)[finite]
+        _add(self._cells, torch.stack([edits[finite], bins], -1), counted)
 
     def cells(self) -> tuple[ErrorCell, ...]:
         """Return the cells that hold a sequence, by edits and then from the rarest."""
@@ -160,73 +152,51 @@ class ErrorMap:
                 edits=edits,
                 lowest=place * self.width,
                 highest=(place + 1) * self.width,
-                count=self._cells[edits, place].count,
-                mean_error=self._cells[edits, place].mean,
+                count=int(count),
+                mean_error=total / count,
             )
-            for edits, place in sorted(self._cells)
+            for (edits, place), sums in sorted(self._cells.items())
+            for count, total in [sums.tolist()]
         )
 
     def rows(self) -> tuple[ErrorRow, ...]:
         """Return a row for each number of perturbations that occurs, in order."""
-        return tuple(map(self._row, sorted(self._tally["count"])))
-
-    def _row(self, edits: int) -> ErrorRow:
-        cells = (self._cells[cell] for cell in sorted(self._cells) if cell[0] == edits)
-        finite = sum(cells, start=_Moments())
-        count = self._tally["count"][edits]
-        return ErrorRow(
-            edits=edits,
-            count=count,
-            impossible=self._tally["impossible"][edits],
-            both_impossible=self._tally["both_impossible"][edits],
-            ruled_out=self._tally["ruled_out"][edits],
-            mean_error=finite.mean if finite.count else math.nan,
-            stderr=finite.stderr_of_mean,
-            share_overestimated=self._tally["overestimated"][edits] / count,
+        return tuple(
+            _row(edits, *sums.tolist()) for (edits,), sums in sorted(self._rows.items())
         )
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Count, mean and squared deviations of some errors."""
-
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0  # of the deviations from the mean, summed
-
-    def __add__(self, other: "_Moments") -> "_Moments":
-        """Join two sets of errors: Chan et al. (1983), stable where means are far."""
-        count = self.count + other.count
-        if count == 0:
-            return self
-        share, gap = other.count / count, other.mean - self.mean
-        return _Moments(
-            count,
-            self.mean + gap * share,
-            self.squares + other.squares + gap**2 * self.count * share,
-        )
-
-    @property
-    def stderr_of_mean(self) -> float:
-        if self.count < 2:
-            return math.inf
-        return math.sqrt(self.squares / (self.count - 1) / self.count)
+def _row(
+    edits: int,
+    count: float,
+    impossible: float,
+    ruled_out: float,
+    overestimated: float,
+    total: float,
+    squares: float,
+) -> ErrorRow:
+    finite = count - impossible - ruled_out
+    mean = total / finite if finite else math.nan
+    variance = math.inf
+    if finite > 1:
+        variance = max(0.0, squares - total * mean) / (finite - 1)
+    return ErrorRow(
+        edits=edits,
+        count=int(count),
+        impossible=int(impossible),
+        ruled_out=int(ruled_out),
+        mean_error=mean,
+        stderr=math.sqrt(variance / finite) if finite else math.inf,
+        share_overestimated=overestimated / count,
+    )
 
 
-def _moments(
-    keys: Tensor, values: Tensor
-) -> tuple[list[tuple[int, int]], list[_Moments]]:
-    """Return the distinct keys, shape (n, 2) in, and the moments of their values."""
+def _add(sums: dict[tuple[int, ...], Tensor], keys: Tensor, values: Tensor) -> None:
+    """Add values, (n, columns), to the sums of their keys, (n, places of a key)."""
     if len(keys) == 0:
-        return [], []
+        return
     distinct, place = keys.unique(dim=0, return_inverse=True)
-    counts = place.bincount()
-    means = place.bincount(weights=values) / counts
-    squares = place.bincount(weights=(values - means[place]).square())
-    columns = (counts.tolist(), means.tolist(), squares.tolist())
-    return [(e, k) for e, k in distinct.tolist()], list(map(_Moments, *columns))
-
-
-def _frequencies(values: Tensor) -> dict[int, int]:
-    distinct, counts = values.unique(return_counts=True)
-    return dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+    found = values.new_zeros(len(distinct), values.shape[1])
+    found.index_add_(0, place, values)
+    for key, total in zip(map(tuple, distinct.tolist()), found, strict=True):
+        sums[key] = sums[key] + total if key in sums else total

@@ -18,7 +18,8 @@ Here too: the mean of sentence perplexities, as opposed to corpus perplexity.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Self
@@ -88,79 +89,49 @@ class ProductivityCurve:
     """Of each productivity by itself; values of one sample go together."""
 
     @classmethod
-    def of(
-        cls,
-        events: Iterable[Hashable],
-        sample_sizes: Sequence[int] | None = None,
-    ) -> Self:
-        """Read events one by one and note the productivity on the way.
+    def of(cls, events: Iterable[Hashable]) -> Self:
+        """Read events one by one; note the productivity at 1, 2, 5, 10, 20, ...
 
-        One pass; memory grows with the number of types, which in the LNRE zone is a
-        sizeable share of the number of events.
+        And at the end. One pass; memory grows with the number of types, which in the
+        LNRE zone is a sizeable share of the number of events.
 
         Args:
-            events: n-grams (tuples), words, sentences, ... in the order drawn. Not read
-                beyond the largest sample size.
-            sample_sizes: Where to note it, ascending; None: at 1, 2, 5, 10, 20, 50, ...
-                and at the end.
+            events: n-grams (tuples), words, sentences, ... in the order drawn.
 
         Raises:
-            ValueError: If there is no event, the sample sizes are not ascending whole
-                numbers above 0, or there are fewer events than the largest.
+            ValueError: If there is no event.
         """
         noted = [
             (size, types, once, productivity_stderr(size, once, twice))
-            for size, types, once, twice in _growth(events, sample_sizes)
+            for size, types, once, twice in _growth(events)
         ]
+        if not noted:
+            raise ValueError("no events: nothing can be said of the next one")
         sizes, types, once, stderr = zip(*noted, strict=True)
         shares = tuple(n / size for n, size in zip(once, sizes, strict=True))
         return cls(sizes, shares, types, once, stderr)
 
 
-def _growth(
-    events: Iterable[Hashable], sample_sizes: Sequence[int] | None
-) -> Iterator[tuple[int, int, int, int]]:
+def _growth(events: Iterable[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Yield N, its types, and those that occurred once and twice, at each size."""
-    sizes = _round_numbers() if sample_sizes is None else _ascending(sample_sizes)
-    times: dict[Hashable, int] = {}
-    once = twice = size = noted = 0
-    wanted = next(sizes)
+    sizes = _round_numbers()
+    times: Counter[Hashable] = Counter()
+    types: Counter[int] = Counter()
+    size, wanted = 0, next(sizes)
     for size, event in enumerate(events, 1):
-        before = times.get(event, 0)
-        times[event] = before + 1
-        if before == 0:
-            once += 1
-        elif before == 1:
-            once, twice = once - 1, twice + 1
-        elif before == 2:
-            twice -= 1
+        types[times[event]] -= 1
+        times[event] += 1
+        types[times[event]] += 1
         if size == wanted:
-            yield size, len(times), once, twice
-            noted = size
-            wanted = next(sizes, 0)
-            if not wanted:
-                return
-    if size == 0:
-        raise ValueError("no events: nothing can be said of the next one")
-    if sample_sizes is not None:
-        raise ValueError(
-            f"there are {size} events, fewer than the sample size {wanted} asked for"
-        )
-    if noted < size:
-        yield size, len(times), once, twice
+            yield size, len(times), types[1], types[2]
+            wanted, noted = next(sizes), size
+    if size and noted < size:
+        yield size, len(times), types[1], types[2]
 
 
 def _round_numbers() -> Iterator[int]:
     """Yield 1, 2, 5, 10, 20, 50, ..."""
     return (first * 10**zeros for zeros in count() for first in (1, 2, 5))
-
-
-def _ascending(sample_sizes: Sequence[int]) -> Iterator[int]:
-    for size in sample_sizes:
-        checked_count(size, "a sample size")
-    if not sample_sizes or sorted(set(sample_sizes)) != [*sample_sizes]:
-        raise ValueError(f"sample sizes must be ascending; got {list(sample_sizes)}")
-    return iter(sample_sizes)
 
 
 def mean_sentence_perplexity(

@@ -7,13 +7,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from lm_latent_eval.distortion.languages.latent import MOST_WORDS
 from lm_latent_eval.distortion.learners.architectures import named_size
 from lm_latent_eval.files import safe_name
-from lm_latent_eval.options import whole
+from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.text import strict_json
 
 PLANS = Path(__file__).parent / "plans"
 _OPTIONAL = {"seed", "micro_batch", "bf16"}
+PROPOSALS = ("adapted", "crf", "prior")
+"""Of an RNNG."""
 SIZES = ("lstm", "small", "medium", "large")
 """The models that are compared; the language is a medium one."""
 
@@ -45,6 +48,23 @@ class LatentSizes:
     hidden_size: int
     epochs: int
     estimates: list[tuple[str, int]]
+
+    def __post_init__(self) -> None:
+        """Check what is learned, estimated and summed.
+
+        Raises:
+            ValueError: If there is no such proposal, or a number is impossible.
+        """
+        if not isinstance(self.language, str):
+            raise ValueError(f"latent: language={self.language!r}: expected a name")
+        if self.max_words > MOST_WORDS:
+            raise ValueError(
+                f"latent: max_words={self.max_words}: all trees are summed of "
+                f"{MOST_WORDS} at most"
+            )
+        for proposal, number in self.estimates:
+            one_of("latent: proposal", proposal, PROPOSALS)
+            whole("latent: number of samples", number, 1)
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,12 @@ class DistortionPlan:
                 raise ValueError(
                     f"temperatures: figures use {needed}, which is missing"
                 )
+        shown = [f"{each:g}" for each in self.temperatures]
+        if len({*shown}) < len(shown):
+            raise ValueError(
+                f"temperatures: {', '.join(shown)}: folders are named by them, and two "
+                "are alike"
+            )
         if self.num_tracked > min(self.num_train, self.num_test):
             raise ValueError(
                 f"num_tracked={self.num_tracked}: there are {self.num_train} training "
@@ -146,7 +172,7 @@ class DistortionPlan:
         path = PLANS / f"{name}.json" if str(name) in plans() else Path(name)
         try:
             return cls.of(strict_json.read(path))
-        except (OSError, AttributeError, TypeError, ValueError) as err:
+        except (OSError, ValueError) as err:
             raise ValueError(
                 f"{name} is no plan of a study ({err}); built in are "
                 f"{', '.join(plans())}"
@@ -159,10 +185,12 @@ class DistortionPlan:
         Raises:
             ValueError: If one is missing, unknown or impossible.
         """
-        latent = LatentSizes(
-            **_checked(LatentSizes, found.get("latent", {}), "latent: ")
-        )
-        return cls(**_checked(cls, {**found, "latent": latent}))
+        try:
+            given = found.get("latent", {})
+            latent = LatentSizes(**_checked(LatentSizes, given, "latent: "))
+            return cls(**_checked(cls, {**found, "latent": latent}))
+        except (AttributeError, TypeError) as err:
+            raise ValueError(f"plan: a value is of another type ({err})") from err
 
     def settings(self) -> dict[str, Any]:
         """Return the numbers as JSON takes them."""
@@ -177,7 +205,9 @@ def _checked(kind: Any, found: Mapping[str, Any], where: str = "") -> dict[str, 
     if missing := sorted(names - set(found) - _OPTIONAL):
         raise ValueError(f"{where}missing: {', '.join(missing)}")
     return {
-        name: whole(f"{where}{name}", value, 0) if types[name] == "int" else value
+        name: whole(f"{where}{name}", value, int(name != "seed"))
+        if types[name] == "int"
+        else value
         for name, value in found.items()
     }
 

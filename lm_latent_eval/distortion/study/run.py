@@ -18,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 import lm_latent_eval
+from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.study.plan import (
     BASE,
     FINETUNED,
@@ -68,6 +69,7 @@ class DistortionStudy:
         whole("jobs", self.jobs, 1)
         if self.text is not None and not self.text.is_file():
             raise ValueError(f"{self.text}: no such file")
+        load_language(self.plan.latent.language)  # an error now, not after hours
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "text": self.text and file_digest(self.text)[:16],
@@ -136,15 +138,15 @@ class DistortionStudy:
                         future.result()
                         bar.set_description(found[future])
                         bar.update()
-            except KeyboardInterrupt:
-                for process in {*multiprocessing.active_children()} - others:
-                    process.terminate()
-                raise
             except BrokenProcessPool as err:
                 raise ChildProcessError(
                     "the process of a step was killed, as happens where memory is "
                     "short: repeat the command, which goes on, with fewer --jobs"
                 ) from err
+            except BaseException:  # an interruption, or an error, which is told at once
+                for process in {*multiprocessing.active_children()} - others:
+                    process.terminate()
+                raise
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 

@@ -10,7 +10,6 @@ of one stage can run beside each other, in processes of their own.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,12 @@ from lm_latent_eval.demo import SPLITS, other_texts
 from lm_latent_eval.demo import texts as texts_of
 from lm_latent_eval.distortion.catalog import language_of, load_language, load_learner
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
-from lm_latent_eval.distortion.languages.language import Language, train_bpe
+from lm_latent_eval.distortion.languages.language import (
+    Language,
+    train_bpe,
+    word_tokenizer,
+)
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners import rnng
 from lm_latent_eval.distortion.learners.architectures import (
     Configuration,
@@ -38,15 +42,15 @@ from lm_latent_eval.distortion.learners.data import (
     TextData,
     TrainingData,
 )
-from lm_latent_eval.distortion.learners.latent import EveryTree, LatentLearner
+from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.learners.training import train_learner
 from lm_latent_eval.distortion.sources import (
     Perturbed,
     Random,
-    SequenceSource,
     Short,
+    Source,
     Texts,
     Unchanged,
 )
@@ -60,6 +64,7 @@ from lm_latent_eval.distortion.study.plan import (
     LearnerSpec,
     pretrained,
 )
+from lm_latent_eval.files import write_text
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.uniforms import stream_key
@@ -69,32 +74,28 @@ HELD_OUT = 20
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
-def write_texts(texts: Iterator[str], directory: Path) -> None:
+def write_texts(texts: Iterable[str], directory: Path) -> None:
     """Divide texts into ``train.txt``, ``dev.txt`` and ``test.txt``, one a line.
 
     Raises:
         ValueError: If there are too few to hold some out.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    parts = {name: directory / f"{name}.txt" for name in ("train", "dev", "test")}
-    counts = dict.fromkeys(parts, 0)
-    files = {name: path.open("w", encoding="utf-8") for name, path in parts.items()}
-    try:
-        for number, text in enumerate(texts):
-            place = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
-            name = place.get(number % HELD_OUT, "train")
-            files[name].write(f"{in_one_line(text)}\n")
-            counts[name] += 1
-    finally:
-        for file in files.values():
-            file.close()
-    if not all(counts.values()):
+    parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    held_out = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
+    for number, text in enumerate(texts):
+        name = held_out.get(number % HELD_OUT, "train")
+        parts[name].append(f"{in_one_line(text)}\n")
+    if not all(parts.values()):
+        counts = {name: len(lines) for name, lines in parts.items()}
         raise ValueError(
             f"too few texts for {directory}: {counts}; expected at least {HELD_OUT}"
         )
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, lines in parts.items():
+        write_text(directory / f"{name}.txt", "".join(lines))
 
 
-def natural_texts(path: Path | None, part: str) -> Iterator[str]:
+def natural_texts(path: Path | None, part: str) -> Iterable[str]:
     """Read one of two texts, each of their texts once.
 
     Args:
@@ -105,12 +106,13 @@ def natural_texts(path: Path | None, part: str) -> Iterator[str]:
     """
     number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
     if path is not None:
-        return islice(_distinct(map(in_one_line, stream_texts(path))), number, None, 2)
+        distinct = dict.fromkeys(map(in_one_line, stream_texts(path)))
+        return islice(distinct, number, None, 2)
     first = [text for split in SPLITS for text in texts_of(split)]
     if part == LANGUAGE_TEXT:
-        return _distinct(_sentences(first))
+        return dict.fromkeys(_sentences(first))
     known = {*_sentences(first)}
-    return _distinct(s for s in _sentences(other_texts()) if s not in known)
+    return dict.fromkeys(s for s in _sentences(other_texts()) if s not in known)
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
@@ -120,16 +122,6 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 def in_one_line(text: str) -> str:
     """Return a text as it is written, equal to those that differ in white space."""
     return " ".join(text.split())
-
-
-def _distinct(texts: Iterable[str]) -> Iterator[str]:
-    """Leave out what was there before; 16 bytes of each text are kept in memory."""
-    seen = set()
-    for text in texts:
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        if digest not in seen:
-            seen.add(digest)
-            yield text
 
 
 FIRST = {"train": 0, "dev": 1_000_000_000, "test": 2_000_000_000}
@@ -215,8 +207,6 @@ class StudySteps:
                 corpora["train"],
                 self._language_of(learner, corpora["train"]),
                 self.plan.num_fresh,
-                self.layout.learner(learner) / "fresh",
-                quiet=True,
             )
         start = self._start(learner.size)
         if learner.pretrained:
@@ -252,15 +242,15 @@ class StudySteps:
             language,
             self.plan.num_edits,
             self.plan.seed,
-            self.plan.num_perturbed,
+            num_sequences=self.plan.num_perturbed,
         )
         self._score(learner, "perturbed", source)
 
     def score_random(self, learner: LearnerSpec) -> None:
         """Score random sequences."""
         corpus, language = self._test_language(learner)
-        number = self.plan.num_random
-        source = Random(corpus, language, number, seed=self.plan.seed)
+        how = {"seed": self.plan.seed, "num_sequences": self.plan.num_random}
+        source = Random(corpus, language, **how)
         self._score(learner, "random", source)
 
     def train_latent(self) -> None:
@@ -304,10 +294,10 @@ class StudySteps:
                 )
             partial.rename(checkpoint)
         test = corpora["test"]
-        short = Short(test, latent.max_words + 1, latent.num_test)
-        every = EveryTree.load(
-            checkpoint, test, max_words=latent.max_words, device=self.device
-        )
+        short = Short(test, latent.max_words + 1, num_sequences=latent.num_test)
+        every = LatentLanguage.load(checkpoint, device=self.device)
+        words = word_tokenizer(every.words)
+        TokenIds.of(test).check_tokens(str(checkpoint), every.vocab_size, words)
         score_sequences(every, short, self.layout.latent_scores("exact"), quiet=True)
         for proposal, number in latent.estimates:
             some = LatentLearner.load(
@@ -374,7 +364,7 @@ class StudySteps:
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(self, learner: LearnerSpec, kind: str, source: SequenceSource) -> None:
+    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> None:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +89,25 @@ def test_other_settings_are_refused(tmp_path):
         with pytest.raises(ValueError, match="expected a whole number of at least"):
             draw(pcfg(), tmp_path / "new", **change)
     assert contents(tmp_path) == whole
-    (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(ValueError, match="not the settings of a corpus"):
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first": None}, "not the settings of a corpus .first=None: expected a whole"),
+        ({"shard_size": 0}, "not the settings of a corpus .shard_size=0: expected a"),
+        ({"language": None}, "not the settings of a corpus .it names no language"),
+        ({"num_sequences": 10**10, "shard_size": 10**10}, "00000.arrow is missing or"),
+        ({"num_sequences": 10**30, "shard_size": 10**30}, "00000.arrow is missing or"),
+    ],
+)
+def test_settings_that_are_none(tmp_path, changes, message):
+    """Refused in a line, and before memory is taken for so many rows."""
+    draw(pcfg(), tmp_path)
+    settings = json.loads((tmp_path / "settings.json").read_text()) | changes
+    kept = {name: value for name, value in settings.items() if value is not None}
+    (tmp_path / "settings.json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match=message):
         Corpus.open(tmp_path)
 
 

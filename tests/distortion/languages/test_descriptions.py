@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ WRONG_RULES = (
     ({"S": {"a": 1}, "A": {"B": 1}, "B": {"a": 1}}, "nothing leads from S to A, B"),
     (
         {"S": {"a": 0.9, "A": 0.1}, "A": {"B a": 1}, "B": {"A b": 1}},
-        "no sequence of words comes from A, B",
+        "each rewriting leaves 1 symbols .* those of A, B",
     ),
     ({"S": {"a": 0.5, " ": 0.5}}, "S is rewritten as nothing"),
     ({"S": {"a b": 0.5, "a  b": 0.5}}, "S -> a  b stands there twice"),
@@ -119,8 +120,10 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     corpus = draw(tmp_path / "corpus", 30, language=language, max_length=5)
     again = language_of(Corpus.open(tmp_path / "corpus"), device="cpu")
     assert again.settings() == language.settings()
-    known = corpus.reader()(corpus.indices)
-    torch.testing.assert_close(again.log_p(known.ids), known.log_p, rtol=0, atol=1e-10)
+    known = corpus.read(corpus.indices)
+    torch.testing.assert_close(
+        again.log_p(known.sequences), known.log_p, rtol=0, atol=1e-10
+    )
     if name == "rnng":
         assert words_of(corpus) == {2: "grow", 3: "plums"}
     # It may have been moved, but not changed.
@@ -130,6 +133,13 @@ def test_the_language_of_a_corpus(name, options, folder, tmp_path):
     assert language_of(corpus, moved, device="cpu").settings() == language.settings()
     with pytest.raises(ValueError, match="was not drawn from this language"):
         language_of(corpus, "agreement" if name != "walk.json" else folder / "rnng")
+
+
+@pytest.mark.parametrize("language", [{}, [], {"kind": "causal"}, {"kind": "latent"}])
+def test_a_corpus_that_names_no_language(language, tmp_path):
+    corpus = draw(tmp_path, 3, language=load_language("agreement"))
+    with pytest.raises(ValueError, match="does not say what language it was drawn"):
+        language_of(replace(corpus, settings=corpus.settings | {"language": language}))
 
 
 def test_options_that_a_language_has_not(folder):

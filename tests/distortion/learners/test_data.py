@@ -27,7 +27,7 @@ def every(sequences) -> list[list[int]]:
 
 def test_sequences_of_training_are_nowhere_else(tmp_path):
     corpus = draw(tmp_path / "corpus", 10)
-    fresh = FreshData(corpus, regular(), 10, tmp_path / "fresh", quiet=True)
+    fresh = FreshData(corpus, regular(), 10)
     after = draw(tmp_path / "after", 5, first=10)
     check_apart(CorpusData(corpus), 3, {"test": after}, "trained on")
     check_apart(fresh, 1, {"test": after}, "trained on")

@@ -7,6 +7,7 @@ runs them.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +15,11 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import language_of
-from lm_latent_eval.distortion.columns import ScoresFolder, Trajectory
+from lm_latent_eval.distortion.columns import (
+    ScoresFolder,
+    read_epochs,
+    write_epoch,
+)
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.learners.scores import score_sequences
@@ -59,23 +64,23 @@ def corpus(request, tmp_path):
 
 
 def test_a_corpus(corpus, tmp_path):
-    guess, source = Guess(), Unchanged(corpus, 30)
+    guess, source = Guess(), Unchanged(corpus, num_sequences=30)
     for _ in range(2):
         scores = score_sequences(guess, source, tmp_path / "out", quiet=True)
     assert guess.asked == 1 + 30, "one to see whether it can be done, and none twice"
-    found, known = scores.columns(), corpus.reader()(range(3, 33))
-    assert known.ended.tolist() == [ids[-1] == 1 for ids in known.ids]
+    found, known = scores.columns(), corpus.read(range(3, 33))
+    ended = [ids[-1] == 1 for ids in known.sequences]
     assert found.index.tolist() == [*range(3, 33)]
     assert found.true_log_p.equal(known.log_p)
-    assert found.ended.equal(known.ended)
+    assert found.ended.tolist() == ended
     assert len({*found.ended.tolist()}) == 2, "premise"
-    assert found.num_tokens.tolist() == [len(ids) for ids in known.ids]
-    expected = Guess().score(known.ids, found.index.tolist())
+    assert found.num_tokens.tolist() == [*map(len, known.sequences)]
+    expected = Guess().score(known.sequences, found.index.tolist())
     assert found.model_log_p.equal(expected.log_p)
     assert found.stderr.equal(expected.stderr)
     assert scores.settings["bound"] == str(Bound.STOCHASTIC_LOWER)
     with pytest.raises(ValueError, match=r"num_sequences=41: .* has 40"):
-        score_sequences(Guess(), Unchanged(corpus, 41), tmp_path / "more")
+        score_sequences(Guess(), Unchanged(corpus, num_sequences=41), tmp_path / "more")
 
 
 def test_perturbed(corpus, tmp_path, monkeypatch):
@@ -88,10 +93,9 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
     found = ScoresFolder.open(tmp_path / "out").columns()
     assert len(found) == 40 * 5
     perturbation = Perturbation([2, 3, 4], 1, LENGTH)
-    read = corpus.reader()
     for row in range(len(found)):
         index, edits = 3 + row // 5, row % 5
-        (ids,) = read(range(index, index + 1)).ids
+        (ids,) = corpus.read(range(index, index + 1)).sequences
         new = perturbation.steps(ids, 4, seed=7, index=index)[edits]
         assert (found.index[row], found.edits[row]) == (index, edits)
         assert found.num_tokens[row] == len(new)
@@ -99,14 +103,14 @@ def test_perturbed(corpus, tmp_path, monkeypatch):
         expected = language.log_p([new])[0]
         assert found.true_log_p[row] == pytest.approx(expected.item(), rel=1e-12)
         assert found.model_log_p[row] == Guess().score([new], [5 * index + edits]).log_p
-    plain, known = found[found.edits == 0], read(corpus.indices).log_p
+    plain, known = found[found.edits == 0], corpus.read(corpus.indices).log_p
     assert torch.allclose(plain.true_log_p, known, rtol=1e-12, atol=0)
     assert found.impossible.any(), "premise: some are not of the language"
     assert not plain.impossible.any()
 
 
 def test_random(corpus, tmp_path):
-    source = Random(corpus, language_of(corpus), 25, mean_length=2.0, seed=1)
+    source = Random(corpus, language_of(corpus), 2.0, seed=1, num_sequences=25)
     found = score_sequences(Guess(), source, tmp_path / "out", quiet=True).columns()
     how = {"max_length": LENGTH, "mean_length": 2.0, "seed": 1}
     drawn = [random_sequence([2, 3, 4], 1, index=i, **how) for i in range(25)]
@@ -118,19 +122,22 @@ def test_random(corpus, tmp_path):
 
 
 def test_epochs(tmp_path):
-    trajectory = Trajectory.begin(tmp_path, range(4), 100)
     with pytest.raises(ValueError, match="has no epochs"):
-        trajectory.epochs()
+        read_epochs(tmp_path)
     true_log_p = -torch.arange(1, 5).double()
-    save_epochs(tmp_path, [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)])
-    trajectory = Trajectory.open(tmp_path)
-    for epoch, found in enumerate(trajectory.epochs(), start=1):
+    given = [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)]
+    folder = save_epochs(tmp_path, given)
+    for epoch, found in enumerate(read_epochs(folder), start=1):
         assert found.model_log_p.equal(true_log_p / epoch)
-    with pytest.raises(ValueError, match="sequences_an_epoch is 100 there and 99 here"):
-        Trajectory.begin(tmp_path, range(4), 99)
-    (tmp_path / "epochs" / "00002.arrow").unlink()
-    with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
-        trajectory.epochs()
+    path = folder / "epochs" / "00002.arrow"
+    for spoil in (
+        lambda: write_epoch(folder, 2, given[1][torch.arange(3)]),
+        lambda: path.write_bytes(b"no Arrow"),
+        path.unlink,
+    ):
+        spoil()
+        with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
+            read_epochs(folder)
 
 
 # -- commands -----------------------------------------------------------------------
@@ -169,6 +176,7 @@ def test_score(folder, tmp_path, capsys):
     for options, message in (
         (("--perturb", "0"), "num_edits=0: expected a whole number of at least 1"),
         (("--num-samples", "10"), "exact: it has no num_samples"),
+        (("--random", "--mean-length", "0"), "mean_length=0.0: expected a positive"),
         (("--random", "--language", "agreement"), "was not drawn from this"),
     ):
         assert score(folder, *options, "--output", f"{tmp_path}/out") == 2
@@ -179,12 +187,13 @@ def test_show(folder, capsys):
     assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "4"]) == 0
     said = capsys.readouterr().out.splitlines()
     corpus = Corpus.open(folder / "corpus")
-    known = corpus.reader()(range(4))
+    known = corpus.read(range(4))
     assert said[:2] == ["| x | log p |", "| --- | ---: |"]
     words = ["<s>", "</s>", *REGULAR["words"]]
-    for line, ids, ended, log_p in zip(
-        said[2:], known.ids, known.ended.tolist(), known.log_p.tolist(), strict=True
+    for line, ids, log_p in zip(
+        said[2:], known.sequences, known.log_p.tolist(), strict=True
     ):
+        ended = ids[-1] == 1
         text = " ".join(words[i] for i in (ids[:-1] if ended else ids))
         assert line == f"| {text}{'' if ended else ' …'} | {log_p:.4f} |"
     assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "0"]) == 2
@@ -205,3 +214,7 @@ def test_productivity(tmp_path, capsys):
     given[3:5] = ["6"]
     assert main(["distort", "productivity", *given]) == 2
     assert "6-grams of words: " in capsys.readouterr().err
+    given[1] = str(tmp_path / "pipe")
+    os.mkfifo(given[1])
+    assert main(["distort", "productivity", *given]) == 2
+    assert "pipe is no file that has an end" in capsys.readouterr().err

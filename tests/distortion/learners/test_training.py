@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import load_language, load_learner
-from lm_latent_eval.distortion.columns import Trajectory
+from lm_latent_eval.distortion.columns import read_epochs
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.learners import data as sequences
@@ -72,7 +72,7 @@ def inject(monkeypatch, losses: list[float]) -> None:
 
 def scored_nats(learner: CausalLanguage, corpus: Corpus) -> float:
     """- log p a token, as the learner scores the sequences of a corpus."""
-    ids = corpus.reader()(corpus.indices).ids
+    ids = corpus.read(corpus.indices).sequences
     return -learner.score(ids, corpus.indices).log_p.sum().item() / sum(map(len, ids))
 
 
@@ -89,7 +89,7 @@ def nats_by_hand(model: Any, sequences: list[list[int]]) -> torch.Tensor:
 @pytest.mark.parametrize(("micro_batch", "max_grad_norm"), [(None, 0.0), (2, 0.5)])
 def test_updates_are_those_of_adam(tmp_path, micro_batch, max_grad_norm):
     corpora = Corpora(tmp_path, num=5)
-    sequences = corpora.train.reader()(range(5)).ids
+    sequences = corpora.train.read(range(5)).sequences
     assert any(ids[-1] != 1 for ids in sequences), "premise: a sequence was cut"
     start, rate = Double(GPT2 | STILL), 0.01
     how = {"micro_batch": micro_batch, "max_grad_norm": max_grad_norm}
@@ -129,17 +129,16 @@ def test_folder_has_the_best_model_and_its_scores(tmp_path, corpora, config):
     loss = scored_nats(learner, corpora.dev)
     assert history.best.dev_nats_per_token == pytest.approx(loss, rel=1e-12)
     for name, corpus in (("train", corpora.train), ("test", corpora.test)):
-        trajectory = Trajectory.open(tmp_path / "trajectories" / name)
-        assert trajectory.settings["sequences_an_epoch"] == 300
-        assert len(trajectory.epochs()) == 4
-        columns = trajectory.epochs()[history.best.epoch - 1]
-        read = corpus.reader()(corpus.indices[:25])
+        scored = read_epochs(tmp_path / "trajectories" / name)
+        assert len(scored) == 4
+        columns = scored[history.best.epoch - 1]
+        read = corpus.read(corpus.indices[:25])
         assert columns.index.tolist() == [*corpus.indices[:25]]
-        assert columns.num_tokens.tolist() == [*map(len, read.ids)]
-        assert torch.equal(columns.ended, read.ended)
+        assert columns.num_tokens.tolist() == [*map(len, read.sequences)]
+        assert columns.ended.tolist() == [ids[-1] == 1 for ids in read.sequences]
         assert torch.equal(columns.true_log_p, read.log_p)
-        found, again = columns.model_log_p, learner.score(read.ids, range(25)).log_p
-        torch.testing.assert_close(found, again, rtol=1e-12, atol=1e-12)
+        again = learner.score(read.sequences, range(25)).log_p
+        torch.testing.assert_close(columns.model_log_p, again, rtol=1e-12, atol=1e-12)
         assert columns.stderr.tolist() == [0.0] * 25
         assert learner.bound is Bound.EXACT
     text = (tmp_path / "history.jsonl").read_text()
@@ -217,6 +216,13 @@ def test_complete_training_is_not_repeated(tmp_path, corpora, monkeypatch):
     assert not (tmp_path / "checkpoints.done").exists()
 
 
+def test_the_folder_of_another_model_is_refused(tmp_path, corpora):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match="holds another model: give the output"):
+        learn(tmp_path, corpora)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch):
     trained: list[tuple[int, ...]] = []
     pad = sequences.padded
@@ -227,13 +233,12 @@ def test_ideal_world_never_shows_a_sequence_twice(tmp_path, corpora, monkeypatch
 
     monkeypatch.setattr(sequences, "padded", spied)
     origin, output = draw(tmp_path / "origin", 1, first=100, seed=4), tmp_path / "out"
-    data = FreshData(origin, regular(), 50, output / "fresh", quiet=True)
+    data = FreshData(origin, regular(), 50)
     learn(output, corpora, data=data, epochs=4, batch_size=16)
     drawn = regular().sample(4, range(100, 300), MAX_LENGTH).sequences
     for epoch in range(4):
         some = slice(50 * epoch, 50 * (epoch + 1))
         assert sorted(trained[some]) == sorted(map(tuple, drawn[some]))
-    assert not (output / "fresh").exists()
     assert [path.name for path in (output / "trajectories").iterdir()] == ["test"]
 
 
@@ -320,7 +325,7 @@ def test_mixed_precision_keeps_weights_and_scores_in_float32(tmp_path, corpora):
 
 def test_a_history_that_is_none_is_named(tmp_path):
     odd = dict.fromkeys([field.name for field in fields(Epoch)], 1) | {"seconds": True}
-    for line in ("[" * 100_000, "3", json.dumps(odd)):
+    for line in ("[" * 100_000, "3", "{}", json.dumps(odd)):
         (tmp_path / "history.jsonl").write_text(line + "\n")
         with pytest.raises(ValueError, match="is not the history of a training"):
             History.read(tmp_path)

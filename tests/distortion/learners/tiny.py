@@ -55,8 +55,6 @@ class Double(Configuration):
 WORDS = {2: "plums", 3: "grow"}
 """Token of the language -> word."""
 END_ID = 1
-IDS = {2: 5, 3: 4, 1: 3}
-"""Token of the language -> word id of the model, which has another order."""
 
 
 def checkpoint(words: Iterable[str] = ("grow", "plums"), **options) -> Checkpoint:

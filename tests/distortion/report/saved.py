@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, Trajectory
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
+from lm_latent_eval.distortion.learners.options import Epoch, History
 from tests.means import uniform
 
 
@@ -32,17 +34,25 @@ def save(directory: Path, found: Columns, bound: str = "exact") -> Path:
     about = {"first": 0, "num_sequences": number, "rows_each": rows_each}
     about |= {"shard_size": 1000, "bound": bound}
 
-    def rows(some: range) -> Columns:
-        return found[(found.index >= some.start) & (found.index < some.stop)]
+    def rows(some: range) -> pa.RecordBatch:
+        return found[(found.index >= some.start) & (found.index < some.stop)].batch()
 
-    ScoresFolder.fill(directory, about, rows, quiet=True)
+    ScoresFolder.fill(directory, about, rows, at_once=1024, quiet=True)
     return directory
 
 
-def save_epochs(directory: Path, epochs: list[Columns], size: int = 100) -> Path:
-    trajectory = Trajectory.begin(directory, range(len(epochs[0])), size)
+def save_epochs(
+    learner: Path, epochs: list[Columns], best: int = 1, size: int = 100
+) -> Path:
+    """Write the history of a learner and its scores, whose folder is returned."""
+    directory = learner / "trajectories" / "test"
+    history = []
     for number, found in enumerate(epochs, start=1):
-        trajectory.write(number, found)
+        write_epoch(directory, number, found)
+        loss = 1.0 + abs(number - best)
+        seen = number * size
+        history.append(Epoch(number, loss, loss, 0.1, seen, number, 0.5))
+    History(tuple(history)).write(learner)
     return directory
 
 

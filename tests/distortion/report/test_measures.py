@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
+from lm_latent_eval.distortion.report import curves
 from lm_latent_eval.distortion.report.measures import MEASURES, Comparison
-from lm_latent_eval.distortion.report.style import plain
+from lm_latent_eval.distortion.report.style import write_json
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorTrajectory,
@@ -76,8 +77,8 @@ OF_COLUMNS = [
     ("temperatures", {"0.7": "scores", "1": "random"}, {"0.7": CURVE, "1": OVER}),
     ("lengths", {"mine": "scores"}, {"mine": LENGTHS}),
     ("errors", {"mine": "scores"}, {"mine": {"curve": CURVE, "histogram": HISTOGRAM}}),
-    ("training", {"test": "epochs"}, {"test": TRAJECTORY}),
-    ("amount", {"mine": "epochs"}, {"mine": vars(TRAJECTORY) | CHANGES}),
+    ("training", {"test": "trajectories/test"}, {"test": TRAJECTORY}),
+    ("amount", {"mine": "trajectories/test"}, {"mine": vars(TRAJECTORY) | CHANGES}),
 ]
 
 
@@ -86,10 +87,12 @@ OF_COLUMNS = [
 def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
     for folder, model in (("scores", MODEL), ("random", TRUE + 1.0)):
         save(tmp_path / folder, columns(TRUE, model))
-    save_epochs(tmp_path / "epochs", [columns(TRUE, model) for model in EPOCHS])
+    save_epochs(tmp_path, [columns(TRUE, model) for model in EPOCHS])
     given = {label: tmp_path / folder for label, folder in folders.items()}
     said, found = measured(name, given, tmp_path)
-    assert {label: found[label] for label in expected} == plain(expected)
+    write_json(tmp_path / "expected", expected)
+    known = json.loads((tmp_path / "expected.json").read_text())
+    assert {label: found[label] for label in expected} == known
     if name == "errors":
         row = next(line for line in said.splitlines() if line.startswith("| mine"))
         assert [x for x in ERRORS if f"{x:.4g}" not in row] == []
@@ -97,6 +100,16 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
         assert said.count("| mine |") == len(LENGTHS.lengths) > 2
     if name == "amount":
         assert "| mine | 300 |" in said
+
+
+def test_a_panel_shades_the_best_epoch_of_its_own_learner(tmp_path, monkeypatch):
+    found, shaded = [columns(TRUE, model) for model in EPOCHS], []
+    folders = {n: save_epochs(tmp_path / n, found, best=int(n)) for n in "312"}
+    monkeypatch.setattr(
+        curves, "plot_training", lambda _, __, best, ___: shaded.append(best)
+    )
+    MEASURES["training"](folders, tmp_path / "out", 10)
+    assert shaded == [3, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +135,13 @@ def test_an_estimate_may_be_above_one(tmp_path, name):
     found = columns(TRUE, model, stderr=torch.full((len(TRUE),), 0.01).double())
     folder = save(tmp_path / "scores", found, bound="stochastic lower")
     assert MEASURES[name]({"mine": folder}, tmp_path / "out", 10).rows
+
+
+@pytest.mark.usefixtures("svg_alone")
+def test_a_beam_has_no_verdict(tmp_path):
+    folder = save(tmp_path / "scores", columns(TRUE, MODEL), bound="strict lower")
+    said, found = measured("errors", {"mine": folder}, tmp_path)
+    assert "unknown" in said and "underestimates" not in str(found)
 
 
 @pytest.mark.usefixtures("svg_alone")

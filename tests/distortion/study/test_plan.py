@@ -12,6 +12,7 @@ from lm_latent_eval.distortion.study.steps import natural_texts, write_texts
 from lm_latent_eval.text.corpora import read_texts
 
 MINI = Path(__file__).with_name("mini.json")
+LATENT = json.loads(MINI.read_text())["latent"]
 
 
 def changed(tmp_path, **changes):
@@ -46,6 +47,12 @@ def test_built_in_plans():
             "no architecture 'gpt3'; there is gpt2-small",
         ),
         ({"temperatures": [0.85]}, "figures use 1.0, which is missing"),
+        ({"temperatures": [0.85, 0.8500001, 1.0]}, "0.85, 0.85, 1: .* two are alike"),
+        ({"num_random": 0}, "num_random=0: expected a whole number of at least 1"),
+        ({"latent": LATENT | {"estimates": [["pior", 9]]}}, "did you mean prior"),
+        ({"latent": LATENT | {"language": 3}}, "language=3: expected a name"),
+        ({"latent": LATENT | {"max_words": 11}}, "trees are summed of 10 at most"),
+        ({"latent": LATENT | {"estimates": [["prior", 0]]}}, "samples=0: expected"),
         ({"num_tracked": 65}, "num_tracked=65: there are 64 training and 120 test"),
         ({"num_bins": 41}, "num_bins=41: 40 sequences are tracked"),
         ({"num_perturbed": 121}, "num_perturbed=121: there are 120 test"),
@@ -54,6 +61,12 @@ def test_built_in_plans():
 def test_a_wrong_plan(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         DistortionPlan.read(changed(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("plan", [3, {"latent": 3}, {"latent": {"estimates": 1}}])
+def test_what_is_no_plan(plan):
+    with pytest.raises(ValueError, match=r"plan: a value is of|latent: missing"):
+        DistortionPlan.of(plan)
 
 
 def test_models_have_names_of_their_own():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,10 +148,22 @@ def test_a_report_runs_no_model(study, tmp_path):
         assert again == (study / "report" / name).read_bytes()
 
 
+def test_a_failed_step_ends_those_that_run_beside_it(tmp_path):
+    study = DistortionStudy(DistortionPlan.read(MINI), tmp_path, jobs=2, quiet=True)
+    since = time.monotonic()
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        study._run([[("asleep", partial(time.sleep, 300)), ("no", partial(int, "x"))]])
+    assert time.monotonic() - since < 100
+
+
 def test_another_plan_is_refused(study, text):
     plan = DistortionPlan.read("small")
     with pytest.raises(ValueError, match="is of another study of distortion"):
         DistortionStudy(plan, study, text, quiet=True).run()
+    other = replace(plan, latent=replace(plan.latent, language="agreemnt"))
+    with pytest.raises(ValueError, match="agreemnt"):
+        DistortionStudy(other, study / "new", text).run()
+    assert not (study / "new").exists()
     with pytest.raises(ValueError, match="jobs=0: expected a whole number"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
     with pytest.raises(ValueError, match="is not the settings of a study"):
