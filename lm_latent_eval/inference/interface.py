@@ -10,7 +10,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from typing import (
+    ClassVar,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from torch import Tensor
 
@@ -18,11 +26,11 @@ from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
+    NextToken,
     Searches,
     State,
     UnfoldingLM,
     UnfoldingProposal,
-    Uniforms,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -33,16 +41,27 @@ LM: TypeAlias = UnfoldingLM[TokenBatch, EncodedT, Latents]
 Sampler: TypeAlias = UnfoldingProposal[TokenBatch, EncodedT, Latents]
 
 
-class Predicts(Protocol[P]):
+@runtime_checkable
+class Predicts(NextToken[P], Protocol[P]):
     """A left-to-right model that predicts the next token."""
 
     def encode(self, batch: TokenBatch, after: State | None = None, /) -> P:
         """See ``LeftToRight``."""
         ...
 
-    def next_token(self, encoded: P, log_w: Tensor, uniforms: Uniforms, /) -> Tensor:
-        """See ``NextToken``."""
-        ...
+
+def predicting(model: LM[P]) -> Predicts[P]:
+    """Return a model as one that predicts.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if isinstance(model, Predicts):
+        return model
+    raise ValueError(
+        f"{type(model).__name__} has no next_token(encoded, log_w, uniforms), which "
+        "predicts a word: it scores texts, and writes none"
+    )
 
 
 def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:

@@ -26,7 +26,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from scipy.stats import t as student_t
@@ -35,7 +35,14 @@ from torch import Tensor
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, searching
+from lm_latent_eval.inference.interface import (
+    LM,
+    P,
+    Q,
+    Sampler,
+    predicting,
+    searching,
+)
 from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
     PIECE,
@@ -100,8 +107,10 @@ def simulate(
         The place of a text's key, and the text, as they end.
 
     Raises:
-        ValueError: If a token has more choices than can be listed.
+        ValueError: If the model predicts no word, or a token has more choices than
+            can be listed.
     """
+    predictor = predicting(model)
     places, words = list(range(len(keys))), [list[int]() for _ in keys]
     pieces = [list[tuple[Tensor, ...]]() for _ in keys]
     at = Particles.begin(len(keys), device)
@@ -109,8 +118,8 @@ def simulate(
         mine, starts = [keys[place] for place in places], [t] * len(places)
         last = [(words[place] or [start])[-1] for place in places]
         inputs = torch.tensor(last, device=at.log_w.device)
-        at = at.ahead(cast(Predicts[P], model), inputs)
-        log_p = at.next_token(cast(Predicts[P], model), mine, starts)
+        at = at.ahead(predictor, inputs)
+        log_p = at.next_token(predictor, mine, starts)
         chosen = _drawn(log_p, _uniform(mine, WORDS, t))
         batch = TokenBatch.collate(
             [[int(word)] for word in chosen],

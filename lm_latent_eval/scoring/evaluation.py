@@ -21,7 +21,6 @@ from lm_latent_eval.latent import (
     LeftToRight,
     Normalization,
     UnfoldingLM,
-    Uniforms,
     WholeTextsOnly,
 )
 from lm_latent_eval.ledger.checkpoints import Checkpoints
@@ -84,12 +83,6 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
     def parameters(self) -> Iterator[Tensor]:
         """Yield its weights."""
-        ...
-
-    def next_token(
-        self, encoded: object, log_w: Tensor, uniforms: Uniforms, /
-    ) -> Tensor:
-        """See ``NextToken``; asked of models that generate."""
         ...
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Predicts, Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
@@ -229,7 +229,8 @@ class Read:
     """Which of the B each is."""
     particles: Weighted
     likely: Tensor
-    """The most probable word after each, on the host, (B,)."""
+    """The most probable word after each, on the host, (B,): -1, which is none, of a
+    model that predicts none."""
 
     def of(self, texts: Sequence[Text]) -> tuple[Weighted, Tensor]:
         """Return particles and most probable word of each text's context."""
@@ -415,10 +416,12 @@ class Continuations:
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is ``last``.
 
-        Both are on the host.
+        Both are on the host; see ``Read`` for a model that predicts none.
         """
-        inputs = torch.as_tensor(last, device=self.evaluation.model.device)
         model = self.evaluation.model
+        if not isinstance(model, Predicts):
+            return torch.full((len(last),), -1)
+        inputs = torch.as_tensor(last, device=model.device)
         read = particles.ahead(model, inputs, given)
         predicted = read.next_token(model, keys, starts)
         return first_of_best(predicted).cpu()
