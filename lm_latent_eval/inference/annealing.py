@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, Protocol, cast
+from typing import ClassVar, Generic, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ from lm_latent_eval.latent import (
     Redraws,
     UnfoldingLM,
     UnfoldingProposal,
+    parts_of,
+    rebuilt,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -247,10 +249,8 @@ class Metropolis(Generic[P, Q]):
         new_f = (1 - b) * tried.log_q + b * tried.log_p
         u = sent_uniforms(uniforms(0)[..., ACCEPTANCE_LANE], log_f.device)
         accepted = u.log() < new_f - log_f + log_ratio
-        one = latents if isinstance(latents, Tensor) else latents[0]
-        where = sent(accepted, one.device)
         return Scored(
-            _chosen(where, tried.latents, at.latents),
+            _chosen(accepted, tried.latents, at.latents),
             torch.where(accepted, tried.log_p, at.log_p),
             torch.where(accepted, tried.log_q, at.log_q),
         )
@@ -258,8 +258,8 @@ class Metropolis(Generic[P, Q]):
 
 def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
     """Select new latents where accepted, old ones elsewhere, (B, K, ...)."""
-    if isinstance(new, Tensor):
-        where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
-        return torch.where(where, new, cast(Tensor, old))
-    parts = zip(new, old, strict=True)
-    return type(new)(*(_chosen(accepted, *pair) for pair in parts))
+    chosen = []
+    for one, other in zip(parts_of(new), parts_of(old), strict=True):
+        where = accepted.view(*accepted.shape, *[1] * (one.ndim - 2))
+        chosen.append(torch.where(sent(where, one.device), one, other))
+    return rebuilt(new, chosen)

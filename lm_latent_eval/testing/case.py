@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import moved, sent, widest_float
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import WholeText
+from lm_latent_eval.latent import WholeText, parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -130,9 +130,7 @@ class Case:
     def every_latent(self, text: list[int]) -> Any:
         """Return every latent of one text where the model is."""
         latents = self.latents(text)
-        if isinstance(latents, Tensor):
-            return sent(latents, self.device)
-        return type(latents)(*(sent(part, self.device) for part in latents))
+        return rebuilt(latents, [sent(p, self.device) for p in parts_of(latents)])
 
     def log_joint(self, text: list[int]) -> Tensor:
         """Return log p of one text under every latent, or on its cell, (K,)."""

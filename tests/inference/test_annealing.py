@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -220,6 +222,20 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     error = (f * (1 - f) / NUMBER).sqrt()
     # Five standard errors, and one draw of a latent that is hardly ever drawn.
     assert ((share - f).abs() <= 5 * error + 1 / NUMBER).all()
+
+
+def test_latents_may_be_plain_tuples(case):
+    old, new = ((torch.full((1, 2), n), torch.full((1, 2, 3), n)) for n in (0, 1))
+    zero, log_p = torch.zeros(2, 1, 2).double()
+    log_p[0, 1] = -torch.inf  # so the second is never moved
+    model = SimpleNamespace(log_joint=lambda p, latents: log_p)
+    proposal = SimpleNamespace(
+        moved=lambda q, latents, uniforms: (new, zero), log_prob=lambda q, latents: zero
+    )
+    move = Metropolis(model, proposal, None, None, Streams([0], 2))
+    (flat, deep), *_ = move(Scored(old, zero, zero), 0.5, 1, backwards=False)
+    assert flat.tolist() == [[1, 0]] and deep.tolist() == [[[1] * 3, [0] * 3]]
+    assert type(replace(case, latents=lambda text: old).every_latent(TEXT)) is tuple
 
 
 @pytest.mark.parametrize(("name", "which", "text"), CASES, ids=str)
