@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Estimate, MissedSupportError
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
 from lm_latent_eval.inference.interface import Predicts, Weighted
@@ -52,6 +52,8 @@ class WholeTexts:
         for text in texts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
+                if self._bounds_both:
+                    known = known.bounded_above(known.log_evidence)
                 yield text, Answer.of(text, known)
         groups = list(self.evaluation.budget.spend(worded, self._pilot))
         words = sum(_num_words(group) for _, group in groups)
@@ -75,6 +77,10 @@ class WholeTexts:
         """
         groups = list(self.evaluation.budget.spend(texts, self._pilot))
         return self._estimates(groups, missed, UNSEEN)
+
+    @property
+    def _bounds_both(self) -> bool:
+        return self.evaluation.options.bounds == "both"
 
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
@@ -102,7 +108,9 @@ class WholeTexts:
         bar: tqdm,
     ) -> tuple[Text, Answer]:
         estimate = method.estimate(log_w, len(text.words))
-        if self.evaluation.options.bounds == "both" and estimate.stderr is not None:
+        if self._bounds_both and estimate.bound is Bound.EXACT:
+            estimate = estimate.bounded_above(estimate.log_evidence)
+        elif self._bounds_both and estimate.stderr is not None:
             _expect(bar, len(text.words))
             [(_, others)] = self.draw(method, [text], "psi", bar)
             with suppress(MissedSupportError):  # then there is no bound
