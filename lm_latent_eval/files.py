@@ -57,8 +57,9 @@ def share(path: Path) -> None:
     """Give a file the permissions of a new one; safetensors makes its files private."""
     usual = path.with_name(f"{path.name}.usual")
     usual.touch()
-    path.chmod(usual.stat().st_mode)
+    mode = usual.stat().st_mode
     usual.unlink()
+    path.chmod(mode)
 
 
 def write_text(path: Path, text: str) -> None:

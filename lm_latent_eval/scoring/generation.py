@@ -54,7 +54,8 @@ class GenerationOptions:
                 f"generation arguments {kwargs!r}: expected a dictionary such as "
                 '{"until": ["."], "max_gen_toks": 32}'
             )
-        known = {"until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature"}
+        name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
+        known = {"until", name, "do_sample", "temperature"}
         if ignored := sorted(kwargs.keys() - known):
             logger.warning(
                 "generation arguments without effect: %s", ", ".join(ignored)
@@ -65,7 +66,6 @@ class GenerationOptions:
             isinstance(until, list | tuple) and all(isinstance(s, str) for s in until)
         ):
             raise ValueError(f"until={until!r}: expected a string or a list of strings")
-        name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
         most = whole(name, kwargs.get(name, MOST_TOKENS), 1)
         sampling = kwargs.get("do_sample")
         temperature = at_least_0(
