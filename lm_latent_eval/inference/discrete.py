@@ -39,7 +39,6 @@ from lm_latent_eval.estimators import (
     Estimate,
     influences,
     log_evidence,
-    log_ratio_stderr,
     stderr_of_log_normal,
 )
 from lm_latent_eval.inference.beam import SearchingEstimator
@@ -386,27 +385,22 @@ class DiscreteFilter(SearchingEstimator):
         Its error is of the difference as well: what the passes and their check change
         in both alike does not count.
         """
-        of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
-        whole, prefix = of.passes, of_prefix.passes
-        log_p = (log_evidence(whole) - log_evidence(prefix)).item()
-        estimate = self.estimate(log_w, num_tokens)
+        estimate = super().difference(log_w, log_w_prefix, num_tokens)
         if estimate.bound is Bound.EXACT:
-            return replace(estimate, log_evidence=log_p, replicates=(log_p,))
-        estimate = replace(
-            estimate,
-            log_evidence=log_p,
-            stderr=None,
-            draws_stderr=stderr_of_few(log_ratio_stderr(whole, prefix).item(), PASSES),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+            return replace(estimate, replicates=(estimate.log_evidence,))
+        of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
-        checked = _with_error(estimate, whole - prefix, narrow, grown, found)
+        passes = of.passes - of_prefix.passes
+        checked = _with_error(estimate, passes, narrow, grown, found)
         if checked.stderr is None:
             return checked
-        replicates = influences(whole) - influences(prefix)
+        replicates = influences(of.passes) - influences(of_prefix.passes)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: of as many passes as there are."""
+        return stderr_of_few(super().ratio_stderr(whole, prefix), PASSES)
 
 
 def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import LM, Estimator, P, Q, Sampler, Weighted
 from lm_latent_eval.inference.particles import (
     PIECE,
@@ -155,34 +155,9 @@ class ImportanceSampling(Estimator):
         draws = proposal.sample(q, streams, streams.num_samples)
         return weighed(model, proposal, p, q, draws, before)
 
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (K,)."""
-        return log_w
-
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,)."""
         return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
-
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix) as a difference from the same draws.
-
-        No bound: the estimate of the prefix, which is subtracted, is biased as well.
-
-        Args:
-            log_w: Log-weights of prefix and continuation, (K,).
-            log_w_prefix: Log-weights of the prefix under the same latents, (K,).
-            num_tokens: Tokens of the continuation.
-        """
-        whole = Estimate.from_log_weights(log_w, num_tokens=num_tokens)
-        return replace(
-            whole,
-            log_evidence=whole.log_evidence - log_evidence(log_w_prefix).item(),
-            draws_stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
 
 
 def weighed(

@@ -22,7 +22,7 @@ from typing import (
 
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
@@ -200,11 +200,40 @@ class Estimator(ABC):
     def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
         """Estimate log p of one text from its row of weights."""
 
-    @abstractmethod
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int, /
     ) -> Estimate:
-        """Estimate log p(continuation | prefix) from both under the same latents."""
+        """Estimate log p(continuation | prefix) from both under the same latents.
+
+        No bound: the estimate of the prefix, which is subtracted, is biased as well.
+        But where that of the whole is exact, so is that of the prefix.
+
+        Args:
+            log_w: The row of prefix and continuation.
+            log_w_prefix: The row of the prefix.
+            num_tokens: Tokens of the continuation.
+        """
+        estimate = self.estimate(log_w, num_tokens)
+        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
+        log_p = (log_evidence(whole) - log_evidence(prefix)).item()
+        if estimate.bound is Bound.EXACT:
+            return replace(estimate, log_evidence=log_p)
+        return replace(
+            estimate,
+            log_evidence=log_p,
+            stderr=None,
+            draws_stderr=self.ratio_stderr(whole, prefix),
+            bound=Bound.NONE,
+            log_weights=(),
+        )
+
+    def unbiased(self, log_w: Tensor, /) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), of a row."""
+        return log_w
+
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor, /) -> float:
+        """Return the error of a difference, nats, from unbiased estimates of both."""
+        return log_ratio_stderr(whole, prefix).item()
 
 
 FEWEST = 5
@@ -292,10 +321,6 @@ class WholeTextEstimator(Estimator):
             ValueError: Always.
         """
         raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x)."""
-        return log_w
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,7 @@ from lm_latent_eval.estimators import (
     Bound,
     Estimate,
     degrees_of_freedom,
-    log_evidence,
     log_normal_stderr,
-    log_ratio_stderr,
     missing_mass,
 )
 from lm_latent_eval.inference.beam import (
@@ -274,23 +272,6 @@ class Mixed(SearchingEstimator):
         unseen = missing_mass(found, weights, len(outside), estimate.log_evidence)
         return estimate.checked(unseen, share, same=self.searcher is None)
 
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same latents.
-
-        No bound, but where every latent of the whole was found: of the prefix, too.
-        """
-        estimate = self.estimate(log_w, num_tokens)
-        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
-        log_p = log_evidence(whole).item() - log_evidence(prefix).item()
-        if estimate.bound is Bound.EXACT:
-            return replace(estimate, log_evidence=log_p)
-        return replace(
-            estimate,
-            log_evidence=log_p,
-            stderr=None,
-            draws_stderr=max(log_ratio_stderr(whole, prefix).item(), 1 / len(whole)),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: 1/N nats at least, as of an estimate."""
+        return max(super().ratio_stderr(whole, prefix), 1 / len(whole))

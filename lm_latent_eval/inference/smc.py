@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent_uniforms
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.importance import weighed
 from lm_latent_eval.inference.interface import (
     LM,
@@ -232,20 +232,9 @@ class ParticleFilter(Estimator):
             estimator=self.name,
         )
 
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same filters."""
-        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
-        return replace(
-            self.estimate(log_w, num_tokens),
-            log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            draws_stderr=stderr_of_few(
-                log_ratio_stderr(whole, prefix).item(), self.filters
-            ),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: of as many filters as there are."""
+        return stderr_of_few(super().ratio_stderr(whole, prefix), self.filters)
 
 
 def _gone_on(particles: Particles, origin: Tensor) -> Particles:
