@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from scipy.stats import t as student_t
+from scipy.special import stdtrit  # all of scipy.stats takes half a second
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
@@ -52,7 +52,7 @@ from lm_latent_eval.inference.particles import (
     fingerprint,
     is_in,
 )
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.latent import Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.scorer import Scorer
@@ -212,10 +212,7 @@ def _uniform(keys: Sequence[int], what: int, t: int) -> Tensor:
 
 def _drawn(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Draw a column of each row by its probability, (B,), on the host."""
-    mass = log_p.cpu().double().softmax(-1).cumsum(-1)
-    where = uniform.double()[:, None].contiguous()
-    place = torch.searchsorted(mass / mass[:, -1:], where)
-    return place[:, 0]
+    return invert_cdf(log_p.cpu().double().softmax(-1), uniform)
 
 
 def upper_bound(
@@ -293,7 +290,7 @@ class Calibration:
         """Of the gap's interval of 95 %, Student's t over texts."""
         number = len(self.texts)
         spread = statistics.stdev(text.gap for text in self.texts)
-        quantile = student_t.ppf((1 + LEVEL) / 2, number - 1)
+        quantile = stdtrit(number - 1, (1 + LEVEL) / 2)
         return float(quantile * spread / math.sqrt(number))
 
     @property

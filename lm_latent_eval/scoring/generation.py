@@ -13,7 +13,7 @@ from torch import Tensor
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.estimators.estimate import MissedSupportError
 from lm_latent_eval.inference.interface import predicting
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.budget import announce
 from lm_latent_eval.scoring.evaluation import Evaluation
@@ -134,9 +134,7 @@ class Utterance:
             word = int(first_of_best(log_p))
         else:
             worse = (log_p - log_p.max()) / self.options.temperature
-            mass = worse.softmax(-1).cumsum(-1)
-            threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
-            word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
+            word = int(invert_cdf(worse.softmax(-1), log_p.new_tensor(u)))
         if word == self.encoder.end:
             self.ended = True
             return

@@ -60,24 +60,6 @@ class WholeTexts:
         with self.evaluation.bar(words, "words") as bar:
             yield from self._estimates(groups, missed, bar)
 
-    def estimate(
-        self, texts: list[Text], missed: Missed
-    ) -> Iterator[tuple[Text, Answer]]:
-        """Estimate whole texts, their white space included.
-
-        Args:
-            texts: As ``cut.whole`` returns them, none without words.
-            missed: Collects those of which no latent was found.
-
-        Returns:
-            Texts with their estimates, as they are found.
-
-        Raises:
-            ValueError: If a text cannot be scored; the error names the query.
-        """
-        groups = list(self.evaluation.budget.spend(texts, self._pilot))
-        return self._estimates(groups, missed, UNSEEN)
-
     @property
     def _bounds_both(self) -> bool:
         return self.evaluation.options.bounds == "both"
