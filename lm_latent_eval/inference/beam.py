@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.consistency import decides_nothing, sums_exactly
 from lm_latent_eval.inference.interface import (
@@ -33,11 +32,12 @@ from lm_latent_eval.inference.particles import (
     Partial,
     Particles,
     as_particles,
+    continued,
     encode,
-    encode_again,
     fingerprint,
     in_pieces,
     log_joint,
+    with_mark,
 )
 from lm_latent_eval.latent import Beam, Latents, Summable
 from lm_latent_eval.text.batch import TokenBatch
@@ -160,24 +160,9 @@ class BeamMarginalization(SearchingEstimator):
         Returns:
             The latents, and whether any may have been left out, (B,) bool.
         """
-        p_state, q_state = before.model_state, before.proposal_state
-        q = proposal.encode(piece, q_state)
+        q = proposal.encode(piece, before.proposal_state)
         beam = searching(proposal).beam(q, self.num_samples, before.log_q)
-        if p_state is not None and q_state is not None:
-            (origin,) = fetched(beam.origin)
-            p_state, q_state = p_state.resample(origin), q_state.resample(origin)
-            q = encode_again(proposal, q, piece, q_state)
-        p = before.encoded(model, piece, p_state)
-        log_p = widened(model.log_joint(p, beam.latents))
-        log_p = log_p + before.log_w.gather(1, beam.origin)
-        particles = Particles(
-            model.advance(p, beam.latents),
-            proposal.advance(q, beam.latents),
-            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-            beam.score,
-            fingerprint(beam.latents, before.path.gather(1, beam.origin)),
-        )
-        return particles, was_cut(beam)
+        return continued(model, proposal, q, piece, beam, before), was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -211,6 +196,15 @@ def was_cut(beam: Beam[Latents]) -> Tensor:
 _BEAM = BeamMarginalization(1)
 
 
+def _summed(
+    model: LM[P], proposal: Sampler[Q], batch: TokenBatch
+) -> tuple[Sampler[object], bool]:
+    """Return the proposal of one latent, and whether that is proven to be all."""
+    if isinstance(model, Summable):
+        return model.summation, sums_exactly(model, proposal, batch)
+    return cast(Sampler[object], proposal), decides_nothing(proposal, batch)
+
+
 @dataclass(frozen=True)
 class Exact(Estimator):
     """log p(x) as it is: a beam of one that holds every latent."""
@@ -231,15 +225,9 @@ class Exact(Estimator):
         keys: list[int],
     ) -> Tensor:
         """Return log p(x) and the mark of ``Partial``, (B, 2) float64."""
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        if not isinstance(model, Summable):
-            unproven = not decides_nothing(proposal, batch)
-            log_p = _BEAM.log_weights(model, proposal, batch, keys)
-        else:
-            unproven = not sums_exactly(model, proposal, batch)
-            log_p = _BEAM.log_weights(model, model.summation, batch, keys)
-        left_out = torch.full_like(log_p[:, 0], unproven, dtype=torch.bool)
-        return Partial(replace(begin, log_w=log_p), left_out).log_w
+        summation, proven = _summed(model, proposal, batch)
+        log_p = _BEAM.log_weights(model, summation, batch, keys)
+        return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
 
     def extend(
         self,
@@ -252,13 +240,9 @@ class Exact(Estimator):
     ) -> Partial:
         begun = after if isinstance(after, Partial) else None
         particles = begun.particles if begun else as_particles(after)
-        if isinstance(model, Summable):
-            unproven = not sums_exactly(model, proposal, batch)
-            found = _BEAM.extend(model, model.summation, batch, keys, starts, particles)
-        else:
-            unproven = not decides_nothing(proposal, batch)
-            found = _BEAM.extend(model, proposal, batch, keys, starts, particles)
-        here = torch.full_like(found.log_w[:, 0], unproven, dtype=torch.bool)
+        summation, proven = _summed(model, proposal, batch)
+        found = _BEAM.extend(model, summation, batch, keys, starts, particles)
+        here = torch.full_like(found.log_w[:, 0], not proven).bool()
         return Partial(found, here | begun.cut if begun else here)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:

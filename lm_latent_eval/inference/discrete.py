@@ -56,7 +56,7 @@ from lm_latent_eval.inference.interface import (
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
-    encode_again,
+    continued,
     in_pieces,
     predicted_by,
     with_mark,
@@ -328,27 +328,15 @@ class DiscreteFilter(SearchingEstimator):
     ) -> Passes:
         """Thin a piece, the tokens that follow, and weigh what survives."""
         old = before.particles
-        p_state, q_state = old.model_state, old.proposal_state
-        q = proposal.encode(piece, q_state)
+        q = proposal.encode(piece, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
         kept = self._thinned(proposal, q, piece, keys, words, starts, score, before.cut)
         beam = kept.beam
-        origin = beam.origin if begun else torch.zeros_like(beam.origin)
-        if p_state is not None and q_state is not None:
-            (index,) = fetched(origin)
-            p_state, q_state = p_state.resample(index), q_state.resample(index)
-            q = encode_again(proposal, q, piece, q_state)
-        p = old.encoded(model, piece, p_state)
-        log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
-        particles = Particles(
-            model.advance(p, beam.latents),
-            proposal.advance(q, beam.latents),
-            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-            beam.score,
-            old.path.gather(1, origin),
-        )
-        log_f = kept.log_f + before.log_f.gather(1, origin)
+        if not begun:  # the beginning is one, whatever pass goes on from it
+            beam = replace(beam, origin=torch.zeros_like(beam.origin))
+        particles = continued(model, proposal, q, piece, beam, old)
+        log_f = kept.log_f + before.log_f.gather(1, beam.origin)
         return Passes(particles, log_f, before.cut | kept.cut)
 
     def unbiased(self, log_w: Tensor) -> Tensor:

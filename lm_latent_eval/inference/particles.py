@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, wide_zeros, widened
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Weighted
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, Weighted
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Beam,
@@ -234,6 +234,41 @@ def encode_again(
     if isinstance(who, ReadsOnce):
         return cast(EncodedT, who.encode_again(encoded, batch, after))
     return who.encode(batch, after)
+
+
+def continued(
+    model: LM[P],
+    proposal: Sampler[Q],
+    q: Q,
+    piece: TokenBatch,
+    beam: Beam[Latents],
+    before: Particles,
+) -> Particles:
+    """Go on with latents that a search has found in a piece of text.
+
+    Args:
+        model: A left-to-right latent LM.
+        proposal: Its left-to-right proposal.
+        q: The piece as the proposal encodes it, after ``before``.
+        piece: The tokens.
+        beam: What was found.
+        before: The texts so far.
+    """
+    p_state, q_state = before.model_state, before.proposal_state
+    if p_state is not None and q_state is not None:
+        (origin,) = fetched(beam.origin)
+        p_state, q_state = p_state.resample(origin), q_state.resample(origin)
+        q = encode_again(proposal, q, piece, q_state)
+    p = before.encoded(model, piece, p_state)
+    log_p = widened(model.log_joint(p, beam.latents))
+    log_p = log_p + before.log_w.gather(1, beam.origin)
+    return Particles(
+        model.advance(p, beam.latents),
+        proposal.advance(q, beam.latents),
+        log_p.masked_fill(beam.score.isneginf(), -torch.inf),
+        beam.score,
+        fingerprint(beam.latents, before.path.gather(1, beam.origin)),
+    )
 
 
 def as_particles(texts: Weighted) -> Particles:
