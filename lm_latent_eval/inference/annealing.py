@@ -258,8 +258,10 @@ class Metropolis(Generic[P, Q]):
 
 def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
     """Select new latents where accepted, old ones elsewhere, (B, K, ...)."""
+    news, olds = parts_of(new), parts_of(old)
+    accepted = sent(accepted, news[0].device)  # all are in one place
     chosen = []
-    for one, other in zip(parts_of(new), parts_of(old), strict=True):
+    for one, other in zip(news, olds, strict=True):
         where = accepted.view(*accepted.shape, *[1] * (one.ndim - 2))
-        chosen.append(torch.where(sent(where, one.device), one, other))
+        chosen.append(torch.where(where, one, other))
     return rebuilt(new, chosen)
