@@ -32,7 +32,14 @@ from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.gibbs import SWEEP, SweepNumbers, draw_choice
-from lm_latent_eval.inference.interface import LM, MarkovChainEstimator, P, Q, Sampler
+from lm_latent_eval.inference.interface import (
+    LM,
+    MarkovChainEstimator,
+    P,
+    Q,
+    Sampler,
+    Texts,
+)
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Latents,
@@ -86,34 +93,22 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         "chains, at most ten)"
     )
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the log-weights of the chains in nats, (B, R) float64.
 
         Raises:
             ValueError: If the model's latents allow no local move.
         """
+        model, proposal, batch = texts.model, texts.proposal, texts.batch
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains)
+        streams = texts.streams(self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
         log_p = widened(model.log_joint(p, draws.latents))
         at = Scored(draws.latents, log_p, draws.log_q)
         return self._annealed(at, move, backwards=False)
 
-    def reverse_log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        latents: Latents,
-    ) -> Tensor:
+    def reverse_log_weights(self, texts: Texts[P, Q], latents: Latents) -> Tensor:
         r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
 
         .. math:: E[1 / w'] = 1 / p(x)
@@ -126,8 +121,9 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         Raises:
             ValueError: If the model's latents allow no local move.
         """
+        model, proposal, batch = texts.model, texts.proposal, texts.batch
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains)
+        streams = texts.streams(self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))

@@ -25,6 +25,7 @@ from lm_latent_eval.inference.interface import (
     P,
     Q,
     Sampler,
+    Texts,
     Weighted,
     searching,
 )
@@ -40,7 +41,6 @@ from lm_latent_eval.inference.particles import (
     with_mark,
 )
 from lm_latent_eval.latent import Beam, Latents, Summable
-from lm_latent_eval.text.batch import TokenBatch
 
 
 class SearchingEstimator(Estimator):
@@ -48,30 +48,16 @@ class SearchingEstimator(Estimator):
 
     searches: ClassVar[bool] = True
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Weigh latents of whole texts: see ``Estimator``."""
-        encoded = encode(model, proposal, batch)
+        encoded = encode(texts)
         if encoded is not None:
-            return self.weigh(model, proposal, batch, keys, encoded)
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        starts = [0] * len(keys)
-        return self.extend(model, proposal, batch, keys, starts, begin).log_w
+            return self.weigh(texts, encoded)
+        begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
+        return self.extend(texts, begin).log_w
 
     @abstractmethod
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Weigh latents of texts that p and q have read as a whole."""
 
 
@@ -96,16 +82,9 @@ class BeamMarginalization(SearchingEstimator):
         """Latents of a text that are held at once: all."""
         return self.num_samples
 
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        return self.search(model, proposal, *encoded)[0].log_w
+        return self.search(texts.model, texts.proposal, *encoded)[0].log_w
 
     def search(
         self, model: LM[P], proposal: Sampler[Q], p: P, q: Q
@@ -136,33 +115,23 @@ class BeamMarginalization(SearchingEstimator):
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
         return Particles(None, None, log_p, beam.score, path)
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Particles:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
 
-        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            return self.read(model, proposal, piece, particles)[0]
+        def read(piece: Texts[P, Q], before: Particles) -> Particles:
+            return self.read(piece, before)[0]
 
-        return in_pieces(batch, as_particles(after), read)
+        return in_pieces(texts, as_particles(after), read)
 
-    def read(
-        self, model: LM[P], proposal: Sampler[Q], piece: TokenBatch, before: Particles
-    ) -> tuple[Particles, Tensor]:
-        """Continue the beams of the texts so far over a piece.
+    def read(self, texts: Texts[P, Q], before: Particles) -> tuple[Particles, Tensor]:
+        """Continue the beams of the texts so far over pieces.
 
         Returns:
             The latents, and whether any may have been left out, (B,) bool.
         """
-        q = proposal.encode(piece, before.proposal_state)
-        beam = searching(proposal).beam(q, self.num_samples, before.log_q)
-        return continued(model, proposal, q, piece, beam, before), was_cut(beam)
+        q = texts.proposal.encode(texts.batch, before.proposal_state)
+        beam = searching(texts.proposal).beam(q, self.num_samples, before.log_q)
+        return continued(texts, q, beam, before), was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -196,13 +165,13 @@ def was_cut(beam: Beam[Latents]) -> Tensor:
 _BEAM = BeamMarginalization(1)
 
 
-def _summed(
-    model: LM[P], proposal: Sampler[Q], batch: TokenBatch
-) -> tuple[Sampler[object], bool]:
-    """Return the proposal of one latent, and whether that is proven to be all."""
+def _summed(texts: Texts[P, Q]) -> tuple[Texts[P, object], bool]:
+    """Return texts by a proposal of one latent, and if that is proven to be all."""
+    model, proposal, batch = texts.model, texts.proposal, texts.batch
     if isinstance(model, Summable):
-        return model.summation, sums_exactly(model, proposal, batch)
-    return cast(Sampler[object], proposal), decides_nothing(proposal, batch)
+        return texts.by(model.summation), sums_exactly(model, proposal, batch)
+    one = cast(Sampler[object], proposal)
+    return texts.by(one), decides_nothing(proposal, batch)
 
 
 @dataclass(frozen=True)
@@ -217,31 +186,17 @@ class Exact(Estimator):
     """How many others would draw."""
     num_samples: int = field(default=1, init=False)
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p(x) and the mark of ``Partial``, (B, 2) float64."""
-        summation, proven = _summed(model, proposal, batch)
-        log_p = _BEAM.log_weights(model, summation, batch, keys)
+        summed, proven = _summed(texts)
+        log_p = _BEAM.log_weights(summed)
         return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Partial:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Partial:
         begun = after if isinstance(after, Partial) else None
         particles = begun.particles if begun else as_particles(after)
-        summation, proven = _summed(model, proposal, batch)
-        found = _BEAM.extend(model, summation, batch, keys, starts, particles)
+        summed, proven = _summed(texts)
+        found = _BEAM.extend(summed, particles)
         here = torch.full_like(found.log_w[:, 0], not proven).bool()
         return Partial(found, here | begun.cut if begun else here)
 

@@ -48,7 +48,7 @@ from lm_latent_eval.inference.interface import (
     P,
     Predicts,
     Q,
-    Sampler,
+    Texts,
     Weighted,
     estimate_of_few,
     stderr_of_few,
@@ -61,7 +61,6 @@ from lm_latent_eval.inference.particles import (
     predicted_by,
     with_mark,
 )
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
 from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.text.batch import TokenBatch
@@ -210,40 +209,24 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
-        return super().log_weights(model, _with_checks(proposal), batch, keys)
+        return super().log_weights(_with_checks(texts))
 
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        kept = self._thinned(proposal, q, batch, keys, batch.on_host[1])
-        log_p = _log_joint(model, p, kept.beam)
+        kept = self._thinned(texts, q, texts.batch.on_host[1])
+        log_p = _log_joint(texts.model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
         return Passes(particles, kept.log_f, kept.cut).log_w
 
     def _thinned(
         self,
-        proposal: Sampler[Q],
+        texts: Texts[P, Q],
         q: Q,
-        batch: TokenBatch,
-        keys: Sequence[int],
         words: Tensor,
-        starts: Sequence[int] | None = None,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
     ) -> Thinning[Latents]:
@@ -254,18 +237,16 @@ class DiscreteFilter(SearchingEstimator):
         model well need few.
 
         Args:
-            proposal: What is searched by.
-            q: Its encoding of a piece.
-            batch: The piece.
-            keys: Of random numbers, B.
-            words: Of the texts that the piece is of, on the host, (B,).
-            starts: Where in its text each piece begins.
+            texts: Pieces.
+            q: As the proposal encodes them.
+            words: Of the texts that they are of, on the host, (B,).
             score: Of the latents so far, nats, (B, K); None: there are none.
             was_cut: Whether passes have left anything out so far, (B, N).
 
         Raises:
             ValueError: If the proposal does not say what its steps are.
         """
+        proposal = texts.proposal
         if not isinstance(proposal, StepProposal):
             raise ValueError(
                 f"estimator={self.name}: the proposal {proposal.name!r} does not list "
@@ -274,9 +255,9 @@ class DiscreteFilter(SearchingEstimator):
         checks = CHECKS if proposal.checks else 0
         widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
         number = len(widths)
-        uniforms = Streams(keys, number, 0, starts)
-        within = Streams(keys, number * self.width, number, starts)
-        whole = torch.ones(len(keys), number, dtype=torch.bool)
+        uniforms = texts.streams(number)
+        within = texts.streams(number * self.width, number)
+        whole = torch.ones(len(texts.keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
         factor = _places_factor(words)
@@ -285,57 +266,39 @@ class DiscreteFilter(SearchingEstimator):
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Passes:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Passes:
         """Read on: search and thin over some more tokens.
 
         Raises:
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not isinstance(proposal, LeftToRight):
+        if not isinstance(texts.proposal, LeftToRight):
             raise ValueError(
-                f"estimator={self.name}: the proposal {proposal.name!r} reads whole "
-                "texts, and cannot go on after one"
+                f"estimator={self.name}: the proposal {texts.proposal.name!r} reads "
+                "whole texts, and cannot go on after one"
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after)
             after = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
-        by, (_, words) = _with_checks(proposal), batch.on_host
+        _, words = texts.batch.on_host
 
-        def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
-            places = [start + at for start in starts]
-            return self._thin(model, by, piece, before, keys, places, words)
+        def read(piece: Texts[P, Q], before: Passes) -> Passes:
+            return self._thin(piece, before, words)
 
-        return in_pieces(batch, after, read)
+        return in_pieces(_with_checks(texts), after, read)
 
-    def _thin(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        piece: TokenBatch,
-        before: Passes,
-        keys: Sequence[int],
-        starts: Sequence[int],
-        words: Tensor,
-    ) -> Passes:
-        """Thin a piece, the tokens that follow, and weigh what survives."""
+    def _thin(self, texts: Texts[P, Q], before: Passes, words: Tensor) -> Passes:
+        """Thin pieces, the tokens that follow, and weigh what survives."""
         old = before.particles
-        q = proposal.encode(piece, old.proposal_state)
+        q = texts.proposal.encode(texts.batch, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
-        kept = self._thinned(proposal, q, piece, keys, words, starts, score, before.cut)
+        kept = self._thinned(texts, q, words, score, before.cut)
         beam = kept.beam
         if not begun:  # the beginning is one, whatever pass goes on from it
             beam = replace(beam, origin=torch.zeros_like(beam.origin))
-        particles = continued(model, proposal, q, piece, beam, old)
+        particles = continued(texts, q, beam, old)
         log_f = kept.log_f + before.log_f.gather(1, beam.origin)
         return Passes(particles, log_f, before.cut | kept.cut)
 
@@ -411,9 +374,12 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
     return log_p.masked_fill(~there, -torch.inf)
 
 
-def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return a proposal with the look-ahead of passes that check, if it has one."""
-    return proposal.with_checks() if isinstance(proposal, StepProposal) else proposal
+def _with_checks(texts: Texts[P, Q]) -> Texts[P, Q]:
+    """Return texts with the look-ahead of passes that check, if there is one."""
+    proposal = texts.proposal
+    if isinstance(proposal, StepProposal):
+        return texts.by(proposal.with_checks())
+    return texts
 
 
 def _places_factor(words: Tensor) -> Tensor:

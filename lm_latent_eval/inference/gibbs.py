@@ -13,7 +13,7 @@ probabilities under high-dimensional latent variable models", section 3; Buntine
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from lm_latent_eval.inference.interface import (
     MarkovChainEstimator,
     P,
     Q,
-    Sampler,
+    Texts,
     WholeTextEstimator,
 )
 from lm_latent_eval.inference.streams import LANES, Streams, invert_cdf
@@ -117,21 +117,17 @@ class LeftToRightEstimator(WholeTextEstimator):
     name: ClassVar[str] = "l2r"
     how: ClassVar[str] = "the left-to-right estimator, seed {seed}"
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        return self.log_predicted(model, batch, keys).sum(-1)
+        return self.log_predicted(texts.model, texts.batch, texts.keys).sum(-1)
 
-    def log_predicted(self, model: LM[P], batch: TokenBatch, keys: list[int]) -> Tensor:
+    def log_predicted(
+        self, model: LM[P], batch: TokenBatch, keys: Sequence[int]
+    ) -> Tensor:
         """Return log p(x_t | z_<t, x_<t) of every particle, nats, (B, K, T); 0 past T.
 
         Raises:
@@ -214,22 +210,16 @@ class ChibStyle(MarkovChainEstimator):
         "chains, at most ten)"
     )
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p-hat of each chain in nats, (B, R) float64.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
+        model, num_tokens = texts.model, texts.batch.targets.shape[1]
         redraws = redrawable(model, self.name)
-        encoded = model.encode(batch)
-        num_tokens = batch.targets.shape[1]
-        streams = Streams(keys, self.chains)
+        encoded = model.encode(texts.batch)
+        streams = texts.streams(self.chains)
         numbers = SweepNumbers(streams)
         found = self._search(redraws, encoded, numbers, num_tokens)
         choices = torch.stack([found.choices(t) for t in range(num_tokens)], -1)

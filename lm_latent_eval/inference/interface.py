@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import (
     ClassVar,
+    Generic,
     NoReturn,
     Protocol,
     Self,
@@ -23,6 +24,7 @@ from typing import (
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
@@ -36,6 +38,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 P = TypeVar("P")
 Q = TypeVar("Q")
+OtherQ = TypeVar("OtherQ")
 
 LM: TypeAlias = UnfoldingLM[TokenBatch, EncodedT, Latents]
 Sampler: TypeAlias = UnfoldingProposal[TokenBatch, EncodedT, Latents]
@@ -76,6 +79,39 @@ def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
         f"the proposal {proposal.name!r} has no beam: its latents can be drawn, and "
         "neither listed nor ranked. Use is, smc or ais"
     )
+
+
+@dataclass(frozen=True)
+class Texts(Generic[P, Q]):
+    """B texts, or pieces of texts that go on, and what weighs their latents."""
+
+    model: LM[P]
+    proposal: Sampler[Q]
+    batch: TokenBatch
+    keys: Sequence[int]
+    """The key of each text's random numbers (``stream_key``)."""
+    starts: Sequence[int] = ()
+    """How many tokens each text had before; none given: none has any."""
+
+    def piece(self, start: int, end: int, ahead: int = 0) -> Texts[P, Q]:
+        """Return some of the tokens, as ``TokenBatch.piece`` does."""
+        starts = [before + start for before in self.starts or [0] * len(self.keys)]
+        return replace(self, batch=self.batch.piece(start, end, ahead), starts=starts)
+
+    def select(self, index: Tensor) -> Texts[P, Q]:
+        """Pick texts, by their numbers on the host."""
+        chosen = index.tolist()
+        keys = [self.keys[n] for n in chosen]
+        starts = [self.starts[n] for n in chosen] if self.starts else ()
+        return replace(self, batch=self.batch.select(index), keys=keys, starts=starts)
+
+    def by(self, proposal: Sampler[OtherQ]) -> Texts[P, OtherQ]:
+        """Return the texts with another proposal."""
+        return Texts(self.model, proposal, self.batch, self.keys, self.starts)
+
+    def streams(self, num_samples: int, first: int = 0) -> Streams:
+        """Return the random numbers of K samples a text."""
+        return Streams(self.keys, num_samples, first, self.starts)
 
 
 class Weighted(Protocol):
@@ -154,45 +190,19 @@ class Estimator(ABC):
         return 0
 
     @abstractmethod
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        /,
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q], /) -> Tensor:
         """Weigh latents of whole texts.
-
-        Args:
-            model: A latent LM.
-            proposal: Its proposal.
-            batch: B whole texts.
-            keys: The key of each text's random numbers (``stream_key``).
 
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
         """
 
     @abstractmethod
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-        /,
-    ) -> Weighted:
+    def extend(self, texts: Texts[P, Q], after: Weighted, /) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
         Args:
-            model: A left-to-right latent LM.
-            proposal: Its left-to-right proposal.
-            batch: The tokens that follow.
-            keys: The key of each text's random numbers.
-            starts: How many tokens each text had so far.
+            texts: The tokens that follow; model and proposal go from left to right.
             after: The texts so far: ``Particles.begin``, or what this has returned.
         """
 
@@ -293,15 +303,7 @@ class WholeTextEstimator(Estimator):
 
     num_samples: int
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> NoReturn:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> NoReturn:
         """Refuse to read on.
 
         Raises:

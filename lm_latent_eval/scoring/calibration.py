@@ -40,6 +40,7 @@ from lm_latent_eval.inference.interface import (
     P,
     Q,
     Sampler,
+    Texts,
     predicting,
     searching,
 )
@@ -215,33 +216,23 @@ def _drawn(log_p: Tensor, uniform: Tensor) -> Tensor:
     return invert_cdf(log_p.cpu().double().softmax(-1), uniform)
 
 
-def upper_bound(
-    model: LM[P],
-    proposal: Sampler[Q],
-    method: Mixed,
-    batch: TokenBatch,
-    key: int,
-    latents: Latents,
-) -> float:
+def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
     r"""Return :math:`\log \hat u(x)`, nats: on average log p(x) or more.
 
     Args:
-        model: A latent LM.
-        proposal: What the other latents are searched for and drawn from.
+        text: A whole text; by its proposal the other latents are found and drawn.
         method: How many.
-        batch: One whole text.
-        key: Of its random numbers.
         latents: An exact draw from p(z | x), leading axes (1, 1).
 
     Raises:
         ValueError: If the text is too long to be read at once.
     """
-    encoded = encode(model, proposal, batch)
+    encoded = encode(text)
     if encoded is None:
         raise ValueError("the text is read in pieces: draw shorter ones")
-    p, q = encoded
+    (p, q), model, proposal = encoded, text.model, text.proposal
     found, _ = method.search.search(model, proposal, p, q)
-    log_w, path = method.sampling.draw(model, proposal, batch, [key], encoded)
+    log_w, path = method.sampling.draw(text, encoded)
     own = fingerprint(latents, torch.zeros_like(path[:, :1]))
     if not bool(is_in(own, found.path, ~found.log_q.isneginf())):
         weight = widened(model.log_joint(p, latents)) - proposal.log_prob(q, latents)
@@ -395,13 +386,7 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
     for text, answer in scorer.whole_texts.parts(texts, missed):
         with naming(text.query):
-            upper = upper_bound(
-                evaluation.model,
-                evaluation.proposal,
-                method,
-                evaluation.collate([text]),
-                evaluation.keys([text], "upper")[0],
-                latents[text.name],
-            )
+            one = evaluation.whole([text], "upper")
+            upper = upper_bound(one, method, latents[text.name])
         yield Calibrated(len(text.words), answer.estimate, upper)
     missed.tell()

@@ -221,21 +221,16 @@ def _written(
             break
         # The finished ones have no word to go on with, and leave the batch after it.
         added = [[] if u.finished else u.ids[-1:] for _, u in writing]
-        particles = evaluation.method.extend(
-            model,
-            evaluation.stepwise,
-            TokenBatch.collate(
-                added,
-                [reader.price(ids) for ids in added],
-                first=last.tolist(),
-                spelled=evaluation.spelled,
-                given=evaluation.conditions(now),
-                device=model.device,
-            ),
-            keys,
-            starts,
-            particles,
+        batch = TokenBatch.collate(
+            added,
+            [reader.price(ids) for ids in added],
+            first=last.tolist(),
+            spelled=evaluation.spelled,
+            given=evaluation.conditions(now),
+            device=model.device,
         )
+        going_on = evaluation.going_on(now, batch, starts)
+        particles = evaluation.method.extend(going_on, particles)
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         particles = particles.select(torch.tensor(rows))
         given = given and given.select(torch.tensor(rows))

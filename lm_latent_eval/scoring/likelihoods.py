@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
-from lm_latent_eval.inference.interface import Predicts, Weighted
+from lm_latent_eval.inference.interface import Predicts, Texts, Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
@@ -147,12 +147,7 @@ class WholeTexts:
             words = [len(text.words) for text in some]
             pieces = self.evaluation.pieces(method, purpose, some)
             with ReadingProgress(words, bar, pieces).reading():
-                log_w = method.log_weights(
-                    self.evaluation.model,
-                    self.evaluation.proposal,
-                    self.evaluation.collate(some),
-                    self.evaluation.keys(some, purpose),
-                ).cpu()
+                log_w = method.log_weights(self.evaluation.whole(some, purpose)).cpu()
             if pieces:
                 pieces.keep_weights(log_w)
             return log_w
@@ -200,14 +195,8 @@ def read_contexts(
 ) -> tuple[Weighted, TokenBatch | None]:
     """Return the weighted latents of contexts, and what texts are conditional on."""
     batch = evaluation.collate(texts, contexts=True)
-    read = method.extend(
-        evaluation.model,
-        evaluation.stepwise,
-        batch,
-        evaluation.keys(texts),
-        [0] * len(texts),
-        Particles.begin(len(texts), evaluation.model.device),
-    )
+    begin = Particles.begin(len(texts), evaluation.model.device)
+    read = method.extend(evaluation.going_on(texts, batch), begin)
     return read, batch.given
 
 
@@ -335,15 +324,10 @@ class Continuations:
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
         with ReadingProgress([len(text.words) for text in texts], bar).reading():
-            after = method.extend(
-                self.evaluation.model,
-                self.evaluation.stepwise,
-                batch,
-                self.evaluation.keys(texts),
-                [len(text.context) for text in texts],
-                before,
-            )
-        greedy = self._are_greedy(method, texts, batch, before, likely)
+            starts = [len(text.context) for text in texts]
+            going_on = self.evaluation.going_on(texts, batch, starts)
+            after = method.extend(going_on, before)
+        greedy = self._are_greedy(method, going_on, before, likely)
         rows = zip(
             texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True
         )
@@ -352,8 +336,7 @@ class Continuations:
     def _are_greedy(
         self,
         method: Estimator,
-        texts: Sequence[Text],
-        batch: TokenBatch,
+        texts: Texts[object, object],
         particles: Weighted,
         likely: Tensor,
     ) -> Tensor:
@@ -361,11 +344,7 @@ class Continuations:
 
         Only those are read on that have been greedy so far: most end at once.
         """
-        keys, starts = (
-            self.evaluation.keys(texts),
-            [len(text.context) for text in texts],
-        )
-        targets, length = batch.on_host
+        targets, length = texts.batch.on_host
         greedy = torch.ones_like(length, dtype=torch.bool)
         (rows,) = (length > 0).nonzero(as_tuple=True)
         particles, likely = particles.select(rows), likely[rows]
@@ -379,20 +358,11 @@ class Continuations:
             if not len(on):
                 break
             rows = rows[on]
-            piece = batch.select(rows).piece(t, t + 1)
-            mine = [keys[b] for b in rows.tolist()]
-            here = [starts[b] + t for b in rows.tolist()]
-            particles = method.extend(
-                self.evaluation.model,
-                self.evaluation.stepwise,
-                piece,
-                mine,
-                here,
-                particles.select(on),
-            )
-            after = [start + 1 for start in here]
+            piece = texts.select(rows).piece(t, t + 1)
+            particles = method.extend(piece, particles.select(on))
+            after = [start + 1 for start in piece.starts]
             likely = self._most_probable(
-                targets[rows, t], particles, piece.given, mine, after
+                targets[rows, t], particles, piece.batch.given, piece.keys, after
             )
         return greedy
 
@@ -401,8 +371,8 @@ class Continuations:
         last: Tensor | Sequence[int],
         particles: Weighted,
         given: TokenBatch | None,
-        keys: list[int],
-        starts: list[int],
+        keys: Sequence[int],
+        starts: Sequence[int],
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is ``last``.
 

@@ -24,6 +24,7 @@ from lm_latent_eval.inference.annealing import (
     transitions,
 )
 from lm_latent_eval.inference.gibbs import SweepNumbers
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import parts_of, rebuilt
@@ -61,10 +62,10 @@ def test_chains_backwards_are_unbiased_for_the_reciprocal(case, proposal):
     drawn = posterior.multinomial(number, replacement=True, generator=draw)
     latents = every[0][drawn].view(500, 10, -1)
     batch, names = case.batch(texts), keys(500)
-    log_w = method.reverse_log_weights(case.model, q, batch, names, latents)
+    log_w = method.reverse_log_weights(Texts(case.model, q, batch, names), latents)
     weights_are_of(-exact, -log_w)
     above = log_evidence_from_above(log_w)
-    below = log_evidence(method.log_weights(case.model, q, batch, names))
+    below = log_evidence(method.log_weights(Texts(case.model, q, batch, names)))
     # On average log p lies between; 500 texts tell averages to within their errors.
     slack = 5 * max(above.std().item(), below.std().item()) / math.sqrt(500)
     assert below.mean() - slack < exact < above.mean() + slack
@@ -79,7 +80,8 @@ def test_a_text_is_weighed_in_any_company_alike(case):
     ):
         together = case.log_weights(method, q, texts)
         for n, text in enumerate(texts):
-            alone = method.log_weights(model, q, case.batch([text]), [keys(3)[n]])
+            one = Texts(model, q, case.batch([text]), [keys(3)[n]])
+            alone = method.log_weights(one)
             torch.testing.assert_close(alone[0], together[n], rtol=0, atol=1e-10)
 
 
@@ -134,7 +136,7 @@ def test_what_no_chain_can_do_is_refused():
     with pytest.raises(ValueError, match="have no local moves"):
         transitions(object(), object(), None, None, Streams([0], 1), 1)
     with pytest.raises(ValueError, match="no closed form"):
-        LeftToRightEstimator(1).log_weights(object(), None, None, [0])
+        LeftToRightEstimator(1).log_weights(Texts(object(), None, None, [0]))
 
 
 # -- local moves of each model ------------------------------------------------------

@@ -16,6 +16,7 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency
 from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import NoLatents
@@ -161,7 +162,7 @@ def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
 def test_a_beam_of_one_is_no_exact_number():
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()
-    log_w = method.log_weights(model, model.proposal(), BATCH, keys(2))
+    log_w = method.log_weights(Texts(model, model.proposal(), BATCH, keys(2)))
     found = method.estimate(log_w[0], len(TEXT))
     assert found.bound is Bound.STRICT_LOWER
     assert found.stderr is None
@@ -195,12 +196,12 @@ class SumsRightly(SumsWrongly):
 
 def test_a_sum_is_held_against_a_list():
     right, wrong = tiny(kind=SumsRightly), tiny(kind=SumsWrongly)
-    log_w = Exact().log_weights(right, right.proposal(), BATCH, keys(2))
+    log_w = Exact().log_weights(Texts(right, right.proposal(), BATCH, keys(2)))
     found = Exact().estimate(log_w[0], len(TEXT))
     assert found.bound is Bound.EXACT
     assert found.log_evidence == pytest.approx(log_p(right, TEXT))
     with pytest.raises(BrokenModelError, match="summation sums to another"):
-        Exact().log_weights(wrong, wrong.proposal(), BATCH, keys(2))
+        Exact().log_weights(Texts(wrong, wrong.proposal(), BATCH, keys(2)))
 
 
 def scorer(kind: type[TinyHMM]) -> Scorer:

@@ -37,6 +37,7 @@ from lm_latent_eval.distortion.languages.language import (
     write_description,
 )
 from lm_latent_eval.inference import ImportanceSampling
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Enumerable, Normalization
@@ -204,9 +205,8 @@ class LatentLanguage(ExactModel[Sequence[int]]):
             batch = TokenBatch.collate(
                 words[:, None].tolist(), first=last.tolist(), device=device
             )
-            particles = latent.extend(
-                self._model, self._proposal, batch, here, starts, particles
-            ).select(on)
+            going_on = Texts(self._model, self._proposal, batch, here, starts)
+            particles = latent.extend(going_on, particles).select(on)
             going, last = going[on], words[on]
         return drawn
 
