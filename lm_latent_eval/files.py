@@ -74,6 +74,13 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest(content: str | bytes) -> str:
+    """Return a short digest of a text, or of bytes."""
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
     """Return the error of a full disk, if that caused an error.
 
@@ -138,8 +145,7 @@ def safe_name(name: str) -> str:
     unchanged = plain == name.encode("utf-8", "replace") and plain.strip(b".")
     if unchanged and len(plain) <= _LONGEST:
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: _LONGEST - 9].decode(errors='ignore')}-{digest}"
+    return f"{plain[: _LONGEST - 9].decode(errors='ignore')}-{digest(name)[:8]}"
 
 
 def beside(path: Path, name: object) -> Path:
