@@ -134,7 +134,8 @@ def estimates(
         yield "left to right", size, of(method, "document")
 
         def published(method: LeftToRightEstimator = method) -> Tensor:
-            log_p = method.log_predicted(model, batch, keys("l2r"))
+            q = model.proposal("document")
+            log_p = method.log_predicted(Texts(model, q, batch, keys("l2r")))
             return method.word_by_word(log_p)
 
         yield "left to right, as published", size, published

@@ -84,24 +84,15 @@ class BeamMarginalization(SearchingEstimator):
 
     def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        return self.search(texts.model, texts.proposal, *encoded)[0].log_w
+        return self.search(texts, encoded)[0].log_w
 
     def search(
-        self, model: LM[P], proposal: Sampler[Q], p: P, q: Q
+        self, texts: Texts[P, Q], encoded: tuple[P, Q]
     ) -> tuple[Particles, Latents]:
-        """Find latents of whole texts, without states.
-
-        Args:
-            model: A latent LM.
-            proposal: What the search goes by.
-            p: The texts as the model encodes them.
-            q: The texts as the proposal does.
-
-        Returns:
-            The latents as particles, and as they are.
-        """
-        beam = self.found(proposal, q)
-        return self.weighed(model, p, beam), beam.latents
+        """Find latents of whole texts; return them as particles, and as they are."""
+        p, q = encoded
+        beam = self.found(texts.proposal, q)
+        return self.weighed(texts.model, p, beam), beam.latents
 
     def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
         """Find latents of whole texts."""

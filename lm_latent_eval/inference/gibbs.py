@@ -13,7 +13,7 @@ probabilities under high-dimensional latent variable models", section 3; Buntine
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -33,7 +33,6 @@ from lm_latent_eval.inference.interface import (
 )
 from lm_latent_eval.inference.streams import LANES, Streams, invert_cdf
 from lm_latent_eval.latent import Conditionals, Latents, Redraws
-from lm_latent_eval.text.batch import TokenBatch
 
 SWEEP = 1 << 32
 """Random numbers of a sweep begin at a multiple of this: texts are shorter."""
@@ -123,22 +122,20 @@ class LeftToRightEstimator(WholeTextEstimator):
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        return self.log_predicted(texts.model, texts.batch, texts.keys).sum(-1)
+        return self.log_predicted(texts).sum(-1)
 
-    def log_predicted(
-        self, model: LM[P], batch: TokenBatch, keys: Sequence[int]
-    ) -> Tensor:
+    def log_predicted(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p(x_t | z_<t, x_<t) of every particle, nats, (B, K, T); 0 past T.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        redraws = redrawable(model, self.name)
-        latents = redraws.conditionals(model.encode(batch), self.num_samples)
-        streams = Streams(keys, self.num_samples)
-        numbers = SweepNumbers(streams)
+        redraws = redrawable(texts.model, self.name)
+        encoded = texts.model.encode(texts.batch)
+        latents = redraws.conditionals(encoded, self.num_samples)
+        numbers = SweepNumbers(texts.streams(self.num_samples))
         parts = []
-        for t in range(batch.targets.shape[1]):
+        for t in range(texts.batch.targets.shape[1]):
             # A word's own draw is the last of its sweep over those before it.
             uniforms = numbers(t + 1, t + 1)
             redraw(latents, range(t), uniforms)

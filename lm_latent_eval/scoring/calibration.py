@@ -231,7 +231,7 @@ def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
     if encoded is None:
         raise ValueError("the text is read in pieces: draw shorter ones")
     (p, q), model, proposal = encoded, text.model, text.proposal
-    found, _ = method.search.search(model, proposal, p, q)
+    found, _ = method.search.search(text, encoded)
     log_w, path = method.sampling.draw(text, encoded)
     own = fingerprint(latents, torch.zeros_like(path[:, :1]))
     if not bool(is_in(own, found.path, ~found.log_q.isneginf())):

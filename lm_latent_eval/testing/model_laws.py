@@ -32,7 +32,6 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import (
     DrawsFrom,
@@ -242,17 +241,18 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     proposal of the model, and asks the one that is drawn from how probable they are.
     """
     proposal = case.proposal(name)
-    whole = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
-    texts = _of_several_lengths(case, (whole or [name])[0])
-    batch, ids = case.batch(texts), keys(len(texts))
-    p, q = case.model.encode(batch), proposal.encode(batch)
-    draws = proposal.sample(q, Streams(ids, 50), 50)
+    to_ends = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
+    texts = _of_several_lengths(case, (to_ends or [name])[0])
+    whole = case.whole(texts, proposal)
+    p, q = case.model.encode(whole.batch), proposal.encode(whole.batch)
+    draws = proposal.sample(q, whole.streams(50), 50)
     drawn = particles.fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
     for other in case.proposals:
         searcher = case.proposal(other)
-        found, latents = every.search(case.model, searcher, p, searcher.encode(batch))
+        encoded = p, searcher.encode(whole.batch)
+        found, latents = every.search(whole.by(searcher), encoded)
         log_q = proposal.log_prob(q, latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"

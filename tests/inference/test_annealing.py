@@ -109,8 +109,7 @@ def test_the_published_left_to_right_estimate_is_biased(case):
     """
     case.model.log_alpha.fill_(math.log(0.05))
     text, method, copies = [4, 5, 4, 4, 5], LeftToRightEstimator(2), 20_000
-    batch = case.batch([text] * copies)
-    log_p = method.log_predicted(case.model, batch, keys(copies))
+    log_p = method.log_predicted(case.whole([text] * copies, case.proposal()))
     exact_log_p = case.log_p(text).item()
     weights_are_of(exact_log_p, log_evidence(log_p.sum(-1)))
     ratio = (method.word_by_word(log_p) - exact_log_p).exp()
