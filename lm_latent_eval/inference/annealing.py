@@ -71,17 +71,6 @@ class Scored(NamedTuple):
         return self.log_p - self.log_q
 
 
-class Transitions(Protocol):
-    """A Markov kernel that leaves q^(1 - b) p^b invariant."""
-
-    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
-        """Return new latents.
-
-        Backwards it is the reversal of itself.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class AnnealedImportanceSampling(MarkovChainEstimator):
     """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
@@ -129,7 +118,9 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
         return self._annealed(at, move, backwards=True)
 
-    def _annealed(self, at: Scored, move: Transitions, *, backwards: bool) -> Tensor:
+    def _annealed(
+        self, at: Scored, move: Sweeps[P, Q] | Metropolis[P, Q], *, backwards: bool
+    ) -> Tensor:
         """Move chains through all temperatures; return their log-weights, (B, R)."""
         log_w = at.log_ratio / self.length
         steps = range(1, self.length)
@@ -165,8 +156,8 @@ def transitions(
     q: Q,
     streams: Streams,
     num_tokens: int,
-) -> Transitions:
-    """Return the transitions of a model and proposal: Gibbs sweeps or local moves.
+) -> Sweeps[P, Q] | Metropolis[P, Q]:
+    """Return what leaves q^(1 - b) p^b invariant: Gibbs sweeps or local moves.
 
     Raises:
         ValueError: If they allow no local move.
