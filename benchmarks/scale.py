@@ -148,6 +148,7 @@ def document(args: argparse.Namespace) -> None:
 def weigh(model: Any, words: list[int], args: argparse.Namespace) -> Any:
     """Return the log-weights of one text under the model's own proposal."""
     from lm_latent_eval.inference import ImportanceSampling
+    from lm_latent_eval.inference.interface import Texts
     from lm_latent_eval.inference.streams import stream_key
     from lm_latent_eval.text.batch import TokenBatch
     from lm_latent_eval.text.words import END, START
@@ -155,7 +156,7 @@ def weigh(model: Any, words: list[int], args: argparse.Namespace) -> Any:
     batch = TokenBatch.collate([[*words, END]], first=START)
     method = ImportanceSampling(args.samples)
     keys = [stream_key(args.seed, "text")]
-    return method.log_weights(model, model.proposal(), batch, keys)
+    return method.log_weights(Texts(model, model.proposal(), batch, keys))
 
 
 def log_evidence(log_w: Any) -> float:

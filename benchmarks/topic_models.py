@@ -36,6 +36,7 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.annealing import log_evidence_from_above
 from lm_latent_eval.inference.gibbs import SweepNumbers, redraw
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.lda.joint import LDAConfig
 from lm_latent_eval.models.lda.modeling import LDA
@@ -109,7 +110,7 @@ def estimates(
     def of(method, proposal: str) -> Callable[[], Tensor]:
         def run() -> Tensor:
             q = model.proposal(proposal)
-            log_w = method.log_weights(model, q, batch, keys(method.name))
+            log_w = method.log_weights(Texts(model, q, batch, keys(method.name)))
             if isinstance(method, BeamMarginalization):
                 return log_w.logsumexp(-1)
             return torch.stack([log_evidence(method.unbiased(w)) for w in log_w])
@@ -133,7 +134,8 @@ def estimates(
         yield "left to right", size, of(method, "document")
 
         def published(method: LeftToRightEstimator = method) -> Tensor:
-            log_p = method.log_predicted(model, batch, keys("l2r"))
+            q = model.proposal("document")
+            log_p = method.log_predicted(Texts(model, q, batch, keys("l2r")))
             return method.word_by_word(log_p)
 
         yield "left to right, as published", size, published
@@ -153,9 +155,9 @@ def main() -> None:
     model = draw_model(args.seed)
     batch, topics = draw_documents(model)
     long, q = AnnealedImportanceSampling(REFERENCE), model.proposal("document")
-    below = log_evidence(long.log_weights(model, q, batch, keys("below")))
+    below = log_evidence(long.log_weights(Texts(model, q, batch, keys("below"))))
     latents = topics.expand(-1, long.chains, -1)
-    reverse = long.reverse_log_weights(model, q, batch, keys("above"), latents)
+    reverse = long.reverse_log_weights(Texts(model, q, batch, keys("above")), latents)
     above = log_evidence_from_above(reverse)
     truth = (below + above) / 2
     gap = above - below

@@ -10,6 +10,7 @@ from __future__ import annotations
 from lm_latent_eval.devices import sent, sent_uniforms, wide_zeros, widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference import Estimator, estimator_named
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.latent import (
     Beam,
     Draws,
@@ -76,6 +77,7 @@ __all__ = [
     "SubwordEncoder",
     "TextModel",
     "TextScorer",
+    "Texts",
     "TokenBatch",
     "Uniforms",
     "Whole",

@@ -57,8 +57,9 @@ def share(path: Path) -> None:
     """Give a file the permissions of a new one; safetensors makes its files private."""
     usual = path.with_name(f"{path.name}.usual")
     usual.touch()
-    path.chmod(usual.stat().st_mode)
+    mode = usual.stat().st_mode
     usual.unlink()
+    path.chmod(mode)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,6 +72,13 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of what is in a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(content: str | bytes) -> str:
+    """Return a short digest of a text, or of bytes."""
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
@@ -137,8 +145,7 @@ def safe_name(name: str) -> str:
     unchanged = plain == name.encode("utf-8", "replace") and plain.strip(b".")
     if unchanged and len(plain) <= _LONGEST:
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: _LONGEST - 9].decode(errors='ignore')}-{digest}"
+    return f"{plain[: _LONGEST - 9].decode(errors='ignore')}-{digest(name)[:8]}"
 
 
 def beside(path: Path, name: object) -> Path:

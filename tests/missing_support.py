@@ -17,16 +17,16 @@ def miss(monkeypatch) -> None:
     [number] = ids(WORD)
     weigh, extend = ImportanceSampling.log_weights, ImportanceSampling.extend
 
-    def emptied(log_w, batch):
-        has = (batch.targets == number).any(-1).to(log_w.device)
+    def emptied(log_w, texts):
+        has = (texts.batch.targets == number).any(-1).to(log_w.device)
         return log_w.masked_fill(has[:, None], -torch.inf)
 
-    def log_weights(self, model, proposal, batch, keys):
-        return emptied(weigh(self, model, proposal, batch, keys), batch)
+    def log_weights(self, texts):
+        return emptied(weigh(self, texts), texts)
 
-    def extended(self, model, proposal, batch, *more):
-        found = extend(self, model, proposal, batch, *more)
-        return replace(found, log_w=emptied(found.log_w, batch))
+    def extended(self, texts, after):
+        found = extend(self, texts, after)
+        return replace(found, log_w=emptied(found.log_w, texts))
 
     monkeypatch.setattr(ImportanceSampling, "log_weights", log_weights)
     monkeypatch.setattr(ImportanceSampling, "extend", extended)

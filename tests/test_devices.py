@@ -26,6 +26,7 @@ from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import WholeTextsOnly
@@ -108,7 +109,7 @@ def _whole_texts(case: Case, method, proposal) -> torch.Tensor:
 def _contexts(case: Case, method, proposal) -> torch.Tensor:
     text = case.some_words(WORDS)
     batch, begin = case.batch([text, text]), Particles.begin(2, case.device)
-    read = method.extend(case.model, proposal, batch, keys(2), [0, 0], begin)
+    read = method.extend(Texts(case.model, proposal, batch, keys(2)), begin)
     ahead = read.ahead(case.model, batch.targets[:, -1])
     return ahead.next_token(case.model, keys(2), [WORDS, WORDS]).cpu()
 

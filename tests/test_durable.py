@@ -78,6 +78,9 @@ def test_whoever_writes_a_full_disk_is_told_in_one_line(tmp_path):
         assert str(pickle.loads(pickle.dumps(caught.value))) == said
     with pytest.raises(PermissionError), replacing(path):
         raise PermissionError(errno.EACCES, "no")
+    with pytest.raises(FileNotFoundError), replacing(path):
+        pass  # nothing was written
+    assert not [*tmp_path.iterdir()]
     assert no_room(ValueError("os error 28")) is None
 
 

@@ -187,8 +187,8 @@ NAMES = [
     *("END", "Encoder", "Estimate", "Estimator", "GenerationOptions", "LatentLM"),
     *("LawError", "LeftToRight", "NoLatents", "NormalProposal", "Normalization"),
     *("PADDING", "Pretrained", "Proposal", "Query", "RealStep", "RealStepLM", "START"),
-    *("Step", "StepLM", "SubwordEncoder", "TextModel", "TextScorer", "TokenBatch"),
-    *("UNKNOWN", "Uniforms", "Whole", "WordTokenizer", "WordsConfig"),
+    *("Step", "StepLM", "SubwordEncoder", "TextModel", "TextScorer", "Texts"),
+    *("TokenBatch", "UNKNOWN", "Uniforms", "Whole", "WordTokenizer", "WordsConfig"),
     *("estimator_named", "laws", "save_checkpoint", "sent", "sent_uniforms", "value"),
     *("verify_manifest", "wide_zeros", "widened", "write_manifest"),
 ]

@@ -21,6 +21,7 @@ import torch
 
 from lm_latent_eval import testing
 from lm_latent_eval.inference import ParticleFilter
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import MODELS, checkpoint, model_class
@@ -234,7 +235,7 @@ def test_filters_are_the_same_in_any_company(name):
     method, names = ParticleFilter(20), keys(len(texts))
 
     def weigh(texts, names):
-        return method.log_weights(case.model, proposal, case.batch(texts), names)
+        return method.log_weights(Texts(case.model, proposal, case.batch(texts), names))
 
     together = weigh(texts, names)
     reverse = weigh(texts[::-1], names[::-1]).flip(0)

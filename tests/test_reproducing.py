@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from lm_latent_eval.estimators import (
-    corpus_log_evidence,
+    corpus_weights,
     instance_perplexity,
     log_evidence,
 )
@@ -51,7 +51,7 @@ def test_levels_of_a_simulated_corpus():
     for _ in range(100):
         noise = torch.randn(1000, 100, generator=generator, dtype=torch.float64)
         log_w = noise - 0.5
-        corpus = corpus_log_evidence(log_w) / len(log_w)
+        corpus = log_evidence(corpus_weights(log_w)) / len(log_w)
         found.append(torch.stack([log_evidence(log_w).mean(), corpus, log_w.mean()]))
     values = torch.stack(found)
     stderr = values.std(0) / math.sqrt(len(values))

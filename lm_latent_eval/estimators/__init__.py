@@ -33,18 +33,11 @@ from lm_latent_eval.estimators.choices import (
 )
 from lm_latent_eval.estimators.corpus import (
     checked_log_evidences,
-    corpus_effective_sample_size,
-    corpus_log_evidence,
     corpus_perplexity,
-    corpus_stderr,
+    corpus_weights,
     instance_perplexity,
-    stacked_weights,
 )
-from lm_latent_eval.estimators.corpus_estimate import (
-    CorpusEstimate,
-    CorpusRate,
-    filter_log_weights,
-)
+from lm_latent_eval.estimators.corpus_estimate import CorpusEstimate, CorpusRate
 from lm_latent_eval.estimators.diagnostics import missing_mass, pareto_k
 from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
@@ -54,7 +47,6 @@ from lm_latent_eval.estimators.importance import (
     influences,
     log_evidence,
     log_grid,
-    log_mass,
     log_normal_stderr,
     log_ratio_stderr,
     relative_variance,
@@ -68,13 +60,7 @@ from lm_latent_eval.estimators.intervals import (
     discoveries,
     probability_interval,
 )
-from lm_latent_eval.estimators.rates import (
-    InformationRate,
-    branching_factor,
-    gambling_rate,
-    log_capital,
-    perplexity,
-)
+from lm_latent_eval.estimators.rates import InformationRate, perplexity
 from lm_latent_eval.estimators.standard_errors import (
     bootstrap_interval,
     mean_stderr,

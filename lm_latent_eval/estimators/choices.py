@@ -12,6 +12,7 @@ Chen et al. (2021), section 2.1, for pass@k.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -241,18 +242,18 @@ def accuracy_curve(
     generator = torch.Generator().manual_seed(seed)
     points = []
     for size in log_grid(most) if sizes is None else sizes:
-        drawn = torch.randint(most, (len(log_w), RESAMPLES, size), generator=generator)
-        credit, voted, again = [], [], []
-        for n, (w, b, r) in enumerate(zip(weights, ballots, right, strict=True)):
-            credit.append(_credit(_blocks(w, size), r).mean())
-            voted.append(_credit(_blocks(b, size), r).mean())
-            again.append(_credit(w[:, drawn[n]].sum(-1), r))
+        credit, voted, again = [], [], torch.zeros(RESAMPLES, dtype=torch.float64)
+        for w, b, r in zip(weights, ballots, right, strict=True):
+            drawn = torch.randint(most, (RESAMPLES, size), generator=generator)
+            credit.append(_credit(_blocks(w, size), r).mean().item())
+            voted.append(_credit(_blocks(b, size), r).mean().item())
+            again += _credit(w[:, drawn].sum(-1), r)
         points.append(
             AccuracyPoint(
                 size,
-                *_mean(torch.stack(credit)),
-                torch.stack(again).mean(0).std().item(),
-                *_mean(torch.stack(voted)),
+                *_mean(credit),
+                (again / len(log_w)).std().item(),
+                *_mean(voted),
             )
         )
     return points
@@ -295,11 +296,11 @@ def _credit(scores: Tensor, right: Tensor) -> Tensor:
     return credit
 
 
-def _mean(values: Tensor) -> tuple[float, float]:
+def _mean(values: list[float]) -> tuple[float, float]:
     """Return a mean over questions and its standard error."""
     number = len(values)
-    error = values.std().item() / math.sqrt(number) if number > 1 else math.inf
-    return values.mean().item(), error
+    error = statistics.stdev(values) / math.sqrt(number) if number > 1 else math.inf
+    return statistics.fmean(values), error
 
 
 def is_undecided(options: Sequence[Sequence[float]]) -> bool:

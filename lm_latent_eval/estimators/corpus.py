@@ -22,11 +22,7 @@ from lm_latent_eval.estimators.checks import (
     checked_weights,
     refuse_first,
 )
-from lm_latent_eval.estimators.importance import (
-    effective_sample_size,
-    log_evidence,
-    stderr,
-)
+from lm_latent_eval.estimators.importance import log_evidence
 from lm_latent_eval.estimators.rates import perplexity
 
 
@@ -98,25 +94,39 @@ def total_count(counts: int | Tensor, name: str, num_inputs: int) -> int:
     return total
 
 
-def stacked_weights(log_w: Tensor | Sequence[Tensor]) -> Tensor:
-    """Return one input's log-weights a row, checking that all have the same K.
+def corpus_weights(log_w: Tensor | Sequence[Tensor]) -> Tensor:
+    r"""Return a corpus's log-weights: the k-th is the product of its inputs' k-th.
+
+    .. math:: \log W_k = \sum_{n=1}^{N} \log w_{nk}
+
+    Unbiased for the probability of the corpus when inputs draw independently:
+    :func:`log_evidence`, :func:`stderr` and :func:`effective_sample_size` are theirs as
+    of any weights. At an effective sample size near 1 the error is near 1 whatever the
+    true one is: it cannot be believed there.
 
     Args:
         log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
 
     Returns:
-        Nats, shape ``(N, K)``, float64.
+        Nats, shape ``(K,)``, float64; ``-inf`` where an input's weight is zero, which
+        can be everywhere even if every input has positive weights.
 
     Raises:
         TypeError: If an input's log-weights are not a floating-point tensor.
-        ValueError: If N is 0, an input has another K than the first, or a weight is
-            NaN or ``+inf``.
+        ValueError: If N or K is 0, an input has another K than the first, or a weight
+            is NaN or ``+inf``.
 
     Example:
-        >>> stacked_weights([torch.zeros(2), torch.zeros(3)])
+        >>> log_w = torch.tensor([[0.5, 0.1], [0.2, 0.4]]).log()
+        >>> corpus_weights(log_w).exp()
+        tensor([0.1000, 0.0400], dtype=torch.float64)
+        >>> corpus_weights([torch.zeros(2), torch.zeros(3)])
         Traceback (most recent call last):
         ...
         ValueError: log_w[1] has 3 samples and log_w[0] has 2; the corpus level needs...
+
+    Reference:
+        Logan et al. (2020), section 3, equation 6.
     """
     if len(log_w) == 0:
         raise ValueError("log_w must hold the log-weights of at least one input")
@@ -132,7 +142,7 @@ def stacked_weights(log_w: Tensor | Sequence[Tensor]) -> Tensor:
             )
     rows = log_w if isinstance(log_w, Tensor) else torch.stack(list(log_w))
     checked_weights(rows)
-    return in_float64(rows)
+    return in_float64(rows).sum(0)
 
 
 def instance_perplexity(log_evidences: Tensor, num_tokens: int | Tensor) -> float:
@@ -166,96 +176,20 @@ def instance_perplexity(log_evidences: Tensor, num_tokens: int | Tensor) -> floa
     return perplexity(total, total_count(num_tokens, "num_tokens", len(log_evidences)))
 
 
-def corpus_log_evidence(log_w: Tensor | Sequence[Tensor]) -> Tensor:
-    r"""Estimate the log-evidence of a corpus at the corpus level.
-
-    .. math:: \log\hat p(x_C) = \log \frac{1}{K} \sum_{k=1}^{K} \prod_{n=1}^{N} w_{nk}
-
-    :math:`\hat p(x_C)` is unbiased when inputs draw independently, and its logarithm
-    is biased downwards as an instance-level sum is, but by far more: the variance of
-    a product of N weights grows exponentially in N, a single product soon outweighs
-    all others, and the estimate nears the ELBO, the mean of log w. Read it with
-    :func:`corpus_effective_sample_size`.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
-
-    Returns:
-        Nats, a float64 scalar; ``-inf`` if every product holds a weight of zero,
-        which can happen even where every input has positive weights.
-
-    Raises:
-        TypeError: If an input's log-weights are not a floating-point tensor.
-        ValueError: If K differs between inputs, N or K is 0, or a weight is NaN or
-            ``+inf``.
-
-    Example:
-        >>> log_w = torch.tensor([[0.5, 0.1], [0.2, 0.4]]).log()
-        >>> corpus_log_evidence(log_w).exp()  # (0.5 * 0.2 + 0.1 * 0.4) / 2
-        tensor(0.0700, dtype=torch.float64)
-
-    Reference:
-        Logan et al. (2020), section 3, equation 6.
-    """
-    return log_evidence(stacked_weights(log_w).sum(0))
-
-
-def corpus_stderr(log_w: Tensor | Sequence[Tensor]) -> Tensor:
-    """Return the delta-method standard error of the corpus-level log-evidence.
-
-    At an effective sample size near 1 it is near 1 whatever the true error is: it
-    cannot be believed there.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
-
-    Returns:
-        Nats, a float64 scalar; ``inf`` where :func:`stderr` of the products is.
-
-    Raises:
-        TypeError: If an input's log-weights are not a floating-point tensor.
-        ValueError: As :func:`corpus_log_evidence`.
-
-    Example:
-        >>> corpus_stderr(torch.tensor([[1.0, 1.0], [1.0, 3.0]]).log())
-        tensor(0.3536, dtype=torch.float64)
-    """
-    return stderr(stacked_weights(log_w).sum(0))
-
-
-def corpus_effective_sample_size(log_w: Tensor | Sequence[Tensor]) -> Tensor:
-    r"""Return the effective sample size of the corpus's K products of weights.
-
-    .. math::
-        \frac{\bigl(\sum_k W_k\bigr)^2}{\sum_k W_k^2},
-        \qquad W_k = \prod_{n=1}^{N} w_{nk}
-
-    Args:
-        log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
-
-    Returns:
-        A number of samples, a float64 scalar in [1, K]; 0 if every product is zero.
-
-    Raises:
-        TypeError: If an input's log-weights are not a floating-point tensor.
-        ValueError: As :func:`corpus_log_evidence`.
-
-    Example:
-        >>> corpus_effective_sample_size(torch.tensor([[1.0, 1.0], [1.0, 3.0]]).log())
-        tensor(1.6000, dtype=torch.float64)
-    """
-    return effective_sample_size(stacked_weights(log_w).sum(0))
-
-
 def corpus_perplexity(
     log_w: Tensor | Sequence[Tensor], num_tokens: int | Tensor
 ) -> float:
     r"""Return the perplexity of a corpus, aggregated at the corpus level.
 
-    .. math:: \exp\Bigl(-\frac{1}{T} \log\hat p(x_C)\Bigr)
+    .. math::
+        \exp\Bigl(-\frac{1}{T} \log\hat p(x_C)\Bigr),
+        \qquad \hat p(x_C) = \frac{1}{K} \sum_{k=1}^{K} \prod_{n=1}^{N} w_{nk}
 
     A stochastic upper bound of the true perplexity, looser than
-    :func:`instance_perplexity` wherever the latents matter.
+    :func:`instance_perplexity` wherever the latents matter: the variance of a product
+    of N weights grows exponentially in N, a single product soon outweighs all others,
+    and the estimate nears the ELBO, the mean of log w. Read it with the effective
+    sample size of :func:`corpus_weights`.
 
     Args:
         log_w: Log-weights in nats, shape ``(N, K)``, or N tensors of shape ``(K,)``.
@@ -266,8 +200,8 @@ def corpus_perplexity(
 
     Raises:
         TypeError: If an input's log-weights are not a floating-point tensor.
-        ValueError: As :func:`corpus_log_evidence`; also if every product of weights
-            is zero, or no token is counted.
+        ValueError: As :func:`corpus_weights`; also if every product of weights is
+            zero, or no token is counted.
 
     Example:
         >>> log_w = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
@@ -277,7 +211,7 @@ def corpus_perplexity(
     Reference:
         Logan et al. (2020), section 3, equation 6.
     """
-    total = corpus_log_evidence(log_w).item()
+    total = log_evidence(corpus_weights(log_w)).item()
     if total == -math.inf:
         raise ValueError(
             f"all {len(log_w[0])} products of {len(log_w)} inputs' weights are zero: "

@@ -23,17 +23,15 @@ from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.certificate import certified_perplexity
-from lm_latent_eval.estimators.checks import checked_weights
-from lm_latent_eval.estimators.corpus import (
-    corpus_effective_sample_size,
-    corpus_log_evidence,
-    corpus_perplexity,
-    corpus_stderr,
-    stacked_weights,
-    total_count,
-)
+from lm_latent_eval.estimators.corpus import corpus_weights, total_count
 from lm_latent_eval.estimators.estimate import Bound, Estimate
-from lm_latent_eval.estimators.importance import log_grid, sample_size_curve
+from lm_latent_eval.estimators.importance import (
+    effective_sample_size,
+    log_evidence,
+    log_grid,
+    sample_size_curve,
+    stderr,
+)
 from lm_latent_eval.estimators.rates import perplexity
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
 
@@ -237,13 +235,14 @@ class CorpusEstimate:
             [e.log_evidence for e in estimates], dtype=torch.float64
         )
         least = min(len(row) for row in log_w)
-        rows = stacked_weights([row[:least] for row in log_w])
+        rows = in_float64(torch.stack([row[:least] for row in log_w]))
+        products = corpus_weights(rows)
         sizes = log_grid(least)
         curve = zip(sizes, sample_size_curve(rows, sizes).sum(0).tolist(), strict=True)
         return cls(
             instance=CorpusRate.perplexity(estimates, num_tokens),
-            corpus=_corpus_level(rows, total),
-            corpus_effective_sample_size=corpus_effective_sample_size(rows).item(),
+            corpus=_corpus_level(products, total),
+            corpus_effective_sample_size=effective_sample_size(products).item(),
             corpus_num_samples=least,
             certified=certified_perplexity(
                 evidences,
@@ -261,38 +260,6 @@ class CorpusEstimate:
         )
 
 
-def filter_log_weights(log_increments: Tensor) -> Tensor:
-    r"""Return the log-weights of particle filters from what each token added.
-
-    .. math::
-        \log\hat Z_r = \sum_{t=1}^{T} \log \frac{1}{M} \sum_{m=1}^{M} w_{rtm}
-
-    for filters r that resample their M particles at every token. Each Z_r is unbiased
-    for p(x): a text's filters are to the token level what draws are to the instance
-    level. The sum of a single filter's increments is one draw, without an error.
-
-    Args:
-        log_increments: Log of a filter's mean weight at each token, nats, shape
-            ``(..., T)``; ``-inf`` where all its particles died.
-
-    Returns:
-        Nats, shape ``(...)``, float64.
-
-    Raises:
-        TypeError: If ``log_increments`` is not a floating-point tensor.
-        ValueError: If T is 0, or an increment is NaN or ``+inf``.
-
-    Example:
-        >>> filter_log_weights(torch.tensor([[0.5, 0.5], [0.5, 0.25]]).log()).exp()
-        tensor([0.2500, 0.1250], dtype=torch.float64)
-
-    Reference:
-        Del Moral (2004), chapter 7, for unbiasedness.
-    """
-    checked_weights(log_increments)
-    return in_float64(log_increments).sum(-1)
-
-
 def _estimate(index: int, log_w: Tensor, num_tokens: int) -> Estimate:
     """Return one input's estimate, or say which input has none."""
     try:
@@ -301,11 +268,12 @@ def _estimate(index: int, log_w: Tensor, num_tokens: int) -> Estimate:
         raise type(err)(f"input {index}: {err}") from err
 
 
-def _corpus_level(log_w: Tensor, total: int) -> CorpusRate | None:
-    if corpus_log_evidence(log_w) == -math.inf:
+def _corpus_level(products: Tensor, total: int) -> CorpusRate | None:
+    log_p = log_evidence(products).item()
+    if log_p == -math.inf:
         return None
-    value = corpus_perplexity(log_w, total)
-    relative = corpus_stderr(log_w).item() / total
+    value = perplexity(log_p, total)
+    relative = stderr(products).item() / total
     return CorpusRate(
         value,
         stderr=None,

@@ -14,14 +14,16 @@ from torch import Tensor
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.diagnostics import (
+    LARGEST,
+    LITTLE,
+    MOST_OF_LITTLE,
+    MOST_UNSEEN,
     RELIABLE_PARETO_K,
     pareto_k,
-    stderr_with_missing_mass,
 )
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,
     log_evidence,
-    log_mass,
     stderr,
 )
 from lm_latent_eval.estimators.rates import perplexity
@@ -268,7 +270,11 @@ class Estimate:
     ) -> Self:
         r"""Bound log p(x) from below by the mass of a beam's distinct latents.
 
-        .. math:: \log \sum_{z \in B} p(x, z) \le \log p(x)
+        .. math:: \log \sum_{z \in B} p(x, z) \le \log \sum_{z} p(x, z) = \log p(x)
+
+        Nothing in it is random, and how far below log p(x) it lies is unknown. The
+        latents must be *distinct as p sees them*: two that differ only in what p never
+        charges are one latent, and counting both can exceed log p(x).
 
         Args:
             log_joint: Log p(x, z) in nats of the distinct latents, shape ``(k,)``;
@@ -296,7 +302,7 @@ class Estimate:
             Logan et al. (2020), section 4, "Beam Marginalization".
         """
         width = _checked_vector(log_joint)
-        bound = log_mass(log_joint).item()
+        bound = in_float64(log_joint).logsumexp(-1).item()
         if bound == -math.inf:
             raise MissedSupportError(
                 "the beam misses the model's support: p(x, z) is 0 for all "
@@ -404,14 +410,26 @@ class Estimate:
         )
 
     def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        """Return the estimate with the error that a search's share of p(x) justifies.
+        r"""Return the estimate with the error of draws and of their missing mass.
 
-        See ``stderr_with_missing_mass``, which also says where there is none.
+        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
+
+        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). What the
+        search has summed is not missed, so this is cautious; but how much it has left
+        is known from draws alone, and those that miss much say that little is left.
 
         Args:
             unseen: u, see ``missing_mass``.
             found: Share of the estimate that the search found.
             same: Whether the search went by the proposal that was drawn from.
+
+        Returns:
+            The estimate; its ``stderr`` is None where u is above ``MOST_UNSEEN``, which
+            is to say that search and draws contradict each other (``MOST_OF_LITTLE``
+            where the search found ``LITTLE``); where that of the draws is above
+            ``LARGEST``: the delta method cannot find larger ones than 1; and where
+            draws are of another proposal than the search went by, which may not see
+            what it did not find, and that is more than ``LITTLE``.
 
         Example:
             >>> import torch
@@ -428,7 +446,11 @@ class Estimate:
             >>> estimate.checked(0.999, found=0.99).stderr is None
             True
         """
-        error = stderr_with_missing_mass(self.draws_stderr, unseen, found, same=same)
+        most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
+        known = unseen <= most and self.draws_stderr <= LARGEST
+        error = None
+        if known and (same or found >= 1 - LITTLE):
+            error = math.hypot(self.draws_stderr, math.log1p(-unseen))
         return replace(self, stderr=error, unseen=unseen)
 
     def bounded_above(self, log_psi: float) -> Self:

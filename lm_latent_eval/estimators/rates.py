@@ -6,19 +6,14 @@ A rate per word and one per character are the same information, divided by diffe
 counts; base 2 and base e name the same perplexity. What a unit is, and whether the
 ends of sentences and the spaces between words count as one, is the caller's to say.
 
-Symbols: log p(x) -> ``log_likelihood``; U -> ``num_units``; log S_n -> ``capital``.
-Source: Shannon (1951) for rates of letters and words; Cover and King (1978) for
-gambling; Graves (2013), section 3, for words from characters.
+Symbols: log p(x) -> ``log_likelihood``; U -> ``num_units``.
+Source: Shannon (1951) for rates of letters and words; Graves (2013), section 3, for
+words from characters.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Self
-
-from torch import Tensor
-
-from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.checks import checked_floating
 
 
 def perplexity(log_p: float, num_tokens: int) -> float:
@@ -198,105 +193,3 @@ class InformationRate:
         if not 0 < units < math.inf:
             raise ValueError(f"units must be finite and above 0; got {units}")
         return type(self)(self.nats * units, self.nats_stderr * units)
-
-
-def branching_factor(probabilities: Tensor) -> Tensor:
-    r"""Return the perplexity of a distribution: how many equal choices it is like.
-
-    .. math:: \exp\Bigl(-\sum_{v} p_v \log p_v\Bigr)
-
-    Args:
-        probabilities: p, shape ``(..., V)``; each row totals 1.
-
-    Returns:
-        A number of choices in [1, V], shape ``(...)``, float64.
-
-    Raises:
-        TypeError: If ``probabilities`` is not a floating-point tensor.
-        ValueError: If one is negative or not finite, or a row does not total 1.
-
-    Example:
-        >>> import torch
-        >>> branching_factor(torch.full((6,), 1 / 6, dtype=torch.float64))
-        tensor(6.0000, dtype=torch.float64)
-        >>> loaded = torch.tensor([7.0, 1, 1, 1, 1, 1], dtype=torch.float64) / 12
-        >>> branching_factor(loaded)  # still six faces
-        tensor(3.8566, dtype=torch.float64)
-    """
-    p = in_float64(checked_floating(probabilities, "probabilities"))
-    if not ((p >= 0) & p.isfinite()).all():
-        raise ValueError("probabilities must be finite and at least 0")
-    total = p.sum(-1)
-    tolerance = 1e-6 if probabilities.element_size() < 8 else 1e-9
-    if not ((total - 1).abs() <= tolerance).all():
-        raise ValueError(f"probabilities must total 1; got {total.tolist()}")
-    entropy: Tensor = -(p.xlogy(p)).sum(-1)
-    return entropy.exp()
-
-
-def log_capital(log_likelihood: float, num_symbols: int, alphabet_size: int) -> float:
-    r"""Return the log of the capital that a gambler has after betting on a text.
-
-    .. math:: \log S_n = n \log A + \log b(x_1 \cdots x_n)
-
-    One unit at the start, divided among the A symbols in proportion to b(. | past) at
-    every step, with what lies on the right one paid A-for-1. A model's log-likelihood
-    is such a bet.
-
-    Args:
-        log_likelihood: Log b of the text, nats.
-        num_symbols: n.
-        alphabet_size: A.
-
-    Returns:
-        Nats; 0 for one who bets the same on every symbol.
-
-    Raises:
-        ValueError: If the text or the alphabet is empty.
-
-    Example:
-        >>> log_capital(math.log(1 / 27) * 100, num_symbols=100, alphabet_size=27)
-        0.0
-
-    Reference:
-        Cover and King (1978).
-    """
-    if num_symbols < 1 or alphabet_size < 1:
-        raise ValueError(
-            "a bet needs a symbol and an alphabet; got "
-            f"num_symbols {num_symbols} and alphabet_size {alphabet_size}"
-        )
-    return num_symbols * math.log(alphabet_size) + log_likelihood
-
-
-def gambling_rate(
-    capital: float, num_symbols: int, alphabet_size: int
-) -> InformationRate:
-    r"""Return the entropy rate that a gambler's capital bounds from above.
-
-    .. math:: \hat H = \Bigl(1 - \frac{1}{n} \log_A S_n\Bigr) \log A
-
-    No gambler can expect more capital than the entropy allows: E[H-hat] is at least
-    the rate H of the source, for any way of betting that was fixed beforehand.
-
-    Args:
-        capital: Log S_n, nats.
-        num_symbols: n.
-        alphabet_size: A, so many for one are the odds.
-
-    Raises:
-        ValueError: If the text or the alphabet is empty, or the capital is more than
-            all odds together pay.
-
-    Example:
-        One who doubles the capital with every letter:
-
-        >>> rate = gambling_rate(100 * math.log(2), 100, alphabet_size=27)
-        >>> round(rate.bits, 4)  # log2 27 - 1
-        3.7549
-
-    Reference:
-        Cover and King (1978).
-    """
-    log_likelihood = capital - log_capital(0.0, num_symbols, alphabet_size)
-    return InformationRate.of(log_likelihood, num_symbols)

@@ -25,14 +25,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, Protocol, cast
+from typing import ClassVar, Generic, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.gibbs import SWEEP, SweepNumbers, draw_choice
-from lm_latent_eval.inference.interface import LM, MarkovChainEstimator, P, Q, Sampler
+from lm_latent_eval.inference.interface import (
+    LM,
+    MarkovChainEstimator,
+    P,
+    Q,
+    Sampler,
+    Texts,
+)
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Latents,
@@ -40,6 +47,8 @@ from lm_latent_eval.latent import (
     Redraws,
     UnfoldingLM,
     UnfoldingProposal,
+    parts_of,
+    rebuilt,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -62,17 +71,6 @@ class Scored(NamedTuple):
         return self.log_p - self.log_q
 
 
-class Transitions(Protocol):
-    """A Markov kernel that leaves q^(1 - b) p^b invariant."""
-
-    def __call__(self, at: Scored, b: float, step: int, *, backwards: bool) -> Scored:
-        """Return new latents.
-
-        Backwards it is the reversal of itself.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class AnnealedImportanceSampling(MarkovChainEstimator):
     """K evaluations of p in up to ten chains; unbiased for p(x), not nested in K."""
@@ -84,34 +82,22 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         "chains, at most ten)"
     )
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the log-weights of the chains in nats, (B, R) float64.
 
         Raises:
             ValueError: If the model's latents allow no local move.
         """
+        model, proposal, batch = texts.model, texts.proposal, texts.batch
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains)
+        streams = texts.streams(self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         draws = proposal.sample(q, streams, self.chains)
         log_p = widened(model.log_joint(p, draws.latents))
         at = Scored(draws.latents, log_p, draws.log_q)
         return self._annealed(at, move, backwards=False)
 
-    def reverse_log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        latents: Latents,
-    ) -> Tensor:
+    def reverse_log_weights(self, texts: Texts[P, Q], latents: Latents) -> Tensor:
         r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
 
         .. math:: E[1 / w'] = 1 / p(x)
@@ -124,14 +110,17 @@ class AnnealedImportanceSampling(MarkovChainEstimator):
         Raises:
             ValueError: If the model's latents allow no local move.
         """
+        model, proposal, batch = texts.model, texts.proposal, texts.batch
         p, q = model.encode(batch), proposal.encode(batch)
-        streams = Streams(keys, self.chains)
+        streams = texts.streams(self.chains)
         move = transitions(model, proposal, p, q, streams, batch.targets.shape[1])
         log_p = widened(model.log_joint(p, latents))
         at = Scored(latents, log_p, proposal.log_prob(q, latents))
         return self._annealed(at, move, backwards=True)
 
-    def _annealed(self, at: Scored, move: Transitions, *, backwards: bool) -> Tensor:
+    def _annealed(
+        self, at: Scored, move: Sweeps[P, Q] | Metropolis[P, Q], *, backwards: bool
+    ) -> Tensor:
         """Move chains through all temperatures; return their log-weights, (B, R)."""
         log_w = at.log_ratio / self.length
         steps = range(1, self.length)
@@ -167,8 +156,8 @@ def transitions(
     q: Q,
     streams: Streams,
     num_tokens: int,
-) -> Transitions:
-    """Return the transitions of a model and proposal: Gibbs sweeps or local moves.
+) -> Sweeps[P, Q] | Metropolis[P, Q]:
+    """Return what leaves q^(1 - b) p^b invariant: Gibbs sweeps or local moves.
 
     Raises:
         ValueError: If they allow no local move.
@@ -247,10 +236,8 @@ class Metropolis(Generic[P, Q]):
         new_f = (1 - b) * tried.log_q + b * tried.log_p
         u = sent_uniforms(uniforms(0)[..., ACCEPTANCE_LANE], log_f.device)
         accepted = u.log() < new_f - log_f + log_ratio
-        one = latents if isinstance(latents, Tensor) else latents[0]
-        where = sent(accepted, one.device)
         return Scored(
-            _chosen(where, tried.latents, at.latents),
+            _chosen(accepted, tried.latents, at.latents),
             torch.where(accepted, tried.log_p, at.log_p),
             torch.where(accepted, tried.log_q, at.log_q),
         )
@@ -258,8 +245,10 @@ class Metropolis(Generic[P, Q]):
 
 def _chosen(accepted: Tensor, new: Latents, old: Latents) -> Latents:
     """Select new latents where accepted, old ones elsewhere, (B, K, ...)."""
-    if isinstance(new, Tensor):
-        where = accepted.view(*accepted.shape, *[1] * (new.ndim - 2))
-        return torch.where(where, new, cast(Tensor, old))
-    parts = zip(new, old, strict=True)
-    return type(new)(*(_chosen(accepted, *pair) for pair in parts))
+    news, olds = parts_of(new), parts_of(old)
+    accepted = sent(accepted, news[0].device)  # all are in one place
+    chosen = []
+    for one, other in zip(news, olds, strict=True):
+        where = accepted.view(*accepted.shape, *[1] * (one.ndim - 2))
+        chosen.append(torch.where(where, one, other))
+    return rebuilt(new, chosen)

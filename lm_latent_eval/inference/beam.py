@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, widened
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.consistency import decides_nothing, sums_exactly
 from lm_latent_eval.inference.interface import (
@@ -26,6 +25,7 @@ from lm_latent_eval.inference.interface import (
     P,
     Q,
     Sampler,
+    Texts,
     Weighted,
     searching,
 )
@@ -33,14 +33,14 @@ from lm_latent_eval.inference.particles import (
     Partial,
     Particles,
     as_particles,
+    continued,
     encode,
-    encode_again,
     fingerprint,
     in_pieces,
     log_joint,
+    with_mark,
 )
 from lm_latent_eval.latent import Beam, Latents, Summable
-from lm_latent_eval.text.batch import TokenBatch
 
 
 class SearchingEstimator(Estimator):
@@ -48,30 +48,16 @@ class SearchingEstimator(Estimator):
 
     searches: ClassVar[bool] = True
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Weigh latents of whole texts: see ``Estimator``."""
-        encoded = encode(model, proposal, batch)
+        encoded = encode(texts)
         if encoded is not None:
-            return self.weigh(model, proposal, batch, keys, encoded)
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        starts = [0] * len(keys)
-        return self.extend(model, proposal, batch, keys, starts, begin).log_w
+            return self.weigh(texts, encoded)
+        begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
+        return self.extend(texts, begin).log_w
 
     @abstractmethod
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Weigh latents of texts that p and q have read as a whole."""
 
 
@@ -96,33 +82,17 @@ class BeamMarginalization(SearchingEstimator):
         """Latents of a text that are held at once: all."""
         return self.num_samples
 
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        return self.search(model, proposal, *encoded)[0].log_w
+        return self.search(texts, encoded)[0].log_w
 
     def search(
-        self, model: LM[P], proposal: Sampler[Q], p: P, q: Q
+        self, texts: Texts[P, Q], encoded: tuple[P, Q]
     ) -> tuple[Particles, Latents]:
-        """Find latents of whole texts, without states.
-
-        Args:
-            model: A latent LM.
-            proposal: What the search goes by.
-            p: The texts as the model encodes them.
-            q: The texts as the proposal does.
-
-        Returns:
-            The latents as particles, and as they are.
-        """
-        beam = self.found(proposal, q)
-        return self.weighed(model, p, beam), beam.latents
+        """Find latents of whole texts; return them as particles, and as they are."""
+        p, q = encoded
+        beam = self.found(texts.proposal, q)
+        return self.weighed(texts.model, p, beam), beam.latents
 
     def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
         """Find latents of whole texts."""
@@ -136,48 +106,23 @@ class BeamMarginalization(SearchingEstimator):
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
         return Particles(None, None, log_p, beam.score, path)
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Particles:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
 
-        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            return self.read(model, proposal, piece, particles)[0]
+        def read(piece: Texts[P, Q], before: Particles) -> Particles:
+            return self.read(piece, before)[0]
 
-        return in_pieces(batch, as_particles(after), read)
+        return in_pieces(texts, as_particles(after), read)
 
-    def read(
-        self, model: LM[P], proposal: Sampler[Q], piece: TokenBatch, before: Particles
-    ) -> tuple[Particles, Tensor]:
-        """Continue the beams of the texts so far over a piece.
+    def read(self, texts: Texts[P, Q], before: Particles) -> tuple[Particles, Tensor]:
+        """Continue the beams of the texts so far over pieces.
 
         Returns:
             The latents, and whether any may have been left out, (B,) bool.
         """
-        p_state, q_state = before.model_state, before.proposal_state
-        q = proposal.encode(piece, q_state)
-        beam = searching(proposal).beam(q, self.num_samples, before.log_q)
-        if p_state is not None and q_state is not None:
-            (origin,) = fetched(beam.origin)
-            p_state, q_state = p_state.resample(origin), q_state.resample(origin)
-            q = encode_again(proposal, q, piece, q_state)
-        p = before.encoded(model, piece, p_state)
-        log_p = widened(model.log_joint(p, beam.latents))
-        log_p = log_p + before.log_w.gather(1, beam.origin)
-        particles = Particles(
-            model.advance(p, beam.latents),
-            proposal.advance(q, beam.latents),
-            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-            beam.score,
-            fingerprint(beam.latents, before.path.gather(1, beam.origin)),
-        )
-        return particles, was_cut(beam)
+        q = texts.proposal.encode(texts.batch, before.proposal_state)
+        beam = searching(texts.proposal).beam(q, self.num_samples, before.log_q)
+        return continued(texts, q, beam, before), was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -211,6 +156,15 @@ def was_cut(beam: Beam[Latents]) -> Tensor:
 _BEAM = BeamMarginalization(1)
 
 
+def _summed(texts: Texts[P, Q]) -> tuple[Texts[P, object], bool]:
+    """Return texts by a proposal of one latent, and if that is proven to be all."""
+    model, proposal, batch = texts.model, texts.proposal, texts.batch
+    if isinstance(model, Summable):
+        return texts.by(model.summation), sums_exactly(model, proposal, batch)
+    one = cast(Sampler[object], proposal)
+    return texts.by(one), decides_nothing(proposal, batch)
+
+
 @dataclass(frozen=True)
 class Exact(Estimator):
     """log p(x) as it is: a beam of one that holds every latent."""
@@ -223,42 +177,18 @@ class Exact(Estimator):
     """How many others would draw."""
     num_samples: int = field(default=1, init=False)
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p(x) and the mark of ``Partial``, (B, 2) float64."""
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        if not isinstance(model, Summable):
-            unproven = not decides_nothing(proposal, batch)
-            log_p = _BEAM.log_weights(model, proposal, batch, keys)
-        else:
-            unproven = not sums_exactly(model, proposal, batch)
-            log_p = _BEAM.log_weights(model, model.summation, batch, keys)
-        left_out = torch.full_like(log_p[:, 0], unproven, dtype=torch.bool)
-        return Partial(replace(begin, log_w=log_p), left_out).log_w
+        summed, proven = _summed(texts)
+        log_p = _BEAM.log_weights(summed)
+        return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Partial:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Partial:
         begun = after if isinstance(after, Partial) else None
         particles = begun.particles if begun else as_particles(after)
-        if isinstance(model, Summable):
-            unproven = not sums_exactly(model, proposal, batch)
-            found = _BEAM.extend(model, model.summation, batch, keys, starts, particles)
-        else:
-            unproven = not decides_nothing(proposal, batch)
-            found = _BEAM.extend(model, proposal, batch, keys, starts, particles)
-        here = torch.full_like(found.log_w[:, 0], unproven, dtype=torch.bool)
+        summed, proven = _summed(texts)
+        found = _BEAM.extend(summed, particles)
+        here = torch.full_like(found.log_w[:, 0], not proven).bool()
         return Partial(found, here | begun.cut if begun else here)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:

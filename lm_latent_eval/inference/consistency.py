@@ -96,7 +96,7 @@ def check(
         )
     if searches:
         _check_total(model, p, proposal, q, beam, within)
-    if isinstance(proposal, LeftToRight):
+    if all(isinstance(who, LeftToRight) for who in (model, proposal)):
         _check_causality(model, proposal, batch, draws.latents, log_p, within)
 
 

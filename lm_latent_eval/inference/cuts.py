@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -100,71 +100,6 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it are spread evenly over (0, 1), modulo 1."""
 
 
-class Cut(Protocol):
-    """A rule that decides which choices survive a step."""
-
-    @property
-    def groups(self) -> int:
-        """R: into how many groups the histories of a text fall, which are cut apart."""
-        ...
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """W: the most that go on of each group, R numbers."""
-        ...
-
-    @property
-    def num_checks(self) -> int:
-        """How many groups, the last ones, check the others.
-
-        They are ranked by another look-ahead, where there is one.
-        """
-        ...
-
-    @property
-    def exhaustive(self) -> bool:
-        """Whether choices must be listed that cannot be among the best."""
-        ...
-
-    def least(self, number: Tensor, known: Tensor) -> Tensor | None:
-        """Return the share of a group's total that is worth a place; None: any is.
-
-        Args:
-            number: How many choices each of the first G groups has, or more, (G,).
-            known: How many of them are listed whatever they are worth, (G,).
-
-        Returns:
-            Shape (G,).
-        """
-        ...
-
-    def keep(
-        self, rank: Tensor, t: int, key: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Choose what goes on; everything, where that is possible.
-
-        Args:
-            rank: Of the choices of B R groups at step t, nats, (B R, M) float64;
-                ``-inf``: there is none.
-            t: The step, counted from the beginning of the piece.
-            key: Integers that are equal where everything goes on alike, (B R, M); None:
-                nothing is known of it.
-
-        Returns:
-            Columns of ``rank``, (B R, W') with W' at most the largest W, and the
-            logarithm of what a survivor's weight is multiplied by, the same shape. Of
-            places that are left over that or the rank is ``-inf``.
-        """
-        ...
-
-    def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Return uniform numbers for the survivors of each group, (B, R number).
-
-        They draw a member where a class of choices survived.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Best:
     """The W best of each text: a beam."""
@@ -185,17 +120,6 @@ class Best:
         """Choose the best; nothing is random, and no weight changes."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         return index, rank.new_zeros(index.shape)
-
-    def least(self, number: Tensor, known: Tensor) -> None:
-        """Return None: the W best are, whatever they are worth."""
-
-    def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Refuse: a beam is given no classes of choices, and draws nothing.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError("a beam draws nothing: list its choices one by one")
 
 
 @dataclass
@@ -238,17 +162,6 @@ class Fading:
         index = torch.where(faded, index[:, :1], index)
         return index, rank.new_zeros(index.shape).masked_fill(faded, -torch.inf)
 
-    def least(self, number: Tensor, known: Tensor) -> None:
-        """Return None: see ``Best``."""
-
-    def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Refuse: see ``Best``.
-
-        Raises:
-            ValueError: Always.
-        """
-        return Best(self.width).uniforms_of(t, number)
-
 
 @dataclass
 class Thinned:
@@ -260,8 +173,9 @@ class Thinned:
     """
 
     exhaustive: ClassVar[bool] = True
+    """Choices must be listed that cannot be among the best."""
     widths: tuple[int, ...]
-    """W of each group."""
+    """W: the most that go on of each group."""
     uniforms: Uniforms
     """Step -> (B, R, 4): of each group."""
     within: Streams
@@ -273,17 +187,24 @@ class Thinned:
     places_factor: Tensor
     """How many times as many places each text uses at least, for its length, (B,)."""
     num_checks: int = 0
+    """How many groups, the last ones, check the others: they are ranked by another
+    look-ahead, where there is one."""
 
     @property
     def groups(self) -> int:
-        """R."""
+        """R: into how many groups the histories of a text fall, which are cut apart."""
         return len(self.widths)
 
     def least(self, number: Tensor, known: Tensor) -> Tensor:
-        """Return the share that is worth a place, (G,); 0 where all choices fit.
+        """Return the share of a group's total that is worth a place, (G,).
 
-        It is 0 as well where those that are listed anyway do not fill the fewest
-        places: of others that stand for each other only one would go on.
+        It is 0 where all choices fit, and where those that are listed anyway do not
+        fill the fewest places: of others that stand for each other only one would go
+        on.
+
+        Args:
+            number: How many choices each of the first G groups has, or more, (G,).
+            known: How many of them are listed whatever they are worth, (G,).
         """
         width = sent(self.width_of[: len(number)], number.device)
         fits = F.pad(number <= width, (0, self.whole.numel() - len(number)), value=True)
@@ -317,7 +238,20 @@ class Thinned:
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Choose by threshold and systematic sampling, of equal keys one."""
+        """Choose by threshold and systematic sampling, of equal keys one.
+
+        Args:
+            rank: Of the choices of B R groups at step t, nats, (B R, M) float64;
+                ``-inf``: there is none.
+            t: The step, counted from the beginning of the piece.
+            key: Integers that are equal where everything goes on alike, (B R, M); None:
+                nothing is known of it.
+
+        Returns:
+            Columns of ``rank``, (B R, W') with W' at most the largest W, and the
+            logarithm of what a survivor's weight is multiplied by, the same shape. Of
+            places that are left over that or the rank is ``-inf``.
+        """
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         width, possible = sent(self.width_of, rank.device), rank > -torch.inf
         self._fit(possible.sum(1) <= width)
@@ -362,10 +296,17 @@ class Thinned:
         return column, log_kept + log_f.gather(1, column)
 
     def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Return the numbers that draw within classes of choices, (B, R number)."""
+        """Return uniform numbers for the survivors of each group, (B, R number).
+
+        They draw a member where a class of choices survived.
+        """
         numbers = self.within.few(number * self.groups)(t)[..., CHOICE_LANE]
         mine: Tensor = numbers.unflatten(1, (number, self.groups)).mT.flatten(1)
         return mine
+
+
+Cut: TypeAlias = Best | Fading | Thinned
+"""A rule that decides which choices survive a step: see ``Thinned``."""
 
 
 def alike(possible: Tensor) -> list[tuple[Tensor, int]]:

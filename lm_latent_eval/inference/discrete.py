@@ -39,7 +39,6 @@ from lm_latent_eval.estimators import (
     Estimate,
     influences,
     log_evidence,
-    log_ratio_stderr,
     stderr_of_log_normal,
 )
 from lm_latent_eval.inference.beam import SearchingEstimator
@@ -49,7 +48,7 @@ from lm_latent_eval.inference.interface import (
     P,
     Predicts,
     Q,
-    Sampler,
+    Texts,
     Weighted,
     estimate_of_few,
     stderr_of_few,
@@ -57,12 +56,11 @@ from lm_latent_eval.inference.interface import (
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
-    encode_again,
+    continued,
     in_pieces,
     predicted_by,
     with_mark,
 )
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
 from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.text.batch import TokenBatch
@@ -211,40 +209,24 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
-        return super().log_weights(model, _with_checks(proposal), batch, keys)
+        return super().log_weights(_with_checks(texts))
 
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
-        kept = self._thinned(proposal, q, batch, keys, batch.on_host[1])
-        log_p = _log_joint(model, p, kept.beam)
+        kept = self._thinned(texts, q, texts.batch.on_host[1])
+        log_p = _log_joint(texts.model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
         return Passes(particles, kept.log_f, kept.cut).log_w
 
     def _thinned(
         self,
-        proposal: Sampler[Q],
+        texts: Texts[P, Q],
         q: Q,
-        batch: TokenBatch,
-        keys: Sequence[int],
         words: Tensor,
-        starts: Sequence[int] | None = None,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
     ) -> Thinning[Latents]:
@@ -255,18 +237,16 @@ class DiscreteFilter(SearchingEstimator):
         model well need few.
 
         Args:
-            proposal: What is searched by.
-            q: Its encoding of a piece.
-            batch: The piece.
-            keys: Of random numbers, B.
-            words: Of the texts that the piece is of, on the host, (B,).
-            starts: Where in its text each piece begins.
+            texts: Pieces.
+            q: As the proposal encodes them.
+            words: Of the texts that they are of, on the host, (B,).
             score: Of the latents so far, nats, (B, K); None: there are none.
             was_cut: Whether passes have left anything out so far, (B, N).
 
         Raises:
             ValueError: If the proposal does not say what its steps are.
         """
+        proposal = texts.proposal
         if not isinstance(proposal, StepProposal):
             raise ValueError(
                 f"estimator={self.name}: the proposal {proposal.name!r} does not list "
@@ -275,9 +255,9 @@ class DiscreteFilter(SearchingEstimator):
         checks = CHECKS if proposal.checks else 0
         widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
         number = len(widths)
-        uniforms = Streams(keys, number, 0, starts)
-        within = Streams(keys, number * self.width, number, starts)
-        whole = torch.ones(len(keys), number, dtype=torch.bool)
+        uniforms = texts.streams(number)
+        within = texts.streams(number * self.width, number)
+        whole = torch.ones(len(texts.keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
         factor = _places_factor(words)
@@ -286,70 +266,40 @@ class DiscreteFilter(SearchingEstimator):
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Passes:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Passes:
         """Read on: search and thin over some more tokens.
 
         Raises:
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not isinstance(proposal, LeftToRight):
+        if not isinstance(texts.proposal, LeftToRight):
             raise ValueError(
-                f"estimator={self.name}: the proposal {proposal.name!r} reads whole "
-                "texts, and cannot go on after one"
+                f"estimator={self.name}: the proposal {texts.proposal.name!r} reads "
+                "whole texts, and cannot go on after one"
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after)
             after = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
-        by, (_, words) = _with_checks(proposal), batch.on_host
+        _, words = texts.batch.on_host
 
-        def read(before: Passes, piece: TokenBatch, at: int) -> Passes:
-            places = [start + at for start in starts]
-            return self._thin(model, by, piece, before, keys, places, words)
+        def read(piece: Texts[P, Q], before: Passes) -> Passes:
+            return self._thin(piece, before, words)
 
-        return in_pieces(batch, after, read)
+        return in_pieces(_with_checks(texts), after, read)
 
-    def _thin(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        piece: TokenBatch,
-        before: Passes,
-        keys: Sequence[int],
-        starts: Sequence[int],
-        words: Tensor,
-    ) -> Passes:
-        """Thin a piece, the tokens that follow, and weigh what survives."""
+    def _thin(self, texts: Texts[P, Q], before: Passes, words: Tensor) -> Passes:
+        """Thin pieces, the tokens that follow, and weigh what survives."""
         old = before.particles
-        p_state, q_state = old.model_state, old.proposal_state
-        q = proposal.encode(piece, q_state)
+        q = texts.proposal.encode(texts.batch, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
-        kept = self._thinned(proposal, q, piece, keys, words, starts, score, before.cut)
+        kept = self._thinned(texts, q, words, score, before.cut)
         beam = kept.beam
-        origin = beam.origin if begun else torch.zeros_like(beam.origin)
-        if p_state is not None and q_state is not None:
-            (index,) = fetched(origin)
-            p_state, q_state = p_state.resample(index), q_state.resample(index)
-            q = encode_again(proposal, q, piece, q_state)
-        p = old.encoded(model, piece, p_state)
-        log_p = widened(model.log_joint(p, beam.latents)) + old.log_w.gather(1, origin)
-        particles = Particles(
-            model.advance(p, beam.latents),
-            proposal.advance(q, beam.latents),
-            log_p.masked_fill(beam.score.isneginf(), -torch.inf),
-            beam.score,
-            old.path.gather(1, origin),
-        )
-        log_f = kept.log_f + before.log_f.gather(1, origin)
+        if not begun:  # the beginning is one, whatever pass goes on from it
+            beam = replace(beam, origin=torch.zeros_like(beam.origin))
+        particles = continued(texts, q, beam, old)
+        log_f = kept.log_f + before.log_f.gather(1, beam.origin)
         return Passes(particles, log_f, before.cut | kept.cut)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
@@ -386,27 +336,22 @@ class DiscreteFilter(SearchingEstimator):
         Its error is of the difference as well: what the passes and their check change
         in both alike does not count.
         """
-        of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
-        whole, prefix = of.passes, of_prefix.passes
-        log_p = (log_evidence(whole) - log_evidence(prefix)).item()
-        estimate = self.estimate(log_w, num_tokens)
+        estimate = super().difference(log_w, log_w_prefix, num_tokens)
         if estimate.bound is Bound.EXACT:
-            return replace(estimate, log_evidence=log_p, replicates=(log_p,))
-        estimate = replace(
-            estimate,
-            log_evidence=log_p,
-            stderr=None,
-            draws_stderr=stderr_of_few(log_ratio_stderr(whole, prefix).item(), PASSES),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+            return replace(estimate, replicates=(estimate.log_evidence,))
+        of, of_prefix = Weights.of(log_w), Weights.of(log_w_prefix)
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
-        checked = _with_error(estimate, whole - prefix, narrow, grown, found)
+        passes = of.passes - of_prefix.passes
+        checked = _with_error(estimate, passes, narrow, grown, found)
         if checked.stderr is None:
             return checked
-        replicates = influences(whole) - influences(prefix)
+        replicates = influences(of.passes) - influences(of_prefix.passes)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: of as many passes as there are."""
+        return stderr_of_few(super().ratio_stderr(whole, prefix), PASSES)
 
 
 def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
@@ -429,9 +374,12 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
     return log_p.masked_fill(~there, -torch.inf)
 
 
-def _with_checks(proposal: Sampler[Q]) -> Sampler[Q]:
-    """Return a proposal with the look-ahead of passes that check, if it has one."""
-    return proposal.with_checks() if isinstance(proposal, StepProposal) else proposal
+def _with_checks(texts: Texts[P, Q]) -> Texts[P, Q]:
+    """Return texts with the look-ahead of passes that check, if there is one."""
+    proposal = texts.proposal
+    if isinstance(proposal, StepProposal):
+        return texts.by(proposal.with_checks())
+    return texts
 
 
 def _places_factor(words: Tensor) -> Tensor:

@@ -28,12 +28,11 @@ from lm_latent_eval.inference.interface import (
     MarkovChainEstimator,
     P,
     Q,
-    Sampler,
+    Texts,
     WholeTextEstimator,
 )
 from lm_latent_eval.inference.streams import LANES, Streams, invert_cdf
 from lm_latent_eval.latent import Conditionals, Latents, Redraws
-from lm_latent_eval.text.batch import TokenBatch
 
 SWEEP = 1 << 32
 """Random numbers of a sweep begin at a multiple of this: texts are shorter."""
@@ -117,32 +116,26 @@ class LeftToRightEstimator(WholeTextEstimator):
     name: ClassVar[str] = "l2r"
     how: ClassVar[str] = "the left-to-right estimator, seed {seed}"
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        return self.log_predicted(model, batch, keys).sum(-1)
+        return self.log_predicted(texts).sum(-1)
 
-    def log_predicted(self, model: LM[P], batch: TokenBatch, keys: list[int]) -> Tensor:
+    def log_predicted(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p(x_t | z_<t, x_<t) of every particle, nats, (B, K, T); 0 past T.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
-        redraws = redrawable(model, self.name)
-        latents = redraws.conditionals(model.encode(batch), self.num_samples)
-        streams = Streams(keys, self.num_samples)
-        numbers = SweepNumbers(streams)
+        redraws = redrawable(texts.model, self.name)
+        encoded = texts.model.encode(texts.batch)
+        latents = redraws.conditionals(encoded, self.num_samples)
+        numbers = SweepNumbers(texts.streams(self.num_samples))
         parts = []
-        for t in range(batch.targets.shape[1]):
+        for t in range(texts.batch.targets.shape[1]):
             # A word's own draw is the last of its sweep over those before it.
             uniforms = numbers(t + 1, t + 1)
             redraw(latents, range(t), uniforms)
@@ -214,22 +207,16 @@ class ChibStyle(MarkovChainEstimator):
         "chains, at most ten)"
     )
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return log p-hat of each chain in nats, (B, R) float64.
 
         Raises:
             ValueError: If the model's decisions cannot be redrawn.
         """
+        model, num_tokens = texts.model, texts.batch.targets.shape[1]
         redraws = redrawable(model, self.name)
-        encoded = model.encode(batch)
-        num_tokens = batch.targets.shape[1]
-        streams = Streams(keys, self.chains)
+        encoded = model.encode(texts.batch)
+        streams = texts.streams(self.chains)
         numbers = SweepNumbers(streams)
         found = self._search(redraws, encoded, numbers, num_tokens)
         choices = torch.stack([found.choices(t) for t in range(num_tokens)], -1)

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
-from lm_latent_eval.inference.interface import LM, Estimator, P, Q, Sampler, Weighted
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference.interface import (
+    LM,
+    Estimator,
+    P,
+    Q,
+    Texts,
+    Weighted,
+)
 from lm_latent_eval.inference.particles import (
     PIECE,
     Particles,
@@ -22,7 +29,6 @@ from lm_latent_eval.inference.particles import (
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Draws, Latents
-from lm_latent_eval.text.batch import TokenBatch
 
 DECISIONS = 1 << 21
 """Latent decisions (texts x samples x tokens) held at a time."""
@@ -45,45 +51,32 @@ class ImportanceSampling(Estimator):
     def kept(self) -> int:
         return self.num_samples
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64."""
-        encoded = encode(model, proposal, batch)
-        return self.draw(model, proposal, batch, keys, encoded)[0]
+        return self.draw(texts, encode(texts))[0]
 
     def draw(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q] | None,
+        self, texts: Texts[P, Q], encoded: tuple[P, Q] | None
     ) -> tuple[Tensor, Tensor]:
         """Return log-weights and fingerprints of whole texts' latents, (B, K).
 
         They are drawn in as many rounds as memory asks for, which does not change them.
         """
-        batch_size, num_tokens = batch.targets.shape
-        begin = Particles.begin(batch_size, batch.inputs.device)
+        batch_size, num_tokens = texts.batch.targets.shape
+        begin = Particles.begin(batch_size, texts.batch.inputs.device)
         # Rounds write into one tensor: there may be a million of them.
         log_w = begin.log_w.new_empty(batch_size, self.num_samples)
         path = begin.path.new_empty(batch_size, self.num_samples)
         at_once = self.at_once(batch_size, num_tokens)
         for k in range(0, self.num_samples, at_once):
             number = min(at_once, self.num_samples - k)
-            streams = Streams(keys, number, k)
             if encoded is None:
-                drawn = self._round(model, proposal, batch, streams, begin)
+                drawn = self._round(texts, number, k, begin)
                 weights, latents = drawn.log_w, drawn.path
             else:
                 p, q = encoded
-                draws = proposal.sample(q, streams, number)
-                weights, latents = self.weights(model, p, draws)
+                draws = texts.proposal.sample(q, texts.streams(number, k), number)
+                weights, latents = self.weights(texts.model, p, draws)
             log_w[:, k : k + number], path[:, k : k + number] = weights, latents
         return log_w, path
 
@@ -99,114 +92,62 @@ class ImportanceSampling(Estimator):
         texts, tokens = max(1, batch_size), max(1, min(num_tokens, PIECE))
         return max(1, min(DECISIONS // (texts * tokens), ROWS // texts))
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Particles:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
         """Read on: draw the latents of some more tokens and weigh them.
 
         The weights of the particles estimate the probability of the text so far as a
         prefix.
         """
-        streams = Streams(keys, self.num_samples, starts=starts)
-
-        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            return self.read(model, proposal, piece, streams.ahead(at), particles)
-
-        return in_pieces(batch, as_particles(after), read)
+        return in_pieces(texts, as_particles(after), self.read)
 
     def _round(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        streams: Streams,
-        begin: Particles,
+        self, texts: Texts[P, Q], number: int, first: int, begin: Particles
     ) -> Particles:
         """Draw some of the latents of long texts, without their last states."""
-        last = batch.targets.shape[1] - PIECE
+        last = texts.batch.targets.shape[1] - PIECE
 
-        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            here = streams.ahead(at)
-            particles = self.read(model, proposal, piece, here, particles)
-            if at < last:
+        def read(piece: Texts[P, Q], before: Particles) -> Particles:
+            particles = _drawn(piece, piece.streams(number, first), before)
+            if any(start < last for start in piece.starts):
                 return particles
             return replace(particles, model_state=None, proposal_state=None)
 
-        share = streams.num_samples / self.num_samples
-        return in_pieces(batch, begin, read, part=streams.first, share=share)
+        share = number / self.num_samples
+        return in_pieces(texts, begin, read, part=first, share=share)
 
-    @staticmethod
-    def read(
-        model: LM[P],
-        proposal: Sampler[Q],
-        piece: TokenBatch,
-        streams: Streams,
-        before: Particles,
-    ) -> Particles:
-        """Draw the latents of a piece, and weigh them."""
-        p = before.encoded(model, piece, before.model_state)
-        q = proposal.encode(piece, before.proposal_state)
-        draws = proposal.sample(q, streams, streams.num_samples)
-        return weighed(model, proposal, p, q, draws, before)
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), (K,)."""
-        return log_w
+    def read(self, texts: Texts[P, Q], before: Particles) -> Particles:
+        """Draw the latents of pieces, and weigh them."""
+        return _drawn(texts, texts.streams(self.num_samples), before)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,)."""
         return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
 
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix) as a difference from the same draws.
 
-        No bound: the estimate of the prefix, which is subtracted, is biased as well.
-
-        Args:
-            log_w: Log-weights of prefix and continuation, (K,).
-            log_w_prefix: Log-weights of the prefix under the same latents, (K,).
-            num_tokens: Tokens of the continuation.
-        """
-        whole = Estimate.from_log_weights(log_w, num_tokens=num_tokens)
-        return replace(
-            whole,
-            log_evidence=whole.log_evidence - log_evidence(log_w_prefix).item(),
-            draws_stderr=log_ratio_stderr(log_w, log_w_prefix).item(),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+def _drawn(texts: Texts[P, Q], streams: Streams, before: Particles) -> Particles:
+    """Go on with as many latents of pieces as there are random numbers for."""
+    p = before.encoded(texts.model, texts.batch, before.model_state)
+    q = texts.proposal.encode(texts.batch, before.proposal_state)
+    draws = texts.proposal.sample(q, streams, streams.num_samples)
+    return weighed(texts, p, q, draws, before)
 
 
 def weighed(
-    model: LM[P],
-    proposal: Sampler[Q],
-    p: P,
-    q: Q,
-    draws: Draws[Latents],
-    before: Particles,
+    texts: Texts[P, Q], p: P, q: Q, draws: Draws[Latents], before: Particles
 ) -> Particles:
-    """Go on with latents of an encoded piece, and weigh them.
+    """Go on with latents of encoded pieces, and weigh them.
 
     Args:
-        model: A left-to-right latent LM.
-        proposal: Its left-to-right proposal.
-        p: The piece as the model encodes it, after ``before``.
-        q: The piece as the proposal does.
+        texts: The pieces.
+        p: As the model encodes them, after ``before``.
+        q: As the proposal does.
         draws: What it has drawn.
         before: The texts so far.
     """
-    log_w = widened(model.log_joint(p, draws.latents)) - draws.log_q
+    log_w = widened(texts.model.log_joint(p, draws.latents)) - draws.log_q
     return Particles(
-        model.advance(p, draws.latents),
-        proposal.advance(q, draws.latents),
+        texts.model.advance(p, draws.latents),
+        texts.proposal.advance(q, draws.latents),
         before.log_w + log_w,
         before.log_q + draws.log_q,
         fingerprint(draws.latents, before.path),

@@ -10,39 +10,61 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from typing import (
+    ClassVar,
+    Generic,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     EncodedT,
     Latents,
+    NextToken,
     Searches,
     State,
     UnfoldingLM,
     UnfoldingProposal,
-    Uniforms,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
 P = TypeVar("P")
 Q = TypeVar("Q")
+OtherQ = TypeVar("OtherQ")
 
 LM: TypeAlias = UnfoldingLM[TokenBatch, EncodedT, Latents]
 Sampler: TypeAlias = UnfoldingProposal[TokenBatch, EncodedT, Latents]
 
 
-class Predicts(Protocol[P]):
+@runtime_checkable
+class Predicts(NextToken[P], Protocol[P]):
     """A left-to-right model that predicts the next token."""
 
     def encode(self, batch: TokenBatch, after: State | None = None, /) -> P:
         """See ``LeftToRight``."""
         ...
 
-    def next_token(self, encoded: P, log_w: Tensor, uniforms: Uniforms, /) -> Tensor:
-        """See ``NextToken``."""
-        ...
+
+def predicting(model: LM[P]) -> Predicts[P]:
+    """Return a model as one that predicts.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if isinstance(model, Predicts):
+        return model
+    raise ValueError(
+        f"{type(model).__name__} has no next_token(encoded, log_w, uniforms), which "
+        "predicts a word: it scores texts, and writes none"
+    )
 
 
 def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
@@ -57,6 +79,39 @@ def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
         f"the proposal {proposal.name!r} has no beam: its latents can be drawn, and "
         "neither listed nor ranked. Use is, smc or ais"
     )
+
+
+@dataclass(frozen=True)
+class Texts(Generic[P, Q]):
+    """B texts, or pieces of texts that go on, and what weighs their latents."""
+
+    model: LM[P]
+    proposal: Sampler[Q]
+    batch: TokenBatch
+    keys: Sequence[int]
+    """The key of each text's random numbers (``stream_key``)."""
+    starts: Sequence[int] = ()
+    """How many tokens each text had before; none given: none has any."""
+
+    def piece(self, start: int, end: int, ahead: int = 0) -> Texts[P, Q]:
+        """Return some of the tokens, as ``TokenBatch.piece`` does."""
+        starts = [before + start for before in self.starts or [0] * len(self.keys)]
+        return replace(self, batch=self.batch.piece(start, end, ahead), starts=starts)
+
+    def select(self, index: Tensor) -> Texts[P, Q]:
+        """Pick texts, by their numbers on the host."""
+        chosen = index.tolist()
+        keys = [self.keys[n] for n in chosen]
+        starts = [self.starts[n] for n in chosen] if self.starts else ()
+        return replace(self, batch=self.batch.select(index), keys=keys, starts=starts)
+
+    def by(self, proposal: Sampler[OtherQ]) -> Texts[P, OtherQ]:
+        """Return the texts with another proposal."""
+        return Texts(self.model, proposal, self.batch, self.keys, self.starts)
+
+    def streams(self, num_samples: int, first: int = 0) -> Streams:
+        """Return the random numbers of K samples a text."""
+        return Streams(self.keys, num_samples, first, self.starts)
 
 
 class Weighted(Protocol):
@@ -135,45 +190,19 @@ class Estimator(ABC):
         return 0
 
     @abstractmethod
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        /,
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q], /) -> Tensor:
         """Weigh latents of whole texts.
-
-        Args:
-            model: A latent LM.
-            proposal: Its proposal.
-            batch: B whole texts.
-            keys: The key of each text's random numbers (``stream_key``).
 
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
         """
 
     @abstractmethod
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-        /,
-    ) -> Weighted:
+    def extend(self, texts: Texts[P, Q], after: Weighted, /) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
         Args:
-            model: A left-to-right latent LM.
-            proposal: Its left-to-right proposal.
-            batch: The tokens that follow.
-            keys: The key of each text's random numbers.
-            starts: How many tokens each text had so far.
+            texts: The tokens that follow; model and proposal go from left to right.
             after: The texts so far: ``Particles.begin``, or what this has returned.
         """
 
@@ -181,11 +210,40 @@ class Estimator(ABC):
     def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
         """Estimate log p of one text from its row of weights."""
 
-    @abstractmethod
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int, /
     ) -> Estimate:
-        """Estimate log p(continuation | prefix) from both under the same latents."""
+        """Estimate log p(continuation | prefix) from both under the same latents.
+
+        No bound: the estimate of the prefix, which is subtracted, is biased as well.
+        But where that of the whole is exact, so is that of the prefix.
+
+        Args:
+            log_w: The row of prefix and continuation.
+            log_w_prefix: The row of the prefix.
+            num_tokens: Tokens of the continuation.
+        """
+        estimate = self.estimate(log_w, num_tokens)
+        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
+        log_p = (log_evidence(whole) - log_evidence(prefix)).item()
+        if estimate.bound is Bound.EXACT:
+            return replace(estimate, log_evidence=log_p)
+        return replace(
+            estimate,
+            log_evidence=log_p,
+            stderr=None,
+            draws_stderr=self.ratio_stderr(whole, prefix),
+            bound=Bound.NONE,
+            log_weights=(),
+        )
+
+    def unbiased(self, log_w: Tensor, /) -> Tensor:
+        """Return the logarithms of independent unbiased estimates of p(x), of a row."""
+        return log_w
+
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor, /) -> float:
+        """Return the error of a difference, nats, from unbiased estimates of both."""
+        return log_ratio_stderr(whole, prefix).item()
 
 
 FEWEST = 5
@@ -245,15 +303,7 @@ class WholeTextEstimator(Estimator):
 
     num_samples: int
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> NoReturn:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> NoReturn:
         """Refuse to read on.
 
         Raises:
@@ -273,10 +323,6 @@ class WholeTextEstimator(Estimator):
             ValueError: Always.
         """
         raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
-
-    def unbiased(self, log_w: Tensor) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x)."""
-        return log_w
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,7 @@ from lm_latent_eval.estimators import (
     Bound,
     Estimate,
     degrees_of_freedom,
-    log_evidence,
     log_normal_stderr,
-    log_ratio_stderr,
     missing_mass,
 )
 from lm_latent_eval.inference.beam import (
@@ -47,7 +45,14 @@ from lm_latent_eval.inference.beam import (
     was_cut,
 )
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, Weighted
+from lm_latent_eval.inference.interface import (
+    P,
+    Predicts,
+    Q,
+    Sampler,
+    Texts,
+    Weighted,
+)
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
@@ -56,7 +61,6 @@ from lm_latent_eval.inference.particles import (
     predicted_by,
     with_mark,
 )
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import FindsAndDraws, WholeText
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -162,32 +166,26 @@ class Mixed(SearchingEstimator):
         """Log-weights in an estimate: of the draws."""
         return self.sampling.num_samples
 
-    def weigh(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        encoded: tuple[P, Q],
-    ) -> Tensor:
+    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return the weights of whole texts, see ``Population``, (B, N + 2 W + 1).
 
         Texts that are read in pieces are not checked: what was found of one of several
         pieces is all that is known of it when the next one begins.
         """
         (p, q), searcher = encoded, self.searcher
-        at_once = self.sampling.at_once(*batch.targets.shape)
+        model, proposal = texts.model, texts.proposal
+        at_once = self.sampling.at_once(*texts.batch.targets.shape)
         number = self.sampling.num_samples
         if searcher is not None:
-            beam = self.search.found(searcher, searcher.encode(batch))
-            log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
+            beam = self.search.found(searcher, searcher.encode(texts.batch))
+            log_w, path = self.sampling.draw(texts, encoded)
         elif isinstance(proposal, FindsAndDraws) and number <= at_once:
-            width, streams = self.search.num_samples, Streams(keys, number)
+            width, streams = self.search.num_samples, texts.streams(number)
             beam, draws = proposal.beam_and_sample(q, width, streams, number)
             log_w, path = self.sampling.weights(model, p, draws)
         else:
             beam = self.search.found(proposal, q)
-            log_w, path = self.sampling.draw(model, proposal, batch, keys, encoded)
+            log_w, path = self.sampling.draw(texts, encoded)
         found, log_q = self.search.weighed(model, p, beam), beam.log_q
         drawn = Particles(None, None, log_w, log_w, path)
         if searcher is not None or log_q is None:
@@ -196,32 +194,21 @@ class Mixed(SearchingEstimator):
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
         return Population(found, drawn, was_cut(beam), weights).log_w
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Population:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Population:
         """Read on: search and draw over some more tokens."""
         if not isinstance(after, Population):  # the beginning
             begin = as_particles(after)
             after = Population(begin, begin, begin.log_w[:, 0] < 0)
-        searcher = cast(Sampler[object], self.searcher or proposal)
+        searcher = cast(Sampler[object], self.searcher or texts.proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
-        streams = Streams(keys, self.sampling.num_samples, starts=starts)
 
-        def read(before: Population, piece: TokenBatch, at: int) -> Population:
-            found, cut = self.search.read(model, searcher, piece, before.found)
-            drawn = self.sampling.read(
-                model, proposal, piece, streams.ahead(at), before.drawn
-            )
+        def read(piece: Texts[P, Q], before: Population) -> Population:
+            found, cut = self.search.read(piece.by(searcher), before.found)
+            drawn = self.sampling.read(piece, before.drawn)
             return Population(found, drawn, before.cut | cut)
 
-        return in_pieces(batch, after, read)
+        return in_pieces(texts, after, read)
 
     def _divided(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return divided(log_w, self.sampling.num_samples)
@@ -274,23 +261,6 @@ class Mixed(SearchingEstimator):
         unseen = missing_mass(found, weights, len(outside), estimate.log_evidence)
         return estimate.checked(unseen, share, same=self.searcher is None)
 
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same latents.
-
-        No bound, but where every latent of the whole was found: of the prefix, too.
-        """
-        estimate = self.estimate(log_w, num_tokens)
-        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
-        log_p = log_evidence(whole).item() - log_evidence(prefix).item()
-        if estimate.bound is Bound.EXACT:
-            return replace(estimate, log_evidence=log_p)
-        return replace(
-            estimate,
-            log_evidence=log_p,
-            stderr=None,
-            draws_stderr=max(log_ratio_stderr(whole, prefix).item(), 1 / len(whole)),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: 1/N nats at least, as of an estimate."""
+        return max(super().ratio_stderr(whole, prefix), 1 / len(whole))

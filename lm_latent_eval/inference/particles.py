@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, wide_zeros, widened
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Weighted
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Texts, Weighted
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Beam,
@@ -26,7 +26,6 @@ from lm_latent_eval.latent import (
     EncodedT,
     Latents,
     LeftToRight,
-    Proposal,
     ReadsOnce,
     State,
     parts_of,
@@ -206,13 +205,12 @@ def predicted_by(
     return (share + torch.stack(predicted)).logsumexp(0)
 
 
-def encode(
-    model: LM[P], proposal: Proposal[TokenBatch, Q, Latents], batch: TokenBatch
-) -> tuple[P, Q] | None:
+def encode(texts: Texts[P, Q]) -> tuple[P, Q] | None:
     """Encode whole texts for p and q; None where they are read piece by piece."""
-    if isinstance(proposal, LeftToRight) and batch.targets.shape[1] > PIECE:
+    proposal, batch = texts.proposal, texts.batch
+    if batch.targets.shape[1] > PIECE and isinstance(proposal, LeftToRight):
         return None
-    return model.encode(batch), proposal.encode(batch)
+    return texts.model.encode(batch), proposal.encode(batch)
 
 
 def log_joint(
@@ -234,6 +232,35 @@ def encode_again(
     if isinstance(who, ReadsOnce):
         return cast(EncodedT, who.encode_again(encoded, batch, after))
     return who.encode(batch, after)
+
+
+def continued(
+    texts: Texts[P, Q], q: Q, beam: Beam[Latents], before: Particles
+) -> Particles:
+    """Go on with latents that a search has found in pieces of texts.
+
+    Args:
+        texts: The pieces.
+        q: As the proposal encodes them, after ``before``.
+        beam: What was found.
+        before: The texts so far.
+    """
+    model, proposal, piece = texts.model, texts.proposal, texts.batch
+    p_state, q_state = before.model_state, before.proposal_state
+    if p_state is not None and q_state is not None:
+        (origin,) = fetched(beam.origin)
+        p_state, q_state = p_state.resample(origin), q_state.resample(origin)
+        q = encode_again(proposal, q, piece, q_state)
+    p = before.encoded(model, piece, p_state)
+    log_p = widened(model.log_joint(p, beam.latents))
+    log_p = log_p + before.log_w.gather(1, beam.origin)
+    return Particles(
+        model.advance(p, beam.latents),
+        proposal.advance(q, beam.latents),
+        log_p.masked_fill(beam.score.isneginf(), -torch.inf),
+        beam.score,
+        fingerprint(beam.latents, before.path.gather(1, beam.origin)),
+    )
 
 
 def as_particles(texts: Weighted) -> Particles:
@@ -285,33 +312,33 @@ def followed(by: Follower) -> Iterator[None]:
 
 
 def in_pieces(
-    batch: TokenBatch,
+    texts: Texts[P, Q],
     state: T,
-    read: Callable[[T, TokenBatch, int], T],
+    read: Callable[[Texts[P, Q], T], T],
     *,
     part: int = 0,
     share: float = 1.0,
 ) -> T:
-    """Read a batch in pieces of at most ``PIECE`` tokens.
+    """Read texts in pieces of at most ``PIECE`` tokens.
 
     If a follower has kept the state after some of them, it is used, and they are
     not read again.
 
     Args:
-        batch: B texts, which go on after ``state``.
+        texts: B texts, which go on after ``state``.
         state: The state before them.
-        read: Returns the state after a piece, given where in the batch it begins.
-        part: Number of the reading of the batch, if there are several.
+        read: Returns the state after a piece, given that before it.
+        part: Number of the reading of the texts, if there are several.
         share: Of the latents that are read by it.
     """
-    size, start, begin = batch.targets.shape[1], 0, state
+    size, start, begin = texts.batch.targets.shape[1], 0, state
     follower = _FOLLOWER.get()
     keeper = follower if size > PIECE else None
-    kept = keeper and keeper.kept(part, lambda: read(begin, batch.piece(0, 1), 0))
+    kept = keeper and keeper.kept(part, lambda: read(texts.piece(0, 1), begin))
     if kept:
         start, state = kept
     for at in range(start, max(size, 1), PIECE):
-        state = read(state, batch.piece(at, at + PIECE, AHEAD), at)
+        state = read(texts.piece(at, at + PIECE, AHEAD), state)
         if keeper:
             keeper.keep(part, at + PIECE, state)
         if follower:

@@ -34,14 +34,13 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent_uniforms
-from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.importance import weighed
 from lm_latent_eval.inference.interface import (
-    LM,
     Estimator,
     P,
     Q,
-    Sampler,
+    Texts,
     Weighted,
     chains_of,
     estimate_of_few,
@@ -53,9 +52,7 @@ from lm_latent_eval.inference.particles import (
     encode_again,
     in_pieces,
 )
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
-from lm_latent_eval.text.batch import TokenBatch
 
 RESAMPLING_LANE = 3
 """The random number of a decision that models leave to inference."""
@@ -82,30 +79,15 @@ class ParticleFilter(Estimator):
         """R: as many as leave ten particles each, and no more than ten."""
         return chains_of(self.num_samples, self.name, "filters")
 
-    def log_weights(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-    ) -> Tensor:
+    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
         """Return log-weights of whole texts in nats, (B, K) float64.
 
         The mean of the weights of a filter's particles is its Z_r.
         """
-        begin = Particles.begin(len(keys), batch.inputs.device)
-        starts = [0] * len(keys)
-        return self.extend(model, proposal, batch, keys, starts, begin).log_w
+        begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
+        return self.extend(texts, begin).log_w
 
-    def extend(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        batch: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        after: Weighted,
-    ) -> Particles:
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
         """Read on, token by token.
 
         A proposal that reads ahead does so to the end of the batch, ``PIECE`` tokens at
@@ -114,28 +96,16 @@ class ParticleFilter(Estimator):
         Raises:
             ValueError: If the proposal is not one that can stop at a token.
         """
-        if not isinstance(proposal, LeftToRight):
+        if not isinstance(texts.proposal, LeftToRight):
             raise ValueError(
-                f"estimator=smc: the proposal {proposal.name!r} reads whole texts at "
-                "once; name one that goes from left to right"
+                f"estimator=smc: the proposal {texts.proposal.name!r} reads whole "
+                "texts at once; name one that goes from left to right"
             )
+        return in_pieces(texts, self._begun(as_particles(after)), self._read)
 
-        def read(particles: Particles, piece: TokenBatch, at: int) -> Particles:
-            here = [start + at for start in starts]
-            return self._read(model, proposal, piece, keys, here, particles)
-
-        return in_pieces(batch, self._begun(as_particles(after)), read)
-
-    def _read(
-        self,
-        model: LM[P],
-        proposal: Sampler[Q],
-        piece: TokenBatch,
-        keys: list[int],
-        starts: list[int],
-        particles: Particles,
-    ) -> Particles:
-        """Draw, weigh and choose at every token of a piece."""
+    def _read(self, texts: Texts[P, Q], particles: Particles) -> Particles:
+        """Draw, weigh and choose at every token of pieces."""
+        proposal, piece = texts.proposal, texts.batch
         ahead = proposal if isinstance(proposal, ReadsAhead) else None
         whole = ahead and ahead.encode(piece, particles.proposal_state)
 
@@ -147,10 +117,10 @@ class ParticleFilter(Estimator):
                 return encode_again(proposal, before, token, after)
             return proposal.encode(token, after)
 
-        origin = torch.arange(self.num_samples).expand(len(keys), -1)
+        origin = torch.arange(self.num_samples).expand(len(texts.keys), -1)
         for t in range(piece.targets.shape[1]):
-            token, here = piece.piece(t, t + 1), [start + t for start in starts]
-            streams = Streams(keys, self.num_samples, starts=here)
+            token = texts.piece(t, t + 1)
+            streams = token.streams(self.num_samples)
             # On a CPU it is known which go on, so those that do not are not drawn from.
             if origin.is_cpu or not isinstance(proposal, DrawsFrom):
                 (origin,) = fetched(origin)
@@ -162,15 +132,15 @@ class ParticleFilter(Estimator):
                 draws, origin = proposal.sample_from(q, streams, origin)
                 particles = _gone_on(particles, origin)
                 q = read(t, particles.proposal_state, before=q)
-            p = particles.encoded(model, token, particles.model_state)
-            particles = weighed(model, proposal, p, q, draws, particles)
+            p = particles.encoded(token.model, token.batch, particles.model_state)
+            particles = weighed(token, p, q, draws, particles)
             log_psi = torch.zeros_like(particles.log_w)
             if ahead is not None:
                 log_psi = ahead.log_twist(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             uniform = sent_uniforms(uniform, log_psi.device)
             particles, origin = self._resample(
-                particles, log_psi, uniform, token.length > 0
+                particles, log_psi, uniform, token.batch.length > 0
             )
         return _gone_on(particles, *fetched(origin))
 
@@ -232,20 +202,9 @@ class ParticleFilter(Estimator):
             estimator=self.name,
         )
 
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> Estimate:
-        """Estimate log p(continuation | prefix), both from the same filters."""
-        whole, prefix = self.unbiased(log_w), self.unbiased(log_w_prefix)
-        return replace(
-            self.estimate(log_w, num_tokens),
-            log_evidence=log_evidence(whole).item() - log_evidence(prefix).item(),
-            draws_stderr=stderr_of_few(
-                log_ratio_stderr(whole, prefix).item(), self.filters
-            ),
-            bound=Bound.NONE,
-            log_weights=(),
-        )
+    def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
+        """Return the error of a difference: of as many filters as there are."""
+        return stderr_of_few(super().ratio_stderr(whole, prefix), self.filters)
 
 
 def _gone_on(particles: Particles, origin: Tensor) -> Particles:

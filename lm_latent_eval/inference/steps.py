@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
-from lm_latent_eval.inference.cuts import Cut, best_of
+from lm_latent_eval.inference.cuts import Cut, Thinned, best_of
 from lm_latent_eval.inference.step_choices import Choices, Columns, Dense
 from lm_latent_eval.latent import Uniforms
 
@@ -307,7 +307,9 @@ def searching(
         going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
         left_out = left_out | (some_left & going_on)
         origin = torch.where(going_on, origin, kept)
-        uniforms = partial(cut.uniforms_of, t, number)
+        uniforms = _no_classes
+        if isinstance(cut, Thinned):
+            uniforms = partial(cut.uniforms_of, t, number)
         taken = steps.take(state, t, choices, origin, choice, uniforms)
         log_kept, there = (x.unflatten(0, size).flatten(1) for x in (log_kept, there))
         if weigh:

@@ -7,7 +7,6 @@ state of its kind, never by the file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.files import regular
+from lm_latent_eval.files import digest, regular
 from lm_latent_eval.ledger.files import StateFile
 from lm_latent_eval.ledger.settings import Settings, plain, refuse_others
 
@@ -135,7 +134,7 @@ class Checkpoints:
 
     def remove(self, of: str) -> None:
         """Remove all that is kept of a text."""
-        self._remove(f"{_digest(of)}-*")
+        self._remove(f"{digest(of)}-*")
 
     def clear(self) -> None:
         """Remove all checkpoints, and half-written files of a killed run."""
@@ -152,8 +151,4 @@ class Checkpoints:
 
     def _file(self, of: str, key: Key) -> StateFile:
         which = json.dumps(plain(self._settings(of, key)), sort_keys=True)
-        return StateFile(self.folder / f"{_digest(of)}-{_digest(which)}{_END}")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return StateFile(self.folder / f"{digest(of)}-{digest(which)}{_END}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import CorpusEstimate, filter_log_weights
+from lm_latent_eval.estimators import CorpusEstimate
 from lm_latent_eval.metric_functions.columns import (
     complete,
     finite,
@@ -119,20 +119,27 @@ def _check_probabilities(estimates: Any, confidence: Any) -> None:
 
 
 def _of_filters(log_increments: Any, **inputs: Any) -> Any:
-    """Turn filters' increments into their log-weights and the tokens they read."""
+    """Turn filters' increments into their log-weights and the tokens they read.
+
+    A filter's sum, the log of the product of its mean weights at every token, is to the
+    token level what a draw is to the instance level: each is unbiased for p(x) (Del
+    Moral, 2004, chapter 7).
+    """
     if given := {"log_weights", "num_tokens"} & set(inputs):
         raise ValueError(
             f"log_increments replace {' and '.join(sorted(given))}: give one or other"
         )
     for index, filters in enumerate(present(log_increments, "log_increments")):
-        if len({len(increments) for increments in filters}) != 1:
+        lengths = {len(increments) for increments in filters}
+        if len(lengths) != 1 or 0 in lengths:
             raise ValueError(
                 f"log_increments[{index}]: every filter of a text reads all its tokens"
+                ", one at least"
             )
     texts = [torch.tensor(text, dtype=torch.float64) for text in log_increments]
     return {
         **inputs,
-        "log_weights": [filter_log_weights(text).tolist() for text in texts],
+        "log_weights": [text.sum(-1).tolist() for text in texts],
         "num_tokens": [text.shape[-1] for text in texts],
         "level": "token",
     }

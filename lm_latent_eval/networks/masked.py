@@ -278,7 +278,8 @@ class BlockCausal:
         cache = copy.deepcopy(self._kept[begun][0]) if begun in self._kept else None
         rest = tokens[len(begun) :] if cache is not None else tokens
         out = self._read(torch.tensor([rest], device=self.model.device), cache)
-        self._kept[tokens] = cache_of(out), out.logits[0, -1]
+        # A copy: a view would keep the scores of all places alive.
+        self._kept[tokens] = cache_of(out), out.logits[0, -1].clone()
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return self._kept[tokens]

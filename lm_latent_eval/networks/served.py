@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -175,22 +177,21 @@ class Server:
         choices = reply.get("choices")
         if not isinstance(choices, list) or len(choices) != number:
             raise ServerError(f"{url} returned no {number} choices")
-        return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
+        with self._lacking("choices with their index"):
+            return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
     def _drawn(self, choice: dict[str, Any]) -> Completion:
-        tokens = choice.get("token_ids")
-        if not isinstance(tokens, list) or not tokens:
-            raise self._lacks("token_ids of what it draws (return_token_ids=true)")
-        reply = choice.get("logprobs") or {}
-        log_p, best = reply.get("token_logprobs"), reply.get("top_logprobs")
-        if not log_p or not best or not len(log_p) == len(best) == len(tokens):
-            raise self._lacks("log-probabilities of what it draws (logprobs=1)")
-        return Completion(
-            tuple(tokens),
-            tuple(map(_nats, log_p)),
-            tuple(_nats(max(each.values())) for each in best),
-            str(choice.get("finish_reason")),
-        )
+        with self._lacking("token_ids of what it draws (return_token_ids=true)"):
+            tokens = tuple(map(operator.index, choice["token_ids"]))
+            if not tokens:
+                raise ValueError("there is none")
+        with self._lacking("log-probabilities of what it draws (logprobs=1)"):
+            reply = choice["logprobs"]
+            log_p = tuple(map(_nats, reply["token_logprobs"]))
+            best = tuple(_nats(max(each.values())) for each in reply["top_logprobs"])
+            if not len(log_p) == len(best) == len(tokens):
+                raise ValueError(f"{len(log_p)} of {len(tokens)} tokens")
+        return Completion(tokens, log_p, best, str(choice.get("finish_reason")))
 
     def _read(self, choice: dict[str, Any], sequence: Sequence[int]) -> list[float]:
         rows = choice.get("prompt_logprobs")
@@ -198,10 +199,23 @@ class Server:
             raise self._lacks("log-probabilities of prompts (prompt_logprobs=1)")
         log_p = []
         for token, row in zip(sequence[1:], rows[1:], strict=True):
-            if (found := (row or {}).get(str(token))) is None:
+            with self._lacking("log-probabilities of prompts by token"):
+                found = row.get(str(token))
+                nats = None if found is None else _nats(found["logprob"])
+            if nats is None:
                 raise self._lacks(f"the log-probability of token {token} of a prompt")
-            log_p.append(_nats(found["logprob"]))
+            log_p.append(nats)
         return log_p
+
+    @contextmanager
+    def _lacking(self, what: str) -> Iterator[None]:
+        """Read what may not be there, or not in the form of vLLM."""
+        try:
+            yield
+        except ServerError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as err:
+            raise self._lacks(what) from err
 
     def _lacks(self, what: str) -> ServerError:
         return ServerError(

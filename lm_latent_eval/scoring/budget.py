@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import psutil
 import torch
@@ -166,40 +165,26 @@ LEAST = 20
 """The least K of ``auto``: fewer histories take as many seconds and miss more."""
 
 
-class Budget(ABC):
-    """Base class: how the samples of texts are spent."""
-
-    method: Estimator
-    """The estimator of contexts and continuations, and of pilots."""
-
-    @property
-    def pilot(self) -> int:
-        """Evaluations of p(x, z) that decide on a text's others."""
-        return 0
-
-    @abstractmethod
-    def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Yield estimators, each with the texts that it scores."""
-
-
 @dataclass(frozen=True)
-class Fixed(Budget):
+class Fixed:
     """The same estimator for every text."""
 
+    pilot: ClassVar[int] = 0
     method: Estimator
     """It also reads contexts and continuations."""
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
+        """Yield the estimator with the texts."""
         _announce([(self.method, texts)])
         yield self.method, texts
 
 
 @dataclass(frozen=True)
-class Target(Budget):
+class Target:
     """As many draws as the standard error wanted takes."""
 
     method: ImportanceSampling | Mixed
-    """The pilot."""
+    """The pilot. It also reads contexts and continuations."""
     stderr: float
     """Wanted of a query's log-likelihood, nats."""
     most: int
@@ -211,7 +196,7 @@ class Target(Budget):
         return self.method.num_samples
 
     def spend(self, texts: list[Text], weigh: Weigh) -> Spending:
-        """Give every text the samples that its pilot asks for."""
+        """Yield estimators, each with the texts whose pilots ask for its samples."""
         _announce([(self.method, texts)], kept=False)
         groups: dict[int, list[Text]] = {}
         sentences = Counter(text.query.index for text in texts)
@@ -252,6 +237,10 @@ class Target(Budget):
         if isinstance(self.method, Mixed):
             number = max(2 * number, self.method.num_samples)
         return number
+
+
+Budget: TypeAlias = Fixed | Target
+"""How the samples of texts are spent."""
 
 
 def budget_of(

@@ -26,16 +26,24 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from scipy.stats import t as student_t
+from scipy.special import stdtrit  # all of scipy.stats takes half a second
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Sampler, searching
+from lm_latent_eval.inference.interface import (
+    LM,
+    P,
+    Q,
+    Sampler,
+    Texts,
+    predicting,
+    searching,
+)
 from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
     PIECE,
@@ -45,7 +53,7 @@ from lm_latent_eval.inference.particles import (
     fingerprint,
     is_in,
 )
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.latent import Latents, LeftToRight, parts_of, rebuilt
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.scorer import Scorer
@@ -99,8 +107,10 @@ def simulate(
         The place of a text's key, and the text, as they end, and then what is cut.
 
     Raises:
-        ValueError: If a token has more choices than can be listed.
+        ValueError: If the model predicts no word, or a token has more choices than
+            can be listed.
     """
+    predictor = predicting(model)
     places, words = list(range(len(keys))), [list[int]() for _ in keys]
     pieces = [list[tuple[Tensor, ...]]() for _ in keys]
     at = Particles.begin(len(keys), device)
@@ -108,8 +118,8 @@ def simulate(
         mine, starts = [keys[place] for place in places], [t] * len(places)
         last = [(words[place] or [start])[-1] for place in places]
         inputs = torch.tensor(last, device=at.log_w.device)
-        at = at.ahead(cast(Predicts[P], model), inputs)
-        log_p = at.next_token(cast(Predicts[P], model), mine, starts)
+        at = at.ahead(predictor, inputs)
+        log_p = at.next_token(predictor, mine, starts)
         chosen = _drawn(log_p, _uniform(mine, WORDS, t))
         batch = TokenBatch.collate(
             [[int(word)] for word in chosen],
@@ -204,39 +214,26 @@ def _uniform(keys: Sequence[int], what: int, t: int) -> Tensor:
 
 def _drawn(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Draw a column of each row by its probability, (B,), on the host."""
-    mass = log_p.cpu().double().softmax(-1).cumsum(-1)
-    where = uniform.double()[:, None].contiguous()
-    place = torch.searchsorted(mass / mass[:, -1:], where)
-    return place[:, 0]
+    return invert_cdf(log_p.cpu().double().softmax(-1), uniform)
 
 
-def upper_bound(
-    model: LM[P],
-    proposal: Sampler[Q],
-    method: Mixed,
-    batch: TokenBatch,
-    key: int,
-    latents: Latents,
-) -> float:
+def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
     r"""Return :math:`\log \hat u(x)`, nats: on average log p(x) or more.
 
     Args:
-        model: A latent LM.
-        proposal: What the other latents are searched for and drawn from.
+        text: A whole text; by its proposal the other latents are found and drawn.
         method: How many.
-        batch: One whole text.
-        key: Of its random numbers.
         latents: An exact draw from p(z | x), leading axes (1, 1).
 
     Raises:
         ValueError: If the text is too long to be read at once.
     """
-    encoded = encode(model, proposal, batch)
+    encoded = encode(text)
     if encoded is None:
         raise ValueError("the text is read in pieces: draw shorter ones")
-    p, q = encoded
-    found, _ = method.search.search(model, proposal, p, q)
-    log_w, path = method.sampling.draw(model, proposal, batch, [key], encoded)
+    (p, q), model, proposal = encoded, text.model, text.proposal
+    found, _ = method.search.search(text, encoded)
+    log_w, path = method.sampling.draw(text, encoded)
     own = fingerprint(latents, torch.zeros_like(path[:, :1]))
     if not bool(is_in(own, found.path, ~found.log_q.isneginf())):
         weight = widened(model.log_joint(p, latents)) - proposal.log_prob(q, latents)
@@ -285,7 +282,7 @@ class Calibration:
         """Of the gap's interval of 95 %, Student's t over texts."""
         number = len(self.texts)
         spread = statistics.stdev(text.gap for text in self.texts)
-        quantile = student_t.ppf((1 + LEVEL) / 2, number - 1)
+        quantile = stdtrit(number - 1, (1 + LEVEL) / 2)
         return float(quantile * spread / math.sqrt(number))
 
     @property
@@ -390,13 +387,7 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
     for text, answer in scorer.whole_texts.parts(texts, missed):
         with naming(text.query):
-            upper = upper_bound(
-                evaluation.model,
-                evaluation.proposal,
-                method,
-                evaluation.collate([text]),
-                evaluation.keys([text], "upper")[0],
-                latents[text.name],
-            )
+            one = evaluation.whole([text], "upper")
+            upper = upper_bound(one, method, latents[text.name])
         yield Calibrated(len(text.words), answer.estimate, upper)
     missed.tell()

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
-from lm_latent_eval.inference.interface import Sampler
+from lm_latent_eval.inference.interface import Sampler, Texts
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import (
@@ -21,7 +21,6 @@ from lm_latent_eval.latent import (
     LeftToRight,
     Normalization,
     UnfoldingLM,
-    Uniforms,
     WholeTextsOnly,
 )
 from lm_latent_eval.ledger.checkpoints import Checkpoints
@@ -84,12 +83,6 @@ class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
 
     def parameters(self) -> Iterator[Tensor]:
         """Yield its weights."""
-        ...
-
-    def next_token(
-        self, encoded: object, log_w: Tensor, uniforms: Uniforms, /
-    ) -> Tensor:
-        """See ``NextToken``; asked of models that generate."""
         ...
 
 
@@ -179,6 +172,17 @@ class Evaluation:
             given=self.conditions(texts),
             device=self.model.device,
         )
+
+    def whole(self, texts: Sequence[Text], purpose: str = "") -> Texts[object, object]:
+        """Return whole texts, with random numbers for a purpose."""
+        keys = self.keys(texts, purpose)
+        return Texts(self.model, self.proposal, self.collate(texts), keys)
+
+    def going_on(
+        self, texts: Sequence[Text], batch: TokenBatch, starts: Sequence[int] = ()
+    ) -> Texts[object, object]:
+        """Return words of texts after those that they begin with, which may be none."""
+        return Texts(self.model, self.stepwise, batch, self.keys(texts), starts)
 
     def conditions(self, texts: Sequence[Text]) -> list[tuple[int, ...]] | None:
         """Return what texts are conditional on; None: the model is not conditional."""

@@ -378,7 +378,9 @@ def score_corpus(
     """
     whole("--workers", workers, 1)
     require("ray", extra="ray")
-    settings = settings_of(opening.scorer(), stream_texts(data))
+    # This process only asks what numbers depend on: a GPU's memory is for a worker.
+    here = replace(opening, device="cpu") if opening.needs_gpu else opening
+    settings = settings_of(here.scorer(), stream_texts(data))
 
     def find(left: Left) -> Iterator[Row]:
         size = words

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.estimators.estimate import MissedSupportError
-from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.interface import predicting
+from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.budget import announce
 from lm_latent_eval.scoring.evaluation import Evaluation
@@ -53,7 +54,8 @@ class GenerationOptions:
                 f"generation arguments {kwargs!r}: expected a dictionary such as "
                 '{"until": ["."], "max_gen_toks": 32}'
             )
-        known = {"until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature"}
+        name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
+        known = {"until", name, "do_sample", "temperature"}
         if ignored := sorted(kwargs.keys() - known):
             logger.warning(
                 "generation arguments without effect: %s", ", ".join(ignored)
@@ -64,7 +66,6 @@ class GenerationOptions:
             isinstance(until, list | tuple) and all(isinstance(s, str) for s in until)
         ):
             raise ValueError(f"until={until!r}: expected a string or a list of strings")
-        name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
         most = whole(name, kwargs.get(name, MOST_TOKENS), 1)
         sampling = kwargs.get("do_sample")
         temperature = at_least_0(
@@ -133,9 +134,7 @@ class Utterance:
             word = int(first_of_best(log_p))
         else:
             worse = (log_p - log_p.max()) / self.options.temperature
-            mass = worse.softmax(-1).cumsum(-1)
-            threshold = torch.tensor(u, dtype=mass.dtype, device=mass.device)
-            word = int(torch.searchsorted(mass / mass[-1], threshold, right=True))
+            word = int(invert_cdf(worse.softmax(-1), log_p.new_tensor(u)))
         if word == self.encoder.end:
             self.ended = True
             return
@@ -166,9 +165,10 @@ def generate(
         The query's index and what was written.
 
     Raises:
-        ValueError: If the model is unnormalised.
+        ValueError: If the model is unnormalised, or predicts no word.
     """
     evaluation.refuse_parts("the next word")
+    predicting(evaluation.model)
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
     announce([(evaluation.method, words)])
     with evaluation.bar(len(texts), "generations") as bar:
@@ -187,6 +187,7 @@ def _written(
     """Continue a batch of contexts, dropping finished ones."""
     found = []
     model, reader = evaluation.model, evaluation.reader
+    predictor = predicting(model)
     particles, given = read_contexts(evaluation, evaluation.method, texts)
     writing = [
         (
@@ -207,8 +208,8 @@ def _written(
             [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
         )
         keys, starts = evaluation.keys(now), [len(text.context) + read for text in now]
-        particles = particles.ahead(model, last, given)
-        log_p = particles.next_token(model, keys, starts)
+        particles = particles.ahead(predictor, last, given)
+        log_p = particles.next_token(predictor, keys, starts)
         chance = Streams(evaluation.keys(now, "utter"), 1)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):
@@ -220,21 +221,16 @@ def _written(
             break
         # The finished ones have no word to go on with, and leave the batch after it.
         added = [[] if u.finished else u.ids[-1:] for _, u in writing]
-        particles = evaluation.method.extend(
-            model,
-            evaluation.stepwise,
-            TokenBatch.collate(
-                added,
-                [reader.price(ids) for ids in added],
-                first=last.tolist(),
-                spelled=evaluation.spelled,
-                given=evaluation.conditions(now),
-                device=model.device,
-            ),
-            keys,
-            starts,
-            particles,
+        batch = TokenBatch.collate(
+            added,
+            [reader.price(ids) for ids in added],
+            first=last.tolist(),
+            spelled=evaluation.spelled,
+            given=evaluation.conditions(now),
+            device=model.device,
         )
+        going_on = evaluation.going_on(now, batch, starts)
+        particles = evaluation.method.extend(going_on, particles)
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         particles = particles.select(torch.tensor(rows))
         given = given and given.select(torch.tensor(rows))

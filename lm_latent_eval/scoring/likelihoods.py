@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lm_latent_eval.estimators import Estimate, MissedSupportError
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
-from lm_latent_eval.inference.interface import Weighted
+from lm_latent_eval.inference.interface import Predicts, Texts, Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
@@ -52,29 +52,17 @@ class WholeTexts:
         for text in texts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
+                if self._bounds_both:
+                    known = known.bounded_above(known.log_evidence)
                 yield text, Answer.of(text, known)
         groups = list(self.evaluation.budget.spend(worded, self._pilot))
         words = sum(_num_words(group) for _, group in groups)
         with self.evaluation.bar(words, "words") as bar:
             yield from self._estimates(groups, missed, bar)
 
-    def estimate(
-        self, texts: list[Text], missed: Missed
-    ) -> Iterator[tuple[Text, Answer]]:
-        """Estimate whole texts, their white space included.
-
-        Args:
-            texts: As ``cut.whole`` returns them, none without words.
-            missed: Collects those of which no latent was found.
-
-        Returns:
-            Texts with their estimates, as they are found.
-
-        Raises:
-            ValueError: If a text cannot be scored; the error names the query.
-        """
-        groups = list(self.evaluation.budget.spend(texts, self._pilot))
-        return self._estimates(groups, missed, UNSEEN)
+    @property
+    def _bounds_both(self) -> bool:
+        return self.evaluation.options.bounds == "both"
 
     def _pilot(
         self, method: Estimator, texts: list[Text], purpose: str
@@ -102,7 +90,9 @@ class WholeTexts:
         bar: tqdm,
     ) -> tuple[Text, Answer]:
         estimate = method.estimate(log_w, len(text.words))
-        if self.evaluation.options.bounds == "both" and estimate.stderr is not None:
+        if self._bounds_both and estimate.bound is Bound.EXACT:
+            estimate = estimate.bounded_above(estimate.log_evidence)
+        elif self._bounds_both and estimate.stderr is not None:
             _expect(bar, len(text.words))
             [(_, others)] = self.draw(method, [text], "psi", bar)
             with suppress(MissedSupportError):  # then there is no bound
@@ -157,12 +147,7 @@ class WholeTexts:
             words = [len(text.words) for text in some]
             pieces = self.evaluation.pieces(method, purpose, some)
             with ReadingProgress(words, bar, pieces).reading():
-                log_w = method.log_weights(
-                    self.evaluation.model,
-                    self.evaluation.proposal,
-                    self.evaluation.collate(some),
-                    self.evaluation.keys(some, purpose),
-                ).cpu()
+                log_w = method.log_weights(self.evaluation.whole(some, purpose)).cpu()
             if pieces:
                 pieces.keep_weights(log_w)
             return log_w
@@ -210,14 +195,8 @@ def read_contexts(
 ) -> tuple[Weighted, TokenBatch | None]:
     """Return the weighted latents of contexts, and what texts are conditional on."""
     batch = evaluation.collate(texts, contexts=True)
-    read = method.extend(
-        evaluation.model,
-        evaluation.stepwise,
-        batch,
-        evaluation.keys(texts),
-        [0] * len(texts),
-        Particles.begin(len(texts), evaluation.model.device),
-    )
+    begin = Particles.begin(len(texts), evaluation.model.device)
+    read = method.extend(evaluation.going_on(texts, batch), begin)
     return read, batch.given
 
 
@@ -229,7 +208,8 @@ class Read:
     """Which of the B each is."""
     particles: Weighted
     likely: Tensor
-    """The most probable word after each, on the host, (B,)."""
+    """The most probable word after each, on the host, (B,): -1, which is none, of a
+    model that predicts none."""
 
     def of(self, texts: Sequence[Text]) -> tuple[Weighted, Tensor]:
         """Return particles and most probable word of each text's context."""
@@ -344,15 +324,10 @@ class Continuations:
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
         with ReadingProgress([len(text.words) for text in texts], bar).reading():
-            after = method.extend(
-                self.evaluation.model,
-                self.evaluation.stepwise,
-                batch,
-                self.evaluation.keys(texts),
-                [len(text.context) for text in texts],
-                before,
-            )
-        greedy = self._are_greedy(method, texts, batch, before, likely)
+            starts = [len(text.context) for text in texts]
+            going_on = self.evaluation.going_on(texts, batch, starts)
+            after = method.extend(going_on, before)
+        greedy = self._are_greedy(method, going_on, before, likely)
         rows = zip(
             texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True
         )
@@ -361,8 +336,7 @@ class Continuations:
     def _are_greedy(
         self,
         method: Estimator,
-        texts: Sequence[Text],
-        batch: TokenBatch,
+        texts: Texts[object, object],
         particles: Weighted,
         likely: Tensor,
     ) -> Tensor:
@@ -370,11 +344,7 @@ class Continuations:
 
         Only those are read on that have been greedy so far: most end at once.
         """
-        keys, starts = (
-            self.evaluation.keys(texts),
-            [len(text.context) for text in texts],
-        )
-        targets, length = batch.on_host
+        targets, length = texts.batch.on_host
         greedy = torch.ones_like(length, dtype=torch.bool)
         (rows,) = (length > 0).nonzero(as_tuple=True)
         particles, likely = particles.select(rows), likely[rows]
@@ -388,20 +358,11 @@ class Continuations:
             if not len(on):
                 break
             rows = rows[on]
-            piece = batch.select(rows).piece(t, t + 1)
-            mine = [keys[b] for b in rows.tolist()]
-            here = [starts[b] + t for b in rows.tolist()]
-            particles = method.extend(
-                self.evaluation.model,
-                self.evaluation.stepwise,
-                piece,
-                mine,
-                here,
-                particles.select(on),
-            )
-            after = [start + 1 for start in here]
+            piece = texts.select(rows).piece(t, t + 1)
+            particles = method.extend(piece, particles.select(on))
+            after = [start + 1 for start in piece.starts]
             likely = self._most_probable(
-                targets[rows, t], particles, piece.given, mine, after
+                targets[rows, t], particles, piece.batch.given, piece.keys, after
             )
         return greedy
 
@@ -410,15 +371,17 @@ class Continuations:
         last: Tensor | Sequence[int],
         particles: Weighted,
         given: TokenBatch | None,
-        keys: list[int],
-        starts: list[int],
+        keys: Sequence[int],
+        starts: Sequence[int],
     ) -> Tensor:
         """Return the most probable word after each text, whose last word is ``last``.
 
-        Both are on the host.
+        Both are on the host; see ``Read`` for a model that predicts none.
         """
-        inputs = torch.as_tensor(last, device=self.evaluation.model.device)
         model = self.evaluation.model
+        if not isinstance(model, Predicts):
+            return torch.full((len(last),), -1)
+        inputs = torch.as_tensor(last, device=model.device)
         read = particles.ahead(model, inputs, given)
         predicted = read.next_token(model, keys, starts)
         return first_of_best(predicted).cpu()

@@ -21,8 +21,9 @@ from lm_latent_eval.estimators import (
     CorpusRate,
     Estimate,
     certified_perplexity,
-    corpus_effective_sample_size,
     corpus_perplexity,
+    corpus_weights,
+    effective_sample_size,
     instance_perplexity,
 )
 from lm_latent_eval.estimators.choices import is_undecided, tied
@@ -247,7 +248,7 @@ def corpus_effective_samples(answers: Sequence[Answer]) -> float | str:
     log_w = _weights(answers)
     if log_w is None:
         return UNKNOWN
-    return float(corpus_effective_sample_size(log_w).item())
+    return float(effective_sample_size(corpus_weights(log_w)).item())
 
 
 def share_unreliable(answers: Sequence[Answer]) -> float | str:

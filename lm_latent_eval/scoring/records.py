@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 import torch
@@ -80,20 +80,12 @@ _COLUMN = {
     "left_out": "unknown_words_left_out",
 }
 """Columns that are named otherwise than the fields of ``Answer`` and ``Estimate``."""
-_MAY_BE_EMPTY = (
-    "stderr",
-    "unseen",
-    "upper",
-    "upper_stderr",
-    "at_least",
-    "at_most",
-    "effective_sample_size",
-    "pareto_k",
-    "is_greedy",
-    "accuracy",
-    "tied",
-    "canonical",
-)
+_MAY_BE_EMPTY = {
+    _COLUMN.get(name, name)
+    for kind in (Estimate, Answer)
+    for name, said in get_type_hints(kind).items()
+    if type(None) in get_args(said)
+}
 _NEW = ("upper_stderr", "at_least", "at_most")
 """Columns that records of before have not."""
 _ONLY_WHERE_KNOWN = (*_NEW, "log_weights")

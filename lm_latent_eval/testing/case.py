@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import moved, sent, widest_float
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import WholeText
+from lm_latent_eval.latent import WholeText, parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
@@ -130,9 +131,7 @@ class Case:
     def every_latent(self, text: list[int]) -> Any:
         """Return every latent of one text where the model is."""
         latents = self.latents(text)
-        if isinstance(latents, Tensor):
-            return sent(latents, self.device)
-        return type(latents)(*(sent(part, self.device) for part in latents))
+        return rebuilt(latents, [sent(p, self.device) for p in parts_of(latents)])
 
     def log_joint(self, text: list[int]) -> Tensor:
         """Return log p of one text under every latent, or on its cell, (K,)."""
@@ -154,10 +153,12 @@ class Case:
 
     def log_weights(self, method: Any, proposal: Any, texts: list[list[int]]) -> Tensor:
         """Weigh texts as they are weighed together, (B, K), on the host."""
-        log_w: Tensor = method.log_weights(
-            self.model, proposal, self.batch(texts), keys(len(texts))
-        )
+        log_w: Tensor = method.log_weights(self.whole(texts, proposal))
         return log_w.cpu()
+
+    def whole(self, texts: list[list[int]], proposal: Any) -> Texts[Any, Any]:
+        """Return texts as estimators take them."""
+        return Texts(self.model, proposal, self.batch(texts), keys(len(texts)))
 
 
 def keys(count: int, purpose: str = "") -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -26,13 +26,12 @@ from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,
     ParticleFilter,
-    beam,
     importance,
     particles,
 )
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import (
     DrawsFrom,
@@ -242,17 +241,18 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     proposal of the model, and asks the one that is drawn from how probable they are.
     """
     proposal = case.proposal(name)
-    whole = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
-    texts = _of_several_lengths(case, (whole or [name])[0])
-    batch, ids = case.batch(texts), keys(len(texts))
-    p, q = case.model.encode(batch), proposal.encode(batch)
-    draws = proposal.sample(q, Streams(ids, 50), 50)
+    to_ends = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
+    texts = _of_several_lengths(case, (to_ends or [name])[0])
+    whole = case.whole(texts, proposal)
+    p, q = case.model.encode(whole.batch), proposal.encode(whole.batch)
+    draws = proposal.sample(q, whole.streams(50), 50)
     drawn = particles.fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
     for other in case.proposals:
         searcher = case.proposal(other)
-        found, latents = every.search(case.model, searcher, p, searcher.encode(batch))
+        encoded = p, searcher.encode(whole.batch)
+        found, latents = every.search(whole.by(searcher), encoded)
         log_q = proposal.log_prob(q, latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"
@@ -280,8 +280,7 @@ def company_moves_no_weight(case: Case, name: str) -> None:
 
     def weigh(n: slice) -> Tensor:
         batch = case.batch(texts[n], given and given[n])
-        log_w: Tensor = method.log_weights(case.model, proposal, batch, ids[n])
-        return log_w
+        return method.log_weights(Texts(case.model, proposal, batch, ids[n]))
 
     together = weigh(slice(None))
     for n, text in enumerate(texts):
@@ -333,23 +332,20 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
     model, proposal = case.model, case.proposal(name)
     texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
     listed = isinstance(proposal, Searches)
-    batch, ids = case.batch(texts), keys(len(texts))
-    draw = ImportanceSampling(4)
-    found = {"weights": draw.log_weights(model, proposal, batch, ids)}
+    whole, draw = case.whole(texts, proposal), ImportanceSampling(4)
+    found = {"weights": draw.log_weights(whole)}
     if listed:
-        beam = BeamMarginalization(3)
-        found["beams"] = beam.log_weights(model, proposal, batch, ids)
+        found["beams"] = BeamMarginalization(3).log_weights(whole)
     if stops:
         begin = Particles.begin(len(texts), case.device)
         end = case.length - 1
-        piece, last = batch.piece(0, end), batch.piece(end, case.length)
-        read = draw.extend(model, proposal, piece, ids, [0] * len(texts), begin)
-        ahead = read.ahead(model, piece.targets[:, -1], piece.given)
-        on = draw.extend(model, proposal, last, ids, [end] * len(texts), ahead)
+        piece, last = whole.piece(0, end), whole.piece(end, case.length)
+        read = draw.extend(piece, begin)
+        ahead = read.ahead(model, piece.batch.targets[:, -1], piece.batch.given)
+        on = draw.extend(last, ahead)
         found |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
         if model.normalization is not Normalization.UNNORMALISED:
-            starts = [end] * len(texts)
-            found["predictions"] = ahead.next_token(model, ids, starts)
+            found["predictions"] = ahead.next_token(model, last.keys, last.starts)
     return {what: tensor.cpu() for what, tensor in found.items()}
 
 
@@ -398,23 +394,16 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
     """A beam that stopped and went on is the beam of the whole text."""
     proposal = case.proposal(name)
     texts = case.readable(proposal)[::3]
-    whole, ids = case.batch(texts), keys(len(texts))
+    whole = case.whole(texts, proposal)
     every = [case.log_joint(text).sort(descending=True).values for text in texts]
     for width in (1, 3, max(map(len, every))):
         method = BeamMarginalization(width)
-        at_once = method.log_weights(case.model, proposal, whole, ids)
+        at_once = method.log_weights(whole)
         at_once = at_once.sort(descending=True).values
         for at in range(1, case.length):
             begun = Particles.begin(len(texts), case.device)
             for start, end in pairwise((0, at, case.length)):
-                begun = method.extend(
-                    case.model,
-                    proposal,
-                    whole.piece(start, end),
-                    ids,
-                    [start] * len(texts),
-                    begun,
-                )
+                begun = method.extend(whole.piece(start, end), begun)
             found = begun.log_w.sort(descending=True).values
             close(found, at_once, f"{name}: beams of {width} cut at {at} and whole")
     for row, listed in zip(found, every, strict=True):
@@ -438,10 +427,7 @@ def reading_once_is_reading_again(case: Case, name: str) -> None:
 
     for method in (ImportanceSampling(6), BeamMarginalization(12)):
         once = _token_by_token(case, method, name)
-        with (
-            mock.patch.object(particles, "encode_again", encode),
-            mock.patch.object(beam, "encode_again", encode),
-        ):
+        with mock.patch.object(particles, "encode_again", encode):
             again = _token_by_token(case, method, name)
         kind = f"{name}, {type(method).__name__}"
         for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
@@ -450,14 +436,13 @@ def reading_once_is_reading_again(case: Case, name: str) -> None:
 
 def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
     """Read each token ahead and then on; return log w and log q after every one."""
-    model, proposal = case.model, case.proposal(name)
     text = [case.words[t % len(case.words)] for t in range(4)]
-    whole, ids, found = case.batch([text, text[::-1]]), keys(2), []
+    whole, found = case.whole([text, text[::-1]], case.proposal(name)), []
     read = Particles.begin(2, case.device)
     for t in range(len(text)):
         piece = whole.piece(t, t + 1)
-        read = read.ahead(model, piece.inputs[:, 0], piece.given)
-        read = method.extend(model, proposal, piece, ids, [t, t], read)
+        read = read.ahead(case.model, piece.batch.inputs[:, 0], piece.batch.given)
+        read = method.extend(piece, read)
         found.append(torch.stack([read.log_w, read.log_q]))
     return found
 
@@ -470,24 +455,23 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     """
     proposal, method = case.proposal(name), ImportanceSampling(20)
     text = case.some_words(6)
-    batch, ids = case.batch([text, text[::-1], text[:3]]), keys(3)
-    first, second, third = (batch.piece(*ends) for ends in ((0, 3), (3, 5), (5, 6)))
-    begun = Particles.begin(3, case.device)
-    begun = method.extend(case.model, proposal, first, ids, [0] * 3, begun)
+    whole = case.whole([text, text[::-1], text[:3]], proposal)
+    first, second, third = (whole.piece(*ends) for ends in ((0, 3), (3, 5), (5, 6)))
+    begun = method.extend(first, Particles.begin(3, case.device))
     every = torch.arange(20)
     origin = torch.stack([every // 2, every.flip(0), every % 7])
     before: Any = begun.proposal_state
     after = before.resample(origin)
-    streams = Streams(ids, 20, starts=[3] * 3)
-    late, known = proposal.encode(second, before), proposal.encode(second, after)
+    streams = second.streams(20)
+    late, known = (proposal.encode(second.batch, q) for q in (before, after))
     ours, histories = proposal.sample_from(late, streams, origin.to(case.device))
     theirs = proposal.sample(known, streams, 20)
-    late = encode_again(proposal, late, second, after)
+    late = encode_again(proposal, late, second.batch, after)
     hold(histories.is_cpu and torch.equal(histories, origin), f"{name}: another origin")
-    streams, numbers = replace(streams, starts=[5] * 3), []
+    streams, numbers = third.streams(20), []
     for q, draws in ((late, ours), (known, theirs)):
         state = proposal.advance(q, draws.latents)
-        then = proposal.sample(proposal.encode(third, state), streams, 20)
+        then = proposal.sample(proposal.encode(third.batch, state), streams, 20)
         paths = fingerprint(draws.latents), fingerprint(then.latents)
         numbers.append([*paths, draws.log_q, then.log_q])
     for found, expected in zip(*numbers, strict=True):

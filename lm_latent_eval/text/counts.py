@@ -27,7 +27,7 @@ from itertools import accumulate
 
 from sentencex import segment
 
-from lm_latent_eval.estimators.rates import InformationRate, gambling_rate, log_capital
+from lm_latent_eval.estimators.rates import InformationRate
 from lm_latent_eval.text.words import encodable
 
 
@@ -202,8 +202,15 @@ class Gamble:
 
     @property
     def rate(self) -> InformationRate:
-        """The rate per symbol that bounds the entropy from above, in expectation."""
-        return gambling_rate(self.log_capital, self.num_symbols, self.alphabet_size)
+        r"""The rate per symbol that bounds the entropy from above, in expectation.
+
+        .. math:: \hat H = \Bigl(1 - \frac{1}{n} \log_A S_n\Bigr) \log A
+
+        No gambler can expect more capital than the entropy allows: E[H-hat] is at least
+        the rate H of the source, for any way of betting that was fixed beforehand.
+        """
+        log_bet = self.log_capital - self.num_symbols * math.log(self.alphabet_size)
+        return InformationRate.of(log_bet, self.num_symbols)
 
 
 def gamble(
@@ -260,10 +267,13 @@ def gamble(
             f"symbols[{unknown}] is {text[unknown]!r}, which the alphabet of {size} "
             "lacks: bets were on the alphabet alone"
         )
+    if not text:
+        raise ValueError("a bet needs a symbol: the text is empty")
     log_bets = _log_bets(text, size, max_order)
     largest = max(log_bets)
     shares = math.fsum(math.exp(bet - largest) for bet in log_bets) / max_order
-    capital = log_capital(largest + math.log(shares), len(text), size)
+    # What lies on the right symbol is paid A-for-1.
+    capital = len(text) * math.log(size) + (largest + math.log(shares))
     return Gamble(capital, len(text), size)
 
 

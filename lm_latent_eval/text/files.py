@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from lm_latent_eval.files import digest as digest
 from lm_latent_eval.files import naming, regular
 
 _MARK = "\ufeff"
@@ -74,8 +74,3 @@ def _encoding(path: Path) -> str | None:
     with Path(path).open("rb") as file:
         start = file.read(max(map(len, _MARKS)))
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
-
-
-def digest(text: str) -> str:
-    """Return a short digest of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

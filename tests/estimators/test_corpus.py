@@ -14,9 +14,9 @@ from lm_latent_eval.estimators import (
     CorpusRate,
     Estimate,
     certified_perplexity,
-    corpus_effective_sample_size,
-    corpus_log_evidence,
     corpus_perplexity,
+    corpus_weights,
+    effective_sample_size,
     instance_perplexity,
     log_evidence,
     stderr,
@@ -35,7 +35,7 @@ def test_corpus_level_is_unbiased_by_enumeration():
     chance = LOG_Q[draws].sum((-2, -1)).exp()
     log_w = (LOG_JOINT - LOG_Q)[torch.arange(2)[:, None], draws]
 
-    estimates = torch.stack([corpus_log_evidence(rows) for rows in log_w])
+    estimates = torch.stack([log_evidence(corpus_weights(rows)) for rows in log_w])
 
     exact = LOG_JOINT.logsumexp(-1).sum()
     assert (chance * (estimates - exact).exp()).sum() == pytest.approx(1, abs=1e-12)
@@ -45,8 +45,7 @@ def test_products_can_vanish_where_no_input_does():
     log_w = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log()
 
     assert log_evidence(log_w).isfinite().all()
-    assert corpus_log_evidence(log_w) == -math.inf
-    assert corpus_effective_sample_size(log_w) == 0
+    assert corpus_weights(log_w).tolist() == [-math.inf] * 2
     found = CorpusEstimate.of([*log_w], torch.tensor([1, 1]))
     assert found.corpus is None and found.corpus_effective_sample_size == 0
     assert found.instance.value == pytest.approx(2)
@@ -68,7 +67,7 @@ def test_corpus_level_takes_the_draws_that_every_input_has():
     assert found.corpus_num_samples == 7
     assert found.corpus.value == pytest.approx(corpus_perplexity(log_w[:, :7], 16))
     assert found.corpus_effective_sample_size == pytest.approx(
-        corpus_effective_sample_size(log_w[:, :7]).item()
+        effective_sample_size(corpus_weights(log_w[:, :7])).item()
     )
     whole = [log_evidence(row).item() for row in ragged]
     certified = certified_perplexity(torch.tensor(whole), 16)

@@ -14,7 +14,6 @@ from lm_latent_eval.estimators import (
     Bound,
     Estimate,
     InformationRate,
-    branching_factor,
     effective_sample_size,
     pareto_k,
 )
@@ -109,8 +108,3 @@ def test_conversions_return(bits, units):
     assert there.bits_stderr == pytest.approx(0.1 * units)
     assert again.bits == pytest.approx(bits)
     assert again.nats_stderr == pytest.approx(rate.nats_stderr)
-
-
-def test_a_distribution_in_float32_may_be_rounded():
-    rounded = torch.tensor([0.5, 0.5 + 1e-7])
-    assert branching_factor(rounded) == pytest.approx(2)

@@ -16,7 +16,6 @@ from lm_latent_eval.estimators import (
     degrees_of_freedom,
     effective_sample_size,
     log_evidence,
-    log_mass,
     log_normal_stderr,
     log_ratio_stderr,
     pareto_k,
@@ -27,7 +26,7 @@ from lm_latent_eval.estimators import (
 )
 from tests.means import normal, uniform
 
-POINTWISE = [log_evidence, log_mass, relative_variance, stderr]
+POINTWISE = [log_evidence, relative_variance, stderr]
 POINTWISE += [effective_sample_size, pareto_k]
 
 # A lopsided model of five latents, one of which it excludes, and its proposal.
@@ -91,7 +90,6 @@ def test_zero_weights_and_single_draws():
     one, none = torch.tensor([-3.0]), torch.full((30,), -torch.inf)
     for function, of_one, of_none in (
         (log_evidence, -3, -math.inf),
-        (log_mass, -3, -math.inf),
         (effective_sample_size, 1, 0),
         (log_normal_stderr, 0, 0),
         (stderr, math.inf, math.inf),

@@ -20,7 +20,6 @@ DEAD = NONE.expand(2, 7)
 RAGGED = [torch.zeros(4), torch.zeros(4), torch.zeros(5)]
 TWO = torch.tensor([-3.0, -2.0])
 HEAVY = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 2.5]]).log()
-NEARLY = torch.tensor([0.5, 0.5 + 1e-7], dtype=torch.float64)
 QUESTION = torch.zeros(3, 4), torch.zeros(4), torch.zeros(3)
 
 
@@ -39,7 +38,7 @@ def pair(differences, units):
     return paired.PairedDifference.of(d, torch.tensor(units), draws_stderr=none)
 
 
-WEIGHED = (of.log_evidence, of.log_mass, of.relative_variance, of.stderr)
+WEIGHED = (of.log_evidence, of.relative_variance, of.stderr)
 WEIGHED += (of.effective_sample_size, of.pareto_k)
 
 
@@ -65,13 +64,12 @@ REFUSED = [
     ("error must be at least 0; got -0.1", partial(CHANGED, draws_stderr=-0.1)),
     ("num_samples must be at least 1; got 0", partial(CHANGED, num_samples=0)),
     # Corpora
-    (r"log_w\[2\] has 5 samples .* same K", of.corpus_log_evidence, RAGGED),
+    (r"log_w\[2\] has 5 samples .* same K", of.corpus_weights, RAGGED),
     ("all 2 products of 2 inputs' w", of.corpus_perplexity, torch.eye(2).log(), 2),
     (r"log_evidences\[1\] is nan", of.instance_perplexity, torch.tensor([0, NAN]), 9),
     ("num_tokens must be at least 1 in all; got 0", of.instance_perplexity, TWO, 0),
     (r"num_tokens\[1\] is -2", of.instance_perplexity, TWO, torch.tensor([5, -2])),
     (r"must have shape \(N,\)", of.instance_perplexity, torch.zeros(0), 5),
-    (r"\[1\] is nan", of.filter_log_weights, torch.tensor([0.0, NAN])),
     (r"has shape \(3,\).*\(2,\)", of.CorpusRate.nats, [FOUND] * 2, torch.ones(3)),
     *(
         ("confidence must be between 0 and 1", CERTIFIED, x)
@@ -129,9 +127,6 @@ REFUSED = [
     ("stderr", lambda: of.InformationRate.of(-3.0, 1, stderr=-1)),
     (r"at least 1; got 0\.5", of.InformationRate.of_perplexity, 0.5),
     ("above 0; got 0", of.InformationRate(1.0).per, 0),
-    ("must total 1", of.branching_factor, NEARLY),
-    ("at least 0", of.branching_factor, torch.tensor([1.5, -0.5])),
-    ("a bet needs a symbol", of.log_capital, 0.0, 0, 27),
 ]
 """What the error says, and a call."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from lm_latent_eval.inference.annealing import (
     transitions,
 )
 from lm_latent_eval.inference.gibbs import SweepNumbers
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import parts_of, rebuilt
@@ -59,10 +62,10 @@ def test_chains_backwards_are_unbiased_for_the_reciprocal(case, proposal):
     drawn = posterior.multinomial(number, replacement=True, generator=draw)
     latents = every[0][drawn].view(500, 10, -1)
     batch, names = case.batch(texts), keys(500)
-    log_w = method.reverse_log_weights(case.model, q, batch, names, latents)
+    log_w = method.reverse_log_weights(Texts(case.model, q, batch, names), latents)
     weights_are_of(-exact, -log_w)
     above = log_evidence_from_above(log_w)
-    below = log_evidence(method.log_weights(case.model, q, batch, names))
+    below = log_evidence(method.log_weights(Texts(case.model, q, batch, names)))
     # On average log p lies between; 500 texts tell averages to within their errors.
     slack = 5 * max(above.std().item(), below.std().item()) / math.sqrt(500)
     assert below.mean() - slack < exact < above.mean() + slack
@@ -77,7 +80,8 @@ def test_a_text_is_weighed_in_any_company_alike(case):
     ):
         together = case.log_weights(method, q, texts)
         for n, text in enumerate(texts):
-            alone = method.log_weights(model, q, case.batch([text]), [keys(3)[n]])
+            one = Texts(model, q, case.batch([text]), [keys(3)[n]])
+            alone = method.log_weights(one)
             torch.testing.assert_close(alone[0], together[n], rtol=0, atol=1e-10)
 
 
@@ -105,8 +109,7 @@ def test_the_published_left_to_right_estimate_is_biased(case):
     """
     case.model.log_alpha.fill_(math.log(0.05))
     text, method, copies = [4, 5, 4, 4, 5], LeftToRightEstimator(2), 8_000
-    batch = case.batch([text] * copies)
-    log_p = method.log_predicted(case.model, batch, keys(copies))
+    log_p = method.log_predicted(case.whole([text] * copies, case.proposal()))
     exact_log_p = case.log_p(text).item()
     weights_are_of(exact_log_p, log_evidence(log_p.sum(-1)))
     ratio = (method.word_by_word(log_p) - exact_log_p).exp()
@@ -132,7 +135,7 @@ def test_what_no_chain_can_do_is_refused():
     with pytest.raises(ValueError, match="have no local moves"):
         transitions(object(), object(), None, None, Streams([0], 1), 1)
     with pytest.raises(ValueError, match="no closed form"):
-        LeftToRightEstimator(1).log_weights(object(), None, None, [0])
+        LeftToRightEstimator(1).log_weights(Texts(object(), None, None, [0]))
 
 
 # -- local moves of each model ------------------------------------------------------
@@ -223,6 +226,20 @@ def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     error = (f * (1 - f) / NUMBER).sqrt()
     # Five standard errors, and one draw of a latent that is hardly ever drawn.
     assert ((share - f).abs() <= 5 * error + 1 / NUMBER).all()
+
+
+def test_latents_may_be_plain_tuples(case):
+    old, new = ((torch.full((1, 2), n), torch.full((1, 2, 3), n)) for n in (0, 1))
+    zero, log_p = torch.zeros(2, 1, 2).double()
+    log_p[0, 1] = -torch.inf  # so the second is never moved
+    model = SimpleNamespace(log_joint=lambda p, latents: log_p)
+    proposal = SimpleNamespace(
+        moved=lambda q, latents, uniforms: (new, zero), log_prob=lambda q, latents: zero
+    )
+    move = Metropolis(model, proposal, None, None, Streams([0], 2))
+    (flat, deep), *_ = move(Scored(old, zero, zero), 0.5, 1, backwards=False)
+    assert flat.tolist() == [[1, 0]] and deep.tolist() == [[[1] * 3, [0] * 3]]
+    assert type(replace(case, latents=lambda text: old).every_latent(TEXT)) is tuple
 
 
 @pytest.mark.parametrize(("name", "which", "text"), CASES, ids=str)

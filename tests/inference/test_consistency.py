@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency
 from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.stepwise import ModelProposal
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -159,7 +162,7 @@ def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
 def test_a_beam_of_one_is_no_exact_number():
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()
-    log_w = method.log_weights(model, model.proposal(), BATCH, keys(2))
+    log_w = method.log_weights(Texts(model, model.proposal(), BATCH, keys(2)))
     found = method.estimate(log_w[0], len(TEXT))
     assert found.bound is Bound.STRICT_LOWER
     assert found.stderr is None
@@ -193,26 +196,43 @@ class SumsRightly(SumsWrongly):
 
 def test_a_sum_is_held_against_a_list():
     right, wrong = tiny(kind=SumsRightly), tiny(kind=SumsWrongly)
-    log_w = Exact().log_weights(right, right.proposal(), BATCH, keys(2))
+    log_w = Exact().log_weights(Texts(right, right.proposal(), BATCH, keys(2)))
     found = Exact().estimate(log_w[0], len(TEXT))
     assert found.bound is Bound.EXACT
     assert found.log_evidence == pytest.approx(log_p(right, TEXT))
     with pytest.raises(BrokenModelError, match="summation sums to another"):
-        Exact().log_weights(wrong, wrong.proposal(), BATCH, keys(2))
+        Exact().log_weights(Texts(wrong, wrong.proposal(), BATCH, keys(2)))
 
 
-def test_a_model_of_others_is_checked_on_its_first_texts(tmp_path):
-    """Through the scorer that every command uses; and asked for whole texts alone."""
+def scorer(kind: type[TinyHMM]) -> Scorer:
     words = WordTokenizer.train(["a b"], min_count=1)
+    checkpoint = Checkpoint("tiny", tiny(kind=kind), words, Path())
+    return Scorer(checkpoint, ScoringOptions.parse({"unk": "closed"}), quiet=True)
 
-    def scored(kind: type[TinyHMM]) -> list[Any]:
-        checkpoint = Checkpoint("tiny", tiny(kind=kind), words, tmp_path)
-        scorer = Scorer(checkpoint, ScoringOptions.parse({"unk": "closed"}), quiet=True)
-        return list(scorer.score_texts([Query(0, "text/0", "a b")]))
 
-    assert scored(TinyHMM)
+def test_a_model_of_others_is_checked_on_its_first_texts():
+    """Through the scorer that every command uses; and asked for whole texts alone."""
+    texts = [Query(0, "text/0", "a b")]
+    assert list(scorer(TinyHMM).score_texts(texts))
     with pytest.raises(BrokenModelError, match=r"OneColumn\.log_joint"):
-        scored(OneColumn)
+        list(scorer(OneColumn).score_texts(texts))
+
+
+class Mute(TinyHMM):
+    next_token = None  # as if it were not there
+
+
+class Stuck(TinyHMM):
+    advance = None
+
+
+def test_a_model_that_predicts_no_word_still_goes_on():
+    query = Query(0, "text/0", " b", context="a")
+    [one], [other] = (scorer(k).score_continuations([query]) for k in (TinyHMM, Mute))
+    assert other.estimate == one.estimate and other.is_greedy is False
+    with pytest.raises(ValueError, match=r"Mute has no next_token\("):
+        list(scorer(Mute).generate([(query, GenerationOptions.parse({}))]))
+    check(tiny(kind=Stuck))
 
 
 def test_a_search_without_a_beam_is_refused():

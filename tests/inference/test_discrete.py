@@ -27,6 +27,7 @@ from lm_latent_eval.inference.discrete import (
     DiscreteFilter,
     Weights,
 )
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.listing import Unlisted
@@ -137,7 +138,7 @@ def test_which_texts_are_long(monkeypatch):
     texts, model = [[4] * 200, [4] * 50, [5] * 900], tiny()
     batch = TokenBatch.collate(texts, first=2)
     proposal = model.proposal("adapted")
-    DiscreteFilter(PASSES).log_weights(model, proposal, batch, keys(3))
+    DiscreteFilter(PASSES).log_weights(Texts(model, proposal, batch, keys(3)))
     assert len(made) > 1, "premise: the last one is read in pieces"
     assert all(cut.places_factor.tolist() == [4.0, 1.0, 9.0] for cut in made)
     doubt = made[0].doubt - made[0].doubt[1]
@@ -169,7 +170,7 @@ def test_it_is_exact_where_every_latent_fits(name):
     batch = TokenBatch.collate([TEXT], first=2)
     for number, bound in ((width, Bound.EXACT), (width - 1, Bound.STOCHASTIC_LOWER)):
         method = DiscreteFilter(PASSES * number)
-        [row] = method.log_weights(model, model.proposal(name), batch, keys(1))
+        [row] = method.log_weights(Texts(model, model.proposal(name), batch, keys(1)))
         found = method.estimate(row, len(TEXT))
         assert found.bound is bound
         if bound is Bound.EXACT:
@@ -203,7 +204,7 @@ def test_passes_and_their_check_are_unbiased(kind, width):
     batch = TokenBatch.collate([TEXT] * copies, first=2)
     method = DiscreteFilter(PASSES * width)
     proposal = model.proposal("adapted")
-    of = Weights.of(method.log_weights(model, proposal, batch, keys(copies)))
+    of = Weights.of(method.log_weights(Texts(model, proposal, batch, keys(copies))))
     weights_are_of(log_p(model, TEXT), of.passes)
     if method.narrow_width > 1:  # a pass of one is too uneven for this
         weights_are_of(log_p(model, TEXT), of.narrow)
@@ -215,7 +216,9 @@ def test_as_many_places_as_there_are_futures_suffice():
     batch = TokenBatch.collate([text], first=2)
     for kind, exact in ((Merging, True), (TinyHMM, False)):
         model, method = tiny(kind=kind), DiscreteFilter(PASSES * NUM_STATES)
-        [row] = method.log_weights(model, model.proposal("adapted"), batch, keys(1))
+        [row] = method.log_weights(
+            Texts(model, model.proposal("adapted"), batch, keys(1))
+        )
         found = method.estimate(row, len(text))
         assert found.bound is Bound.STOCHASTIC_LOWER, "some were left out"
         passes, truth = Weights.of(row).passes, log_p(model, text)
@@ -335,26 +338,25 @@ def test_company_and_pieces_move_nothing(monkeypatch):
     proposal = model.proposal("adapted")
     texts = [TEXT, [5], [1, 4, 4, 5, 5, 1]]
     batch = TokenBatch.collate(texts, first=2)
-    together = method.log_weights(model, proposal, batch, keys(3))
+    together = method.log_weights(Texts(model, proposal, batch, keys(3)))
     for n, text in enumerate(texts):
         one = TokenBatch.collate([text], first=2)
-        alone = method.log_weights(model, proposal, one, [keys(3)[n]])
+        alone = method.log_weights(Texts(model, proposal, one, [keys(3)[n]]))
         ours, theirs = method.unbiased(together[n]), method.unbiased(alone[0])
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
         assert together[n, -1] == alone[0, -1]
     monkeypatch.setattr(particles, "PIECE", 2)
-    pieces = method.log_weights(model, proposal, batch, keys(3))
+    pieces = method.log_weights(Texts(model, proposal, batch, keys(3)))
     ours, theirs = method.unbiased(together), method.unbiased(pieces)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_continuation_is_a_ratio_of_the_same_passes():
     model, method = tiny(), DiscreteFilter(PASSES * NUM_STATES**4)
-    proposal = model.proposal("adapted")
-    whole = TokenBatch.collate([TEXT], first=2)
-    begin = Particles.begin(1, "cpu")
-    context = method.extend(model, proposal, whole.piece(0, 2), keys(1), [0], begin)
-    after = method.extend(model, proposal, whole.piece(2, 4), keys(1), [2], context)
+    batch = TokenBatch.collate([TEXT], first=2)
+    whole = Texts(model, model.proposal("adapted"), batch, keys(1))
+    context = method.extend(whole.piece(0, 2), Particles.begin(1, "cpu"))
+    after = method.extend(whole.piece(2, 4), context)
     found = method.difference(after.log_w[0], context.log_w[0], 2)
     exact = log_p(model, TEXT) - log_p(model, TEXT[:2])
     assert found.log_evidence == pytest.approx(exact, abs=1e-12)

@@ -12,6 +12,7 @@ from torch import Tensor
 from lm_latent_eval.estimators import CorpusRate, certified_log_likelihood, log_evidence
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -73,7 +74,7 @@ def weights(method, p, q, trials, *, ranks_by_q=False):
     """Weigh one text, drawn anew so many times."""
     table = Table(p, q, ranks_by_q)
     batch = TokenBatch.collate([[0]] * trials, [[0.0]] * trials, first=0, device="cpu")
-    return method.log_weights(table, table, batch, keys(trials))
+    return method.log_weights(Texts(table, table, batch, keys(trials)))
 
 
 def estimates(method, p, q, trials=TRIALS):

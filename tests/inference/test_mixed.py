@@ -16,6 +16,7 @@ from lm_latent_eval.inference import (
     Mixed,
     importance,
 )
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.mixed import Population
 from lm_latent_eval.inference.particles import Particles, encode
 from lm_latent_eval.models.stepwise import Step
@@ -73,20 +74,18 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
 @proposals(*READ_ON, *WITHOUT_LATENTS)
 def test_mixed_goes_on_where_it_stopped(name, which):
     """In pieces as in whole: the same draws, and the same beam if it holds all."""
-    case, model, proposal = opened(name, which)
+    case, _, proposal = opened(name, which)
     texts = case.readable(proposal)[::9]
-    batch, names = case.batch(texts), keys(len(texts))
+    whole = case.whole(texts, proposal)
     for number in (40, EVERYTHING):
         method = Mixed(number)
         read = Particles.begin(len(texts), "cpu")
-        for start, end in ((0, 2), (2, 3)):
-            piece, starts = batch.piece(start, end), [start] * len(texts)
-            read = method.extend(model, proposal, piece, names, starts, read)
-        at_once = method.log_weights(model, proposal, batch, names)
+        for ends in ((0, 2), (2, 3)):
+            read = method.extend(whole.piece(*ends), read)
+        at_once = method.log_weights(whole)
         drawn = slice(method.sampling.num_samples)
         same = read.drawn.log_w.sort().values
-        q = encode(model, proposal, batch)
-        expected, _ = method.sampling.draw(model, proposal, batch, names, q)
+        expected, _ = method.sampling.draw(whole, encode(whole))
         torch.testing.assert_close(same, expected.sort().values, rtol=0, atol=1e-10)
         if number == EVERYTHING:
             assert read.log_w[:, drawn].isneginf().all()
@@ -103,7 +102,7 @@ def test_mixed_predicts_as_all_latents_do(name):
     begin, batch = Particles.begin(1, "cpu"), case.batch([[4, 5]])
 
     def read(number: int) -> Population:
-        return Mixed(number).extend(model, stepwise, batch, keys(1), [0], begin)
+        return Mixed(number).extend(Texts(model, stepwise, batch, keys(1)), begin)
 
     def prediction(particles: Population | Particles) -> torch.Tensor:
         return particles.ahead(model, torch.tensor([5])).next_token(model, [0], [0])
@@ -173,16 +172,14 @@ def test_a_beam_whose_latents_died_out_holds_not_all_there_is():
     truth = math.log(0.5 * 0.5 + 0.05 * 0.5)
     for pieces in (False, True):
         method, proposal = Mixed(4), model.proposal("adapted")
+        texts = Texts(model, proposal, batch, keys(copies))
         if pieces:
             read = Particles.begin(copies, "cpu")
             for at in (0, 1):
-                piece = batch.piece(at, at + 1)
-                read = method.extend(
-                    model, proposal, piece, keys(copies), [at] * copies, read
-                )
+                read = method.extend(texts.piece(at, at + 1), read)
             log_w = read.log_w
         else:
-            log_w = method.log_weights(model, proposal, batch, keys(copies))
+            log_w = method.log_weights(texts)
         bounds = {method.estimate(row, 2).bound for row in log_w}
         assert bounds == {Bound.STOCHASTIC_LOWER}
         weights_are_of(truth, log_evidence(method.unbiased(log_w)))

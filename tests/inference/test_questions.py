@@ -12,6 +12,7 @@ from torch import nn
 
 from lm_latent_eval.estimators.choices import is_undecided
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
@@ -52,12 +53,12 @@ def answered():
     proposal, streams = model.proposal("adapted"), keys(QUESTIONS)
     batch = TokenBatch.collate(contexts, first=2)
     begin = Particles.begin(QUESTIONS, "cpu")
-    before = method.extend(model, proposal, batch, streams, [0] * QUESTIONS, begin)
+    before = method.extend(Texts(model, proposal, batch, streams), begin)
     found, truth, exact = [], [], partial(tiny_steps.log_p, model)
     for option in options:
         batch = TokenBatch.collate(option, first=[context[-1] for context in contexts])
         starts = [CONTEXT] * QUESTIONS
-        after = method.extend(model, proposal, batch, streams, starts, before)
+        after = method.extend(Texts(model, proposal, batch, streams, starts), before)
         rows = zip(after.log_w, before.log_w, strict=True)
         found.append([method.difference(*row, ANSWER) for row in rows])
         texts = [[*both[0], *both[1]] for both in zip(contexts, option, strict=True)]

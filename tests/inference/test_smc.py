@@ -12,6 +12,7 @@ from scipy.stats import t as student
 
 from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import ParticleFilter
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
@@ -49,7 +50,8 @@ def filtered(model, copies, num_samples, words=WORDS):
     """Weights of copies of one text from the prior, (copies, K)."""
     method = ParticleFilter(num_samples)
     texts = batch([words] * copies)
-    return method.log_weights(model, model.proposal("prior"), texts, keys(copies))
+    proposal = model.proposal("prior")
+    return method.log_weights(Texts(model, proposal, texts, keys(copies)))
 
 
 def filtered_in_two(model, proposal, num_samples, copies, cut, words):
@@ -58,7 +60,7 @@ def filtered_in_two(model, proposal, num_samples, copies, cut, words):
     read = Particles.begin(copies, "cpu")
     for start, end in ((0, cut), (cut, len(words))):
         piece, starts = texts.piece(start, end), [start] * copies
-        read = method.extend(model, proposal, piece, keys(copies), starts, read)
+        read = method.extend(Texts(model, proposal, piece, keys(copies), starts), read)
     return read.log_w
 
 
@@ -96,7 +98,9 @@ def test_drawing_by_what_is_ahead_helps(ahead, monkeypatch):
     texts = batch([WORDS * 2] * copies)
     nothing = torch.zeros(copies, 20, dtype=torch.float64)
     for _ in range(2):
-        log_w = ParticleFilter(20).log_weights(model, proposal, texts, keys(copies))
+        log_w = ParticleFilter(20).log_weights(
+            Texts(model, proposal, texts, keys(copies))
+        )
         spread.append(log_evidence(log_w).std())
         monkeypatch.setattr(type(proposal), "log_twist", lambda *_: nothing)
     # Standard deviations of 200 values are known to about 5 %.
@@ -162,4 +166,4 @@ def test_a_proposal_of_whole_texts_is_an_error(model):
         ParticleFilter(105)
     assert ParticleFilter(15).filters == 1
     with pytest.raises(ValueError, match="'chart' reads whole texts at once"):
-        ParticleFilter(10).log_weights(model, chart, batch([WORDS]), [1])
+        ParticleFilter(10).log_weights(Texts(model, chart, batch([WORDS]), [1]))

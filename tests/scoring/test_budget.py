@@ -14,7 +14,8 @@ from lm_latent_eval.scoring.likelihoods import WholeTexts
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.scoring.texts import Cutter, Query
+from lm_latent_eval.text.counts import sentence_starts
 from tests.tiny_checkpoint import rolling
 from tests.watching import watch
 
@@ -39,6 +40,18 @@ def test_an_upper_bound_takes_draws_of_its_own(model):
     assert (one.evaluations, two.evaluations) == (100, 200)
     assert two.estimate.upper > two.estimate.log_evidence - 1
     assert two.estimate.upper != two.estimate.log_evidence
+
+
+def test_what_is_exact_is_its_own_upper_bound_and_weighed_once(lstm_directory):
+    """A document without sentences, too: one more exact number of a corpus."""
+    checkpoint = load(lstm_directory, device="cpu").checkpoint
+    scorer = Scorer(checkpoint, ScoringOptions.parse({"bounds": "both"}), quiet=True)
+    scorer.cut = Cutter(scorer.reader, sentence_starts)
+    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(("", "the fox"))]
+    for answer in scorer.score_texts(queries):
+        estimate = answer.estimate
+        assert (estimate.upper, estimate.upper_stderr) == (estimate.log_evidence, 0.0)
+        assert answer.evaluations == 1
 
 
 def test_the_default_takes_few_samples_as_the_least_that_pay(model):

@@ -10,6 +10,7 @@ import torch
 
 from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.inference import Mixed
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import parts_of, rebuilt
@@ -97,11 +98,8 @@ def test_the_bound_is_one_over_an_unbiased_estimate(name):
     upper = torch.tensor(
         [
             upper_bound(
-                model,
-                proposal,
+                Texts(model, proposal, case.batch([text]), [stream_key(n, name)]),
                 Mixed(3),
-                case.batch([text]),
-                stream_key(n, name),
                 rebuilt(latents, [part[:, [z]] for part in parts_of(latents)]),
             )
             for n, z in enumerate(chosen.tolist())

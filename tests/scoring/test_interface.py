@@ -23,6 +23,7 @@ from lm_latent_eval.report.export import hub
 from lm_latent_eval.scoring import files, interface, likelihoods
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.files import Opening
+from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.records import Record, answer_of
@@ -97,6 +98,12 @@ def test_what_is_impossible_says_so(opened):
         opened.log_likelihood("the fox")
     with pytest.raises(ValueError, match="2 texts, but 1 contexts"):
         opened.log_likelihood(["the fox", "Bo"], contexts=["a"])
+
+
+def test_the_second_limit_of_what_is_written_has_no_effect(caplog):
+    found = GenerationOptions.parse({"max_new_tokens": 9, "max_gen_toks": 3})
+    assert found.max_tokens == 3
+    assert "generation arguments without effect: max_new_tokens" in caplog.text
 
 
 # -- texts without support: the others are kept, and the error comes last --------------

@@ -119,16 +119,17 @@ def run(*arguments):
 
 
 def test_texts_that_two_workers_scored_count_once(
-    spelled_directory, data, tmp_path, monkeypatch
+    spelled_directory, data, tmp_path, monkeypatch, caplog
 ):
     """Ray gives a block out again when a worker is lost, or what it has found."""
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     found = [row_of(answer) for answer in [*answers[:12], *answers[9:]]]
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     monkeypatch.setattr(files, "_found", lambda *_: iter(found))
-    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cuda:1")
     record = score_corpus(opening, data, tmp_path / "scores", workers=2)
     assert record.finished
+    assert "device=cuda:1 is not there" not in caplog.text, "it is left to workers"
     assert record.answers == answers
     assert len((tmp_path / "scores").read_text().splitlines()) == 1 + len(TEXTS)
 

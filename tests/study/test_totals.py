@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import (
-    corpus_effective_sample_size,
-    corpus_log_evidence,
+    corpus_weights,
     effective_sample_size,
     instance_perplexity,
     log_evidence,
@@ -53,7 +52,7 @@ def test_levels_are_sums_of_estimates(some, log_w):
         for r, block in enumerate(log_w[:, : count * size].split(size, 1)):
             expected = log_evidence(block).sum().item()
             assert level.replicates[r].item() == pytest.approx(expected, rel=1e-12)
-            corpus = corpus_log_evidence(block).item()
+            corpus = log_evidence(corpus_weights(block)).item()
             assert found.corpus_level(size)[r].item() == pytest.approx(corpus, 1e-12)
     everything = found.instance[SAMPLES].replicates[0].item()
     assert found.perplexity(everything) == pytest.approx(
@@ -112,11 +111,12 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     sizes = effective_sample_size(log_w)
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
+    products = corpus_weights(log_w)
     assert corpus["perplexity"] == pytest.approx(
-        math.exp(-corpus_log_evidence(log_w).item() / TOKENS), rel=1e-8
+        math.exp(-log_evidence(products).item() / TOKENS), rel=1e-8
     )
     assert corpus["effective_sample_size"] == pytest.approx(
-        corpus_effective_sample_size(log_w).item(), rel=1e-8
+        effective_sample_size(products).item(), rel=1e-8
     )
     assert len(five["replicates"]) == 12
     inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]

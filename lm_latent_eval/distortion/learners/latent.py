@@ -229,7 +229,7 @@ class LatentLearner:
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
         missed = Missed([text.query for text in texts])
-        for _, answer in self._scorer.whole_texts.estimate(texts, missed):
+        for _, answer in self._scorer.whole_texts.parts(texts, missed):
             log_p[answer.index] = answer.estimate.log_evidence
             stderr[answer.index] = answer.estimate.draws_stderr
         missed.tell()

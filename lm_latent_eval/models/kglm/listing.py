@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.inference.cuts import GRID, LEAST, Cut, ranks
+from lm_latent_eval.inference.cuts import GRID, LEAST, Cut, Thinned, ranks
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import (
     distinct,
@@ -279,10 +279,10 @@ def _enough(known: Tensor, number: Tensor, group: Tensor, cut: Cut) -> Tensor:
         cut: What chooses.
     """
     enough = least_of_best(group, known, torch.tensor(cut.widths))
-    there = (known > -torch.inf).sum(1)
-    nobody = torch.zeros_like(enough, dtype=torch.long)
-    least = cut.least(*(nobody.index_add(0, group, x) for x in (number, there)))
-    if least is not None:
+    if isinstance(cut, Thinned):
+        there = (known > -torch.inf).sum(1)
+        nobody = torch.zeros_like(enough, dtype=torch.long)
+        least = cut.least(*(nobody.index_add(0, group, x) for x in (number, there)))
         total = segment_logsumexp(known.logsumexp(1), group, len(enough))
         enough = torch.maximum(enough, total + least.log())
     return enough[group] - GRID  # for rounding

@@ -28,7 +28,7 @@ import numpy as np
 from lm_latent_eval.files import file_digest, one_line
 from lm_latent_eval.registry import Registry
 from lm_latent_eval.text import strict_yaml
-from lm_latent_eval.text.files import digest, numbered_lines
+from lm_latent_eval.text.files import digest, numbered_lines, read_text
 from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.mixtures.factors import (
     CONTEXT,
@@ -98,9 +98,11 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
     Raises:
         ValueError: If it is none, or says what cannot be; the error names the place.
     """
-    content = strict_yaml.read(path)
+    path = Path(path)
+    text = read_text(path)
+    reading = parse if path.suffix == ".json" else strict_yaml.parse
     try:
-        return _Reading(Path(path), trust_retriever).mixture(content)
+        return _Reading(path, trust_retriever).mixture(reading(text))
     except ValueError as err:
         raise ValueError(f"{path}: {err}") from err
 

@@ -13,6 +13,7 @@ from lm_latent_eval import testing
 from lm_latent_eval.inference import DiscreteFilter, cuts
 from lm_latent_eval.inference.cuts import FEWEST
 from lm_latent_eval.inference.discrete import PASSES
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
 from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
 from lm_latent_eval.models.kglm.listing import keys_after
@@ -146,11 +147,11 @@ def test_a_cut_of_few_walks_is_offered_what_fills_its_places(monkeypatch):
         return walks.group[some.row[some.node >= 0]].bincount()
 
     numbers = watch(monkeypatch, steps, "listed_steps", listed_at_once)
-    method.log_weights(large, proposal, batch, [1])
+    method.log_weights(Texts(large, proposal, batch, [1]))
     # Of passes as wide as the widest, which use most places.
     assert (numbers[0][:PASSES] >= FEWEST).all()
     monkeypatch.setattr(cuts, "FEWEST", 0)
-    method.log_weights(large, proposal, batch, [1])
+    method.log_weights(Texts(large, proposal, batch, [1]))
     assert (numbers[3] < FEWEST).all(), "premise: few are worth a place"
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import expected_parents, twisting
@@ -365,7 +366,7 @@ def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
     begin = particles.Particles.begin(1, "cpu")
     for width in (7, every.node.shape[1]):
         method = BeamMarginalization(width)
-        found = method.extend(kglm, kglm.proposal("adapted"), batch, [0], [0], begin)
+        found = method.extend(Texts(kglm, kglm.proposal("adapted"), batch, [0]), begin)
         used = ~found.log_q.isneginf()
         shared = (found.log_q - found.log_w)[used]
         torch.testing.assert_close(shared, shared[:1].expand_as(shared), **EXACTLY)
@@ -388,7 +389,7 @@ def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_sampl
     assert log_p > -torch.inf, "premise"
     method, proposal = DiscreteFilter(num_samples), kglm.proposal("adapted")
     many = TokenBatch.collate([text] * 200, [costs] * 200, first=START)
-    rows = method.log_weights(kglm, proposal, many, list(range(200)))
+    rows = method.log_weights(Texts(kglm, proposal, many, list(range(200))))
     found = torch.stack([method.unbiased(row) for row in rows]).sub(log_p).exp()
     error = found.mean(1).std() / math.sqrt(len(rows))
     assert abs(found.mean() - 1) <= 4 * error + 1e-9
@@ -415,7 +416,7 @@ def test_nobody_may_be_introduced(special):
     nothing = every_walk(graph, len(text), kglm.config.cutoff, 1)
     log_p = kglm.log_joint(kglm.encode(batch), nothing).logsumexp(-1)[0]
     method = DiscreteFilter(100)
-    [row] = method.log_weights(kglm, kglm.proposal("adapted"), batch, [1])
+    [row] = method.log_weights(Texts(kglm, kglm.proposal("adapted"), batch, [1]))
     found = method.estimate(row, len(text))
     assert found.bound == "exact"
     assert found.log_evidence == pytest.approx(log_p.item())

@@ -13,6 +13,7 @@ import torch
 
 import lm_latent_eval
 from lm_latent_eval.inference import LeftToRightEstimator
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
 from lm_latent_eval.text.batch import TokenBatch
@@ -147,7 +148,8 @@ def log_predicted(tmp_path_factory):
     texts = [[first + word for word in text] for text in CASE["documents"]]
     keys = [stream_key(0, f"mallet/{n}") for n in range(len(texts))]
     batch = TokenBatch.collate(texts, first=START)
-    return LeftToRightEstimator(DRAWS).log_predicted(model, batch, keys)
+    documents = Texts(model, model.proposal(), batch, keys)
+    return LeftToRightEstimator(DRAWS).log_predicted(documents)
 
 
 @pytest.mark.parametrize("particles", [1, 10])

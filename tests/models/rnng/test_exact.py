@@ -12,6 +12,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import ImportanceSampling, Mixed, cuts, mixed
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.rnng import choices, crf, left_to_right
@@ -189,7 +190,7 @@ def test_a_search_that_holds_little_is_given_up(monkeypatch):
     text, estimator = [*TEXT, 5], Mixed(6)
     batch = TokenBatch.collate([text] * number, first=START)
     proposal = rnng.proposal("adapted")
-    log_w = estimator.log_weights(rnng, proposal, batch, [*range(number)])
+    log_w = estimator.log_weights(Texts(rnng, proposal, batch, [*range(number)]))
     _, found, _, _ = mixed.divided(log_w, 3)
     assert (found > -torch.inf).sum(1).eq(1).all()
     assert estimator.estimate(log_w[0], 6).bound is not Bound.EXACT
@@ -291,7 +292,7 @@ def test_impossible_text_has_probability_zero():
     for tokens in ([END], [4, 2]):
         for name in PROPOSALS:
             log_w = ImportanceSampling(4).log_weights(
-                rnng, rnng.proposal(name), piece(tokens), [1]
+                Texts(rnng, rnng.proposal(name), piece(tokens), [1])
             )
             assert (log_w == -torch.inf).all()
         assert log_marginal(rnng.generative, torch.tensor([tokens])) == -torch.inf

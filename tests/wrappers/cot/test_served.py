@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, ServerError
+from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, Server, ServerError
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny
@@ -93,6 +93,37 @@ def test_a_server_that_is_not_honest_or_fails_is_told(network, soon, tampering, 
         pytest.raises(kind, match=said),
     ):
         list(served(url, network[1], **how).score_continuations(asked()))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "text",
+        {"index": None},
+        {"index": 0, "token_ids": ["the"], "prompt_logprobs": [None, 3]},
+        *(
+            {
+                "token_ids": [1],
+                "logprobs": {"token_logprobs": [-1.0], "top_logprobs": [top]},
+                "prompt_logprobs": [None, row],
+            }
+            for top, row in [
+                (None, [[-1.0, 2, None]]),  # as SGLang's
+                ({}, {"2": -1.0}),
+                ([-1.0], {"two": {"logprob": -1.0}}),
+            ]
+        ),
+    ],
+    ids=str,
+)
+def test_odd_answers_are_named(monkeypatch, choice):
+    reply = {"choices": [choice]}
+    monkeypatch.setattr("lm_latent_eval.networks.served._asked", lambda *_: reply)
+    server = Server("http://there", "m", "m", None, 1.0)
+    with pytest.raises(ServerError, match=r"^http://there does not return "):
+        server.draw([1], 1, seed=0, most_tokens=1, stops=[])
+    with pytest.raises(ServerError, match=r"^http://there does not return "):
+        server.score([[1, 2]])
 
 
 def test_failures_that_pass_move_nothing(network, soon):

@@ -304,6 +304,8 @@ def test_a_cache_that_forgets_gives_the_same(decoder, monkeypatch):
         found = reader.read_on(tokens, first)[0]
         wanted = scores(decoder, SEVEN_TOKENS[:length])[first - 1 :]
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+    [(_, last)] = reader._kept.values()
+    assert last.untyped_storage().nbytes() == last.nbytes, "of one place"
 
 
 def test_a_network_that_asks_for_truth_and_stores_when_told(decoder):
