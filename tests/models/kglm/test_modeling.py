@@ -53,7 +53,8 @@ def test_what_cannot_happen_has_probability_zero(kglm):
         assert kglm.proposal().log_prob(encoded, walk).item() == -torch.inf
 
 
-def test_scores_follow_the_weights(kglm):
+@pytest.mark.parametrize("assign", [False, True])
+def test_scores_follow_the_weights(kglm, assign):
     """What a model remembers between calls belongs to its weights of that time."""
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
@@ -69,7 +70,8 @@ def test_scores_follow_the_weights(kglm):
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(log_p(model), before, **EXACTLY)
-        model.load_state_dict(other.state_dict())
+        weights = {name: weight.clone() for name, weight in other.state_dict().items()}
+        model.load_state_dict(weights, assign=assign)
         torch.testing.assert_close(log_p(model), wanted, **EXACTLY)
 
 
