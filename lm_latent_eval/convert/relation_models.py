@@ -139,18 +139,17 @@ def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tenso
 
 def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
     special = [
-        original[f"special_rel_vecs.{n}"]
+        original[f"special_rel_vecs.{n}"][None]
         for n in range(sum(name.startswith("special_rel_vecs.") for name in original))
     ]
     relations = original.get("relation_embed.weight", original["relation_vec"])
-    tables = {
-        "facts.relation.weight": torch.cat([relations, torch.stack(special)]),
+    return {
+        "facts.relation.weight": torch.cat([relations, *special]),
         "facts.object.weight": torch.cat(
             [original["entity_vec"], original["unk_entity_vec"][None]]
         ),
         "facts.alias.weight": original["alias_vec"],
     }
-    return tables
 
 
 def config_of(

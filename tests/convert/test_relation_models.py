@@ -105,6 +105,16 @@ def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
         torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
 
 
+def test_an_original_needs_no_special_relations(tmp_path):
+    model = {n: w for n, w in MODEL.items() if not n.startswith("special_rel_vecs.")}
+    aliases = [f"w{n + 4}" for n in range(len(original("A", "lrlm")["alias_vec"]))]
+    changes = {"aliases": aliases, "texts": [([], "a", [FACT])]}
+    assert main(write(tmp_path, "A", "lrlm", model={"model": model}, **changes)) == 0
+    found = load_checkpoint(tmp_path / "out").model.state_dict()
+    wanted = original("A", "lrlm")["relation_vec"]
+    assert torch.equal(found["facts.relation.weight"], wanted)
+
+
 def test_an_alias_with_an_unknown_word_names_no_text(tmp_path):
     arguments = write(tmp_path, "A", "lrlm")
     aliases = json.loads((tmp_path / "aliases").read_text())
