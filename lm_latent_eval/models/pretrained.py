@@ -165,7 +165,12 @@ class Pretrained(PreTrainedModel):
 
         The manifest is of all that is there then: with a vocabulary written before, the
         directory is a checkpoint.
+
+        Raises:
+            ValueError: If it is to be pushed to the hub as well; see ``push_to_hub``.
         """
+        if kwargs.get("push_to_hub"):
+            self.push_to_hub()
         super().save_pretrained(save_directory, **kwargs)
         for weights in Path(save_directory).glob("*.safetensors"):
             share(weights)

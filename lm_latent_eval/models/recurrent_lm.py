@@ -273,6 +273,6 @@ def class_starts(counts: Sequence[int], num_classes: int) -> list[int]:
         [0, 2, 5]
     """
     before = list(accumulate(counts, initial=0))[:-1]
-    total = sum(counts)
+    total = max(1, sum(counts))
     classes = [min(num_classes * n // total, num_classes - 1) for n in before]
     return [0, *(i for i in range(1, len(counts)) if classes[i] != classes[i - 1])]

@@ -122,6 +122,13 @@ def test_the_library_way_with_a_vocabulary_is_a_checkpoint(tmp_path, name):
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
+def test_a_model_is_not_sent_without_its_vocabulary(saved):
+    _, directory = saved
+    model = load_checkpoint(directory).model
+    with pytest.raises(ValueError, match=r"load\(DIR\)\.push_to_hub"):
+        model.save_pretrained(directory, push_to_hub=True)
+
+
 def test_auto_classes_know_every_model_that_has_a_name():
     import_module("lm_latent_eval.models.auto")
     for model_type in known_types():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
-from lm_latent_eval.options import whole
+from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer, split
 from lm_latent_eval.training.options import Options, RNNGSize
@@ -68,8 +68,10 @@ def train_rnng(
         options: How to train.
 
     Raises:
-        ValueError: If the objective needs trees that there are not, or K is below 2.
+        ValueError: If there is no such objective, it needs trees that there are not, or
+            K is below 2.
     """
+    one_of("objective", objective, get_args(Objective))
     size, options = size or RNNGSize(), options or Options()
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
