@@ -147,10 +147,10 @@ FACT = (1, 2, ["w4"])
 MODEL = {n: w for n, w in original("A", "lrlm").items() if n not in BESIDE}
 NONE = "no original LRLM or NKLM"
 BAD = [
-    ("model", {"weights": {}}, "a dictionary with 'model'"),
+    ("model", {"weights": {}}, "no dictionary with 'model'"),
     ("vocabulary", ["a", "b"], "its first words are not <unk>, <pad>, <s>, </s>"),
     ("aliases", ["a"], "has 1 aliases"),
-    ("entities", {"a": 1}, "is not one tensor"),
+    ("entities", {"a": 1}, "'entities' is no name of a tensor"),
     ("options", {}, f"{NONE}: KeyError"),
     ("relations", torch.zeros(3, 2), NONE),
     ("model", {"model": {**MODEL, "extra": torch.zeros(1)}}, "'extra' is not a tensor"),
