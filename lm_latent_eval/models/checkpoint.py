@@ -33,7 +33,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS, check_width, moved, shared_type
 from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
-from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local, refuse_tuned
+from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder, reader
 from lm_latent_eval.text.orthography import Orthography
@@ -170,7 +170,6 @@ def _load(
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
     try:
-        refuse_tuned(directory)
         words = None
         if isinstance(model, OwnEncoder):
             model.load_encoder(directory)
