@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,16 @@ TextT = TypeVar("TextT", bound=AnnotatedText)
 OPTIONS = Options(epochs=20, batch_size=64, learning_rate=3e-3, patience=2)
 HELD_OUT = 10
 """Every tenth word type says when to stop."""
+
+
+def sizes(tokenizer: WordTokenizer, texts: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a ``WordsConfig``: of a vocabulary and its training text."""
+    words = (word for text in texts for word in tokenizer.cut(text))
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "num_words": tokenizer.num_words,
+        "num_unknown_types": tokenizer.count_unknown_types(words),
+    }
 
 
 def learn_orthography(
