@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference import steps
 from lm_latent_eval.inference.ragged import expand_ranges, in_parts
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
@@ -36,9 +37,7 @@ from lm_latent_eval.models.lrlm.latents import (
     Encoded,
     Readings,
     RelationState,
-    after_readings,
     goes_on,
-    log_readings,
     tempered,
 )
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
@@ -47,7 +46,8 @@ from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
     Route,
     Standing,
-    log_prob_readings,
+    after_readings,
+    log_readings,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import NoLatents, check_temperature, chosen
@@ -353,9 +353,9 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        readings, piece = Readings(*fetched(*readings)), encoded.encoded
-        log_q = log_prob_readings(encoded.route, piece.state, readings)
-        return sent(log_q, piece.value.device)
+        given = fetched(*readings)
+        log_q = steps.log_prob(self.drawn_steps(encoded), given, 1.0)
+        return sent(log_q, encoded.encoded.value.device)
 
 
 @dataclass(frozen=True)
