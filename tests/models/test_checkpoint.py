@@ -31,7 +31,6 @@ from lm_latent_eval.models import checkpoint, known_types, model_class
 from lm_latent_eval.models.checkpoint import (
     CheckpointError,
     load_checkpoint,
-    load_tokenizer,
     rewrite_manifest,
     save,
 )
@@ -413,7 +412,7 @@ def test_every_reader_holds_a_directory_against_its_manifest(saved):
     edit_config(saved[1], num_unknown_types=8)
     message = r"config\.json has \d+ bytes, but \d+ by .*`lm-latent-eval manifest "
     library = model_class(saved[0]).from_pretrained
-    readers = load_checkpoint, load_tokenizer, lm_latent_eval.load, read_vocabulary
+    readers = load_checkpoint, lm_latent_eval.load, read_vocabulary
     for read in (*readers, library):
         with pytest.raises(ValueError, match=message):
             read(saved[1])
