@@ -108,7 +108,7 @@ ROWS = 2
 """Scores of all words, of spans or of stacks that are held at once."""
 LIMITS = {
     "inference.ragged.AT_ONCE": 12,
-    "models.lrlm.network.TABLE": 5,
+    "models.lrlm.network.AT_ONCE": 5,
     "models.rnng.joint.STACKS_AT_ONCE": 2,
     "models.rnng.networks.TABLE": 12,
     "models.rnng.networks.SPANS_AT_ONCE": 2,

@@ -42,9 +42,6 @@ NUMBERS = 1 << 22
 SPARSE = 16
 """One scalar product alone takes as long as so many in a product of matrices."""
 
-TABLE = 1 << 24
-"""Scores (tokens x words, nodes x words) held at a time."""
-
 
 class Words(nn.Module):
     """The distribution of a token given its position's state and its node."""
