@@ -32,8 +32,6 @@ settings.load_profile("untimed")
 
 PROJECT = Path(__file__).parents[1]
 
-collect_ignore = ["reference/runs/make.py"]  # needs packages that tests do not
-
 
 def find_folder(variable: str, default: str) -> Path:
     """Return a folder of test material, or skip the test (in CI: fail)."""

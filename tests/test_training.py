@@ -17,7 +17,7 @@ from torch import nn
 from lm_latent_eval.models.kglm.data import Knowledge
 from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import train_kglm
-from lm_latent_eval.training.options import KGLMSize, Options
+from lm_latent_eval.training.options import KGLMSize, NKLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
 
@@ -228,10 +228,17 @@ def test_a_loss_that_is_no_number_is_an_error(tmp_path, bad):
 
 
 def test_options_that_cannot_train_are_refused():
-    whole = {"epochs": 0, "batch_size": 0, "patience": 0}
-    for name, value in {**whole, "learning_rate": math.nan, "clip": -1.0}.items():
-        with pytest.raises(ValueError, match=rf"{name}=.*: expected"):
-            Options(**{name: value})
+    whole = {"epochs": 0, "batch_size": 0, "patience": 0, "seed": 10**13}
+    names = {"max_aliases": -1, "max_alias_words": 0}
+    refused = {
+        Options: {**whole, "learning_rate": math.nan, "clip": -1.0},
+        KGLMSize: names,
+        NKLMSize: {**names, "num_pieces": 0},
+    }
+    for kind, values in refused.items():
+        for name, value in values.items():
+            with pytest.raises(ValueError, match=rf"{name}=.*: expected"):
+                kind(**{name: value})
 
 
 # -- whole models -------------------------------------------------------------------

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.models.pretrained import CheckedConfig
+from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.stepwise import Step, StepLM
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.values import Rules, Whole
+from lm_latent_eval.values import Whole
 
 NUM_STATES, VOCABULARY = 3, 6
 
 
-class TinyConfig(CheckedConfig):
+class TinyConfig(WordsConfig):
     """Nothing to choose."""
 
     model_type = "tiny_steps"
-    rules: ClassVar[Rules] = {
-        "vocab_size": Whole(VOCABULARY),
-        "num_words": Whole(VOCABULARY),
-    }
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Store what scoring asks for."""
-        self.vocab_size = self.num_words = VOCABULARY
-        self.num_unknown_types = 0
-        super().__init__(**kwargs)
+    vocab_size: int = value(VOCABULARY, Whole(VOCABULARY))
 
 
 class TinyHMM(StepLM):

@@ -9,18 +9,14 @@ Source: the code of Logan et al. (2020).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lm_latent_eval.convert.archive import (
-    PADDING,
-    UNKNOWN,
-    Archive,
-    ArchiveError,
-)
-from lm_latent_eval.convert.originals import misfits
+from lm_latent_eval.convert.archive import PADDING, UNKNOWN, Archive
+from lm_latent_eval.convert.originals import ModelT, OriginalError, with_weights
 from lm_latent_eval.text.corpora import END_MARK, START_MARK
 
 SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)
@@ -36,14 +32,14 @@ def by_reading(proposals: Iterable[Archive]) -> dict[str, Archive]:
     """Tell proposals apart by what they read, ``peeking`` or ``nonpeeking``.
 
     Raises:
-        ArchiveError: If two read the same.
+        OriginalError: If two read the same.
     """
     found: dict[str, Archive] = {}
     for proposal in proposals:
         offset = proposal.section("dataset_reader").get("offset")
         reading = "nonpeeking" if offset else "peeking"
         if reading in found:
-            raise ArchiveError(
+            raise OriginalError(
                 f"{proposal.path} is a second {reading} proposal: give one"
             )
         found[reading] = proposal
@@ -56,70 +52,61 @@ def check_vocabularies(
     """Refuse a proposal over other words, or other entries of another namespace.
 
     Raises:
-        ArchiveError: If a vocabulary is missing or not that of the model.
+        OriginalError: If a vocabulary is missing or not that of the model.
     """
     for namespace in namespaces:
         if proposal.namespace(namespace) != model.namespace(namespace):
-            raise ArchiveError(
+            raise OriginalError(
                 f"{proposal.path}: vocabulary/{namespace}.txt is not that of "
                 f"{model.path}: the proposal belongs to another model"
             )
 
 
-def check_rows(archive: Archive, tensor: str, namespace: str) -> None:
-    """Refuse a table that has not one row for each entry of its vocabulary.
+def matrix(archive: Archive, name: str) -> Tensor:
+    """Return a matrix of the weights.
 
     Raises:
-        ArchiveError: If it has not, or one of the two is missing.
+        OriginalError: If there is none of that name.
     """
-    entries = archive.namespace(namespace)
-    table = archive.weights.get(tensor, torch.empty(0, 0))
-    if table.ndim != 2:
-        raise ArchiveError(
-            f"{archive.path}: {tensor} in weights.th is no table but of shape "
-            f"{tuple(table.shape)}"
+    found = archive.weights.get(name, torch.empty(0))
+    if found.ndim != 2:
+        raise OriginalError(
+            f"{archive.path}: weights.th has no matrix {name}: it is of another model, "
+            "or of other code"
         )
-    rows = len(table)
-    if rows != len(entries):
-        raise ArchiveError(
-            f"{archive.path}: {tensor} in weights.th has {rows} rows, but "
-            f"vocabulary/{namespace}.txt has {len(entries)} entries, padding "
-            "included: they are of different models"
-        )
+    return found
 
 
 def ordered_words(archive: Archive) -> list[str]:
     """Return the words in the order of our ids: the special ones first.
 
     Raises:
-        ArchiveError: If there is no vocabulary, or it lacks a special word.
+        OriginalError: If there is no vocabulary, or it lacks a special word.
     """
     words = archive.namespace("tokens")
     return [words[i] for i in _order(archive)]
 
 
 def take_over(
-    model: nn.Module,
+    build: Callable[[], ModelT],
     original: Archive,
     proposals: Mapping[str, Archive],
     rename: Renaming,
     *,
     by_word: Collection[str],
-    asked_by: str,
-) -> None:
-    """Load the original's weights into our model, in the precision of the archives.
+) -> ModelT:
+    """Return our model with the original's weights, in the precision of the archives.
 
     Args:
-        model: Ours, ready to evaluate afterwards.
+        build: Builds it.
         original: The archive of the model.
         proposals: Reading -> archive.
         rename: From their names to ours.
         by_word: Their names of tensors with one row a word, which change places where
             the words do.
-        asked_by: Where the sizes of our model come from, for messages.
 
     Raises:
-        ArchiveError: If a tensor is missing, of another size or unknown.
+        OriginalError: If a tensor is missing, of another size or unknown.
     """
     order = _order(original)
     weights: dict[str, Tensor] = {}
@@ -131,10 +118,13 @@ def take_over(
         try:
             weights |= placed(rename(theirs), reading)
         except ValueError as err:
-            raise ArchiveError(f"{archive.path}: weights.th: {err}") from err
-    _check_shapes(model.state_dict(), weights, original, proposals, asked_by)
-    model.load_state_dict(weights, assign=True)
-    model.eval()
+            raise OriginalError(f"{archive.path}: weights.th: {err}") from err
+
+    def file_of(name: str) -> Path:
+        part, which, *_ = name.split(".")
+        return (proposals[which] if part == "proposals" else original).path
+
+    return with_weights(build, weights, file_of)
 
 
 def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
@@ -152,28 +142,12 @@ def _fits(tensor: Tensor, order: Sequence[int]) -> bool:
     return tensor.shape[:1] == (len(order),)
 
 
-def _check_shapes(
-    wanted: Weights,
-    found: Weights,
-    original: Archive,
-    proposals: Mapping[str, Archive],
-    asked_by: str,
-) -> None:
-    for name, ours, theirs in misfits(wanted, found):
-        part, which, *_ = name.split(".")
-        archive = proposals[which] if part == "proposals" else original
-        raise ArchiveError(
-            f"{archive.path}: {asked_by} asks for {ours} as our {name}, but "
-            f"weights.th has {theirs}: they are of different models"
-        )
-
-
 def _order(archive: Archive) -> list[int]:
     """Return the words' ids in our order."""
     words = archive.namespace("tokens")
     missing = [word for word in SPECIAL_WORDS if word not in words]
     if missing:
-        raise ArchiveError(
+        raise OriginalError(
             f"{archive.path}: vocabulary/tokens.txt lacks {missing[0]}: it is not the "
             "vocabulary of an original model"
         )

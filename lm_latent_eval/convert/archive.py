@@ -27,14 +27,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from reprlib import repr as shown
 from typing import Any, BinaryIO, cast
 
 from torch import Tensor
 
-from lm_latent_eval.convert.originals import not_finite
-from lm_latent_eval.convert.torch_files import Stored, read_torch
-from lm_latent_eval.convert.unpickling import PickleError
+from lm_latent_eval.convert.originals import OriginalError, refusing
+from lm_latent_eval.convert.torch_files import read_torch
 from lm_latent_eval.files import regular
 
 BLOCK = 512
@@ -160,10 +158,6 @@ EXPANSION, SMALL = 20, 1 << 24
 """An archive may unpack to this many times its size, or to this many bytes."""
 
 
-class ArchiveError(ValueError):
-    """An archive that is missing something, damaged, or unsafe."""
-
-
 @dataclass(frozen=True)
 class Archive:
     """Configuration, vocabularies and weights of an AllenNLP model."""
@@ -178,10 +172,10 @@ class Archive:
         """Return a vocabulary.
 
         Raises:
-            ArchiveError: If there is none of that name.
+            OriginalError: If there is none of that name.
         """
         if name not in self.vocabulary:
-            raise ArchiveError(
+            raise OriginalError(
                 f"{self.path} lacks vocabulary/{name}.txt: archive the model again"
             )
         return self.vocabulary[name]
@@ -196,14 +190,14 @@ def read_archive(path: Path) -> Archive:
     """Read an archive or an unpacked one.
 
     Raises:
-        ArchiveError: If a part is missing or damaged, a weight is not a number, or a
+        OriginalError: If a part is missing or damaged, a weight is not a number, or a
             tar member is no plain file within the archive.
     """
     path = Path(path)
     files = dict(_files_of_directory(path) if path.is_dir() else _files_of_tar(path))
     for name in (_CONFIG, _WEIGHTS, _PATTERNS):
         if name not in files:
-            raise ArchiveError(
+            raise OriginalError(
                 f"{path} lacks {name}: it is no archive of an AllenNLP model"
             )
     return Archive(
@@ -238,12 +232,12 @@ def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
             yield from read_tar(stream.read, _is_wanted)
             while stream.read(AT_ONCE):
                 pass  # up to gzip's checksum, at the end
-    except ArchiveError:
+    except OriginalError:
         raise
     except TarError as err:
-        raise ArchiveError(f"{path} is refused: {err}") from err
+        raise OriginalError(f"{path} is refused: {err}") from err
     except Exception as err:  # a damaged archive can raise nearly anything
-        raise ArchiveError(
+        raise OriginalError(
             f"{path} is not a readable archive ({err!r:.200}): copy or download it "
             "again"
         ) from err
@@ -260,7 +254,7 @@ class _AtMost:
         content = self.file.read(size)
         self.size += len(content)
         if self.size > self.limit:
-            raise ArchiveError(
+            raise OriginalError(
                 f"{self.path} is refused: it unpacks to more than {self.limit:,} "
                 "bytes, which weights never do. If you trust it, unpack it yourself "
                 "and give the directory"
@@ -274,29 +268,16 @@ def _config(path: Path, content: bytes) -> dict[str, Any]:
         if not isinstance(config["model"]["type"], str):
             raise TypeError("the type is no name")
     except (ValueError, KeyError, TypeError, RecursionError) as err:
-        raise ArchiveError(
+        raise OriginalError(
             f"{path}: {_CONFIG} is no configuration of an AllenNLP model ({err!r:.200})"
         ) from err
     return dict(config)
 
 
 def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
-    try:
+    with refusing(f"{path}: {_WEIGHTS}"):
         saved = read_torch(content)
-        table = saved.content
-        if not isinstance(table, dict):
-            raise PickleError("it holds no table of tensors")
-        for name, tensor in table.items():
-            if not (isinstance(name, str) and isinstance(tensor, Stored)):
-                raise PickleError(f"{shown(name)} is no name of a tensor")
-        weights = saved.tensors(table)
-    except PickleError as err:
-        raise ArchiveError(
-            f"{path}: {_WEIGHTS} is damaged or holds more than tensors: {err}"
-        ) from err
-    if wrong := not_finite(weights):
-        raise ArchiveError(f"{path}, {_WEIGHTS}: {wrong}")
-    return weights
+        return saved.tensors(saved.content)
 
 
 def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:
@@ -308,13 +289,13 @@ def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:
         if not any(_matches(pattern, namespace) for pattern in patterns):
             entries = [PADDING, *entries]
             if entries[1:2] != [UNKNOWN]:
-                raise ArchiveError(
+                raise OriginalError(
                     f"{path}: the first line of {name} is not {UNKNOWN}: is its "
                     "namespace missing in non_padded_namespaces.txt?"
                 )
         twice, count = Counter(entries).most_common(1)[0]
         if count > 1:
-            raise ArchiveError(f"{path}: {name} lists {twice!r:.200} twice")
+            raise OriginalError(f"{path}: {name} lists {twice!r:.200} twice")
         vocabulary[namespace] = entries
     return vocabulary
 
@@ -333,4 +314,4 @@ def _lines(path: Path, name: str, files: dict[str, bytes]) -> list[str]:
             lines = [line.removesuffix("\r") for line in lines]
         return lines
     except UnicodeDecodeError as err:
-        raise ArchiveError(f"{path}: {name} is not UTF-8 ({err})") from err
+        raise OriginalError(f"{path}: {name} is not UTF-8 ({err})") from err

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from lm_latent_eval.convert.allennlp import (
     by_reading,
-    check_rows,
     check_vocabularies,
+    matrix,
     ordered_words,
     take_over,
 )
-from lm_latent_eval.convert.archive import Archive, ArchiveError, read_archive
-from lm_latent_eval.convert.originals import renamed
+from lm_latent_eval.convert.archive import Archive, read_archive
+from lm_latent_eval.convert.originals import OriginalError, renamed
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import READING_MOST, EntityNLM
@@ -109,7 +109,7 @@ def convert(
     """
     original = read_archive(archive)
     if _OUTPUT not in original.weights:
-        raise ArchiveError(
+        raise OriginalError(
             f"{original.path}: weights.th lacks {_OUTPUT}: it is no generative "
             "EntityNLM; archives of proposals come after --proposal"
         )
@@ -124,15 +124,12 @@ def convert(
         num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
         **_size(original),
     )
-    with torch.device("meta"):  # sizes that no weights have must take no memory
-        model = EntityNLM(config)
-    take_over(
-        model,
+    model = take_over(
+        lambda: EntityNLM(config),
         original,
         twins,
         partial(rename_weights, tied=config.tie_weights),
         by_word=(_EMBEDDINGS, _OUTPUT, _OUTPUT_BIAS),
-        asked_by=f"the model in {original.path}",
     )
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
@@ -144,19 +141,13 @@ def _size(archive: Archive) -> dict[str, Any]:
     layers = 0
     while f"_rnn._rnns.{layers}.weight_hh_l0_raw" in weights:
         layers += 1
-    for name in (_EMBEDDINGS, _LENGTH, "_rnn._rnns.0.weight_hh_l0_raw"):
-        if weights.get(name, torch.empty(0)).ndim != 2:
-            raise ArchiveError(
-                f"{archive.path}: weights.th has no matrix {name}: it is no EntityNLM "
-                "of the ACL 2020 code"
-            )
-    check_rows(archive, _EMBEDDINGS, "tokens")
+    embeddings = matrix(archive, _EMBEDDINGS)
     return {
-        "embedding_dim": weights[_EMBEDDINGS].shape[1],
-        "hidden_size": weights["_rnn._rnns.0.weight_hh_l0_raw"].shape[1],
+        "embedding_dim": embeddings.shape[1],
+        "hidden_size": matrix(archive, "_rnn._rnns.0.weight_hh_l0_raw").shape[1],
         "num_layers": layers,
-        "max_mention_length": weights[_LENGTH].shape[0],
-        "tie_weights": torch.equal(weights[_OUTPUT], weights[_EMBEDDINGS]),
+        "max_mention_length": len(matrix(archive, _LENGTH)),
+        "tie_weights": torch.equal(weights[_OUTPUT], embeddings),
     }
 
 

@@ -34,13 +34,13 @@ from torch import Tensor
 
 from lm_latent_eval.convert.allennlp import (
     by_reading,
-    check_rows,
     check_vocabularies,
+    matrix,
     ordered_words,
     take_over,
 )
-from lm_latent_eval.convert.archive import Archive, ArchiveError, read_archive
-from lm_latent_eval.convert.originals import renamed
+from lm_latent_eval.convert.archive import Archive, read_archive
+from lm_latent_eval.convert.originals import OriginalError, renamed
 from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
@@ -49,7 +49,6 @@ from lm_latent_eval.models.kglm.modeling import KGLM, READING_MOST
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import END_MARK
 from lm_latent_eval.text.words import WordTokenizer
-from lm_latent_eval.values import check
 
 _RENAMED = (
     (r"^_token_embedder\.weight$", "trunk.token_embeddings.weight"),
@@ -255,13 +254,8 @@ def build_graph(
 MAX_ALIASES, MAX_ALIAS_WORDS = 4, 8
 """Surface forms of an entity and words of a form: constants of the original code."""
 
-_TABLES = {
-    "tokens": "_token_embedder.weight",
-    "entity_ids": "_entity_embedder.weight",
-    "relations": "_relation_embedder.weight",
-}
-"""Namespace -> the tensor with one row an entry."""
-
+_LAYER = re.compile(r"(_rnn\._)?rnns\.\d+\.weight_hh_l0_raw")
+_NAMESPACES = ("tokens", "entity_ids", "relations")
 _BY_WORD = ("_token_embedder.weight", "_fc_generate.weight", "_fc_generate.bias")
 
 
@@ -308,25 +302,27 @@ def convert(
                 "models"
             )
     tokenizer, graph = _words_and_graph(original, edges, names)
-    config = KGLMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_entities=graph.num_entities,
-        num_relations=len(graph.relation_names),
-        special_entities=_num_special(original),
-        only_possible=False,
-        copy_scores="reshaped",
-        never_uttered=[],
-        max_aliases=MAX_ALIASES,
-        max_alias_words=MAX_ALIAS_WORDS,
-        proposals=[name for name in READING_MOST if name in twins],
-        num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
-        **size,
-    )
-    with torch.device("meta"):  # sizes that no weights have must take no memory
-        model = KGLM(config, graph)
+    try:
+        config = KGLMConfig(
+            vocab_size=tokenizer.vocab_size,
+            num_words=tokenizer.num_words,
+            num_entities=graph.num_entities,
+            num_relations=len(graph.relation_names),
+            special_entities=_num_special(original),
+            only_possible=False,
+            copy_scores="reshaped",
+            never_uttered=[],
+            max_aliases=MAX_ALIASES,
+            max_alias_words=MAX_ALIAS_WORDS,
+            proposals=[name for name in READING_MOST if name in twins],
+            num_unknown_types=len(original.vocabulary.get("tokens_unk", ())),
+            **size,
+        )
+    except ValueError as err:
+        raise OriginalError(f"{archive}: config.json: {err}") from err
     rename = partial(rename_weights, tied=config.tie_weights)
-    take_over(model, original, twins, rename, by_word=_BY_WORD, asked_by="config.json")
+    build = partial(KGLM, config, graph)
+    model = take_over(build, original, twins, rename, by_word=_BY_WORD)
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
 
@@ -335,40 +331,24 @@ def convert(
 
 
 def _size(archive: Archive, kind: str) -> dict[str, Any]:
-    """Return what the archive says of its model's size, checked, by our names."""
+    """Return the sizes that the weights have and the archive says, by our names."""
     options = archive.config["model"]
     if options["type"] != kind:
-        raise ArchiveError(
+        raise OriginalError(
             f"{archive.path} holds a model of type {options['type']!r}, not {kind!r}: "
             "generative models are kglm, proposals kglm-disc"
         )
-    for namespace, tensor in _TABLES.items():
-        check_rows(archive, tensor, namespace)
-    for name, most in (
-        ("hidden_size", sum(w.numel() for w in archive.weights.values())),
-        ("num_layers", len(archive.weights)),
-    ):
-        if type(options.get(name)) is not int:
-            raise ArchiveError(f"{archive.path}: config.json has no model.{name}")
-        if not 0 < options[name] <= most:
-            raise ArchiveError(
-                f"{archive.path}: model.{name} in config.json is {options[name]}, "
-                "which is not that of its weights"
-            )
-    size = {
-        "token_embedding_dim": archive.weights[_TABLES["tokens"]].shape[-1],
-        "entity_embedding_dim": archive.weights[_TABLES["entity_ids"]].shape[-1],
-        "hidden_size": options["hidden_size"],
-        "num_layers": options["num_layers"],
+    layers = [name for name in archive.weights if _LAYER.fullmatch(name)]
+    first = min(layers, default="rnns.0.weight_hh_l0_raw")
+    return {
+        "token_embedding_dim": matrix(archive, "_token_embedder.weight").shape[1],
+        "entity_embedding_dim": matrix(archive, "_entity_embedder.weight").shape[1],
+        "hidden_size": matrix(archive, first).shape[1],
+        "num_layers": len(layers),
         "cutoff": options.get("cutoff", 30),
         "tie_weights": options.get("tie_weights", False),
         "entity_shortlist": options.get("use_shortlist", False),
     }
-    try:
-        check(size, {name: KGLMConfig.rules[name] for name in size})
-    except ValueError as err:
-        raise ArchiveError(f"{archive.path}: config.json: {err}") from err
-    return size
 
 
 def _check_twin(model: Archive, proposal: Archive) -> None:
@@ -376,18 +356,18 @@ def _check_twin(model: Archive, proposal: Archive) -> None:
     wanted, found = _size(model, "kglm"), _size(proposal, "kglm-disc")
     for name in wanted:
         if found[name] != wanted[name]:
-            raise ArchiveError(
+            raise OriginalError(
                 f"{proposal.path} has {name}={found[name]}, but {model.path} has "
                 f"{wanted[name]}: here a model and its proposals are of one size"
             )
-    check_vocabularies(model, proposal, _TABLES)
+    check_vocabularies(model, proposal, _NAMESPACES)
 
 
 def _named(archive: Archive, section: str, option: str) -> Path:
     """Return a file that the configuration names."""
     path = archive.section(section).get(option)
     if not (isinstance(path, str) and Path(path).is_file()):
-        raise ArchiveError(
+        raise OriginalError(
             f"{archive.path}: {section}.{option} in config.json is {path!r}, which is "
             "no file here: say where it is (--knowledge-graph, --aliases)"
         )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lm_latent_eval.convert.originals import in_order
 from lm_latent_eval.convert.tomotopy_tables import read_tables
 from lm_latent_eval.convert.unpickling import (
     CONTAINERS,
@@ -184,17 +185,7 @@ def _words_of_gensim(path: Path, model: Mapping[str, Any]) -> list[str]:
     if isinstance(found, StandIn):
         ids = found.attributes["token2id"]
         found = {place: word for word, place in ids.items()}
-    return _in_order(found)
-
-
-def _in_order(words: Any) -> list[str]:
-    """Return the words of a table from 0, 1, 2, ... to words."""
-    if not isinstance(words, dict) or {*words} != {*range(len(words))}:
-        raise TypeError("the ids of its words are not 0, 1, 2, ...")
-    ordered = [words[place] for place in range(len(words))]
-    if not all(isinstance(word, str) for word in ordered):
-        raise TypeError("not all of its words are strings")
-    return ordered
+    return in_order(found)
 
 
 def _lower(words: Any) -> bool:
@@ -234,7 +225,7 @@ def _of_scikit_learn(path: Path) -> TopicTables:
     if not isinstance(known, dict) or type(vectorizer.get("lowercase")) is not bool:
         raise TypeError(f"expected {_STEPS}")
     return TopicTables(
-        _in_order({int(array(place)): word for word, place in known.items()}),
+        in_order({int(array(place)): word for word, place in known.items()}),
         array(model["components_"]).astype(np.float64),
         array(model["doc_topic_prior_"]).astype(np.float64),
         vectorizer["lowercase"],

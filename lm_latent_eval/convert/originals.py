@@ -1,11 +1,37 @@
-"""Tensor names of original checkpoints, and the error of unreadable ones."""
+"""What conversions share: names of tensors, models of their weights, and the error."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from lm_latent_eval.convert.unpickling import PickleError
+from lm_latent_eval.models.checkpoint import misfits
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class OriginalError(ValueError):
+    """A file that is none of the original program's, or is damaged."""
+
+
+@contextmanager
+def refusing(file: object) -> Iterator[None]:
+    """Name the file whose content is refused.
+
+    Raises:
+        OriginalError: If there was a ``PickleError``.
+    """
+    try:
+        yield
+    except PickleError as err:
+        raise OriginalError(f"{file} is refused: {err}; nothing in it was run") from err
 
 
 def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
@@ -30,41 +56,42 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
     raise ValueError(f"{name!r} is not a tensor of an original {kind}")
 
 
-def misfits(
-    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield tensors that do not fit a model: name, shape wanted, shape found.
+def in_order(words: Any) -> list[str]:
+    """Return the words of a table from 0, 1, 2, ... to words.
 
-    Example:
-        >>> import torch
-        >>> wanted = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2)}
-        >>> found = {"a": torch.zeros(2), "b": torch.zeros(2).int()}
-        >>> list(misfits(wanted, found))
-        [('b', '(2,)', '(2,) of torch.int32'), ('c', '(2,)', 'nothing')]
+    Raises:
+        PickleError: If it is something else, or has a word twice.
     """
-    for name in sorted(wanted.keys() | found.keys()):
-        kinds = _kind(wanted.get(name)), _kind(found.get(name))
-        if kinds[0] != kinds[1]:
-            yield name, *kinds
+    if not isinstance(words, dict) or {*words} != {*range(len(words))}:
+        raise PickleError("the ids of its words are not 0, 1, 2, ...")
+    ordered = [words[place] for place in range(len(words))]
+    if not all(isinstance(word, str) for word in ordered):
+        raise PickleError("not all of its words are strings")
+    if twice := sorted(word for word, n in Counter(ordered).items() if n > 1):
+        raise PickleError(f"it lists the word {twice[0]!r:.200} twice")
+    return ordered
 
 
-def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the first tensor that holds NaN or infinity, and what that says."""
-    for name, tensor in weights.items():
-        if not bool(tensor.isfinite().all()):
-            return (
-                f"tensor {name!r} holds NaN or infinity: the training diverged or the "
-                "file is damaged"
-            )
-    return None
+def with_weights(
+    build: Callable[[], ModelT],
+    weights: Mapping[str, Tensor],
+    file_of: Callable[[str], object],
+) -> ModelT:
+    """Return a model with the weights of an original, ready to evaluate.
 
+    Args:
+        build: Builds the model.
+        weights: Under our names.
+        file_of: Our name of a tensor -> the file that should have it, for errors.
 
-def _kind(tensor: Tensor | None) -> str:
-    if tensor is None:
-        return "nothing"
-    of = "" if tensor.is_floating_point() else f" of {tensor.dtype}"
-    return f"{tuple(tensor.shape)}{of}"
-
-
-class OriginalError(ValueError):
-    """A file that is none of the original program's, or is damaged."""
+    Raises:
+        OriginalError: If a tensor is missing, of another size or unknown.
+    """
+    with torch.device("meta"):  # sizes that no weights have must take no memory
+        model = build()
+    for name, wanted, found in misfits(model.state_dict(), weights):
+        raise OriginalError(
+            f"{file_of(name)} has {found} as our {name}, expected {wanted}"
+        )
+    model.load_state_dict(weights, assign=True)
+    return model.eval()

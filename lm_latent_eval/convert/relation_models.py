@@ -24,12 +24,12 @@ from torch import Tensor
 
 from lm_latent_eval.convert.originals import (
     OriginalError,
-    misfits,
-    not_finite,
+    refusing,
     renamed,
+    with_weights,
 )
-from lm_latent_eval.convert.torch_files import Stored, read_torch
-from lm_latent_eval.convert.unpickling import PickleError, load_pickle
+from lm_latent_eval.convert.torch_files import read_torch
+from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
@@ -139,18 +139,17 @@ def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tenso
 
 def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
     special = [
-        original[f"special_rel_vecs.{n}"]
+        original[f"special_rel_vecs.{n}"][None]
         for n in range(sum(name.startswith("special_rel_vecs.") for name in original))
     ]
     relations = original.get("relation_embed.weight", original["relation_vec"])
-    tables = {
-        "facts.relation.weight": torch.cat([relations, torch.stack(special)]),
+    return {
+        "facts.relation.weight": torch.cat([relations, *special]),
         "facts.object.weight": torch.cat(
             [original["entity_vec"], original["unk_entity_vec"][None]]
         ),
         "facts.alias.weight": original["alias_vec"],
     }
-    return tables
 
 
 def config_of(
@@ -291,7 +290,9 @@ def convert(files: Files, output: Path) -> LRLM | NKLM:
     tokenizer = WordTokenizer.at_white_space([*words, *beyond], len(words))
     try:
         topics = _topics(files.texts, aliases, tokenizer, weights)
-        model = _model(strict_json.read(files.options), weights, tokenizer, topics)
+        model = _model(files, weights, tokenizer, topics)
+    except OriginalError:
+        raise
     except (KeyError, RuntimeError, TypeError, ValueError) as err:
         raise OriginalError(
             f"{files.model} and its files are no original LRLM or NKLM: {err!r:.200}"
@@ -301,27 +302,23 @@ def convert(files: Files, output: Path) -> LRLM | NKLM:
 
 
 def _model(
-    options: Mapping[str, Any],
+    files: Files,
     weights: Mapping[str, Tensor],
     tokenizer: WordTokenizer,
     topics: Topics,
 ) -> LRLM | NKLM:
     copies = "naf_vec" in weights
     read = nklm_config_of if copies else lrlm_config_of
-    fields = read(options, weights, tokenizer.vocab_size)
+    fields = read(strict_json.read(files.options), weights, tokenizer.vocab_size)
     fields |= {"num_words": tokenizer.num_words, **topics.sizes()}
     ours = weights_of(weights, tied=fields["tie_weights"])
-    with torch.device("meta"):  # sizes that no weights have must take no memory
-        model: LRLM | NKLM = (
-            NKLM(NKLMConfig(**fields)) if copies else LRLM(LRLMConfig(**fields))
-        )
-    for name, wanted, found in misfits(model.state_dict(), ours):
-        raise ValueError(f"{found} as our {name}, expected {wanted}")
-    kind = ours["selector.weight" if not copies else "no_fact"].dtype
-    ours = {name: tensor.to(kind) for name, tensor in ours.items()}
-    model.load_state_dict(ours, assign=True)
+    kind = ours["no_fact" if copies else "selector.weight"].dtype
+    model: LRLM | NKLM = with_weights(
+        lambda: NKLM(NKLMConfig(**fields)) if copies else LRLM(LRLMConfig(**fields)),
+        {name: tensor.to(kind) for name, tensor in ours.items()},
+        lambda _: files.model,
+    )
     model.topics = topics
-    model.eval()  # type: ignore[no-untyped-call]
     return model
 
 
@@ -402,36 +399,15 @@ def _sequence(value: Any, what: str) -> Sequence[Any]:
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    try:
+    with refusing(path):
         saved = read_torch(regular(path).read_bytes())
-        content = saved.content if isinstance(saved.content, dict) else {}
-        model = content.get("model")
-        if not isinstance(model, dict) or not all(
-            isinstance(tensor, Stored) for tensor in model.values()
-        ):
-            raise OriginalError(
-                f"{path} is not what the original program saves: a dictionary with "
-                "'model', whose values are tensors"
-            )
-        weights = saved.tensors(model)
-    except PickleError as err:
-        raise OriginalError(f"{path} is refused: {err}; nothing in it was run") from err
-    if wrong := not_finite(weights):
-        raise OriginalError(f"{path}: {wrong}")
-    return weights
+        return saved.tensors(saved.part("model"))
 
 
 def _tensor(path: Path) -> Tensor:
-    try:
+    with refusing(path):
         saved = read_torch(regular(path).read_bytes())
-        if not isinstance(saved.content, Stored):
-            raise OriginalError(f"{path} is not one tensor")
-        tensor = saved.tensors({"": saved.content})[""]
-    except PickleError as err:
-        raise OriginalError(f"{path} is refused: {err}; nothing in it was run") from err
-    if wrong := not_finite({path.stem: tensor}):
-        raise OriginalError(f"{path}: {wrong}")
-    return tensor
+        return saved.tensors({path.stem: saved.content})[path.stem]
 
 
 def _words(path: Path) -> list[str]:

@@ -13,7 +13,6 @@ Source: the code of Kim et al. (2019).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,12 +21,12 @@ from torch import Tensor
 
 from lm_latent_eval.convert.originals import (
     OriginalError,
-    misfits,
-    not_finite,
+    in_order,
+    refusing,
     renamed,
+    with_weights,
 )
 from lm_latent_eval.convert.torch_files import parameters, read_torch
-from lm_latent_eval.convert.unpickling import PickleError, StandIn
 from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.rnng.modeling import RNNG
@@ -133,20 +132,15 @@ def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
     weights, words = read(path)
     try:
         config = configuration(weights, sentence_ends=sentence_ends)
-        with torch.device("meta"):  # sizes that no weights have must take no memory
-            model = RNNG(config)
         ours = rename_weights(weights)
     except ValueError as err:
         raise OriginalError(f"{path} holds no original RNNG: {err}") from err
-    for name, wanted, found in misfits(model.state_dict(), ours):
-        raise OriginalError(f"{path} has {found} as our {name}, expected {wanted}")
-    model.load_state_dict(ours, assign=True)
+    model = with_weights(lambda: RNNG(config), ours, lambda _: path)
     if len(words) != config.vocab_size:
         raise OriginalError(
             f"{path} has {len(words)} words but embeddings of {config.vocab_size}: "
             "they are of different models"
         )
-    model.eval()  # type: ignore[no-untyped-call]
     tokenizer = WordTokenizer.at_white_space(words, len(words))
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
@@ -158,36 +152,13 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
     Raises:
         OriginalError: If the file is damaged, unsafe, or something else.
     """
-    try:
+    with refusing(path):
         saved = read_torch(regular(path).read_bytes(), _CLASSES)
-        content = saved.content if isinstance(saved.content, dict) else {}
-        model, words = content.get("model"), content.get("idx2word")
-        if not isinstance(model, StandIn) or not isinstance(words, dict):
-            raise OriginalError(
-                f"{path} is not what the original program saves: a dictionary with "
-                "'model' and 'idx2word'"
-            )
-        weights = saved.tensors(parameters(model))
-    except PickleError as err:
+        weights = saved.tensors(parameters(saved.part("model")))
+        words = in_order(saved.part("idx2word"))
+    if tuple(words[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
         raise OriginalError(
-            f"{path} is refused: {err}. An original RNNG asks for nothing but its own "
-            "classes; nothing in the file was run"
-        ) from err
-    if wrong := not_finite(weights):
-        raise OriginalError(f"{path}: {wrong}")
-    if set(words) != set(range(len(words))):
-        raise OriginalError(f"{path}: the ids of its words are not 0, 1, 2, ...")
-    ordered = [words[i] for i in range(len(words))]
-    if not all(isinstance(word, str) for word in ordered):
-        raise OriginalError(f"{path}: not all of its words are strings")
-    if twice := sorted(word for word, n in Counter(ordered).items() if n > 1):
-        raise OriginalError(f"{path} lists the word {twice[0]!r} twice")
-    if tuple(ordered[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
-        raise OriginalError(
-            f"{path}: its first words are {ordered[: len(SPECIAL_WORDS)]!r:.200}, not "
+            f"{path}: its first words are {words[: len(SPECIAL_WORDS)]!r:.200}, not "
             f"{list(SPECIAL_WORDS)}"
         )
-    ids = content.get("word2idx")
-    if isinstance(ids, dict) and ids != {w: i for i, w in enumerate(ordered)}:
-        raise OriginalError(f"{path}: 'word2idx' and 'idx2word' contradict each other")
-    return weights, ordered
+    return weights, words

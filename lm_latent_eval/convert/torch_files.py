@@ -16,6 +16,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from lm_latent_eval.convert.unpickling import (
     Reader,
     StandIn,
 )
+from lm_latent_eval.models.checkpoint import not_finite
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 """The first number of an old file."""
@@ -128,18 +130,37 @@ class TorchFile:
     """Plain data, ``StandIn``s and ``Stored`` tensors."""
     storages: Mapping[str, bytes | memoryview]
 
+    def part(self, name: str) -> Any:
+        """Return an entry of the dictionary that it holds.
+
+        Raises:
+            PickleError: If it holds none, or lacks it.
+        """
+        if not isinstance(self.content, dict) or name not in self.content:
+            raise PickleError(f"it is no dictionary with {name!r}")
+        return self.content[name]
+
     def tensors(self, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
         """Read tensors, each into memory of its own.
 
         Raises:
-            PickleError: If numbers are missing, or are those of many tensors.
+            PickleError: If there are none under names, or numbers are missing, not
+                finite, or those of many tensors.
         """
+        if not isinstance(stored, dict):
+            raise PickleError("it holds no table of tensors")
+        for name, tensor in stored.items():
+            if not (isinstance(name, str) and isinstance(tensor, Stored)):
+                raise PickleError(f"{shown(name)} is no name of a tensor")
         wanted = sum(tensor.num_bytes for tensor in stored.values())
         # Tied weights have two names.
         if wanted > 2 * sum(map(len, self.storages.values())):
             raise PickleError("its tensors are larger than the numbers that it has")
         flat = {s: self._numbers(s) for s in {t.storage for t in stored.values()}}
-        return {name: _view(flat[t.storage], t).clone() for name, t in stored.items()}
+        found = {name: _view(flat[t.storage], t).clone() for name, t in stored.items()}
+        if wrong := not_finite(found):
+            raise PickleError(wrong)
+        return found
 
     def _numbers(self, storage: Storage) -> Tensor:
         try:
@@ -233,6 +254,8 @@ def parameters(module: StandIn) -> dict[str, Stored]:
     Raises:
         PickleError: If it is not built like a module.
     """
+    if not isinstance(module, StandIn):
+        raise PickleError("it holds no module")
     found: dict[str, Stored] = {}
     seen: set[int] = set()
     waiting = [("", module)]

@@ -102,6 +102,24 @@ def in_groups(
     yield from zip(*(column.split(counts) for column in columns), strict=True)
 
 
+AT_ONCE = 1 << 24
+"""Numbers of a table (places x words, places x vectors) that are held at a time."""
+
+
+def in_parts(width: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut rows of a table into parts that are held at a time.
+
+    Args:
+        width: Numbers of a row.
+        columns: What there is of each row, (R, ...) each.
+
+    Yields:
+        The columns of one part after another; at least one, if empty, part.
+    """
+    size = max(1, AT_ONCE // width)
+    yield from zip(*(column.split(size) for column in columns), strict=True)
+
+
 def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Sort elements by their groups, and each group's from the largest down.
 

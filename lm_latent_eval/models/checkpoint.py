@@ -9,7 +9,7 @@ and as it was written, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS, check_width, moved, shared_type
 from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
-from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local, refuse_tuned
+from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder, reader
 from lm_latent_eval.text.orthography import Orthography
@@ -162,11 +162,14 @@ def _load(
     name, config = _read_config(directory, expected)
     model = _build(name, config, directory)
     weights = _read_weights(directory / WEIGHTS)
-    _check_shapes(weights, model.state_dict(), directory / WEIGHTS)
+    for tensor, wanted, found in misfits(model.state_dict(), weights):
+        raise CheckpointError(
+            f"{directory / WEIGHTS} has {found} as {tensor}, {CONFIG} asks for "
+            f"{wanted}: files of different checkpoints?"
+        )
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
     try:
-        refuse_tuned(directory)
         words = None
         if isinstance(model, OwnEncoder):
             model.load_encoder(directory)
@@ -184,21 +187,6 @@ def _load(
         raise CheckpointError(str(err)) from err
     model = moved(model, device).eval().requires_grad_(False)
     return Checkpoint(name, model, words, directory, orthography)
-
-
-def load_tokenizer(path: str | Path) -> WordTokenizer:
-    """Load the tokenizer of a checkpoint directory, without the model.
-
-    Raises:
-        CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
-    """
-    directory = directory_of(path)
-    _verify(directory)
-    _, config = _read_config(directory, None)
-    try:
-        return WordTokenizer.load(directory, config["vocab_size"])
-    except ValueError as err:
-        raise CheckpointError(str(err)) from err
 
 
 def save(
@@ -363,30 +351,41 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         shared_type(weights)
     except ValueError as err:
         raise CheckpointError(f"{path}: {err}; convert or train it again") from err
-    for name, tensor in weights.items():
-        if not bool(tensor.isfinite().all()):
-            raise CheckpointError(
-                f"{path}: tensor {name!r} holds NaN or infinity: the training diverged "
-                "or the file is damaged"
-            )
+    if wrong := not_finite(weights):
+        raise CheckpointError(f"{path}: {wrong}")
     return weights
 
 
-def _check_shapes(
-    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path
-) -> None:
-    if missing := sorted(wanted.keys() - weights.keys()):
-        raise CheckpointError(
-            f"{path} lacks the tensor {missing[0]!r}: copy or train it again"
-        )
-    if unknown := sorted(weights.keys() - wanted.keys()):
-        raise CheckpointError(
-            f"{path} has a tensor {unknown[0]!r} that no such model has: files of "
-            "different checkpoints?"
-        )
+def not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Return the first tensor that holds NaN or infinity, and what that says."""
     for name, tensor in weights.items():
-        if tensor.shape != wanted[name].shape:
-            raise CheckpointError(
-                f"{path}: tensor {name!r} is {tuple(tensor.shape)} but {CONFIG} asks "
-                f"for {tuple(wanted[name].shape)}: files of different checkpoints?"
+        if not bool(tensor.isfinite().all()):
+            return (
+                f"tensor {name!r} holds NaN or infinity: the training diverged or the "
+                "file is damaged"
             )
+    return None
+
+
+def misfits(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield tensors that do not fit a model: name, shape wanted, shape found.
+
+    Example:
+        >>> wanted = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2)}
+        >>> found = {"a": torch.zeros(2), "b": torch.zeros(2).int()}
+        >>> list(misfits(wanted, found))
+        [('b', '(2,)', '(2,) of torch.int32'), ('c', '(2,)', 'nothing')]
+    """
+    for name in sorted(wanted.keys() | found.keys()):
+        kinds = _kind(wanted.get(name)), _kind(found.get(name))
+        if kinds[0] != kinds[1]:
+            yield name, *kinds
+
+
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    of = "" if tensor.is_floating_point() else f" of {tensor.dtype}"
+    return f"{tuple(tensor.shape)}{of}"

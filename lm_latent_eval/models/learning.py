@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,16 @@ HELD_OUT = 10
 """Every tenth word type says when to stop."""
 
 
+def sizes(tokenizer: WordTokenizer, texts: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a ``WordsConfig``: of a vocabulary and its training text."""
+    words = (word for text in texts for word in tokenizer.cut(text))
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "num_words": tokenizer.num_words,
+        "num_unknown_types": tokenizer.count_unknown_types(words),
+    }
+
+
 def learn_orthography(
     texts: Sequence[str], tokenizer: WordTokenizer, *, most: int | None = None
 ) -> Orthography:
@@ -56,9 +66,7 @@ def learn_orthography(
         ValueError: If the texts have no words.
     """
     options = replace(OPTIONS, epochs=min(OPTIONS.epochs, most or OPTIONS.epochs))
-    types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
-    if not types:
-        raise ValueError("the texts have no words to learn spelling from")
+    types = _word_types(texts)
     held_out = types[::HELD_OUT]
     rest = sorted(set(types) - set(held_out)) or held_out
     torch.manual_seed(options.seed)
@@ -80,6 +88,13 @@ def learn_orthography(
     spelling.exclude(tokenizer.vocabulary)
     spacing = Spacing.train((text, tokenizer(text)) for text in texts)
     return Orthography(spelling, spacing)
+
+
+def _word_types(texts: Sequence[str]) -> list[str]:
+    types = sorted({word for text in texts for word in split(text)} - {LITERAL_UNKNOWN})
+    if not types:
+        raise ValueError("the texts have no words to learn spelling from")
+    return types
 
 
 def train_checkpoint(
@@ -111,7 +126,12 @@ def train_checkpoint(
         spelled: Texts that tell how words are spelled and spaced; none: only words are
             scored.
         unit: What the items are, for messages.
+
+    Raises:
+        ValueError: If there is nothing to learn from, or ``spelled`` has no words.
     """
+    if spelled:
+        _word_types(spelled)  # not after the last epoch
     with only_trainer(directory):
         trainer = Trainer(
             parts,

@@ -82,8 +82,7 @@ def value(default: Any, rule: Rule) -> Any:
 class CheckedConfig(PretrainedConfig):
     """A configuration whose values follow rules; a file must have every value.
 
-    A subclass declares them by ``value``; or it has ``rules``, and an ``__init__`` that
-    sets them first.
+    A subclass declares them by ``value``.
     """
 
     rules: ClassVar[Rules] = {}
@@ -95,8 +94,7 @@ class CheckedConfig(PretrainedConfig):
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         found = ((each.name, each.metadata.get("rule")) for each in fields(cls))
         declared = {name: rule for name, rule in found if rule is not None}
-        own = vars(cls).get("rules")
-        cls.rules = {**cls.rules, **declared} if own is None else {**declared, **own}
+        cls.rules = {**cls.rules, **declared}
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the values, which have been set; as many words as can be uttered."""
@@ -165,7 +163,12 @@ class Pretrained(PreTrainedModel):
 
         The manifest is of all that is there then: with a vocabulary written before, the
         directory is a checkpoint.
+
+        Raises:
+            ValueError: If it is to be pushed to the hub as well; see ``push_to_hub``.
         """
+        if kwargs.get("push_to_hub"):
+            self.push_to_hub()
         super().save_pretrained(save_directory, **kwargs)
         for weights in Path(save_directory).glob("*.safetensors"):
             share(weights)
@@ -194,12 +197,10 @@ class Pretrained(PreTrainedModel):
 
         Raises:
             ManifestError: If it is not.
-            ValueError: If its proposals were tuned, which is no longer done.
         """
         hub = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
         directory = local(path, **hub) / kwargs.pop("subfolder", "")
         manifest.verify(directory)
-        refuse_tuned(directory)
         model: Self = super().from_pretrained(directory, *args, **kwargs)
         # transformers leaves weights where the file has them: gone when it is cut short
         # or written over. A copy lies as the weights of a new model do.
@@ -224,21 +225,6 @@ class TrainedModel(Pretrained):
         """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
-
-
-def refuse_tuned(directory: Path) -> None:
-    """Refuse checkpoints tuned by version 0.2, whose draws would differ.
-
-    Raises:
-        ValueError: If it is there.
-    """
-    if (directory / "tuning.json").exists():
-        raise ValueError(
-            f"{directory / 'tuning.json'} is of `lm-latent-eval tune`, which went with "
-            "version 0.3: score with 0.2 as before, or remove the file and accept "
-            f"the rest by `lm-latent-eval manifest {directory}`, which draws as before "
-            "tuning"
-        )
 
 
 def local(path: str | Path, **hub: Any) -> Path:

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import widened
+from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.latent import NO_LATENT, Uniforms
 from lm_latent_eval.models.pretrained import TrainedConfig, TrainedModel, value
 from lm_latent_eval.models.proposals import NoLatents
@@ -41,9 +42,6 @@ from lm_latent_eval.models.recurrent import LSTM, Carry, Elman, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
 from lm_latent_eval.text.words import START
 from lm_latent_eval.values import Each, Whole
-
-TABLE = 1 << 24
-"""Scores (tokens x words) held at a time."""
 
 
 class RecurrentConfig(TrainedConfig):
@@ -126,15 +124,8 @@ class RecurrentLM(TrainedModel, ABC):
         batch = encoded.batch
         known, cost = batch.uttered(self.config.vocab_size)
         inside = batch.inside
-        at_once = max(1, TABLE // self.config.vocab_size)
-        parts = [
-            widened(self.log_prob(hidden, words))
-            for hidden, words in zip(
-                encoded.hidden[inside].split(at_once),
-                known[inside].split(at_once),
-                strict=True,
-            )
-        ]
+        width, columns = self.config.vocab_size, (encoded.hidden[inside], known[inside])
+        parts = [widened(self.log_prob(*some)) for some in in_parts(width, *columns)]
         log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
         total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
@@ -273,6 +264,6 @@ def class_starts(counts: Sequence[int], num_classes: int) -> list[int]:
         [0, 2, 5]
     """
     before = list(accumulate(counts, initial=0))[:-1]
-    total = sum(counts)
+    total = max(1, sum(counts))
     classes = [min(num_classes * n // total, num_classes - 1) for n in before]
     return [0, *(i for i in range(1, len(counts)) if classes[i] != classes[i - 1])]

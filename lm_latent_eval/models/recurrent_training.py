@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.learning import train_checkpoint
+from lm_latent_eval.models.learning import sizes, train_checkpoint
 from lm_latent_eval.models.recurrent_lm import (
     LSTMConfig,
     LSTMLanguageModel,
@@ -61,8 +61,8 @@ def train_lstm(
     """
     about = vars(size or LSTMSize())
 
-    def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> LSTMLanguageModel:
-        return LSTMLanguageModel(LSTMConfig(**sizes, **about))
+    def new(_: Sequence[Sequence[int]], of_words: dict[str, int]) -> LSTMLanguageModel:
+        return LSTMLanguageModel(LSTMConfig(**of_words, **about))
 
     return train_recurrent(new, texts, dev, directory, about, **how)
 
@@ -100,15 +100,9 @@ def train_recurrent(
     items, held_out = (
         [[*words(text).ids, END] for text in some] for some in (texts, dev)
     )
-    sizes = {
-        "vocab_size": words.vocab_size,
-        "num_words": words.num_words,
-        "num_unknown_types": words.count_unknown_types(
-            word for text in texts for word in words.cut(text)
-        ),
-    }
+    of_words = sizes(words, texts)
     torch.manual_seed(options.seed)
-    model = new(items, sizes)
+    model = new(items, of_words)
 
     def loss(items: Sequence[list[int]]) -> Tensor:
         batch = TokenBatch.collate(items, first=START)
@@ -140,10 +134,12 @@ def train_rnn(
     """Train p and write the checkpoint; arguments are those of ``train_lstm``."""
     about = vars(size or RNNSize())
 
-    def new(items: Sequence[Sequence[int]], sizes: dict[str, int]) -> RNNLanguageModel:
-        of_model = {**sizes, **about}
+    def new(
+        items: Sequence[Sequence[int]], of_words: dict[str, int]
+    ) -> RNNLanguageModel:
+        of_model = {**of_words, **about}
         counts = Counter(i for ids in items for i in ids)
-        frequencies = [counts[i] for i in range(sizes["vocab_size"])]
+        frequencies = [counts[i] for i in range(of_words["vocab_size"])]
         starts = class_starts(frequencies, of_model.pop("num_classes"))
         return RNNLanguageModel(RNNConfig(class_starts=starts, **of_model))
 

@@ -16,6 +16,10 @@ def _check(options: object, counts: Sequence[str], positive: Sequence[str]) -> N
             raise ValueError(f"{name}={getattr(options, name)}: expected more than 0")
 
 
+MOST_SEED = 9 * 10**12
+"""A million times as much, one number an epoch, is what torch takes."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How to train.
@@ -38,6 +42,8 @@ class Options:
 
     def __post_init__(self) -> None:
         _check(self, ("epochs", "batch_size", "patience"), ("learning_rate", "clip"))
+        if abs(self.seed) > MOST_SEED:
+            raise ValueError(f"seed={self.seed}: expected {-MOST_SEED} to {MOST_SEED}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ class KGLMSize:
     max_aliases: int = 4
     max_alias_words: int = 8
     dropout: float = 0.4
+
+    def __post_init__(self) -> None:
+        _check(self, ("max_aliases", "max_alias_words"), ())
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,9 @@ class LRLMSize(RecurrentSize):
     num_pieces: int = 8192
     max_aliases: int = 4
     max_alias_words: int = 8
+
+    def __post_init__(self) -> None:
+        _check(self, ("num_pieces", "max_aliases", "max_alias_words"), ())
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ WRONG = {
     "proposal belongs to another model": [archive("A"), OTHER],
     "no generative EntityNLM": [archive("A", proposal=True)],
     "our proposals.peek": [archive("A"), archive("B", proposal=True)],
-    "no EntityNLM of the ACL 2020": [damaged(b"_rnn._rnns.0", b"_rnn._runs.0")],
+    "of other code": [damaged(b"_rnn._rnns.0", b"_rnn._runs.0")],
     "before it are other models": [damaged(b"_entity_type", b"_entity_kind")],
 }
 

@@ -105,6 +105,16 @@ def test_a_converted_model_is_the_original(name, kind, tmp_path, capsys):
         torch.testing.assert_close(*scores, rtol=0, atol=1e-12)
 
 
+def test_an_original_needs_no_special_relations(tmp_path):
+    model = {n: w for n, w in MODEL.items() if not n.startswith("special_rel_vecs.")}
+    aliases = [f"w{n + 4}" for n in range(len(original("A", "lrlm")["alias_vec"]))]
+    changes = {"aliases": aliases, "texts": [([], "a", [FACT])]}
+    assert main(write(tmp_path, "A", "lrlm", model={"model": model}, **changes)) == 0
+    found = load_checkpoint(tmp_path / "out").model.state_dict()
+    wanted = original("A", "lrlm")["relation_vec"]
+    assert torch.equal(found["facts.relation.weight"], wanted)
+
+
 def test_an_alias_with_an_unknown_word_names_no_text(tmp_path):
     arguments = write(tmp_path, "A", "lrlm")
     aliases = json.loads((tmp_path / "aliases").read_text())
@@ -137,10 +147,10 @@ FACT = (1, 2, ["w4"])
 MODEL = {n: w for n, w in original("A", "lrlm").items() if n not in BESIDE}
 NONE = "no original LRLM or NKLM"
 BAD = [
-    ("model", {"weights": {}}, "a dictionary with 'model'"),
+    ("model", {"weights": {}}, "no dictionary with 'model'"),
     ("vocabulary", ["a", "b"], "its first words are not <unk>, <pad>, <s>, </s>"),
     ("aliases", ["a"], "has 1 aliases"),
-    ("entities", {"a": 1}, "is not one tensor"),
+    ("entities", {"a": 1}, "'entities' is no name of a tensor"),
     ("options", {}, f"{NONE}: KeyError"),
     ("relations", torch.zeros(3, 2), NONE),
     ("model", {"model": {**MODEL, "extra": torch.zeros(1)}}, "'extra' is not a tensor"),

@@ -129,3 +129,4 @@ def test_bad_classes_are_refused(starts, reason):
 def test_there_are_no_more_classes_than_said():
     """Words that were counted nowhere are in the last one; the rest is a doctest."""
     assert class_starts([5, 5, 0], num_classes=2) == [0, 1]
+    assert class_starts([0, 0, 0], num_classes=2) == [0]

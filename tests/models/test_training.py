@@ -98,6 +98,12 @@ def test_training_learns_and_the_checkpoint_is_the_model(name, tmp_path, capsys)
         assert loaded.model.config.num_unknown_types > 0
 
 
+def test_texts_without_words_are_refused_before_the_first_epoch(tmp_path, capsys):
+    with pytest.raises(ValueError, match="no words to learn spelling from"):
+        train_lstm(["<unk> <unk>"], ["<unk>"], tmp_path / "out")
+    assert "epoch" not in capsys.readouterr().err
+
+
 LEARNT = [(name, None) for name in TINY_MODELS if name != "lda"]
 LEARNT += [("entitynlm", "peeking"), ("entitynlm", "nonpeeking"), ("rnng", "crf")]
 LEARNT += [("kglm", which) for which in ("peeking", "nonpeeking", "smoothing")]

@@ -19,7 +19,7 @@ from tests.conftest import PROJECT
 from tests.report.test_compare import estimated, lm_eval_folder, record
 
 RUNS = PROJECT / "tests/reference/runs"
-"""Made by inspect_ai's and Every Eval Ever's own writers: ``make.py`` there."""
+"""Made by inspect_ai's and Every Eval Ever's own writers."""
 INSPECT = [str(RUNS / f"inspect_{name}.json") for name in ("good", "poor")]
 EVERY = [str(RUNS / f"eee_{name}.json") for name in ("good", "poor")]
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.models.entitynlm.latents import (
     NOBODY,
     Chains,
@@ -26,9 +27,6 @@ from lm_latent_eval.models.entitynlm.latents import (
 )
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
-
-NUMBERS = 1 << 24
-"""Numbers (decisions x slots x D) gathered at a time."""
 
 
 class Factors(NamedTuple):
@@ -202,20 +200,17 @@ class GivenChains:
         """Score every decision; a step that cannot happen has ``-inf``."""
         mentions = self.entity != NOBODY
         row, t = self.free.nonzero(as_tuple=True)
-        at_once = max(1, NUMBERS // (self.num_slots * self.steps.query.shape[1]))
+        width = self.num_slots * self.steps.query.shape[1]
         parts = [
             self._log_mention(r, s).gather(1, self._sent(mentions[r, s, None].long()))
-            for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
+            for r, s in in_parts(width, row, t)
         ]
         index, log_mention = (self._sent(row), self._sent(t)), torch.cat(parts)[:, 0]
         zeros = log_mention.new_zeros(self.entity.shape)
         mention = zeros.index_put(index, log_mention)
 
         row, t = (self.free & mentions).nonzero(as_tuple=True)
-        begun = [
-            self._begin_mention(r, s)
-            for r, s in zip(row.split(at_once), t.split(at_once), strict=True)
-        ]
+        begun = [self._begin_mention(r, s) for r, s in in_parts(width, row, t)]
         log_slot, log_length = (torch.cat(part) for part in zip(*begun, strict=True))
         index = self._sent(row), self._sent(t)
         slot = zeros.index_put(index, log_slot.to(zeros))

@@ -27,13 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.given_chains import Encoded, GivenChains
 from lm_latent_eval.models.entitynlm.latents import Chains, EntityState
-from lm_latent_eval.models.entitynlm.network import NUMBERS, Trunk, Words
+from lm_latent_eval.models.entitynlm.network import Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
     ChainSteps,
     Standing,
@@ -127,14 +128,13 @@ class EntityNLM(TrainedModel):
         Returns:
             Log-probabilities in nats, (B, num_words).
         """
-        at_once = max(1, NUMBERS // self.config.vocab_size)
         result = encoded.hidden.new_full(
             (len(log_w), self.config.num_words), -torch.inf
         )
         mixtures = weighted_contexts(encoded.steps, encoded.state, log_w)
         for b, (weight, context) in enumerate(mixtures):
             prob = result.new_zeros(self.config.vocab_size)
-            for w, c in zip(weight.split(at_once), context.split(at_once), strict=True):
+            for w, c in in_parts(self.config.vocab_size, weight, context):
                 hidden = encoded.hidden[b, :1].expand_as(c)
                 prob = prob + w @ self.generative.words.log_words(hidden, c).exp()
             result[b, : self.config.vocab_size] = prob.log()

@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.inference.ragged import AT_ONCE, in_parts
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Steps, Versions, marked
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
-
-NUMBERS = 1 << 23
-"""Scores (tokens x V), numbers of vectors, held at a time."""
 
 BAND = 32
 """Places that share the scores of their contexts."""
@@ -94,14 +92,11 @@ class Words(nn.Module):
         """
         target, _ = batch.uttered(self.config.vocab_size)
         target, hidden = target.flatten(), hidden.flatten(0, 1)
-        at_once = max(1, NUMBERS // self.config.vocab_size)
         value, slope = [], []
         for context in at:
             parts = [
                 self._tangent(h, x, context.expand_as(h))
-                for h, x in zip(
-                    hidden.split(at_once), target.split(at_once), strict=True
-                )
+                for h, x in in_parts(self.config.vocab_size, hidden, target)
             ]
             log_p, gradient = (torch.cat(part) for part in zip(*parts, strict=True))
             value.append(log_p - gradient @ context)
@@ -194,8 +189,8 @@ class Words(nn.Module):
         vector: Tensor,
     ) -> Tensor:
         """Score each pair by itself, of flattened places, (N,)."""
-        parts, at_once = [], max(1, NUMBERS // self.config.vocab_size)
-        for some in zip(place.split(at_once), vector.split(at_once), strict=True):
+        parts = []
+        for some in in_parts(self.config.vocab_size, place, vector):
             p, v = (sent(index, hidden.device) for index in some)
             log_words = self.log_words(hidden[p], versions.vectors[v])
             parts.append(log_words.gather(1, target[p, None])[:, 0])
@@ -221,7 +216,7 @@ class Words(nn.Module):
             place: Of each pair, ascending, on the host, (N,).
             vector: Of each pair, on the host, (N,).
         """
-        weight, at_once = self.output_weight, max(1, NUMBERS // self.config.vocab_size)
+        weight = self.output_weight
         log_p, device = hidden.new_full((len(place),), torch.nan), hidden.device
         score = self._context_scores(versions, vector)
         ends = (place // BAND).bincount().cumsum(0).tolist()
@@ -234,7 +229,7 @@ class Words(nn.Module):
             scores = F.linear(hidden[places], weight, self._bias)
             table = [
                 log_softmax_at(target[places], scores, score(some))
-                for some in contexts.split(at_once)
+                for (some,) in in_parts(self.config.vocab_size, contexts)
             ]
             log_p[start:end] = torch.cat(table, 1)[
                 sent(row, device), sent(column, device)
@@ -257,7 +252,7 @@ class Words(nn.Module):
         which = which.unique()
         terms = versions.terms(which).of.unique()
         few = len(terms) < len(which)
-        if not few or len(terms) * self.config.vocab_size > NUMBERS:
+        if not few or len(terms) * self.config.vocab_size > AT_ONCE:
             return lambda some: F.linear(
                 self.entity(versions.vectors[sent(some, device)]), weight
             )

@@ -12,8 +12,8 @@ from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.data import CoreferenceText
 from lm_latent_eval.models.entitynlm.latents import NOBODY, Chains
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
-from lm_latent_eval.models.learning import annotated_parts, train_annotated
-from lm_latent_eval.text.words import END, WordTokenizer, split
+from lm_latent_eval.models.learning import annotated_parts, sizes, train_annotated
+from lm_latent_eval.text.words import END, WordTokenizer
 from lm_latent_eval.training.options import EntityNLMSize, Options
 
 
@@ -42,12 +42,7 @@ def train_entitynlm(
     size, options = size or EntityNLMSize(), options or Options()
     tokenizer = WordTokenizer.train((t.text for t in texts), min_count=min_count)
     config = EntityNLMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
-        num_unknown_types=tokenizer.count_unknown_types(
-            word for text in texts for word in split(text.text)
-        ),
-        **vars(size),
+        **sizes(tokenizer, (text.text for text in texts)), **vars(size)
     )
     torch.manual_seed(options.seed)
     model = EntityNLM(config)

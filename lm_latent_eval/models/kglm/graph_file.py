@@ -301,12 +301,7 @@ class PackedNames(Sequence[str]):
 
 
 def write(path: Path, columns: Columns) -> None:
-    """Check a graph in whole and replace its file atomically.
-
-    Raises:
-        GraphError: If the columns contradict one another.
-    """
-    check(columns, whole)
+    """Replace the file of a graph, which was checked in whole, atomically."""
     tensors = {name: columns[name].contiguous() for name in (*COLUMNS, *LOOKUPS)}
     for name in NAMES:
         tensors[f"{name}.text"] = everything(columns[name].text)

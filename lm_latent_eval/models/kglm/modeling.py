@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import not_negligible
+from lm_latent_eval.inference.ragged import AT_ONCE
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Normalization, Uniforms
@@ -38,7 +39,7 @@ from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Rows, Walks
-from lm_latent_eval.models.kglm.network import TABLE, AliasMemo, Trunk, Words, log_add
+from lm_latent_eval.models.kglm.network import AliasMemo, Trunk, Words, log_add
 from lm_latent_eval.models.kglm.steps import (
     WalkSteps,
     distinct_walks,
@@ -220,7 +221,7 @@ class KGLM(TrainedModel):
         """
         targets, _ = batch.on_host
         num_texts, size = len(targets), max(1, targets.shape[1])
-        at_once = max(1, TABLE // (size * self.config.vocab_size))
+        at_once = max(1, AT_ONCE // (size * self.config.vocab_size))
         first = range(0, num_texts, at_once)
         counts = (position // (size * at_once)).bincount(minlength=len(first)).tolist()
         columns = zip(first, position.split(counts), node.split(counts), strict=True)
@@ -278,7 +279,7 @@ class KGLM(TrainedModel):
         largest = max(
             self.config.vocab_size, max(num_tokens, words.copy.out_features) * slots
         )
-        return max(1, TABLE // largest)
+        return max(1, AT_ONCE // largest)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
@@ -374,11 +375,6 @@ class KGLM(TrainedModel):
         if self._alias_keys is None or self._alias_keys.outdated:
             self._alias_keys = AliasMemo(self.knowledge, self.generative.words)
         return self._alias_keys(node)
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch between training and evaluation; drop values computed from weights."""
-        self._forget()
-        return super().train(mode)  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move weights; drop values that were computed from them."""

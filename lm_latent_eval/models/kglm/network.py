@@ -42,9 +42,6 @@ NUMBERS = 1 << 22
 SPARSE = 16
 """One scalar product alone takes as long as so many in a product of matrices."""
 
-TABLE = 1 << 24
-"""Scores (tokens x words, nodes x words) held at a time."""
-
 
 class Words(nn.Module):
     """The distribution of a token given its position's state and its node."""
@@ -243,7 +240,7 @@ class AliasMemo:
 
     def __init__(self, graph: KnowledgeGraph, words: Words) -> None:
         self.graph, self.words = graph, words
-        self.version = self._version()
+        self.weights = self._weights()
         n, num_aliases, length = graph.aliases.shape
         weight = words.copy.weight
         shape = (n, len(weight), num_aliases * length)
@@ -254,12 +251,14 @@ class AliasMemo:
 
     @property
     def outdated(self) -> bool:
-        """Whether a weight has changed since."""
-        return self._version() != self.version
+        """Whether a weight has changed, or another has taken its place, since."""
+        pairs = zip(self.weights, self._weights(), strict=True)
+        return any(old is not new or n != m for (old, n), (new, m) in pairs)
 
-    def _version(self) -> int:
+    def _weights(self) -> list[tuple[Tensor, int]]:
+        """The weights, and how often each has been changed in place."""
         weights = [*self.words.parameters(), self.words.tokens[0].weight]
-        return sum(weight._version for weight in weights)
+        return [(weight, weight._version) for weight in weights]
 
     def __call__(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoded and plain alias words, (n, dim, slots) and (n, slots).

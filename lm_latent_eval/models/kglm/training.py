@@ -14,9 +14,9 @@ from lm_latent_eval.models.kglm.data import NAMING, AnnotatedText, Knowledge, Sp
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.learning import annotated_parts, train_annotated
+from lm_latent_eval.models.learning import annotated_parts, sizes, train_annotated
 from lm_latent_eval.text.files import digest
-from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.words import END, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import KGLMSize, Options
 
 
@@ -45,8 +45,8 @@ def train_kglm(
         The model with the best weights of each part.
     """
     size, options = size or KGLMSize(), options or Options()
-    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
-    model = new_model(texts, knowledge, tokenizer, num_unknown, size, options.seed)
+    tokenizer = build_vocabulary(texts, knowledge, min_count=min_count)
+    model = new_model(texts, knowledge, tokenizer, size, options.seed)
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
     parts = annotated_parts(model, Walks)
     about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
@@ -60,7 +60,6 @@ def new_model(
     texts: Sequence[AnnotatedText],
     knowledge: Knowledge | None,
     tokenizer: WordTokenizer,
-    num_unknown: int,
     size: KGLMSize,
     seed: int,
 ) -> KGLM:
@@ -73,11 +72,9 @@ def new_model(
         max_alias_words=size.max_alias_words,
     )
     config = KGLMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
         num_entities=graph.num_entities,
         num_relations=len(graph.relation_names),
-        num_unknown_types=num_unknown,
+        **sizes(tokenizer, (text.text for text in texts)),
         **vars(size),
     )
     torch.manual_seed(seed)
@@ -114,20 +111,14 @@ def build_vocabulary(
     knowledge: Knowledge | None = None,
     *,
     min_count: int,
-) -> tuple[WordTokenizer, int]:
-    """Collect the words of a training text.
-
-    Returns:
-        The tokenizer, and how many word types of the text are unknown to it.
-    """
+) -> WordTokenizer:
+    """Collect the words of a training text."""
     forms = surface_forms(texts, knowledge)
-    tokenizer = WordTokenizer.train(
+    return WordTokenizer.train(
         (text.text for text in texts),
         min_count=min_count,
         copied=[form for names in forms.values() for form in names],
     )
-    words = (word for text in texts for word in split(text.text))
-    return tokenizer, tokenizer.count_unknown_types(words)
 
 
 def build_graph(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import ranked_within
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, log_sum, sunk
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
@@ -120,95 +120,6 @@ class Encoded:
         """The words, and which places have one, on the host, (B, T) each."""
         targets, length = self.batch.on_host
         return targets, torch.arange(targets.shape[1]) < length[:, None]
-
-
-def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return log p(x, z_k) in nats, (B, K) float64.
-
-    What is summed is told on the host, and nothing is waited for.
-    """
-    lattice, topics, device = encoded.costs, encoded.topics, encoded.value.device
-    readings = Readings(*fetched(*readings))
-    source, offset = readings
-    batch, samples, num_tokens = source.shape
-    targets, inside = encoded.words
-    inside = inside[:, None].expand_as(source)
-    naming = (source - 1).clamp_min(0)
-    begins = (source != WORD) & (offset == 0) & inside
-    follows = (source != WORD) & (offset > 0) & inside
-    uttered = sent((source == WORD) & inside, device)
-    words = lattice.word[:, None].masked_fill(~uttered, 0.0)
-    total = words.sum(-1)
-
-    texts = torch.arange(batch)[:, None, None]
-    place = torch.arange(num_tokens) * batch + texts
-    many = len(topics.naming_alias)
-    key = lattice.arcs.place * many + lattice.arcs.naming
-    wanted = (place * many + naming)[begins]
-    last = max(len(key) - 1, 0)
-    where = torch.searchsorted(key, wanted).clamp_max(last)
-    cost = lattice.score.new_full(wanted.shape, -torch.inf)
-    if len(key):
-        found = sent(key[where] == wanted, device)
-        cost = torch.where(found, lattice.score[sent(where, device)], cost)
-    index = tuple(sent(i, device) for i in begins.nonzero(as_tuple=True))
-    total = total + torch.zeros_like(words).index_put(index, cost).sum(-1)
-
-    said = targets[:, None].expand_as(source)
-    wrong = follows & (topics.word(naming, offset) != said)
-    before, open_name, coming = encoded.state.expanded(samples)
-    last_source = torch.cat([open_name[..., None] + 1, source], -1)[..., :num_tokens]
-    expected = torch.cat([coming[..., None], offset + 1], -1)[..., :num_tokens]
-    goes_on = (source == last_source) & (offset == expected)
-    is_open = topics.length((last_source - 1).clamp_min(0)) > expected
-    is_open &= (last_source != WORD) & inside
-    wrong = wrong | ((follows | is_open) & ~goes_on)
-    topic = _topic_after(encoded, readings)
-    wrong = wrong | (begins & (topics.naming_topic[naming] != topic[..., None]))
-    new = (before == 0) & (topic != 0)
-    prior = widened(topics.log_prior)[(topic - 1).clamp_min(0)]
-    total = total + sent(prior.masked_fill(~new, 0.0), device)
-    return sunk(total).masked_fill(sent(wrong.any(-1), device), -torch.inf)
-
-
-def _topic_after(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return the topic that is known after a piece, 0 for none, (B, K)."""
-    source, offset = readings
-    before, _, _ = encoded.state.expanded(source.shape[1])
-    if not source.shape[-1]:
-        return before
-    begins = (source != WORD) & (offset == 0) & encoded.words[1][:, None]
-    first = begins.long().argmax(-1, keepdim=True)
-    naming = (source.gather(-1, first)[..., 0] - 1).clamp_min(0)
-    named = encoded.topics.naming_topic[naming]
-    return torch.where((before == 0) & begins.any(-1), named, before)
-
-
-def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
-    """Return the state after pieces under given readings."""
-    readings = Readings(*fetched(*readings))
-    topic = _topic_after(encoded, readings)
-    _, naming, coming = encoded.state.expanded(readings.source.shape[1])
-    _, length = encoded.batch.on_host
-    last = (length - 1)[:, None, None].clamp_min(0)
-    nothing = (length == 0)[:, None]
-    if readings.source.shape[-1]:
-        last = last.expand(*topic.shape, 1)
-        source, offset = (column.gather(-1, last)[..., 0] for column in readings)
-        source = torch.where(nothing, naming + 1, source)
-        offset = torch.where(nothing, coming - 1, offset)
-    else:
-        source, offset = naming + 1, coming - 1
-    naming, coming = source - 1, offset + 1
-    left = encoded.topics.length(naming.clamp_min(0)) - coming
-    ended = (source == WORD) | (left <= 0)
-    columns = (
-        topic,
-        naming.masked_fill(ended, -1),
-        coming.masked_fill(ended, 0),
-        wide_zeros(topic.shape, topic.device),
-    )
-    return RelationState(encoded.carry, *(column[..., None] for column in columns))
 
 
 def goes_on(encoded: Encoded) -> Tensor:

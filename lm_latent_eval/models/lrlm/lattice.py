@@ -176,8 +176,9 @@ class Lattice:
         return torch.cat([none, self._keys % (self.num_topics + 1)])
 
     def row(self, text: Tensor, topic: Tensor) -> Tensor:
-        """Return the row of each text and topic; the topic is 0 or one with a row."""
+        """Return the row of each text and topic: any, if that has none and is not 0."""
         place = torch.searchsorted(self._keys, text * (self.num_topics + 1) + topic)
+        place = place.clamp_max(len(self._keys) - 1)
         return torch.where(topic == 0, text, place + self.num_texts)
 
     @cached_property

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.inference.ragged import expand_ranges
+from lm_latent_eval.inference import steps
+from lm_latent_eval.inference.ragged import expand_ranges, in_parts
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Draws, Uniforms
@@ -36,9 +37,7 @@ from lm_latent_eval.models.lrlm.latents import (
     Encoded,
     Readings,
     RelationState,
-    after_readings,
     goes_on,
-    log_readings,
     tempered,
 )
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
@@ -47,15 +46,13 @@ from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
     Route,
     Standing,
-    log_prob_readings,
+    after_readings,
+    log_readings,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import NoLatents, check_temperature, chosen
 from lm_latent_eval.models.recurrent import RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch
-
-TABLE = 1 << 24
-"""Scores (tokens x words, or places x facts) held at a time."""
 
 
 class LRLM(RelationModel):
@@ -233,12 +230,11 @@ class LRLM(RelationModel):
         targets, length = batch.on_host
         inside = torch.arange(targets.shape[1]) < length[:, None]
         place = sent(inside.flatten().nonzero()[:, 0], value.device)
-        at_once = max(1, TABLE // self.config.vocab_size)
         known, cost = batch.uttered(self.config.vocab_size)
         value = value.flatten(0, 1)
         parts = [
             widened(self.words.log_prob(value[some], known.flatten()[some]))
-            for some in place.split(at_once)
+            for (some,) in in_parts(self.config.vocab_size, place)
         ]
         log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
         return log_p.view_as(cost) + cost
@@ -357,9 +353,9 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        readings, piece = Readings(*fetched(*readings)), encoded.encoded
-        log_q = log_prob_readings(encoded.route, piece.state, readings)
-        return sent(log_q, piece.value.device)
+        given = fetched(*readings)
+        log_q = steps.log_prob(self.drawn_steps(encoded), given, 1.0)
+        return sent(log_q, encoded.encoded.value.device)
 
 
 @dataclass(frozen=True)

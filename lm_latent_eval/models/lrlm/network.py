@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.inference.ragged import AT_ONCE, expand_ranges, segment_logsumexp
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.text.batch import excluding, known_ids
@@ -392,10 +392,6 @@ def _mean(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
     return value.new_zeros(num_rows, value.shape[-1]).index_add(0, row, value) / count
 
 
-TABLE = 1 << 24
-"""Scores (places x things) held at a time."""
-
-
 def log_choice(
     query: Tensor,
     row: Tensor,
@@ -437,11 +433,8 @@ def log_choice(
 def _products(query: Tensor, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Return the inner products of rows (non-decreasing) and columns, elementwise."""
     asking, row = row.unique_consecutive(return_inverse=True)
-    at_once = max(1, TABLE // len(table))
-    parts = []
-    ends = torch.arange(at_once, len(asking) + at_once, at_once, device=row.device)
-    ends = torch.searchsorted(row, ends)
-    sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    parts, at_once = [], max(1, AT_ONCE // len(table))
+    sizes = (row // at_once).bincount().tolist()
     for some, rows, columns in zip(
         asking.split(at_once), row.split(sizes), column.split(sizes), strict=True
     ):

@@ -12,20 +12,26 @@ then readings come from p(z | x) exactly; or the mass of all that follows as wor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
-from lm_latent_eval.inference.step_choices import Choices, Columns, Ragged
-from lm_latent_eval.inference.steps import Drawn, Taken
+from lm_latent_eval.inference.ragged import expand_ranges
+from lm_latent_eval.inference.step_choices import Choices, Ragged
+from lm_latent_eval.inference.steps import Drawn, Taken, draw_listed, follow
 from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.lrlm.latents import WORD, Readings, RelationState
+from lm_latent_eval.models.lrlm.latents import (
+    WORD,
+    Encoded,
+    Readings,
+    RelationState,
+    goes_on,
+)
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
 from lm_latent_eval.models.lrlm.topics import Topics
 
@@ -38,21 +44,10 @@ class BorderChoices:
     """(N,), non-decreasing; every row has the next word as its first."""
     source: Tensor
     """``WORD``, or 1 + naming, (N,)."""
-    length: Tensor
-    """Words of the name; 1 for a word, (N,)."""
-    topic: Tensor
-    """Of which the text is then known to be, 0 for none, (N,)."""
     cost: Tensor
     """Log of what p charges, tempered, (N,)."""
-    after: Tensor
-    """Log of what stands for the mass of what follows, (N,)."""
     ends: Tensor
     """Where each row's options end, (num_rows,)."""
-
-    @property
-    def value(self) -> Tensor:
-        """Unnormalised log-probabilities of the options, (N,) nats."""
-        return (self.cost + self.after).clamp_min(FLOOR)
 
 
 @dataclass(frozen=True)
@@ -84,36 +79,22 @@ class Route:
         borders = torch.searchsorted(
             arcs.start, torch.arange(num_tokens + 1, device=every.device)
         ).tolist()
-        end = torch.minimum(arcs.end, lattice.length[arcs.text])
         for t in range(num_tokens):
             here = slice(borders[t], borders[t + 1])
-            named, unknown = lattice.arc_row[here], arcs.text[here]
-            row = torch.cat([every, named, unknown])
+            row = torch.cat([every, lattice.arc_row[here], arcs.text[here]])
             order = row.argsort(stable=True)
-            source, length = arcs.naming[here] + 1, arcs.length[here]
-            after = self.after[end[here], named]
-            score, topic = lattice.score[here], arcs.topic[here]
-
-            def columns(of_words: Tensor, of_known: Tensor, of_new: Tensor) -> Tensor:
-                return torch.cat([of_words, of_known, of_new])[order]  # noqa: B023
-
+            source, score = arcs.naming[here] + 1, lattice.score[here]
+            words = lattice.word[lattice.text, t]
+            cost = torch.cat([words, score, score + lattice.log_prior[here]])
             yield BorderChoices(
                 row[order],
-                columns(torch.full_like(every, WORD), source, source),
-                columns(torch.ones_like(every), length, length),
-                columns(lattice.topic, topic, topic),
-                columns(
-                    lattice.word[lattice.text, t],
-                    score,
-                    score + lattice.log_prior[here],
-                ),
-                columns(self.after[t + 1], after, after),
+                torch.cat([torch.full_like(every, WORD), source, source])[order],
+                cost[order],
                 torch.searchsorted(row[order], every, right=True),
             )
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """State of K readings of each of B texts, on the host, (B, K) each."""
 
     topic: Tensor
@@ -124,11 +105,6 @@ class Standing:
     """Which word of its name comes next."""
     left: Tensor
     """Words that are left of it."""
-
-    def resampled(self, origin: Tensor) -> Standing:
-        """Pick readings of each text, (B, K')."""
-        columns = (self.topic, self.source, self.offset, self.left)
-        return Standing(*(column.gather(1, origin) for column in columns))
 
 
 @dataclass(frozen=True)
@@ -172,22 +148,8 @@ class ReadingSteps:
     def draw(
         self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn[Standing]:
-        """Draw what is next of those that are not inside a name."""
-        if origin is not None:
-            (origin,) = fetched(origin)
-            state = state.resampled(origin)
-        lattice, options = self.route.lattice, self._borders[t]
-        choosing = (state.left == 0) & (self.length[:, None] > t)
-        log_p, prob = _normalised(options, lattice.num_rows)
-        text, _ = choosing.nonzero(as_tuple=True)
-        row = lattice.row(text, state.topic[choosing])
-        u = uniforms(t)[..., 0][choosing]
-        drawn = invert_cdf(prob, options.row, lattice.num_rows, row, u)
-        log_q = widened(torch.zeros(choosing.shape))
-        log_q[choosing] = log_p[drawn]
-        chosen = torch.zeros_like(state.topic).masked_scatter(choosing, drawn)
-        after, columns = self._after(state, options, choosing, chosen)
-        return Drawn(after, columns, log_q, origin)
+        """Draw what is next."""
+        return draw_listed(self, state, t, uniforms(t)[..., 0], origin, 1.0)
 
     def choices(
         self, state: Standing, t: int, score: Tensor, cut: Cut | None
@@ -200,7 +162,7 @@ class ReadingSteps:
         if t == 0:  # what is open must go on as the text does; there may be more of one
             score = score.masked_fill(~self.agrees.expand_as(score), -torch.inf)
         text, place = (score > -torch.inf).nonzero(as_tuple=True)
-        left, topic = state.left[text, place], state.topic[text, place]
+        topic, source, offset, left = (column[text, place] for column in state)
         choosing = (left == 0) & (self.length[text] > t)
         row = lattice.row(text, topic)
         start = torch.cat([options.ends.new_zeros(1), options.ends[:-1]])
@@ -208,16 +170,20 @@ class ReadingSteps:
             start[row].masked_fill(~choosing, 0),
             options.ends[row].masked_fill(~choosing, 1),
         )
-        chosen = choosing[parent]
+        chosen, text = choosing[parent], text[parent]
+        source = torch.where(chosen, options.source[option], source[parent])
+        offset = offset[parent].masked_fill(chosen, 0)
         log_p = sunk(options.cost[option]).masked_fill(~chosen, 0.0)
-        lefts = torch.where(chosen, options.length[option], left[parent])
-        topics = torch.where(chosen, options.topic[option], topic[parent])
-        end = torch.minimum(t + lefts.clamp_min(1), self.length[text[parent]])
-        ahead = self.route.after[end, lattice.row(text[parent], topics)]
-        history = (text * score.shape[1] + place)[parent]
-        columns = (option.masked_fill(~chosen, -1),)
+        topic, left = self._after(topic[parent], source, offset)
+        end = torch.minimum(t + 1 + left, self.length[text])
+        ahead = self.route.after[end, lattice.row(text, topic)]
+        history = text * score.shape[1] + place[parent]
         shape = score.shape[0], score.shape[1]
-        return Ragged(shape, history, columns, log_p, ahead=ahead)
+        # Of equal ones that are about ``FLOOR`` nothing would be left of log p.
+        best = ahead.new_full((score.numel(),), FLOOR)
+        best = best.scatter_reduce(0, history, ahead, "amax")
+        twisted = log_p + (ahead - best[history])
+        return Ragged(shape, history, (source, offset), log_p, twisted, ahead)
 
     def take(
         self,
@@ -228,61 +194,76 @@ class ReadingSteps:
         choice: Tensor,
         uniforms: Callable[[], Tensor],
     ) -> Taken[Standing]:
-        """Extend readings by chosen options."""
+        """Extend readings; those of texts that have ended stay as they are."""
         assert isinstance(choices, Ragged)
-        (option,) = choices.decided(choice)
-        before, options = state.resampled(origin), self._borders[t]
-        after, columns = self._after(before, options, option >= 0, option.clamp_min(0))
-        return Taken(after, columns)
+        source, offset = choices.decided(choice)
+        before = [column.gather(1, origin) for column in state]
+        topic, left = self._after(before[0], source, offset)
+        after = topic, source, offset + (source != WORD).long(), left
+        going_on = (self.length > t)[:, None]
+        columns = zip(after, before, strict=True)
+        state = Standing(*(torch.where(going_on, new, old) for new, old in columns))
+        return Taken(state, (source, offset))
 
     def _after(
-        self, state: Standing, options: BorderChoices, choosing: Tensor, option: Tensor
-    ) -> tuple[Standing, Columns]:
-        """Return the state of readings after a word, and the word's source."""
-
-        def known(of_option: Tensor, of_state: Tensor) -> Tensor:
-            return torch.where(choosing, of_option[option], of_state)
-
-        source = known(options.source, state.source)
-        offset = state.offset.masked_fill(choosing, 0)
-        left = (known(options.length, state.left) - 1).clamp_min(0)
-        topic = known(options.topic, state.topic)
-        coming = offset + (source != WORD).long()
-        return Standing(topic, source, coming, left), (source, offset)
+        self, topic: Tensor, source: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the topics that are known after words, and what is left of names."""
+        named, naming = source != WORD, (source - 1).clamp_min(0)
+        begun = named & (offset == 0)
+        left = (self.topics.length(naming) - offset - 1).clamp_min(0)
+        topic = torch.where(begun, self.topics.naming_topic[naming], topic)
+        return topic, left.masked_fill(~named, 0)
 
 
-def log_prob_readings(route: Route, state: RelationState, readings: Readings) -> Tensor:
-    """Return log q of given readings in nats, (B, K) float64."""
-    lattice = route.lattice
-    samples = readings.source.shape[1]
-    topic, _, _ = state.expanded(samples)
-    log_q = wide_zeros(topic.shape, topic.device)
-    for t, options in enumerate(route.options()):
-        source = readings.source[:, :, t]
-        choosing = (readings.offset[:, :, t] == 0) & (lattice.length[:, None] > t)
-        log_p, _ = _normalised(options, lattice.num_rows)
-        text, _ = choosing.nonzero(as_tuple=True)
-        row = lattice.row(text, topic[choosing])
-        many = int(options.source.max()) + 1
-        key = options.row * many + options.source
-        order = key.argsort(stable=True)
-        wanted = row * many + source[choosing].clamp_max(many - 1)
-        place = torch.searchsorted(key[order], wanted).clamp_max(len(key) - 1)
-        place = order[place]
-        found = (key[place] == wanted) & (source[choosing] < many)
-        log_q[choosing] += log_p[place].masked_fill(~found, -torch.inf)
-        known = torch.where(found, options.topic[place], topic[choosing])
-        topic = topic.masked_scatter(choosing, known)
-    return log_q
+def given_steps(encoded: Encoded) -> tuple[ReadingSteps, Tensor]:
+    """Return steps of given readings, and a table of costs, where the model is.
 
-
-def _normalised(options: BorderChoices, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of options, and probabilities, (N,) each."""
-    value = options.value
-    peak = value.new_full((num_rows,), FLOOR).scatter_reduce(
-        0, options.row, value, "amax"
+    What a step charges is its place in the table: so nothing is waited for.
+    """
+    costs = encoded.costs
+    new = costs.score + sent(costs.log_prior, costs.score.device)
+    nothing = costs.word.new_zeros(1)
+    table = torch.cat([nothing, costs.word.flatten(), costs.score, new])
+    words, arcs = costs.word.numel(), len(new)
+    place = 1 + torch.arange(words + arcs, dtype=torch.float64)
+    numbered = replace(
+        costs,
+        word=place[:words].view(costs.word.shape),
+        score=place[words:],
+        log_prior=torch.full_like(place[words:], arcs),
     )
-    prob = (value - peak[options.row]).exp()
-    total = prob.new_zeros(num_rows).index_add(0, options.row, prob)
-    log_p = value - peak[options.row] - total.log()[options.row]
-    return log_p, log_p.exp()
+    after = place.new_zeros(costs.word.shape[1] + 1, numbered.num_rows)
+    agrees = goes_on(encoded).all(-1)
+    steps = ReadingSteps(Route(numbered, after), encoded.topics, encoded.state, agrees)
+    return steps, table
+
+
+def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
+    """Return log p(x, z_k) in nats, (B, K) float64."""
+    steps, table = given_steps(encoded)
+    possible = torch.ones(readings.source.shape[:2], dtype=torch.bool)
+    places = [torch.zeros(possible.shape, dtype=torch.float64)]
+    for choices, choice, there, inside, _ in follow(steps, fetched(*readings)):
+        possible &= there | ~inside
+        places.append(
+            choices.at(choices.log_p, choice).masked_fill(~there | ~inside, 0.0)
+        )
+    total = table[sent(torch.stack(places).long(), table.device)].sum(0)
+    return sunk(total).masked_fill(sent(~possible, table.device), -torch.inf)
+
+
+def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
+    """Return the state after pieces under given readings."""
+    steps, _ = given_steps(encoded)
+    state = steps.begin(readings.source.shape[1])
+    for step in follow(steps, fetched(*readings)):
+        state = step.state
+    ended = state.left == 0
+    columns = (
+        state.topic,
+        (state.source - 1).masked_fill(ended, -1),
+        state.offset.masked_fill(ended, 0),
+        wide_zeros(ended.shape, ended.device),
+    )
+    return RelationState(encoded.carry, *(column[..., None] for column in columns))

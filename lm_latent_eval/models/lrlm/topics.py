@@ -279,10 +279,9 @@ def _check(columns: Mapping[str, Tensor], names: object) -> None:
             raise TopicsError(f"{name} does not divide {into} into {rows}")
     if len(columns["fact_object"]) != facts or len(columns["log_prior"]) != topics:
         raise TopicsError("columns have different lengths")
-    for name, limit in (("fact_relation", None), ("naming_alias", aliases)):
-        column = columns[name]
-        if int(column.min()) < 0 or (limit is not None and int(column.max()) >= limit):
-            raise TopicsError(f"{name} has a dangling id")
+    named = columns["naming_alias"]
+    if int(named.min()) < 0 or int(named.max()) >= aliases:
+        raise TopicsError("naming_alias has a dangling id")
     words = columns["alias_words"]
     ordered = ((words[:, 1:] == PAD) | (words[:, :-1] != PAD)).all()
     if words.shape[1] == 0 or bool((words[:, 0] == PAD).any()) or not ordered:

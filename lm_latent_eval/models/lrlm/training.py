@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from lm_latent_eval.latent import NO_LATENT
 from lm_latent_eval.models.kglm.data import AnnotatedText, Knowledge
 from lm_latent_eval.models.kglm.training import build_vocabulary, surface_forms
-from lm_latent_eval.models.learning import train_annotated
+from lm_latent_eval.models.learning import sizes, train_annotated
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig, RelationConfig
 from lm_latent_eval.models.lrlm.latents import RelationState
 from lm_latent_eval.models.lrlm.modeling import LRLM
@@ -89,7 +89,7 @@ def prepared(
     Returns:
         The vocabulary, the topics and the configuration.
     """
-    tokenizer, num_unknown = build_vocabulary(texts, knowledge, min_count=min_count)
+    tokenizer = build_vocabulary(texts, knowledge, min_count=min_count)
     topics, relations = build_topics(
         texts,
         knowledge,
@@ -98,12 +98,10 @@ def prepared(
         max_alias_words=size.max_alias_words,
         num_pieces=size.num_pieces,
     )
-    sizes: dict[str, Any] = {**topics.sizes(), **more}
+    counted = sizes(tokenizer, (text.text for text in texts))
+    counted |= {**topics.sizes(), **more}
     config = kind(
-        vocab_size=tokenizer.vocab_size,
-        num_words=tokenizer.num_words,
         num_relations=len(relations),
-        num_unknown_types=num_unknown,
         embedding_dim=size.embedding_dim,
         predictor_dim=size.embedding_dim,
         hidden_size=size.hidden_size,
@@ -112,7 +110,7 @@ def prepared(
         alias_dim=size.fact_dim,
         num_pieces=size.num_pieces,
         dropout=size.dropout,
-        **sizes,
+        **counted,
     )
     return tokenizer, topics, config
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.ragged import expand_ranges
+from lm_latent_eval.inference.ragged import expand_ranges, in_parts
 from lm_latent_eval.inference.step_choices import Choices, Ragged
 from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken, draw_listed
 from lm_latent_eval.inference.unfolding import StepProposal
@@ -37,7 +37,7 @@ from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lrlm.topics import Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Copies, Encoded, NKLMState, Tables
-from lm_latent_eval.models.nklm.network import TABLE, NKLMLayers
+from lm_latent_eval.models.nklm.network import NKLMLayers
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -178,11 +178,8 @@ class NKLM(NKLMLayers):
         nothing = torch.zeros_like(topic)
         log_plain = self.log_step(tables, hidden, topic, nothing, nothing) + weight
         value = self._plain(tables, hidden)
-        at_once = max(1, TABLE // self.config.vocab_size)
         uttered = log_plain.new_zeros(self.config.vocab_size)
-        for some, mass in zip(
-            value.split(at_once), log_plain.exp().split(at_once), strict=True
-        ):
+        for some, mass in in_parts(self.config.vocab_size, value, log_plain.exp()):
             uttered = uttered + mass @ widened(self.words.log_probs(some)).exp()
         fact, row = expand_ranges(*topics.facts_of(topic))
         naming, of_fact = expand_ranges(*topics.namings_of(fact))

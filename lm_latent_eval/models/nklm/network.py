@@ -10,16 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.inference.ragged import expand_ranges, segment_logsumexp
+from lm_latent_eval.inference.ragged import expand_ranges, in_parts, segment_logsumexp
 from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Tables, folded
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.words import START, UNKNOWN
-
-TABLE = 1 << 24
-"""Scores (tokens x words) held at a time."""
 
 LEAST = -100.0
 """Smallest log-probability of the original."""
@@ -191,12 +188,9 @@ class NKLMLayers(RelationModel):
     ) -> Tensor:
         """Return log p of plain words, their spelling included, (N,) float64."""
         value = self._plain(tables, hidden)
-        at_once = max(1, TABLE // self.config.vocab_size)
         parts = [
-            widened(self.words.log_prob(some, these))
-            for some, these in zip(
-                value.split(at_once), words.split(at_once), strict=True
-            )
+            widened(self.words.log_prob(*some))
+            for some in in_parts(self.config.vocab_size, value, words)
         ]
         known = self.words.known(words)
         return torch.cat(parts) + cost.masked_fill(known != UNKNOWN, 0.0)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.rnng.joint import RNNGJoint, num_words
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
@@ -121,8 +122,7 @@ def sample(
         value = (left[text, i] + right[text, j]).masked_fill(~between, -torch.inf)
         # A text that is complete has nothing to divide.
         log_prob = value.masked_fill(~active[..., None], 0.0).log_softmax(-1)
-        mass = log_prob.exp().cumsum(-1)
-        u = (mass < uniforms[step][..., None] * mass[..., -1:]).sum(-1)
+        u = invert_cdf(log_prob.exp(), uniforms[step])
         drawn = log_prob.gather(2, u[..., None])[..., 0]
         log_q = log_q + drawn.masked_fill(~active, 0.0)
         return u, label, label

@@ -60,6 +60,7 @@ from lm_latent_eval.inference.steps import (
     searching,
     side_by_side,
 )
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.rnng.choices import AT_ONCE, LEAST, Listed
@@ -249,7 +250,7 @@ class StackSteps:
             (origin,) = others
             ahead = ahead.resampled(origin, text)
         log_prob, numbers = ahead.log_q[ahead.listed.pair], u[text][..., 0]
-        drawn = _inverted(log_prob, numbers)
+        drawn = invert_cdf(log_prob.exp(), numbers)
         log_q = log_prob.gather(2, drawn[..., None])[..., 0]
         unlisted = drawn == log_prob.shape[2] - 1
         after, added, owing = ahead.chosen(drawn.masked_fill(unlisted, 0))
@@ -643,12 +644,6 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)
-
-
-def _inverted(log_prob: Tensor, u: Tensor) -> Tensor:
-    """Draw a column of each row, (..., N), by numbers of (0, 1), (...)."""
-    mass = log_prob.exp().cumsum(-1)
-    return (mass < u[..., None] * mass[..., -1:]).sum(-1)
 
 
 def _distinct(numbers: Integers) -> tuple[Integers, Integers]:

@@ -15,21 +15,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.learning import padded, train_checkpoint
+from lm_latent_eval.models.learning import padded, sizes, train_checkpoint
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.data import ParsedSentence, reduces
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
-from lm_latent_eval.options import whole
+from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer, split
+from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.training.supervised import Part
 
@@ -68,8 +68,10 @@ def train_rnng(
         options: How to train.
 
     Raises:
-        ValueError: If the objective needs trees that there are not, or K is below 2.
+        ValueError: If there is no such objective, it needs trees that there are not, or
+            K is below 2.
     """
+    one_of("objective", objective, get_args(Objective))
     size, options = size or RNNGSize(), options or Options()
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
@@ -113,14 +115,15 @@ def new_model(
         size: How large the model is.
         seed: Of its weights.
     """
-    about: dict[str, Any] = {"never_uttered": [PADDING, UNKNOWN, START]}
-    if texts is not None:
-        words = (word for text in texts for word in split(text))
-        about = {
-            "num_words": tokenizer.num_words,
-            "num_unknown_types": tokenizer.count_unknown_types(words),
+    about: dict[str, Any] = (
+        {
+            "vocab_size": tokenizer.vocab_size,
+            "never_uttered": [PADDING, UNKNOWN, START],
         }
-    config = RNNGConfig(vocab_size=tokenizer.vocab_size, **about, **vars(size))
+        if texts is None
+        else sizes(tokenizer, texts)
+    )
+    config = RNNGConfig(**about, **vars(size))
     torch.manual_seed(seed)
     return RNNG(config)
 

@@ -25,7 +25,7 @@ from lm_latent_eval.models.kglm.training import (
     new_model,
     surface_forms,
 )
-from lm_latent_eval.models.learning import padded
+from lm_latent_eval.models.learning import padded, sizes
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -58,9 +58,9 @@ def text(record=ADA, **changes) -> AnnotatedText:
 
 
 def setting(texts, knowledge=None):
-    tokenizer, unknown = build_vocabulary(texts, knowledge, min_count=1)
+    tokenizer = build_vocabulary(texts, knowledge, min_count=1)
     graph = build_graph(texts, knowledge, tokenizer, max_aliases=2, max_alias_words=4)
-    return graph, tokenizer, unknown
+    return graph, tokenizer
 
 
 def write(folder: Path, *lines) -> Path:
@@ -148,10 +148,10 @@ def test_names_are_ranked_and_pronouns_are_no_names():
 
 def test_the_graph_of_a_text():
     knowledge = Knowledge((("London", "in", "England"),), {"England": ["Old England"]})
-    graph, tokenizer, unknown = setting([text()], knowledge)
+    graph, tokenizer = setting([text()], knowledge)
     names = list(graph.node_names)
     assert names == ["@@none@@", "Ada", "Babbage", "England", "London"]
-    assert unknown == 0
+    assert sizes(tokenizer, [text().text])["num_unknown_types"] == 0
     reached = [names[n] for n in graph.neighbours(names.index("London"))]
     assert reached == ["Babbage", "England", "London"], "inverse, forward, itself"
     alias = graph.aliases[names.index("England"), 0]
@@ -160,10 +160,10 @@ def test_the_graph_of_a_text():
 
 
 def test_rare_words_are_unknown_and_counted():
-    tokenizer, unknown = build_vocabulary([text()], min_count=2)
+    tokenizer = build_vocabulary([text()], min_count=2)
     assert tokenizer.vocab_size == 6, "Babbage and the full stop come twice"
     # Ada Lovelace met She wrote to from London; the names can be copied.
-    assert unknown == 8
+    assert sizes(tokenizer, [text().text])["num_unknown_types"] == 8
     ids = tokenizer("Ada met Babbage").ids
     assert ids[0] >= 6 and ids[1] == UNKNOWN and ids[2] < 6
 
@@ -197,7 +197,7 @@ NEIGHBOURS = {
 )
 def test_the_walk_of_a_text(changes, cutoff, types, nodes):
     """A mention is derived from one that ended in the last tokens, or new."""
-    graph, tokenizer, _ = setting([text()])
+    graph, tokenizer = setting([text()])
     ids, mentions, found = Annotator(graph, tokenizer, cutoff)(text(**changes))
     assert ids[:-1] == tokenizer(text(**changes).text).ids and ids[-1] == END
     assert ["xNDC"[m] for m in mentions] == [*types]
@@ -209,8 +209,8 @@ def test_real_texts_are_possible_walks(data_dir):
     folder, size = data_dir / "webnlg", KGLMSize(4, 3, 5, num_layers=1, cutoff=20)
     real = read_annotated(folder / "dev.jsonl")
     texts = real[::30][:50]
-    tokenizer, unknown = build_vocabulary(texts, min_count=2)
-    model = new_model(texts, None, tokenizer, unknown, size, seed=0).eval()
+    tokenizer = build_vocabulary(texts, min_count=2)
+    model = new_model(texts, None, tokenizer, size, seed=0).eval()
     annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
     ids, mentions, nodes = zip(*map(annotate, texts + real[15::120][:10]), strict=True)
     assert {m for some in mentions for m in some} == {*range(4)}, "premise"

@@ -54,7 +54,8 @@ def test_what_cannot_happen_has_probability_zero(kglm):
         assert kglm.proposal().log_prob(encoded, walk).item() == -torch.inf
 
 
-def test_scores_follow_the_weights(kglm):
+@pytest.mark.parametrize("assign", [False, True])
+def test_scores_follow_the_weights(kglm, assign):
     """What a model remembers between calls belongs to its weights of that time."""
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
@@ -70,7 +71,8 @@ def test_scores_follow_the_weights(kglm):
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(log_p(model), before, **EXACTLY)
-        model.load_state_dict(other.state_dict())
+        weights = {name: weight.clone() for name, weight in other.state_dict().items()}
+        model.load_state_dict(weights, assign=assign)
         torch.testing.assert_close(log_p(model), wanted, **EXACTLY)
 
 
@@ -241,7 +243,7 @@ def test_groups_change_nothing(monkeypatch, which):
     wanted = numbers_of(case, which)
     for module in (scores, steps):
         monkeypatch.setattr(module, "AT_ONCE", 1)
-    monkeypatch.setattr(modeling, "TABLE", 40)
+    monkeypatch.setattr(modeling, "AT_ONCE", 40)
     monkeypatch.setattr(network, "NUMBERS", 1)
     for name, tensor in numbers_of(case, which).items():
         torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
@@ -256,7 +258,7 @@ from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.kglm import modeling, network, scores, twisting
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
-scores.AT_ONCE = network.NUMBERS = modeling.TABLE = 1 << 20
+scores.AT_ONCE = network.NUMBERS = modeling.AT_ONCE = 1 << 20
 twisting.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
@@ -301,7 +303,7 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     whole, table = kglm.log_words(encoded, walks), 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
-    monkeypatch.setattr(modeling, "TABLE", table)
+    monkeypatch.setattr(modeling, "AT_ONCE", table)
     monkeypatch.setattr(network, "NUMBERS", table)
     torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
     assert 0 < max(largest) <= table

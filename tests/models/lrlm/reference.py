@@ -1,4 +1,4 @@
-"""The original's models and numbers, as extracted by ``extract.py``."""
+"""The original's models and numbers, of ``tests/reference/lrlm``."""
 
 from __future__ import annotations
 

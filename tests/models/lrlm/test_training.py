@@ -12,7 +12,7 @@ from lm_latent_eval.text.words import END
 
 
 def built(texts, knowledge=None, **limits):
-    tokenizer, _ = build_vocabulary(texts, knowledge, min_count=2)
+    tokenizer = build_vocabulary(texts, knowledge, min_count=2)
     sizes = {"max_aliases": 4, "max_alias_words": 8, "num_pieces": 50, **limits}
     topics, relations = build_topics(texts, knowledge, tokenizer, **sizes)
     return tokenizer, topics, relations

@@ -8,7 +8,7 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.rnng import crf
-from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q
+from lm_latent_eval.models.rnng.training import bound, items, log_p, log_q, train_rnng
 from lm_latent_eval.text.words import END, WordTokenizer
 from tests.models.rnng import reference
 
@@ -132,6 +132,8 @@ def test_what_cannot_be_trained(folder, capsys):
     more = ["--objective", "unsupervised", "--num-samples", "1"]
     assert train(folder, "lines.txt", "third", *more) == 2
     assert "num_samples=1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="did you mean supervised"):
+        train_rnng([], [], folder / "third", objective="supervise")
 
 
 def test_sentences_that_do_not_fit_are_left_out(capsys):
