@@ -16,7 +16,7 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import CorpusRate
 from lm_latent_eval.estimators.standard_errors import widened
 
-MISSED, FOUND = [10, 70, 140], [5]
+MISSED, FOUND = [10, 35, 70], [5]
 """Texts of the test split of which its draws miss nearly everything, and are right."""
 REACH = 1.96
 
