@@ -135,14 +135,19 @@ def table(record: Record) -> str:
     named = [
         f"{k}={settings[k]}" for k in SETTINGS if settings.get(k) not in (None, "")
     ]
+    found = numbers(record)
     head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
+    if "token_perplexity" in found:
+        tokens = sum(answer.tokens for answer in record.answers)
+        num_bytes = sum(answer.bytes for answer in record.answers)
+        head += f", {tokens:,} predicted tokens, {num_bytes:,} bytes"
     if not record.finished:
         of, only = settings.get("num_texts"), ""
         if isinstance(of, int) and documents < of:
             only = f": only {documents:,} of {of:,} texts"
         head += f" (not finished{only})"
     cells = [["", "", "± over texts", "± Monte Carlo", "± as draws tell"]]
-    for name, number in numbers(record).items():
+    for name, number in found.items():
         if isinstance(number.value, str):
             cells.append([name, number.value])
             continue

@@ -106,7 +106,8 @@ def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
         for answer in made.answers[:3]:
             add("t", answer)
     assert main(["recompute", str(tmp_path)]) == 0
-    assert "t: 3 documents, m (not finished)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "t: 3 documents, m, " in said and " bytes (not finished)" in said
     assert main(["recompute", str(tmp_path), "--format", "csv"]) == 0
     said = capsys.readouterr()
     assert "t: not finished" in said.err

@@ -84,11 +84,15 @@ def test_a_text_of_which_nothing_is_found_is_not_left_out(kglm_directory):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["entitynlm", *(pytest.param(n, marks=NIGHTLY) for n in ("kglm", "rnng"))],
+    ("name", "which", "number"),
+    [
+        ("entitynlm", "prior", 3),
+        pytest.param("kglm", "smoothing", 2, marks=NIGHTLY),
+    ],
 )
-def test_the_bound_is_one_over_an_unbiased_estimate(name):
-    case, model, proposal = opened(name, "adapted")
+def test_the_bound_is_one_over_an_unbiased_estimate(name, which, number):
+    """By proposals that need the true latent: without it the mean is 1.5, and 3."""
+    case, model, proposal = opened(name, which)
     text = [case.words[-1], case.words[1], END]
     joint = case.log_joint(text)
     latents, log_p = case.every_latent(text), joint.logsumexp(-1).item()
@@ -99,7 +103,7 @@ def test_the_bound_is_one_over_an_unbiased_estimate(name):
         [
             upper_bound(
                 Texts(model, proposal, case.batch([text]), [stream_key(n, name)]),
-                Mixed(3),
+                Mixed(number),
                 rebuilt(latents, [part[:, [z]] for part in parts_of(latents)]),
             )
             for n, z in enumerate(chosen.tolist())
