@@ -218,7 +218,7 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
             for name, value in each.models
         ],
         "picture": picture,
-        "differences": [{k: v for k, v in r.items() if k != "task"} for r in found],
+        "differences": [_difference(row) for row in found],
         "copies": {
             "LaTeX": rendered(table, "latex"),
             "Markdown": rendered(table, "text"),
@@ -343,6 +343,12 @@ def _model(name: str, run: Run) -> dict[str, Any]:
     ):
         row[short] = found[metric].value
     return row
+
+
+def _difference(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the comparison without its task, and p as its digits tell it."""
+    shown = {name: value for name, value in row.items() if name != "task"}
+    return shown if row["p"] is None else shown | {"p": f"{row['p']:.2g}"}
 
 
 # -- charts --------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def test_the_page_needs_nothing_else(path):
     assert names.count("svg") == 6
     copied = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text, re.DOTALL)
     assert [each.strip()[:6] for each in copied[:2]] == ["\\begin", "| task"]
+    assert "0" * 9 not in text, "numbers as their digits tell them"
     code = r"<(script|textarea)\b.*?</\1>"
     assert "$" not in re.sub(code, "", text, flags=re.DOTALL)
 
