@@ -53,11 +53,11 @@ def uniforms_of(
     words = np.empty((len(keys), num_blocks * LANES), np.uint64)
     begin = [[*counter, 0, 0, 0][:LANES] for counter in counters]
     # One generator for all: making one takes several times what its numbers do.
-    generator = np.random.Philox(key=keys[0], counter=begin[0])
+    generator = np.random.Philox(key=0)
     for n, (key, place) in enumerate(zip(keys, begin, strict=True)):
-        if n:
-            state = {"key": [key & LOWER, key >> 64], "counter": place}
-            generator.state = _NOTHING_DRAWN | {"state": state}
+        halves = np.array([key & LOWER, key >> 64], np.uint64)
+        state = {"key": halves, "counter": np.array(place, np.uint64)}
+        generator.state = _NOTHING_DRAWN | {"state": state}
         words[n] = generator.random_raw(num_blocks * LANES)
     # 52 random bits, centred in their cell: exactly representable, never 0 or 1.
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -268,9 +268,9 @@ def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
 
         return "knowledge", given and Knowledge.read(given)
     if argument == "vocabulary":
-        from lm_latent_eval.models.checkpoint import load_checkpoint
+        from lm_latent_eval.models.checkpoint import load_tokenizer
 
-        return "tokenizer", given and load_checkpoint(given).tokenizer
+        return "tokenizer", given and load_tokenizer(given)
     if argument == "init":
         from lm_latent_eval.models.checkpoint import load_checkpoint
 
@@ -279,11 +279,11 @@ def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
 
 
 def _spelling(args: argparse.Namespace) -> None:
-    from lm_latent_eval.models.checkpoint import load_checkpoint, rewrite_manifest
+    from lm_latent_eval.models.checkpoint import load_tokenizer, rewrite_manifest
     from lm_latent_eval.models.learning import learn_orthography
     from lm_latent_eval.text.corpora import read_texts
 
-    tokenizer = load_checkpoint(args.checkpoint).tokenizer
+    tokenizer = load_tokenizer(args.checkpoint)
     learn_orthography(read_texts(args.data), tokenizer).save(args.checkpoint)
     rewrite_manifest(args.checkpoint)
     print(f"wrote spelling and spacing into {args.checkpoint}")

@@ -31,7 +31,7 @@ def refusing(file: object) -> Iterator[None]:
     try:
         yield
     except PickleError as err:
-        raise OriginalError(f"{file} is refused: {err}; nothing in it was run") from err
+        raise OriginalError(f"{file} is refused: {err}") from err
 
 
 def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:

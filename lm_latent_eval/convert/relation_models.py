@@ -313,9 +313,10 @@ def _model(
     fields |= {"num_words": tokenizer.num_words, **topics.sizes()}
     ours = weights_of(weights, tied=fields["tie_weights"])
     kind = ours["no_fact" if copies else "selector.weight"].dtype
+    floats = {n: t.to(kind) for n, t in ours.items() if t.is_floating_point()}
     model: LRLM | NKLM = with_weights(
         lambda: NKLM(NKLMConfig(**fields)) if copies else LRLM(LRLMConfig(**fields)),
-        {name: tensor.to(kind) for name, tensor in ours.items()},
+        ours | floats,
         lambda _: files.model,
     )
     model.topics = topics

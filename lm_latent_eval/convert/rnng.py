@@ -161,4 +161,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
             f"{path}: its first words are {words[: len(SPECIAL_WORDS)]!r:.200}, not "
             f"{list(SPECIAL_WORDS)}"
         )
+    ids = saved.content.get("word2idx")
+    if isinstance(ids, dict) and ids != {w: i for i, w in enumerate(words)}:
+        raise OriginalError(f"{path}: 'word2idx' and 'idx2word' contradict each other")
     return weights, words

@@ -150,8 +150,10 @@ class TorchFile:
         if not isinstance(stored, dict):
             raise PickleError("it holds no table of tensors")
         for name, tensor in stored.items():
-            if not (isinstance(name, str) and isinstance(tensor, Stored)):
+            if not isinstance(name, str):
                 raise PickleError(f"{shown(name)} is no name of a tensor")
+            if not isinstance(tensor, Stored):
+                raise PickleError(f"{shown(name)} is no tensor")
         wanted = sum(tensor.num_bytes for tensor in stored.values())
         # Tied weights have two names.
         if wanted > 2 * sum(map(len, self.storages.values())):

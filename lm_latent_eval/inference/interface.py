@@ -238,7 +238,10 @@ class Estimator(ABC):
         )
 
     def unbiased(self, log_w: Tensor, /) -> Tensor:
-        """Return the logarithms of independent unbiased estimates of p(x), of a row."""
+        """Return the logarithms of independent unbiased estimates of p(x), of a row.
+
+        Where a row holds anything else, ``difference`` is the estimator's own.
+        """
         return log_w
 
     def ratio_stderr(self, whole: Tensor, prefix: Tensor, /) -> float:

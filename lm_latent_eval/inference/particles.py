@@ -207,10 +207,12 @@ def predicted_by(
 
 def encode(texts: Texts[P, Q]) -> tuple[P, Q] | None:
     """Encode whole texts for p and q; None where they are read piece by piece."""
-    proposal, batch = texts.proposal, texts.batch
-    if batch.targets.shape[1] > PIECE and isinstance(proposal, LeftToRight):
+    both = texts.model, texts.proposal
+    if texts.batch.targets.shape[1] > PIECE and all(
+        isinstance(who, LeftToRight) for who in both
+    ):
         return None
-    return texts.model.encode(batch), proposal.encode(batch)
+    return texts.model.encode(texts.batch), texts.proposal.encode(texts.batch)
 
 
 def log_joint(

@@ -94,8 +94,13 @@ class ParticleFilter(Estimator):
         a time: of a text to its end, and of a context to where it stops.
 
         Raises:
-            ValueError: If the proposal is not one that can stop at a token.
+            ValueError: If model or proposal is not one that can stop at a token.
         """
+        if not isinstance(texts.model, LeftToRight):
+            raise ValueError(
+                f"estimator=smc: {type(texts.model).__name__} has no advance(encoded, "
+                "latents) and reads whole texts at once; use another estimator"
+            )
         if not isinstance(texts.proposal, LeftToRight):
             raise ValueError(
                 f"estimator=smc: the proposal {texts.proposal.name!r} reads whole "

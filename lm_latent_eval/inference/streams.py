@@ -44,11 +44,6 @@ class Streams:
         """Return those of the first samples alone."""
         return replace(self, num_samples=num_samples)
 
-    def ahead(self, tokens: int) -> Streams:
-        """Return the numbers of so many decisions later."""
-        starts = self.starts or [0] * len(self.keys)
-        return replace(self, starts=[start + tokens for start in starts])
-
 
 MODEL_LANES = 3
 """Random numbers of a decision that are the model's: the last is left to inference."""

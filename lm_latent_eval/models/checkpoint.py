@@ -189,6 +189,21 @@ def _load(
     return Checkpoint(name, model, words, directory, orthography)
 
 
+def load_tokenizer(path: str | Path) -> WordTokenizer:
+    """Load the tokenizer of a checkpoint directory, without the model.
+
+    Raises:
+        CheckpointError: If there is no checkpoint, or its vocabulary is damaged.
+    """
+    directory = directory_of(path)
+    _verify(directory)
+    _, config = _read_config(directory, None)
+    try:
+        return WordTokenizer.load(directory, config["vocab_size"])
+    except ValueError as err:
+        raise CheckpointError(str(err)) from err
+
+
 def save(
     model: Any,
     tokenizer: WordTokenizer | None,

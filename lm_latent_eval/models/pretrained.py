@@ -82,7 +82,7 @@ def value(default: Any, rule: Rule) -> Any:
 class CheckedConfig(PretrainedConfig):
     """A configuration whose values follow rules; a file must have every value.
 
-    A subclass declares them by ``value``.
+    A subclass declares them by ``value``; what its own ``rules`` say counts more.
     """
 
     rules: ClassVar[Rules] = {}
@@ -94,7 +94,7 @@ class CheckedConfig(PretrainedConfig):
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         found = ((each.name, each.metadata.get("rule")) for each in fields(cls))
         declared = {name: rule for name, rule in found if rule is not None}
-        cls.rules = {**cls.rules, **declared}
+        cls.rules = {**cls.rules, **declared, **vars(cls).get("rules", {})}
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the values, which have been set; as many words as can be uttered."""

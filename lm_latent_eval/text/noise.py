@@ -103,8 +103,15 @@ class NoiseChannel(Generic[T]):
             seed: The user's seed.
             name: What tells this sentence from every other, its repetitions included:
                 its number in the text, say.
-            replicate: Which of its distorted copies, from 0 on; they are independent.
+            replicate: Which of its distorted copies; they are independent.
+
+        Raises:
+            ValueError: If the sentence is a string, or the replicate below 0.
         """
+        if isinstance(words, str):
+            raise ValueError(f"expected a list of words; got the string {words[:40]!r}")
+        if replicate < 0:
+            raise ValueError(f"replicate={replicate}: expected a number from 0 on")
         noisy = list(words)
         key = stream_key(seed, f"noise/{name}")
         drawn = uniforms(key, (0, replicate), len(noisy)).tolist()

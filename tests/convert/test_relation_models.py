@@ -150,7 +150,7 @@ BAD = [
     ("model", {"weights": {}}, "no dictionary with 'model'"),
     ("vocabulary", ["a", "b"], "its first words are not <unk>, <pad>, <s>, </s>"),
     ("aliases", ["a"], "has 1 aliases"),
-    ("entities", {"a": 1}, "'entities' is no name of a tensor"),
+    ("entities", {"a": 1}, "'entities' is no tensor"),
     ("options", {}, f"{NONE}: KeyError"),
     ("relations", torch.zeros(3, 2), NONE),
     ("model", {"model": {**MODEL, "extra": torch.zeros(1)}}, "'extra' is not a tensor"),

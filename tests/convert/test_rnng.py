@@ -139,7 +139,9 @@ def test_other_files_are_refused(checkpoint, tmp_path):
     refused({**checkpoint, "idx2word": {0: "a"}}, "its first words are")
     refused({**checkpoint, "idx2word": {**WORDS, 50: "w3"}}, "twice")
     few = {i: w for i, w in WORDS.items() if i < 9}
-    refused({**checkpoint, "idx2word": few}, "has 9 words but embeddings of 288")
+    refused({**checkpoint, "idx2word": few}, "'word2idx' and 'idx2word' contradict")
+    alone = {**checkpoint, "idx2word": few, "word2idx": None}
+    refused(alone, "has 9 words but embeddings of 288")
     numbered = {**WORDS, 50: 7}
     refused({**checkpoint, "idx2word": numbered}, "not all of its words are strings")
     model = checkpoint["model"]

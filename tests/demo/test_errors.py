@@ -16,7 +16,7 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import CorpusRate
 from lm_latent_eval.estimators.standard_errors import widened
 
-MISSED, FOUND = [10, 35, 70], [5]
+MISSED, FOUND = [10, 35, 70, 140], [5, 50]
 """Texts of the test split of which its draws miss nearly everything, and are right."""
 REACH = 1.96
 
@@ -59,7 +59,7 @@ def test_the_draws_are_sure_of_what_is_false(model, texts, least):
         ("mixed", "smoothing"),
         ("mixed", "peeking"),
         pytest.param("mixed", "adapted", marks=pytest.mark.nightly),
-        pytest.param("auto", "adapted", marks=pytest.mark.nightly),
+        ("auto", "adapted"),
         ("dpf", "smoothing"),
     ],
 )

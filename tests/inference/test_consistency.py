@@ -17,6 +17,7 @@ from lm_latent_eval.inference import consistency
 from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.inference.interface import Texts
+from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import NoLatents
@@ -233,6 +234,16 @@ def test_a_model_that_predicts_no_word_still_goes_on():
     with pytest.raises(ValueError, match=r"Mute has no next_token\("):
         list(scorer(Mute).generate([(query, GenerationOptions.parse({}))]))
     check(tiny(kind=Stuck))
+
+
+def test_a_model_that_cannot_stop_reads_whole_texts():
+    query = Query(0, "text/0", "a b " * 150)
+    [one], [other] = (scorer(k).score_texts([query]) for k in (TinyHMM, Stuck))
+    found, expected = (each.estimate.log_evidence for each in (other, one))
+    assert found == pytest.approx(expected, rel=1e-9)
+    model = tiny(kind=Stuck)
+    with pytest.raises(ValueError, match=r"smc: Stuck has no advance\("):
+        ParticleFilter(10).log_weights(Texts(model, model.proposal(), BATCH, keys(2)))
 
 
 def test_a_search_without_a_beam_is_refused():

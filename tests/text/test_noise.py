@@ -83,6 +83,7 @@ def test_levels_substitute_the_same_words_by_the_same():
     assert all(a == b for a, b in changed)
 
 
+CHANNEL = NoiseChannel.preset(0.1, VOCABULARY)
 IMPOSSIBLE = {
     "total more than 1": lambda: NoiseChannel(0.6, 0.5, VOCABULARY),
     "transposition=1.5": lambda: NoiseChannel(0.0, 1.5, VOCABULARY),
@@ -92,6 +93,8 @@ IMPOSSIBLE = {
     "a list of words, whose order": lambda: NoiseChannel(0.1, 0.1, {"a", "b"}),
     "got a str": lambda: NoiseChannel(0.1, 0.1, "plum river"),
     "level=30.*0.3 for 30 %": lambda: NoiseChannel.preset(30, VOCABULARY),
+    "got the string 'a b'": lambda: distort("a b", CHANNEL, 0),
+    "replicate=-1": lambda: distort(["a"], CHANNEL, 0, replicate=-1),
 }
 
 

@@ -376,6 +376,11 @@ class KGLM(TrainedModel):
             self._alias_keys = AliasMemo(self.knowledge, self.generative.words)
         return self._alias_keys(node)
 
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and evaluation; drop values computed from weights."""
+        self._forget()
+        return super().train(mode)  # type: ignore[no-any-return]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move weights; drop values that were computed from them."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
