@@ -315,7 +315,7 @@ def read_epochs(trajectory: Path) -> list[Columns]:
     for epoch in range(1, len(files) + 1):
         path = _of_epoch(trajectory, epoch)
         rows = _read(path, SCHEMA)
-        columns = rows and Columns.cat([*map(Columns.of, rows.to_batches())])
+        columns = Columns.cat([*map(Columns.of, rows.to_batches())]) if rows else None
         if columns is None or (found and not columns.index.equal(found[0].index)):
             raise ValueError(
                 f"{path} is missing or cut short: resume the training from an earlier "

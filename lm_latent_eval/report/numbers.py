@@ -27,8 +27,10 @@ from lm_latent_eval.scoring.records import Record
 
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
 """Metrics that take log-weights."""
-SETTINGS = ("estimator", "num_samples", "proposal", "temperature", "seed", "unk")
-"""Said beside numbers, where they depend on it."""
+_SETTINGS = (
+    *("estimator", "num_samples", "proposal", "temperature", "seed", "unk"),
+    *("target_stderr", "max_samples", "bounds"),
+)
 NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
 
 
@@ -128,13 +130,22 @@ def rows(record: Record) -> list[dict[str, Any]]:
     ]
 
 
+def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said beside numbers of how they were made, as far as it counts."""
+    idle = set() if settings.get("target_stderr") else {"max_samples"}
+    idle |= {"bounds"} if settings.get("bounds") == "lower" else set()
+    return {
+        name: settings[name]
+        for name in _SETTINGS
+        if name not in idle and settings.get(name) not in (None, "")
+    }
+
+
 def table(record: Record) -> str:
     """Return the numbers of a record for a terminal."""
     documents = len({answer.index for answer in record.answers})
     settings = record.settings
-    named = [
-        f"{k}={settings[k]}" for k in SETTINGS if settings.get(k) not in (None, "")
-    ]
+    named = [f"{name}={value}" for name, value in stated(settings).items()]
     found = numbers(record)
     head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
     if "token_perplexity" in found:

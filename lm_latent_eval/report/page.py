@@ -347,7 +347,7 @@ def _model(name: str, run: Run) -> dict[str, Any]:
 
 def _difference(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the comparison without its task, and p as its digits tell it."""
-    shown = {name: value for name, value in row.items() if name != "task"}
+    shown = {k if k != "to" else "to (95 %)": v for k, v in row.items() if k != "task"}
     return shown if row["p"] is None else shown | {"p": f"{row['p']:.2g}"}
 
 

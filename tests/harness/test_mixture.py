@@ -217,6 +217,13 @@ def test_drawn_orders_have_intervals(evaluate, tmp_path):
     assert "the best option is certain (95 % a question) of" in said
 
 
+def test_sums_have_no_log_weights(mixed, caplog):
+    mixed({"prompts": PROMPTS, "draws": 2}, log_weights=True)
+    assert not caplog.text
+    mixed({"prompts": PROMPTS}, log_weights=True)
+    assert "log_weights: no effect, components that are summed have none" in caplog.text
+
+
 def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
     """What it answers is a part of an answer, which is estimated as the part is."""
     said = {"base": "latent_tokens", "estimator": "is", "num_samples": 2, "seed": 5}

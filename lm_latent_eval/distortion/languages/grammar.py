@@ -122,8 +122,8 @@ class Grammar:
             raise ValueError(
                 "the expected length of a sequence is infinite: each rewriting leaves "
                 f"{radius:.4g} symbols of the same kind, expected less than 1. Make "
-                f"rules less probable that lead from a symbol to itself: those of "
-                f"{', '.join(again)}"
+                "rules less probable that lead from a symbol to itself, beside others "
+                f"that lead to words: those of {', '.join(again)}"
             )
 
     def _parts(self, symbol: str) -> list[str]:

@@ -229,6 +229,11 @@ def _checked(checkpoint: Checkpoint) -> Enumerable:
             "summed: the probabilities of a language are exact. An rnng, an lstm and "
             "an rnn can be one"
         )
+    if END in model.config.never_uttered:
+        raise ValueError(
+            f"{directory}: the model never utters the end of a text: train one that "
+            "does"
+        )
     return checkpoint.model
 
 

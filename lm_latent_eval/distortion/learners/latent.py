@@ -151,9 +151,10 @@ class LatentLearner:
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution
-                over texts.
+                over texts, or for options that do not apply.
         """
         options = options or ScoringOptions()
+        _check_options(options)
         _check_normalization(checkpoint.model.normalization)
         self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
         self._words, self._end_id = dict(words), end_id
@@ -272,6 +273,19 @@ class LatentLearner:
             log_spacing=0.0,
             unspelled=0,
             respaced=0,
+        )
+
+
+def _check_options(options: ScoringOptions) -> None:
+    if options.target_stderr is not None:
+        raise ValueError(
+            "target_stderr: sequences of a corpus are compared at one number of "
+            "samples: give num_samples"
+        )
+    if options.unk not in (None, UnknownWords.CLOSED):
+        raise ValueError(
+            f"unk={options.unk!r}: a learner knows every word of its language, and "
+            "its vocabulary is closed"
         )
 
 

@@ -134,7 +134,7 @@ def open_trajectory(
     epochs = read_epochs(directory)
     model_log_p = torch.stack([columns.model_log_p for columns in epochs])
     found = ErrorTrajectory.of(epochs[0].true_log_p, model_log_p, num_bins=num_bins)
-    return found, History.read(directory.parent.parent)
+    return found, History.read(directory.resolve().parent.parent)
 
 
 Folders = Mapping[str, Path]

@@ -62,7 +62,12 @@ class LatentSizes:
                 f"latent: max_words={self.max_words}: all trees are summed of "
                 f"{MOST_WORDS} at most"
             )
-        for proposal, number in self.estimates:
+        for each in self.estimates:
+            if len(each) != 2:
+                raise ValueError(
+                    f"latent: estimates={each!r}: expected a proposal and a number"
+                )
+            proposal, number = each
             one_of("latent: proposal", proposal, PROPOSALS)
             whole("latent: number of samples", number, 1)
 

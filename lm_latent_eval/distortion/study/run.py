@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import lm_latent_eval
 from lm_latent_eval.distortion.catalog import load_language
+from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.study.plan import (
     BASE,
     FINETUNED,
@@ -69,7 +70,9 @@ class DistortionStudy:
         whole("jobs", self.jobs, 1)
         if self.text is not None and not self.text.is_file():
             raise ValueError(f"{self.text}: no such file")
-        load_language(self.plan.latent.language)  # an error now, not after hours
+        language = self.plan.latent.language
+        if not isinstance(load_language(language), PCFG):  # now, not after hours
+            raise ValueError(f"latent: language={language}: expected a grammar (pcfg)")
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "text": self.text and file_digest(self.text)[:16],

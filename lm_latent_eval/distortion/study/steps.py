@@ -10,6 +10,7 @@ of one stage can run beside each other, in processes of their own.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -64,7 +65,6 @@ from lm_latent_eval.distortion.study.plan import (
     LearnerSpec,
     pretrained,
 )
-from lm_latent_eval.files import write_text
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.uniforms import stream_key
@@ -74,28 +74,32 @@ HELD_OUT = 20
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
-def write_texts(texts: Iterable[str], directory: Path) -> None:
+def write_texts(texts: Iterator[str], directory: Path) -> None:
     """Divide texts into ``train.txt``, ``dev.txt`` and ``test.txt``, one a line.
 
     Raises:
         ValueError: If there are too few to hold some out.
     """
-    parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
-    held_out = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
-    for number, text in enumerate(texts):
-        name = held_out.get(number % HELD_OUT, "train")
-        parts[name].append(f"{in_one_line(text)}\n")
-    if not all(parts.values()):
-        counts = {name: len(lines) for name, lines in parts.items()}
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = {name: directory / f"{name}.txt" for name in ("train", "dev", "test")}
+    counts = dict.fromkeys(parts, 0)
+    files = {name: path.open("w", encoding="utf-8") for name, path in parts.items()}
+    try:
+        for number, text in enumerate(texts):
+            place = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
+            name = place.get(number % HELD_OUT, "train")
+            files[name].write(f"{in_one_line(text)}\n")
+            counts[name] += 1
+    finally:
+        for file in files.values():
+            file.close()
+    if not all(counts.values()):
         raise ValueError(
             f"too few texts for {directory}: {counts}; expected at least {HELD_OUT}"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, lines in parts.items():
-        write_text(directory / f"{name}.txt", "".join(lines))
 
 
-def natural_texts(path: Path | None, part: str) -> Iterable[str]:
+def natural_texts(path: Path | None, part: str) -> Iterator[str]:
     """Read one of two texts, each of their texts once.
 
     Args:
@@ -106,13 +110,12 @@ def natural_texts(path: Path | None, part: str) -> Iterable[str]:
     """
     number = [LANGUAGE_TEXT, OTHER_TEXT].index(part)
     if path is not None:
-        distinct = dict.fromkeys(map(in_one_line, stream_texts(path)))
-        return islice(distinct, number, None, 2)
+        return islice(_distinct(map(in_one_line, stream_texts(path))), number, None, 2)
     first = [text for split in SPLITS for text in texts_of(split)]
     if part == LANGUAGE_TEXT:
-        return dict.fromkeys(_sentences(first))
+        return _distinct(_sentences(first))
     known = {*_sentences(first)}
-    return dict.fromkeys(s for s in _sentences(other_texts()) if s not in known)
+    return _distinct(s for s in _sentences(other_texts()) if s not in known)
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
@@ -122,6 +125,16 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 def in_one_line(text: str) -> str:
     """Return a text as it is written, equal to those that differ in white space."""
     return " ".join(text.split())
+
+
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
+    """Leave out what was there before; 16 bytes of each text are kept in memory."""
+    seen = set()
+    for text in texts:
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield text
 
 
 FIRST = {"train": 0, "dev": 1_000_000_000, "test": 2_000_000_000}

@@ -120,8 +120,14 @@ class LatentMixture(Backend):
                 [component.lm for component in self._components]
             ),
         )
+        weights = truth("log_weights", log_weights)
+        if weights and not read.draws:
+            logger.warning(
+                "log_weights: no effect, components that are summed have none"
+            )
+            weights = False
         super().__init__(
-            self._mixture, processes, torch.device("cpu"), log_weights=log_weights
+            self._mixture, processes, torch.device("cpu"), log_weights=weights
         )
 
     def apply_chat_template(

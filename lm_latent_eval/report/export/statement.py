@@ -18,7 +18,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.folders import task_path
-from lm_latent_eval.report.numbers import RATES, SETTINGS, Number, numbers
+from lm_latent_eval.report.numbers import RATES, Number, numbers, stated
 from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
@@ -127,8 +127,7 @@ class Statement:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of the numbers."""
-        known = self.record.settings
-        return {name: known[name] for name in SETTINGS if known.get(name) is not None}
+        return stated(self.record.settings)
 
     def certified(self, metric: str) -> float | None:
         """Return the upper limit of a rate at 95 % confidence over the draws.

@@ -156,16 +156,19 @@ class MixtureScorer:
     @property
     def _estimated(self) -> dict[str, Any]:
         """How numbers are estimated: by draws of components, or as the models say."""
-        own = {"seed": self.mixture.seed}
-        if self.mixture.draws:
-            return {"estimator": "is", "num_samples": self.mixture.draws, **own}
+        draws, seed = self.mixture.draws, self.mixture.seed
+        if draws:
+            return {"estimator": "is", "num_samples": draws, "seed": seed}
         said = self.identity.values()
         names = {str(model.get("estimator", "exact")) for model in said}
+        found: dict[str, Any] = {"estimator": "+".join(sorted(names))}
         for name in ("num_samples", "proposal", "temperature", "seed"):
-            values = {model.get(name) for model in said}
-            if len(values) == 1 and None not in values:
-                own[name] = values.pop()
-        return {"estimator": "+".join(sorted(names)), **own}
+            values = {model[name] for model in said if model.get(name) is not None}
+            if len(values) == 1:
+                found[name] = values.pop()
+            elif name == "seed" and values:
+                found[name] = "+".join(map(str, sorted(values)))
+        return found
 
     @property
     def about(self) -> dict[str, Any]:

@@ -157,13 +157,17 @@ def test_sequences_that_have_no_probability():
             latent().score(given, [7, 8, 9])
 
 
-def test_models_that_are_no_distribution_over_texts():
+def test_models_and_options_that_do_not_apply():
     srnn = replace(checkpoint(), name="srnn", model=tiny_models.srnn())
     with pytest.raises(ValueError, match=r"no distribution over texts \(unnormalised"):
         latent(srnn)
     endless = checkpoint(sentence_ends=False)
     with pytest.raises(ValueError, match=r"\(no distribution over lengths\)"):
         latent(endless)
+    with pytest.raises(ValueError, match=r"target_stderr: .* give num_samples"):
+        latent(target_stderr=0.1)
+    with pytest.raises(ValueError, match="unk='spelled': a learner knows every word"):
+        latent(unk="spelled")
 
 
 def saved(directory: Path) -> Path:
@@ -219,10 +223,15 @@ def test_draws_are_from_the_marginal():
     every, number = records(LatentLanguage(given), 5), 2000
     p = listed(given, every).exp()
     assert p.sum().item() == pytest.approx(1, abs=1e-12)
-    expected = dict(zip(map(tuple, every), (number * p).tolist(), strict=True))
     language = LatentLanguage(given, batch_size=number)
-    drawn = language.sample(0, range(number), 5).sequences
-    assert p_value(Counter(map(tuple, drawn)), expected) > 1e-3
+    drawn = Counter(map(tuple, language.sample(0, range(number), 5).sequences))
+
+    def agree(p: torch.Tensor) -> float:
+        expected = zip(map(tuple, every), (number * p).tolist(), strict=True)
+        return p_value(drawn, dict(expected))
+
+    assert agree(p) > 1e-3
+    assert agree((p + listed(checkpoint(), every).exp()) / 2) < 1e-6
 
 
 def test_log_p_sums_over_every_history():
@@ -278,6 +287,10 @@ def test_models_that_are_no_languages():
         (kglm, "holds a kglm model, whose latents cannot be summed"),
         (checkpoint(sentence_ends=False), r"do not \(no distribution over lengths\)"),
         (checkpoint(never_uttered=[PADDING]), r"do not \(sub-normalised\)"),
+        (
+            checkpoint(never_uttered=[PADDING, START, END]),
+            "never utters the end of a text",
+        ),
         (checkpoint(["grow", "New York"]), r"untrained: .*'New York' is not a str"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -50,6 +50,7 @@ def test_built_in_plans():
         ({"temperatures": [0.85, 0.8500001, 1.0]}, "0.85, 0.85, 1: .* two are alike"),
         ({"num_random": 0}, "num_random=0: expected a whole number of at least 1"),
         ({"latent": LATENT | {"estimates": [["pior", 9]]}}, "did you mean prior"),
+        ({"latent": LATENT | {"estimates": [["prior"]]}}, "a proposal and a number"),
         ({"latent": LATENT | {"language": 3}}, "language=3: expected a name"),
         ({"latent": LATENT | {"max_words": 11}}, "trees are summed of 10 at most"),
         ({"latent": LATENT | {"estimates": [["prior", 0]]}}, "samples=0: expected"),
