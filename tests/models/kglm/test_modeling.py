@@ -253,6 +253,7 @@ def test_groups_change_nothing(monkeypatch, which):
 
 SCORE = """
 from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.models.kglm import modeling, network, scores, twisting
@@ -267,7 +268,8 @@ def score(length):
     words = torch.randint(4, large_graph.NUM_WORDS, (length,), generator=generator)
     batch = TokenBatch.collate([words.tolist()], first=2)
     method = ImportanceSampling(2)
-    log_w = method.log_weights(kglm, kglm.proposal(), batch, [stream_key(0, "text")])
+    keys = [stream_key(0, "text")]
+    log_w = method.log_weights(Texts(kglm, kglm.proposal(), batch, keys))
     assert log_w.isfinite().all()
     return memory("VmHWM")
 score(3)  # loads and remembers what does not depend on the text
