@@ -148,7 +148,7 @@ def _documents(session: Session) -> Finding:
 
 def _same(session: Session, one: Reply, other: Reply) -> bool:
     return one.log_p == other.log_p or (
-        abs(one.log_p - other.log_p) <= session.tolerance
+        abs(one.log_p - other.log_p) <= session.rounding(one, other)
     )
 
 
@@ -244,7 +244,7 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
             return found, False
         # A closed list may hold an end itself.
         ended = -gap > slack and not session.options
-        over = _over(session, text, -gap - slack) if ended else None
+        over = _over(session, text, slack - gap) if ended else None
         if over is not None:
             return over, True
         ends.append(-gap if -gap > slack else 0.0)
@@ -264,7 +264,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
     Args:
         session: The audit.
         text: A text.
-        end: What its end is charged at least, nats.
+        end: What its end is charged at most, nats.
     """
     options = session.following(text, session.written(text))[: session.plan.width]
     pairs = [(text, option) for option in options]
@@ -273,7 +273,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
         reply.p * math.exp(-session.slack(reply, comparisons=len(pairs)))
         for reply in replies
     )
-    if total <= 1 + session.tolerance:
+    if total <= 1:
         return None
     return fails(
         ROLLING,
@@ -315,7 +315,7 @@ def _windows(session: Session, *, ended: bool) -> Finding:
             detail = f"up to {held} characters; of {len(text)} nothing: {refused}"
             return undetermined(WINDOWS, detail)
         gap = difference(whole, *parts)
-        slack = session.slack(whole, *parts) + session.tolerance * len(cuts) / 10
+        slack = session.slack(whole, *parts) + session.rounding() * len(cuts) / 10
         # An end that is charged makes the whole less probable, by an unknown amount.
         if gap > slack or (-gap > slack and not ended) or math.isnan(gap):
             return fails(

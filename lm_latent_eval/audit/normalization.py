@@ -200,7 +200,7 @@ def _slack(session: Session, reply: Reply, comparisons: int) -> float:
     ``inf`` where its error is not known.
     """
     if reply.is_lower_bound:
-        return session.tolerance
+        return session.rounding(reply)
     slack = session.slack(reply, comparisons=comparisons)
     return min(slack, MOST_SLACK) if math.isfinite(slack) else math.inf
 

@@ -15,7 +15,7 @@ from lm_latent_eval.audit.chain import causality, chain_rule
 from lm_latent_eval.audit.normalization import normalization
 from lm_latent_eval.audit.outputs import errors, samples, units
 from lm_latent_eval.audit.sameness import sameness
-from lm_latent_eval.audit.session import LEVEL, Part, Session
+from lm_latent_eval.audit.session import LEVEL, Part, Reply, Session, half_precision
 from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
 
 RUNS: dict[str, Part] = {
@@ -30,7 +30,7 @@ RUNS: dict[str, Part] = {
 REFUSED = 2
 """How many times the requests announced are made at most: refused ones are repeated."""
 TRIED = 8
-"""Requests that are timed before the others."""
+"""Requests that are made twice before the others, to time the second time."""
 WIDTH = 110
 TITLE = 46
 
@@ -48,6 +48,10 @@ class Audit:
     """That repeats it."""
     seed: int
     tolerance: float
+    precision: str | None
+    """The floating type that scores are taken to be computed in; None: not known."""
+    hidden: str
+    """What half precision hides, in a line; empty where scores have more."""
 
     @property
     def alarms(self) -> list[Finding]:
@@ -77,6 +81,8 @@ class Audit:
             "verdict": "fails" if self.failed else "holds",
             "level": LEVEL,
             "tolerance": self.tolerance,
+            "precision": self.precision,
+            "hidden": self.hidden or None,
             "seed": self.seed,
             "requests": self.requests,
             "seconds": round(self.seconds, 1),
@@ -123,7 +129,7 @@ def audit(
         OverBudgetError: If it takes more requests than were announced.
     """
     names = [name for name in PARTS if not only or name in only]
-    planned = sum(session.plan.parts[name] for name in names) + TRIED
+    planned = sum(session.plan.parts[name] for name in names) + 2 * TRIED
     session.ask.most = session.ask.requests + REFUSED * planned
     begun = time.monotonic()
     say(_cost(session, planned))
@@ -139,21 +145,37 @@ def audit(
         time.monotonic() - begun,
         command,
         session.seed,
-        session.tolerance,
+        session.rounding(),
+        session.precision,
+        _hidden(session),
     )
 
 
 def _cost(session: Session, planned: int) -> str:
-    """Time some requests, and log how long all will take."""
+    """Time some requests, and say how long all will take; see what they round to."""
     rng = session.rng("cost")
     pairs = session.places(TRIED, rng) or [("", text) for text in session.texts[:TRIED]]
+    replies = session.ask.score(pairs)  # a device warms up
+    if session.precision is None:
+        session.precision = half_precision(reply.log_p for reply in replies)
     begun = time.monotonic()
     session.ask.score(pairs)
     minutes = (time.monotonic() - begun) / len(pairs) * planned / 60
     return (
-        f"{planned:,} requests ({REFUSED * planned:,} if many are refused), at least "
-        f"{max(minutes, 0.1):.1f} minutes by the first {len(pairs)}; long texts and "
-        "other seeds take longer"
+        f"{planned:,} requests ({REFUSED * planned:,} if many are refused), about "
+        f"{max(minutes, 0.1):.1f} minutes by {len(pairs)} in one call; requests alone, "
+        "long texts and other seeds take longer"
+    )
+
+
+def _hidden(session: Session) -> str:
+    """Say what is taken for the rounding of half precision."""
+    if not session.epsilon:
+        return ""
+    near, far = (session.rounding(*[Reply(-nats)] * 2) for nats in (10.0, 100.0))
+    return (
+        f"computed in {session.precision}: two scores of -10 may be {near:.2g} nats "
+        f"apart by rounding, of -100 {far:.2g}; dtype=float32 tells smaller faults"
     )
 
 
@@ -164,6 +186,8 @@ def page(audit: Audit) -> str:
 
 def _lines(audit: Audit) -> Iterator[str]:
     yield f"{audit.model}, as {audit.kind.value}: {audit.kind.claim}"
+    if audit.hidden:
+        yield audit.hidden
     part = ""
     for one in audit.findings:
         if one.item.part != part:

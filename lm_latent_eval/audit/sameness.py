@@ -143,7 +143,7 @@ def _cut(session: Session, requests: Requests) -> Finding:
     for one, other in requests.cut[: session.plan.texts]:
         [alone] = session.ask.score([other])
         beside = session.ask.score([one, other])[1]
-        if abs(alone.log_p - beside.log_p) > session.tolerance:
+        if abs(alone.log_p - beside.log_p) > session.rounding(alone, beside):
             return fails(
                 CUT,
                 f"{other[1][:30]!r} scores {alone.log_p:.8g} alone, and "
@@ -220,7 +220,7 @@ def _compared(
             if one.log_p == other.log_p or one.refused:
                 continue
             gap = abs(one.log_p - other.log_p)
-            if gap <= session.tolerance:
+            if gap <= session.rounding(one, other):
                 worst = max(worst, gap)
                 continue
             if n < len(requests.pairs):

@@ -40,6 +40,14 @@ ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "æ—
 LEVEL = 0.05
 """How often an audit of a clean scorer may end in an alarm."""
 ERROR_UNKNOWN = "errors of its scores are not known"
+TOLERANCE = 1e-3
+"""By how much rounding may move a score, nats, in single precision or double."""
+EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+"""Types of half precision, and their relative distance of neighbouring numbers."""
+OF_LOGITS = 16
+"""By how many of these distances the noise of a token's logits may move its log p."""
+LEAST_SCORES = 4
+"""Different scores that tell a precision."""
 WRITTEN = 4
 """Texts that a backend writes after a context."""
 
@@ -76,6 +84,25 @@ class Reply:
     def lacking(self) -> str:
         """Why nothing can be told of it; empty where something can."""
         return self.refused or (ERROR_UNKNOWN if math.isinf(self.error) else "")
+
+
+def half_precision(scores: Iterable[float]) -> str | None:
+    """Return the type of half precision that scores are numbers of; None: of none.
+
+    Example:
+        >>> half_precision([-9.5, -2.25, -38.75, -0.5])
+        'bfloat16'
+        >>> half_precision([-9.5, -2.25, -38.75, -0.1]) is None
+        True
+    """
+    found = {score for score in scores if score and math.isfinite(score)}
+    if len(found) < LEAST_SCORES:
+        return None
+    for name, epsilon in EPSILON.items():
+        # A number of b bits is a whole number of units in its last place.
+        if all((math.frexp(s)[0] * 2 / epsilon).is_integer() for s in found):
+            return name
+    return None
 
 
 class Backend(Protocol):
@@ -298,8 +325,10 @@ class Session:
     """A closed list of continuations, as they follow any context."""
     complete: bool = False
     """Whether nothing else can follow."""
-    tolerance: float = 1e-3
-    """By how much rounding may move a score, nats."""
+    tolerance: float | None = None
+    """By how much rounding may move a score, nats; None: by its precision."""
+    precision: str | None = None
+    """The floating type that scores are computed in, by name; None: nobody says."""
     seed: int = 0
     counted: Sequence[Finding] = ()
     """Findings on the counts that results of tasks divide by."""
@@ -315,6 +344,38 @@ class Session:
         """Return a part's own random generator, so that it can be repeated alone."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
 
+    @property
+    def epsilon(self) -> float:
+        """That of half precision; 0 where scores have more, or a tolerance is given."""
+        if self.tolerance is not None or self.precision is None:
+            return 0.0
+        return EPSILON.get(self.precision, 0.0)
+
+    def rounding(self, *replies: Reply) -> float:
+        r"""Return what rounding may move a sum of scores by, nats.
+
+        That is ``tolerance``, or 0.001 nats and in half precision for each score of
+        :math:`\ell = |\log p|`
+
+        .. math:: \epsilon\,(1 + \ell + 16 \sqrt\ell),
+
+        the root of the sum of squares. :math:`\epsilon\ell` bounds the rounding of the
+        log p of tokens and of their sum, by half a unit each; 1 is that of normalizers
+        where p is near 1. The rest is noise of logits, which other shapes of a batch
+        change: where those of each token move by :math:`\delta` independently, its
+        log p moves by :math:`(1 - p)\delta` to first order, and the sum by
+        :math:`\delta \sqrt{\sum (1 - p)^2} \le \delta \sqrt\ell`. At
+        :math:`\delta = 16 \epsilon`, a unit in the last place of logits from 16 to 32,
+        errors of trained networks were half of it at most.
+        """
+        if self.tolerance is not None:
+            return self.tolerance
+        moved = 0.0
+        for reply in replies if self.epsilon else ():
+            if math.isfinite(nats := abs(reply.log_p)):
+                moved += (1 + nats + OF_LOGITS * math.sqrt(nats)) ** 2
+        return TOLERANCE + self.epsilon * math.sqrt(moved)
+
     def slack(self, *replies: Reply, comparisons: int = 1) -> float:
         """Return what a sum of scores may be off by: rounding, and printed errors.
 
@@ -324,9 +385,9 @@ class Session:
         """
         error = math.sqrt(sum(reply.error**2 for reply in replies))
         if not error:
-            return self.tolerance
+            return self.rounding(*replies)
         tail = self.level / (2 * max(comparisons, 1))
-        return self.tolerance - error * float(ndtri(tail))
+        return self.rounding(*replies) - error * float(ndtri(tail))
 
     @cached_property
     def spaced(self) -> bool:

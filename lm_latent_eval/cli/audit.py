@@ -69,9 +69,9 @@ def add_audit(commands: Commands, summary: str) -> None:
     )
     audit.add_argument(
         "--tolerance",
-        default="0.001",
         metavar="X",
-        help="by how many nats rounding may move a score (default: 0.001)",
+        help="by how many nats rounding may move a score (default: 0.001, and in half "
+        "precision a share of log p: docs/audit.md)",
     )
     audit.add_argument("--seed", default="0", metavar="N", help="of what is asked")
     audit.add_argument(
@@ -118,7 +118,8 @@ def _audit(args: argparse.Namespace) -> int:
         texts,
         options,
         args.complete,
-        positive("--tolerance", args.tolerance),
+        None if args.tolerance is None else positive("--tolerance", args.tolerance),
+        model.precision,
         seed,
         begin=lambda: harness.seed_everything(seed),
     )

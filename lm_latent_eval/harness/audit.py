@@ -28,10 +28,12 @@ from lm_eval.utils import simple_parse_args_string
 from lm_latent_eval.audit.outputs import counted
 from lm_latent_eval.audit.session import Pair, Reply
 from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
+from lm_latent_eval.devices import FLOATS
 from lm_latent_eval.estimators.estimate import Bound
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
-from lm_latent_eval.harness.backend import LM_EVAL_DEVICE
+from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.tasks import request, whole_text
+from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 
 TASK = "audit"
 """The name under which requests are made."""
@@ -103,6 +105,13 @@ class Model:
         made = get_model(name).create_from_arg_obj(dict(read), given)
         return cls(made, name, read, given)
 
+    @property
+    def precision(self) -> str | None:
+        """The coarsest floating type that it computes in; None: it does not show."""
+        shown = {str(each).removeprefix("torch.") for each in _types(self.lm)}
+        known = [name for name in FLOATS if name in shown]
+        return max(known, key=lambda name: torch.finfo(FLOATS[name]).eps, default=None)
+
     def reopened(self, **changes: str) -> Model:
         """Open it anew with other arguments.
 
@@ -163,6 +172,29 @@ class Model:
             for n, context in enumerate(contexts)
         ]
         return [str(text) for text in self.lm.generate_until(asked)]
+
+
+def _types(lm: Any) -> Iterator[Any]:
+    """Yield the types that a backend shows of its networks: of torch, or their names.
+
+    Those of a model of ours, of a module of torch that its scores are of, and of vLLM's
+    engine are known; types of weights that are only stored are left to the caller.
+    """
+    if isinstance(lm, LatentMixture):
+        for component in lm.components:
+            yield from _types(component)
+    elif isinstance(lm, Backend):
+        said = lm.fingerprint
+        yield said.get("computed_in") or said.get("dtype")
+    else:
+        yield from (
+            getattr(lm, f"{of}_dtype", None) for of in ("mixed_precision", "softmax")
+        )
+        network = getattr(lm, "model", None)
+        if isinstance(network, torch.nn.Module):
+            yield from (weights.dtype for weights in network.parameters())
+        elif (engine := getattr(network, "llm_engine", None)) is not None:
+            yield engine.model_config.dtype
 
 
 def _instance(

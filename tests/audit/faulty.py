@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 
 import numpy as np
+import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
@@ -78,7 +79,7 @@ class Bigram(LM):
     """Words of a closed vocabulary, one after the other; a text's end is charged."""
 
     def __init__(
-        self, world=0, fault="", strength=0, noise=0, seed=0, batch_size=8, **_
+        self, world=0, fault="", strength=0, noise=0, seed=0, batch_size=8, half="", **_
     ):
         super().__init__()
         self.p = table(int(world))
@@ -86,6 +87,7 @@ class Bigram(LM):
         self.fault, self.strength = fault, float(strength)
         self.noise, self.seed = float(noise), int(seed)
         self.batch = int(batch_size)
+        self.half = getattr(torch, half) if half else None
         self.chance = np.random.default_rng([int(world), 3])
         self.unigram = self.p[:END].mean(0)
         self.seen = np.zeros(END + 1)
@@ -95,6 +97,9 @@ class Bigram(LM):
     def loglikelihood(self, requests):
         pairs = [request.args for request in requests]
         scores = self._padded([self._pair(c, y) for c, y in pairs], pairs)
+        scores = [
+            self._rounded(*one, len(pairs)) for one in zip(scores, pairs, strict=True)
+        ]
         answers = [
             (self._noisy(score, pair), self._greedy(*pair))
             for score, pair in zip(scores, pairs, strict=True)
@@ -104,6 +109,9 @@ class Bigram(LM):
     def loglikelihood_rolling(self, requests):
         pairs = [("", request.args[-1]) for request in requests]
         scores = self._padded([self._whole(split(text)) for _, text in pairs], pairs)
+        scores = [
+            self._rounded(*one, len(pairs)) for one in zip(scores, pairs, strict=True)
+        ]
         answers = [
             of_whole_text(request.args, self._noisy(score, pair, whole=True))
             for request, score, pair in zip(requests, scores, pairs, strict=True)
@@ -192,6 +200,15 @@ class Bigram(LM):
             for n in batch:
                 scores[n] -= self.strength * (longest - lengths[n])
         return scores
+
+    def _rounded(self, score, pair, beside):
+        """Round as half precision does, after the noise of its shape of a batch."""
+        if self.half is None:
+            return score
+        dice = np.random.default_rng(zlib.crc32(f"{beside} {pair}".encode()))
+        # As of trained networks whose logits are up to 32.
+        noise = 3 * torch.finfo(self.half).eps * math.sqrt(abs(score)) * dice.normal()
+        return torch.tensor(score + noise, dtype=self.half).item()
 
     def _noisy(self, score, pair, *, whole=False):
         found = Counted(score)

@@ -11,6 +11,7 @@ import pytest
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
+from lm_latent_eval.audit.outputs import samples
 from lm_latent_eval.audit.run import REFUSED, TRIED, audit, page
 from lm_latent_eval.audit.session import (
     OverBudgetError,
@@ -61,6 +62,30 @@ def test_one_clean_audit_in_20_fails_at_most(audits, noises, most):
     assert sum(each.failed for each in found) <= most
 
 
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("worlds", "most"),
+    # As many as others, 1.1 %: more in 0.5 % of cases.
+    [(range(3), 0), pytest.param(range(3, 100), 4, marks=pytest.mark.nightly)],
+)
+def test_rounding_of_half_precision_is_no_fault(worlds, most, half):
+    """Its precision is seen by its answers alone."""
+    found = [audited(w, half=half) for w in worlds]
+    assert {each.precision for each in found} == {half}
+    assert sum(each.failed for each in found) <= most
+    assert f"computed in {half}: two scores of -10 may be" in page(found[0])
+    assert found[0].as_dict()["hidden"] in page(found[0])
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("fault", "strength"), [("leak", 1.0), ("padding", 0.03), ("total", math.log(2))]
+)
+def test_faults_beyond_that_rounding_are_caught(fault, strength, half):
+    found = audited(1, fault=fault, strength=strength, half=half)
+    assert faulty.FAULTS[fault][0] in {one.item for one in found.alarms}
+
+
 @pytest.mark.parametrize(
     ("fault", "strength", "item"), [*WEAKEST, ("total", math.log(2), verdict.LISTS)]
 )
@@ -77,6 +102,32 @@ def test_each_fault_is_caught(fault, strength, item):
 def test_each_fault_is_caught_in_95_of_100_audits(fault, strength):
     found = [audited(w, fault=fault, strength=strength).failed for w in range(100)]
     assert sum(found) >= 95
+
+
+class Tied:
+    """Two options of equal p that are both greedy, as two passes may have it."""
+
+    def __init__(self, p):
+        self.p = p
+
+    def score(self, pairs):
+        return [Reply(math.log(self.p), is_greedy=n < 2) for n, _ in enumerate(pairs)]
+
+    def write(self, contexts, *, tokens, sample):
+        return [" neither"] * len(contexts)
+
+
+@pytest.mark.parametrize(
+    ("p", "precision", "expected"),
+    [
+        (0.4, "bfloat16", Verdict.HOLDS),
+        (0.4, "float32", Verdict.FAILS),
+        (0.7, "bfloat16", Verdict.FAILS),
+    ],
+)
+def test_options_may_tie_in_half_precision(p, precision, expected):
+    session = Session(Requester(Tied(p)), Kind.TOKENS, precision=precision)
+    assert next(samples(session)).verdict is expected
 
 
 def asking(**options):
@@ -161,10 +212,10 @@ def test_no_more_is_asked_than_was_announced(requests):
     session = Session(asking(), Kind.WORDS, plan, faulty.texts(0))
     found = audit(session, say=said.append)
     assert plan.total <= requests
-    assert found.requests <= plan.total + TRIED
-    assert f"{plan.total + TRIED:,} requests" in said[0] and "minutes" in said[0]
+    assert found.requests <= plan.total + 2 * TRIED
+    assert f"{plan.total + 2 * TRIED:,} requests" in said[0] and "about" in said[0]
     refused = audit(Session(Requester(Refusing()), Kind.WORDS, plan))
-    assert refused.requests <= REFUSED * (plan.total + TRIED)
+    assert refused.requests <= REFUSED * (plan.total + 2 * TRIED)
 
 
 def test_more_requests_than_allowed_are_refused():
@@ -188,7 +239,7 @@ def test_the_exit_status_says_whether_it_fails(tmp_path, capsys):
     assert cli.main(command(tmp_path, "--json")) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert found["verdict"] == "holds" and found["requests"] <= 2_000 + TRIED
+    assert found["verdict"] == "holds" and found["requests"] <= 2_000 + 2 * TRIED
     assert "requests" in err and "minutes" in err
     assert {item["part"] for item in found["items"]} == set(verdict.PARTS)
 

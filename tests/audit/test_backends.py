@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,8 +33,10 @@ def network(tmp_path_factory):
 
 
 def audited(name, texts, plan=SMALL, *, kind=None, options=(), only=(), **arguments):
-    asked = Requester(Model.open(name, {"device": "cpu", **arguments}))
+    model = Model.open(name, {"device": "cpu", **arguments})
     how = {"complete": bool(options), "begin": lambda: torch.manual_seed(0)}
+    how["precision"] = model.precision
+    asked = Requester(model)
     session = Session(asked, kind or kind_of(name), plan, texts, options, **how)
     return audit(session, model=name, only=only)
 
@@ -55,6 +58,45 @@ def test_hf_holds_at_borders_of_tokens(network):
     # lm-eval puts a start token before a text, and none before a context.
     assert verdict.START in failing(found)
     assert of(found, verdict.ERRORS).detail == "it prints none"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_no_fault_of_hf(network, dtype, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(TOKENS))
+    arguments = ["audit", "--model", "hf", "--model_args"]
+    arguments += [f"pretrained={network},dtype={dtype},logits_cache=False"]
+    arguments += ["--data", str(tmp_path / "texts.txt"), "--device", "cpu"]
+    assert cli.main(arguments) == 0
+    assert f"computed in {dtype}: two scores of -10 may be" in capsys.readouterr().out
+    # A tolerance that is given is all.
+    arguments += ["--tolerance", "0.001", "--only", "chain", "--json"]
+    assert cli.main(arguments) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["precision"] == dtype and found["hidden"] is None
+
+
+def test_the_precision_is_the_coarsest_that_a_backend_shows(
+    network, lstm_directory, tmp_path
+):
+    def precision(name, **arguments):
+        return Model.open(name, {"device": "cpu", **arguments}).precision
+
+    how = {"pretrained": network, "dtype": "float32"}
+    assert precision("hf", **how) == "float32"
+    assert precision("hf", **how, mixed_precision_dtype="float16") == "float16"
+    assert precision("latent_tokens", pretrained=network, dtype="bfloat16") == (
+        "bfloat16"
+    )
+    assert precision("latent_lstm", pretrained=str(lstm_directory)) == "float64"
+    models = [{"name": t, "args": {"dtype": t}} for t in ("float64", "float16")]
+    (tmp_path / "mixture.json").write_text(json.dumps({"models": models}))
+    mixture = {"mixture": str(tmp_path / "mixture.json"), "pretrained": network}
+    assert precision("latent_mixture", **mixture) == "float16"
+    # An engine of vLLM keeps its network to itself, a server says nothing.
+    config = SimpleNamespace(dtype=torch.bfloat16)
+    engine = SimpleNamespace(llm_engine=SimpleNamespace(model_config=config))
+    assert Model(SimpleNamespace(model=engine)).precision == "bfloat16"
+    assert Model(SimpleNamespace(model="served")).precision is None
 
 
 def test_a_model_opens_where_lm_eval_opens_it(network):
@@ -118,7 +160,7 @@ def test_masked_diffusion_has_no_chain_rule(tmp_path):
 def test_a_mixture_is_of_answers(network, tmp_path):
     """What is given moves no weight of a component, so that there is no chain rule."""
     (tmp_path / "mixture.yaml").write_text("prompts: ['{context}', 'c b{context}']")
-    how = {"pretrained": network, "dtype": "float64", "logits_cache": False}
+    how = {"pretrained": network, "dtype": "float64"}
     how["mixture"] = str(tmp_path / "mixture.yaml")
     found = audited("latent_mixture", TOKENS, **how)
     assert not found.failed

@@ -91,6 +91,21 @@ def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
                 assert found[1] == (a[1] and b[1])
 
 
+def test_one_text_under_two_prompts_is_cut_as_each_cuts_it(mixed, networks):
+    """lm-eval 0.4.13's cache of logits would take both cuts for one request."""
+    plain = HFLM(pretrained=networks["one"], dtype="float64", device="cpu")
+    asked = conditional(("b", "bb"), ("b", "b"))
+    found = mixed({"prompts": ["{context}", "{context}b"]}).loglikelihood(asked)
+    for (score, _), instance in zip(found, asked, strict=True):
+        context, text = instance.args
+        parts = [
+            plain.loglikelihood(conditional((each, text)))[0][0]
+            for each in (context, f"{context}b")
+        ]
+        expected = log_mixture([math.log(0.5)] * 2, parts)
+        assert score == pytest.approx(expected, abs=ROUNDING)
+
+
 def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
     content = {"models": of(networks, "one", "other")}
     with pytest.raises(ValueError, match=r"one, other cut strings.*end=prefix"):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,7 @@ class LatentMixture(Backend):
                 "base": sorted({component.base for component in self._components}),
                 "vocabulary": _units(self._components, by_bytes),
             },
-            normalization=_normalization(
-                [component.lm for component in self._components]
-            ),
+            normalization=_normalization(self.components),
         )
         weights = truth("log_weights", log_weights)
         if weights and not read.draws:
@@ -129,6 +128,11 @@ class LatentMixture(Backend):
         super().__init__(
             self._mixture, processes, torch.device("cpu"), log_weights=weights
         )
+
+    @property
+    def components(self) -> list[LM]:
+        """The models that are mixed."""
+        return [component.lm for component in self._components]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -225,11 +229,9 @@ class _Component:
 
     def __call__(self, asked: Sequence[Asked]) -> list[Found]:
         """Ask the model."""
-        found: list[Found] = []
-        for whole in (True, False):
-            some = [each for each in asked if (each.context is None) is whole]
-            if not some:
-                continue
+        found: dict[Asked, Found] = {}
+        for some in self._calls(asked):
+            whole = some[0].context is None
             requests = [
                 request(
                     "loglikelihood_rolling" if whole else "loglikelihood",
@@ -249,8 +251,24 @@ class _Component:
                     else self.lm.loglikelihood(requests)
                 )
             pairs = zip(some, answers, strict=True)
-            found += [self._found(each, answer) for each, answer in pairs]
-        return found
+            found |= {each: self._found(each, answer) for each, answer in pairs}
+        return [found[each] for each in asked]
+
+    def _calls(self, asked: Sequence[Asked]) -> Iterable[list[Asked]]:
+        """Split requests into calls: whole texts, and what may stand beside another.
+
+        The cache of logits of lm-eval's ``hf`` takes a text that is cut in two places
+        in one call for one request; the context of one cut begins with the other's.
+        """
+        cached = getattr(self.lm, "logits_cache", False)
+        contexts = [each.context for each in asked if each.context and cached]
+        depths = _depths(contexts)
+        calls: defaultdict[int, list[Asked]] = defaultdict(list)
+        for each in asked:
+            whole = each.context is None
+            depth = -1 if whole else depths.get((each.context or "").rstrip(), 0)
+            calls[depth].append(each)
+        return calls.values()
 
     def _found(self, asked: Asked, answered: Any) -> Found:
         pair = answered if isinstance(answered, tuple | list) else (answered, False)
@@ -266,6 +284,17 @@ class _Component:
         """Count the tokens of a text, its bytes where a model does not cut it."""
         cut = getattr(self.lm, "tok_encode", None)
         return len(cut(text)) if cut else len(text.encode("utf-8", "replace"))
+
+
+def _depths(contexts: Iterable[str]) -> dict[str, int]:
+    """Return how many of the others each begins with, but for white space at ends."""
+    found, open_ = {}, list[str]()
+    for context in sorted({"", *(context.rstrip() for context in contexts)}):
+        while open_ and not context.startswith(open_[-1]):
+            open_.pop()
+        found[context] = len(open_)
+        open_.append(context)
+    return found
 
 
 def _normalization(models: Sequence[LM]) -> Normalization:
