@@ -31,7 +31,6 @@ from lm_latent_eval.text.words import (
     UNKNOWN,
     Words,
     WordTokenizer,
-    encodable,
     join,
 )
 
@@ -125,7 +124,7 @@ class StringReader(_WordReader):
     policy: UnknownWords = UnknownWords.SPELLED
 
     def __call__(self, text: str) -> Reading:
-        text, words = encodable(text), self.tokenizer(text)
+        words = self.tokenizer(text)
         strings = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
         return Reading(
             words.ids,
@@ -266,7 +265,6 @@ class ByteEncoder:
 
     def __call__(self, text: str) -> Reading:
         """Cut a string; each byte of a character ends where that does."""
-        text = encodable(text)
         sizes = [len(character.encode()) for character in text]
         ends = [n for n, size in enumerate(sizes, start=1) for _ in range(size)]
         return Reading.of_all(list(text.encode()), ends)
@@ -333,7 +331,7 @@ class SubwordEncoder:
         Raises:
             ValueError: If a piece of it is unknown.
         """
-        encoding = self.tokenizer.encode(encodable(text), add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         if self.unknown is not None and self.unknown in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self.unknown)]
             raise ValueError(
