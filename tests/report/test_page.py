@@ -140,10 +140,8 @@ def test_models_that_differ_in_options_are_told_apart_by_those(tmp_path):
         known | {"close": "forced", "date": 2, "configs": {"a": 1}},
         known | {"close": "none", "checkpoint": "another"},
     ]
-    records = [record(float(n), settings=each) for n, each in enumerate(said)]
-    page.write(
-        {name: [[r]] for name, r in zip("ABC", records, strict=True)}, {}, output
-    )
+    runs = [[record(float(n), settings=each)] for n, each in enumerate(said)]
+    page.write({name: [run] for name, run in zip("ABC", runs, strict=True)}, {}, output)
     cells = re.findall(r"<td>\s*(.*(?:same|another).*)\s*</td>", output.read_text())
     assert [cell.partition(", ")[2] for cell in cells] == [
         "same, close=natural",

@@ -386,7 +386,7 @@ def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:
             f"{better.name} has {shown} {order} {found.metric} than {worse.name} on "
             f"{number:,} questions"
         )
-        if why := found.difference.undecided:
+        if why := found.difference.undecided_at(1 - DELTA, "questions"):
             return False, f"Undecided: {says}; {why}."
         if not level or found.difference.undecided_at(1 - level):
             return False, f"Undecided: {says}; {CHANCE}."
