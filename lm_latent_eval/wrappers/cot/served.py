@@ -161,7 +161,7 @@ class ServedThinker:
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:
             sequences += [own + thought.read + ids for ids in answers]
-        found = self.network.server.score(sequences)
+        found = self.network.server.score(sequences, self.network.spelled)
         log_p = []
         for prompt, each in zip(question.prompts, found, strict=False):
             total = math.fsum(each[len(prompt) - 1 :])
