@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
@@ -283,7 +283,9 @@ class SubwordEncoder:
     """The tokens of a Hugging Face tokenizer that knows every string.
 
     A string has one probability here, that of its tokens as the tokenizer cuts it;
-    other cuts of the same string are left out, so the model is sub-normalised.
+    other cuts of the same string are left out, so the model is sub-normalised. Where
+    those tokens write another string (in lower case, say), several strings share one
+    probability: then no gap of the text counts as charged, and it has no rate a byte.
     """
 
     tokenizer: Tokenizer
@@ -340,7 +342,9 @@ class SubwordEncoder:
             )
         # Tokens that share a character end in order.
         ends = accumulate((end for _, end in encoding.offsets), max)
-        return Reading.of_all(encoding.ids, list(ends))
+        found = Reading.of_all(encoding.ids, list(ends))
+        lost = self.decode(encoding.ids) != text
+        return replace(found, respaced=[lost] * len(found.respaced))
 
     def price(self, ids: Sequence[int]) -> list[float]:
         """Return zeros."""
