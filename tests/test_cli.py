@@ -127,6 +127,7 @@ MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
     TRAIN.replace("lstm", "rnn") + "--num-classes 0": "num_classes=0: expected at l",
+    TRAIN + "--device nowhere": "device='nowhere': not the name of a device",
     TRAIN + "--vocabulary nowhere": "pretrained=nowhere: no such directory",
     TRAIN.replace("lstm", "srnn") + "--distortion 0.7": "distortion=0.7: expected",
     CALIBRATE + "--max-words 300": "texts of 300 words: expected at most 256",

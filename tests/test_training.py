@@ -20,6 +20,7 @@ from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.training.options import KGLMSize, NKLMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
+from tests.simulated_device import SIMULATED, simulated_device
 
 OPTIONS = Options(epochs=5, batch_size=4, learning_rate=0.05, patience=2)
 SIZE = KGLMSize(8, 6, 10, num_layers=2, cutoff=20, dropout=0.3)
@@ -266,6 +267,12 @@ def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch, cap
     state = state_file(tmp_path / "cut").read_bytes()
     resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
     assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
+    state_file(tmp_path / "elsewhere").write_bytes(state)
+    there = build | {"options": replace(options, device=SIMULATED)}
+    with simulated_device():
+        model = train_kglm(data[:30], data[30:], tmp_path / "elsewhere", **there)
+    torch.testing.assert_close(model.state_dict(), whole.state_dict())
+    assert capsys.readouterr().err.count("resuming after epoch 1") == 2
     assert not list(tmp_path.glob("cut.*")), "nothing beside it, now"
     state_file(tmp_path / "cut").write_bytes(state)
     known = Knowledge((("Ada", "knows", "Bo"),), {})

@@ -211,7 +211,7 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
             _flag(row.name),
             type=type(default),
             default=default,
-            metavar=_METAVARS[row.kind],
+            metavar=_METAVARS.get(row.kind, "NAME"),
             help=_help(dataclasses.replace(row, default=default), rows),
         )
 

@@ -17,6 +17,7 @@ from lm_latent_eval.cli.arguments import (
     output_folder,
     warn_of_idle,
 )
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.training.options import (
     EntityNLMSize,
     KGLMSize,
@@ -228,11 +229,15 @@ def _train(name: str, model: Trainable, args: argparse.Namespace) -> None:
     read = _function(_READERS[model.reads])
     files = [args.data, args.dev] if model.dev else [args.data]
     train = _function(f"{model.where.format(name=name)}:train_{name}")
+    tables = {argument: fields(kind, args) for argument, kind in model.tables.items()}
+    if options := tables.get("options"):
+        device = str(parse_device(options.device))
+        tables["options"] = dataclasses.replace(options, device=device)
     trained = train(
         *map(read, files),
         args.output,
         **dict(_opened(argument, args) for argument in model.arguments),
-        **{argument: fields(kind, args) for argument, kind in model.tables.items()},
+        **tables,
     )
     more = ""
     if name == "lda":

@@ -8,7 +8,7 @@ Source: the code of Logan et al. (2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -93,7 +93,7 @@ def take_over(
     proposals: Mapping[str, Archive],
     rename: Renaming,
     *,
-    by_word: Collection[str],
+    tables: Mapping[str, str],
 ) -> ModelT:
     """Return our model with the original's weights, in the precision of the archives.
 
@@ -102,17 +102,19 @@ def take_over(
         original: The archive of the model.
         proposals: Reading -> archive.
         rename: From their names to ours.
-        by_word: Their names of tensors with one row a word, which change places where
-            the words do.
+        tables: Their names of tensors with one row an entry -> the vocabulary. Rows
+            change places where the words do.
 
     Raises:
-        OriginalError: If a tensor is missing, of another size or unknown.
+        OriginalError: If a tensor is missing, of another size than its vocabulary or
+            the others, or unknown.
     """
     order = _order(original)
     weights: dict[str, Tensor] = {}
     for reading, archive in [(None, original), *proposals.items()]:
+        _check_rows(archive, tables)
         theirs = {
-            name: tensor[order] if name in by_word and _fits(tensor, order) else tensor
+            name: tensor[order] if tables.get(name) == "tokens" else tensor
             for name, tensor in archive.weights.items()
         }
         try:
@@ -137,9 +139,16 @@ def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
     }
 
 
-def _fits(tensor: Tensor, order: Sequence[int]) -> bool:
-    """Whether a tensor has one row for each word; other shapes are refused later."""
-    return tensor.shape[:1] == (len(order),)
+def _check_rows(archive: Archive, tables: Mapping[str, str]) -> None:
+    """Refuse a vocabulary that is not of the weights."""
+    for name, namespace in tables.items():
+        tensor, number = archive.weights.get(name), len(archive.namespace(namespace))
+        if tensor is not None and tensor.shape[:1] != (number,):
+            raise OriginalError(
+                f"{archive.path}: vocabulary/{namespace}.txt has {number} entries, the "
+                f"padding included, but {name} of weights.th is {(*tensor.shape,)}: "
+                "they are of different models"
+            )
 
 
 def _order(archive: Archive) -> list[int]:

@@ -129,7 +129,7 @@ def convert(
         original,
         twins,
         partial(rename_weights, tied=config.tie_weights),
-        by_word=(_EMBEDDINGS, _OUTPUT, _OUTPUT_BIAS),
+        tables=dict.fromkeys((_EMBEDDINGS, _OUTPUT, _OUTPUT_BIAS), "tokens"),
     )
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model

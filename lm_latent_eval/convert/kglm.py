@@ -255,8 +255,14 @@ MAX_ALIASES, MAX_ALIAS_WORDS = 4, 8
 """Surface forms of an entity and words of a form: constants of the original code."""
 
 _LAYER = re.compile(r"(_rnn\._)?rnns\.\d+\.weight_hh_l0_raw")
-_NAMESPACES = ("tokens", "entity_ids", "relations")
-_BY_WORD = ("_token_embedder.weight", "_fc_generate.weight", "_fc_generate.bias")
+_TABLES = {
+    "_token_embedder.weight": "tokens",
+    "_fc_generate.weight": "tokens",
+    "_fc_generate.bias": "tokens",
+    "_entity_embedder.weight": "entity_ids",
+    "_relation_embedder.weight": "relations",
+}
+"""Tensors with one row an entry -> their vocabulary."""
 
 
 def convert(
@@ -322,7 +328,7 @@ def convert(
         raise OriginalError(f"{archive}: config.json: {err}") from err
     rename = partial(rename_weights, tied=config.tie_weights)
     build = partial(KGLM, config, graph)
-    model = take_over(build, original, twins, rename, by_word=_BY_WORD)
+    model = take_over(build, original, twins, rename, tables=_TABLES)
     checkpoint.save(model, tokenizer, Path(output), model.state_dict())
     return model
 
@@ -360,7 +366,7 @@ def _check_twin(model: Archive, proposal: Archive) -> None:
                 f"{proposal.path} has {name}={found[name]}, but {model.path} has "
                 f"{wanted[name]}: here a model and its proposals are of one size"
             )
-    check_vocabularies(model, proposal, _NAMESPACES)
+    check_vocabularies(model, proposal, dict.fromkeys(_TABLES.values()))
 
 
 def _named(archive: Archive, section: str, option: str) -> Path:

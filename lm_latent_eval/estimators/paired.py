@@ -161,10 +161,10 @@ class PairedDifference:
         """
         return self.undecided_at(CONFIDENCE)
 
-    def undecided_at(self, confidence: float) -> str | None:
-        """Say the same of another confidence."""
+    def undecided_at(self, confidence: float, units: str = "texts") -> str | None:
+        """Say the same of another confidence, or of units of another name."""
         if self.num_independent < FEWEST_TEXTS:
-            what = "texts" if self.num_clusters is None else "clusters"
+            what = units if self.num_clusters is None else "clusters"
             return (
                 f"{self.num_independent} {what} are too few for a verdict, which takes "
                 f"{FEWEST_TEXTS}"
@@ -172,8 +172,9 @@ class PairedDifference:
         if self.margin_at(confidence) > 0:
             return None
         if self.skewness * self.value < 0 and abs(self.skewness) > CHANCE:
-            return "a few texts differ much, and to the other side: more could decide"
-        return "other texts or draws could turn it round"
+            tail = "differ much, and to the other side: more could decide"
+            return f"a few {units} {tail}"
+        return f"other {units} or draws could turn it round"
 
     @classmethod
     def of(

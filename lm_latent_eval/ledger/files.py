@@ -255,8 +255,13 @@ class StateFile:
         with replacing(self.path) as partial, partial.open("wb") as file:
             torch.save({"settings": json.dumps(settings), **state}, file)
 
-    def read(self) -> tuple[Settings, dict[str, Any]] | None:
+    def read(
+        self, *, device: str | None = None
+    ) -> tuple[Settings, dict[str, Any]] | None:
         """Return its settings and content; None if there is no file.
+
+        Args:
+            device: Where tensors go; None: where they were.
 
         Raises:
             ValueError: If the file is damaged.
@@ -266,7 +271,9 @@ class StateFile:
         import torch
 
         try:
-            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            state: dict[str, Any] = torch.load(
+                self.path, map_location=device, weights_only=True
+            )
             return json.loads(state.pop("settings")), state
         except (
             OSError,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lm_latent_eval.devices import moved, sent
 from lm_latent_eval.models.checkpoint import save
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.text.batch import TokenBatch
@@ -132,6 +133,7 @@ def train_checkpoint(
     """
     if spelled:
         _word_types(spelled)  # not after the last epoch
+    moved(model, options.device)
     with only_trainer(directory):
         trainer = Trainer(
             parts,
@@ -142,7 +144,7 @@ def train_checkpoint(
             unit=unit,
         )
         trainer.run(items, dev)
-        model.eval()  # type: ignore[no-untyped-call]
+        moved(model, "cpu").eval()  # type: ignore[no-untyped-call]
         writing = (
             learn_orthography(spelled, tokenizer, most=options.epochs)
             if spelled
@@ -195,9 +197,10 @@ def train_annotated(
     )
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tensor:
     """Pad a column of annotation, one latent a text, (B, 1, T)."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)[:, None]
+    column = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    return sent(column[:, None], device)
 
 
 def annotated_parts(
@@ -215,7 +218,8 @@ def annotated_parts(
 
     def collate(items: Sequence[tuple[list[int], ...]]) -> tuple[TokenBatch, Any]:
         ids, *columns = zip(*items, strict=True)
-        return TokenBatch.collate(ids, first=START), kind(*map(padded, columns))
+        latents = kind(*(padded(column, model.device) for column in columns))
+        return TokenBatch.collate(ids, first=START, device=model.device), latents
 
     def loss(items: Sequence[tuple[list[int], ...]]) -> Tensor:
         batch, latents = collate(items)

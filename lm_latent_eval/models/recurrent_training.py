@@ -105,7 +105,7 @@ def train_recurrent(
     model = new(items, of_words)
 
     def loss(items: Sequence[list[int]]) -> Tensor:
-        batch = TokenBatch.collate(items, first=START)
+        batch = TokenBatch.collate(items, first=START, device=model.device)
         return -model.log_joint(model.encode(batch), NO_LATENT).sum()
 
     train_checkpoint(

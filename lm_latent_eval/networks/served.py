@@ -16,7 +16,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -151,11 +151,21 @@ class Server:
         )
         return [self._drawn(choice) for choice in answer]
 
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(
+        self,
+        sequences: Sequence[Sequence[int]],
+        spelled: Callable[[int], str | None] = lambda token: None,
+    ) -> list[list[float]]:
         """Return log p of every token of sequences but the first, nats.
 
+        Args:
+            sequences: Token ids.
+            spelled: Writes a token, which the server has to write alike but for white
+                space; None is not compared.
+
         Raises:
-            ServerError: If what comes back lacks something, which is named.
+            ServerError: If what comes back lacks something, which is named, or has
+                other tokens.
         """
         answer = self._complete(
             {
@@ -167,7 +177,7 @@ class Server:
             len(sequences),
         )
         return [
-            self._read(choice, sequence)
+            self._read(choice, sequence, spelled)
             for choice, sequence in zip(answer, sequences, strict=True)
         ]
 
@@ -193,7 +203,12 @@ class Server:
                 raise ValueError(f"{len(log_p)} of {len(tokens)} tokens")
         return Completion(tokens, log_p, best, str(choice.get("finish_reason")))
 
-    def _read(self, choice: dict[str, Any], sequence: Sequence[int]) -> list[float]:
+    def _read(
+        self,
+        choice: dict[str, Any],
+        sequence: Sequence[int],
+        spelled: Callable[[int], str | None],
+    ) -> list[float]:
         rows = choice.get("prompt_logprobs")
         if not isinstance(rows, list) or len(rows) != len(sequence):
             raise self._lacks("log-probabilities of prompts (prompt_logprobs=1)")
@@ -204,6 +219,13 @@ class Server:
                 nats = None if found is None else _nats(found["logprob"])
             if nats is None:
                 raise self._lacks(f"the log-probability of token {token} of a prompt")
+            ours, theirs = spelled(token), found.get("decoded_token")
+            if ours and isinstance(theirs, str) and ours.strip() != theirs.strip():
+                raise ServerError(
+                    f"{self.url} writes token {token} as {theirs!a:.40}, and the "
+                    f"tokenizer of pretrained= as {ours!a:.40}: it has loaded another "
+                    "model. Give that one's directory or repository"
+                )
             log_p.append(nats)
         return log_p
 
@@ -334,6 +356,7 @@ class ServedNetwork:
     text_ends: list[int]
     """Tokens that end a text."""
     honesty: Honesty = field(default_factory=Honesty, compare=False)
+    _spelled: dict[int, str | None] = field(default_factory=dict, compare=False)
     computed_in = "as served"
     device = torch.device("cpu")
     """Where tensors of this process are."""
@@ -372,6 +395,18 @@ class ServedNetwork:
         digest = found.hexdigest()[:16]
         ends = text_ends(_generation(name), tokenizer)
         return cls(server, tokenizer, name, digest, length, ends)
+
+    def spelled(self, token: int) -> str | None:
+        """Write a token; None if servers need not write it so.
+
+        Those that the vocabulary was extended by are written or left out, and of parts
+        of a character one may have put the whole in the place of the last.
+        """
+        if token not in self._spelled:
+            written = str(self.tokenizer.decode([token]))
+            added = token in self.tokenizer.added_tokens_decoder
+            self._spelled[token] = None if added or "\ufffd" in written else written
+        return self._spelled[token]
 
     @property
     def about(self) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +26,8 @@ from lm_latent_eval.scoring.metrics import (
 )
 from lm_latent_eval.scoring.records import Record
 
+logger = logging.getLogger(__name__)
+
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
 """Metrics that take log-weights."""
 _SETTINGS = (
@@ -32,6 +35,33 @@ _SETTINGS = (
     *("target_stderr", "max_samples", "bounds"),
 )
 NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
+
+
+T = TypeVar("T")
+
+
+class NoNumberError(ValueError):
+    """A task has no number of the kind that is asked for."""
+
+
+def with_numbers(tasks: Iterable[Callable[[], T]]) -> list[T]:
+    """Return what is found of each task; one without a number is left out, by name.
+
+    Raises:
+        NoNumberError: If no task has one.
+    """
+    found: list[T] = []
+    without: list[NoNumberError] = []
+    for task in tasks:
+        try:
+            found.append(task())
+        except NoNumberError as err:
+            without.append(err)
+    if without and not found:
+        raise without[0]
+    for each in without:
+        logger.warning("%s: the task is left out", each)
+    return found
 
 
 @dataclass(frozen=True)

@@ -169,9 +169,16 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
         for name, some in sides.items()
         for number, run in enumerate(some, start=1)
     }
+    kept = [
+        Side.of(name, [run]) if isinstance(run, Record) else Questions.of(name, [run])
+        for name, run in every.items()
+    ]
     shown = {
         "name": task,
-        "models": [_model(name, run) for name, run in every.items()],
+        "models": [
+            _model(each, run, kept)
+            for each, run in zip(kept, every.values(), strict=True)
+        ],
         **_verdicts(compared, options),
         "refused": refused,
     }
@@ -304,22 +311,16 @@ def _coloured(part: Part) -> list[dict[str, str]]:
     return found
 
 
-def _model(name: str, run: Run) -> dict[str, Any]:
+def _model(
+    side: Side | Questions, run: Run, others: Sequence[Side | Questions]
+) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
-    unfinished = "" if run.finished else ", not finished"
+    what = described(side, others) + ("" if run.finished else ", not finished")
+    row: dict[str, Any] = {"model": side.name, "what": what}
     if not isinstance(run, Record):
         values = torch.tensor([row.value for row in run.rows], dtype=torch.float64)
-        what = described(Questions.of(name, [run])) + unfinished
-        answers = {"answers": len(values)}
-        return {
-            "model": name,
-            "what": what,
-            run.metric: values.mean().item(),
-            **answers,
-        }
-    side = Side.of(name, [run])
+        return {**row, run.metric: values.mean().item(), "answers": len(values)}
     found = numbers(run)
-    row: dict[str, Any] = {"model": name, "what": described(side) + unfinished}
     if not found:  # of answers that none calls right or wrong
         return row
     if "acc" in found:
@@ -335,7 +336,7 @@ def _model(name: str, run: Run) -> dict[str, Any]:
             f"± texts, of {metric.split('_')[0]}": number.stderr,
             f"± Monte Carlo, of {metric.split('_')[0]}": number.monte_carlo_stderr,
         }
-    row["bound"] = BOUNDS[side.bound]
+    row["bound"] = BOUNDS[Bound.weakest(a.estimate.bound for a in run.answers)]
     for metric, short in (
         ("effective_samples_median", "effective samples, median"),
         ("effective_samples_minimum", "effective samples, least"),

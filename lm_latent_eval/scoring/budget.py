@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -269,6 +270,8 @@ def budget_of(
         one_of("estimator", name, offered)
         if isinstance(proposal, StepProposal) and target is None:
             histories = FORESEEN if proposal.foresees else HISTORIES
+            if number < LEAST:
+                _warn_of_least(number)
             divided = -(-max(LEAST, number) // PASSES) * PASSES
             return Fixed(DiscreteFilter(divided * histories))
         method = Mixed(max(2, number), searcher)
@@ -284,6 +287,12 @@ def budget_of(
             "Carlo error to aim at"
         )
     return Target(method, target, options.max_samples)
+
+
+@cache
+def _warn_of_least(number: int) -> None:
+    """Say, once a process, that more is drawn than was asked for."""
+    logger.warning("num_samples=%d: estimator=auto takes at least %d", number, LEAST)
 
 
 def _announce(

@@ -29,7 +29,12 @@ from lm_latent_eval.scoring.interface import (
     open_model,
     scorer_of,
 )
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import (
+    OpeningOptions,
+    ScoringOptions,
+    parse_device,
+    parse_dtype,
+)
 from lm_latent_eval.scoring.texts import Query
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
@@ -231,7 +236,18 @@ class LatentModel:
         return push_to_hub(self.checkpoint, repo_id, **how)
 
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
-        """Return a scorer by the given options, without our defaults."""
+        """Return a scorer by the given options, without our defaults.
+
+        Raises:
+            ValueError: If one is of opening a model, or impossible.
+        """
+        opening = OpeningOptions.names()
+        if other := next((name for name in options if name in opening), None):
+            raise ValueError(
+                f"{other!r} is no argument of log_likelihood, which takes batch_size; "
+                "load takes model, revision, device and dtype, and the others are of "
+                "commands (docs/options.md)"
+            )
         given = {
             name: value
             for name, value in options.items()

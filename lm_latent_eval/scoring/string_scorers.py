@@ -29,6 +29,7 @@ from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.records import Document, Record
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.spans import NO_END, of_tokens
+from lm_latent_eval.text.words import encodable
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
 """Strings -> a log-score of each, nats, or an estimate that knows its error."""
@@ -162,7 +163,7 @@ class CausalLMScorer:
         return CausalReader(self.model, type(self.model).__name__, wide=False)
 
     def _encode(self, text: str) -> Tokens:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(encodable(text), add_special_tokens=False))
 
 
 def causal_record(directory: Path, texts: Sequence[str]) -> Record:

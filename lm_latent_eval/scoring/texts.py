@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from lm_latent_eval.text.encoder import Encoder, Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
-from lm_latent_eval.text.words import LITERAL_UNKNOWN
+from lm_latent_eval.text.words import LITERAL_UNKNOWN, encodable
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,12 @@ class Query:
     """Name that its random numbers are a function of: a task and a document, say."""
     text: str
     context: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse strings without bytes; the error names the query."""
+        with naming(self):
+            for string in (self.context, self.text):
+                encodable(string)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
@@ -31,7 +31,6 @@ from lm_latent_eval.text.words import (
     UNKNOWN,
     Words,
     WordTokenizer,
-    encodable,
     join,
 )
 
@@ -125,7 +124,7 @@ class StringReader(_WordReader):
     policy: UnknownWords = UnknownWords.SPELLED
 
     def __call__(self, text: str) -> Reading:
-        text, words = encodable(text), self.tokenizer(text)
+        words = self.tokenizer(text)
         strings = [text[a:b] for a, b in zip(words.starts, words.ends, strict=True)]
         return Reading(
             words.ids,
@@ -266,7 +265,6 @@ class ByteEncoder:
 
     def __call__(self, text: str) -> Reading:
         """Cut a string; each byte of a character ends where that does."""
-        text = encodable(text)
         sizes = [len(character.encode()) for character in text]
         ends = [n for n, size in enumerate(sizes, start=1) for _ in range(size)]
         return Reading.of_all(list(text.encode()), ends)
@@ -285,7 +283,9 @@ class SubwordEncoder:
     """The tokens of a Hugging Face tokenizer that knows every string.
 
     A string has one probability here, that of its tokens as the tokenizer cuts it;
-    other cuts of the same string are left out, so the model is sub-normalised.
+    other cuts of the same string are left out, so the model is sub-normalised. Where
+    those tokens write another string (in lower case, say), several strings share one
+    probability: then no gap of the text counts as charged, and it has no rate a byte.
     """
 
     tokenizer: Tokenizer
@@ -333,7 +333,7 @@ class SubwordEncoder:
         Raises:
             ValueError: If a piece of it is unknown.
         """
-        encoding = self.tokenizer.encode(encodable(text), add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         if self.unknown is not None and self.unknown in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self.unknown)]
             raise ValueError(
@@ -342,7 +342,9 @@ class SubwordEncoder:
             )
         # Tokens that share a character end in order.
         ends = accumulate((end for _, end in encoding.offsets), max)
-        return Reading.of_all(encoding.ids, list(ends))
+        found = Reading.of_all(encoding.ids, list(ends))
+        lost = self.decode(encoding.ids) != text
+        return replace(found, respaced=[lost] * len(found.respaced))
 
     def price(self, ids: Sequence[int]) -> list[float]:
         """Return zeros."""

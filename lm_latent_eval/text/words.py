@@ -243,6 +243,7 @@ def _refuse_marks(text: str, ids: list[int], offsets: list[tuple[int, int]]) -> 
 
 
 _SPLIT = Split(Regex(WORD), behavior="removed", invert=True)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def join(words: Iterable[str]) -> str:
@@ -257,8 +258,18 @@ def join(words: Iterable[str]) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates, which no file can hold, one character for another."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    """Return a string that has bytes.
+
+    Raises:
+        ValueError: If it has a lone surrogate, which stands for half a character.
+    """
+    if half := _SURROGATE.search(text):
+        around = text[max(half.start() - 20, 0) : half.end()]
+        raise ValueError(
+            f"{around!r} ends in half a character (a lone surrogate), which no file "
+            "can hold: complete the character, or take it out"
+        )
+    return text
 
 
 def _what_is_wrong(tokenizer: Tokenizer) -> str | None:

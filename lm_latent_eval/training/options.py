@@ -31,6 +31,8 @@ class Options:
         patience: Stop a part after this many epochs without a better one.
         clip: Largest norm of a gradient.
         seed: Of the initial weights, the order of texts and dropout.
+        device: Where to compute, such as ``cuda``; weights begin as on the CPU, and an
+            interrupted run may go on elsewhere.
     """
 
     epochs: int = 30
@@ -39,6 +41,7 @@ class Options:
     patience: int = 3
     clip: float = 1.0
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         _check(self, ("epochs", "batch_size", "patience"), ("learning_rate", "clip"))

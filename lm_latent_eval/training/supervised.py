@@ -123,7 +123,8 @@ class Trainer(Generic[ItemT]):
                 )
         texts = hashlib.sha256(repr((train, dev)).encode()).hexdigest()[:16]
         settings = {**asdict(self.options), **self.about, "digest of the texts": texts}
-        if before := self.state.read():
+        del settings["device"]
+        if before := self.state.read(device="cpu"):
             self._resume(settings, *before)
         elif (self.directory / "config.json").exists():
             _say(f"{self.directory} holds a checkpoint: it is replaced at the end")

@@ -41,7 +41,8 @@ def file(name, content):
 
 
 TOKENS = "vocabulary/tokens.txt"
-NAN, MORE, TIED = torch.full((1,), torch.nan), torch.zeros(1), torch.zeros(26, 6)
+NAN, MORE, THREE = torch.full((1,), torch.nan), torch.zeros(1), torch.zeros(3)
+TIED = torch.zeros(26, 6)
 DAMAGED = {
     "lacks config.json": file("config.json", None),
     "lacks vocabulary/relations.txt": file("vocabulary/relations.txt", None),
@@ -53,9 +54,13 @@ DAMAGED = {
     "has no matrix _token_emb": weight("_token_embedder.weight", torch.ones(())),
     "'_fc_more' is not a tensor": weight("_fc_more", MORE),
     "is not '_token_embedder.weight'": weight("_fc_generate.weight", TIED),
-    "has (26, 6) as our generative.trunk.token_embeddings.weight": word(
+    "tokens.txt has 27 entries, the padding included, but _token_": word(
         "w5", "w5", "more"
     ),
+    "relations.txt has 8 entries, the padding included, but _relation_": weight(
+        "_relation_embedder.weight", torch.zeros(9, 5)
+    ),
+    "has (3,) as our generative.words.copy.bias": weight("_fc_copy.bias", THREE),
     "tokens.txt lists 'w4' twice": word("w5", "w4"),
     "tokens.txt lacks @@END@@": word("@@END@@", "end"),
     "tokens.txt is not @@UNKNOWN@@": word("@@UNKNOWN@@", "unk"),

@@ -19,6 +19,7 @@ from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.models.lrlm.training import train_lrlm
 from lm_latent_eval.models.nklm.training import train_nklm
 from lm_latent_eval.models.recurrent_training import train_lstm, train_rnn
+from lm_latent_eval.models.rnng.training import train_rnng
 from lm_latent_eval.models.srnn import train_srnn
 from lm_latent_eval.text.words import END
 from lm_latent_eval.training.options import (
@@ -27,12 +28,16 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     MarginObjective,
+    MDMSize,
     NKLMSize,
     Options,
+    RNNGSize,
     RNNSize,
     SRNNSize,
 )
+from lm_latent_eval.wrappers.mdm.training import train_mdm
 from tests.means import normal
+from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_laws import TINY_MODELS
 from tests.tiny_models import annotated
 
@@ -96,6 +101,38 @@ def test_training_learns_and_the_checkpoint_is_the_model(name, tmp_path, capsys)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}, "nothing beside it"
     if name != "srnn":
         assert loaded.model.config.num_unknown_types > 0
+
+
+SENTENCES = [" ".join(text.text.split()[:6]) for text in TEXTS]
+RNNGS = RNNGSize(10, num_layers=1, proposal_size=8, max_words=12)
+ON_DEVICE = TRAIN | {
+    "mdm": partial(train_mdm, size=MDMSize(260, 16, 1, 2, max_length=40)),
+    "rnng": partial(train_rnng, size=RNNGS, objective="unsupervised", num_samples=2),
+}
+SELDOM = pytest.mark.nightly
+DAILY = {"kglm": (), "rnng": ()}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=DAILY.get(n, SELDOM)) for n in ON_DEVICE]
+)
+def test_a_device_learns_what_the_cpu_does(name, tmp_path, capsys):
+    """Weights of no gradient aside, which rounding moves by Adam's whole step."""
+    read = READ.get(name, lambda text: text)
+    texts = SENTENCES if name in ("mdm", "rnng") else [*map(read, TEXTS)]
+
+    def losses(device):
+        options = Options(2, batch_size=8, learning_rate=2e-3, device=device)
+        train = partial(ON_DEVICE[name], texts[:12], texts[12:20])
+        model = train(tmp_path / device.partition(":")[0], options=options)
+        assert model.device.type == "cpu"
+        return [*map(float, re.findall(r" (\d+\.\d{4})", capsys.readouterr().err))]
+
+    wanted = losses("cpu")
+    with simulated_device() as work:
+        found = losses(SIMULATED)
+    assert work.num_launches > 100, "premise: it was done there"
+    assert found == pytest.approx(wanted, abs=1e-3)
 
 
 def test_texts_without_words_are_refused_before_the_first_epoch(tmp_path, capsys):

@@ -19,7 +19,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
 from tests.means import normal
-from tests.report.test_compare import estimated, questions, record
+from tests.report.test_compare import SPELLED, estimated, questions, record
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = {"phone": 500, "desk": 1280}
@@ -130,6 +130,24 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
     bare = estimated(drawn(0, 1.0), log_weights=())
     page.write({"A": [[bare]]}, {}, output)
     assert "log_weights=true" in output.read_text()
+
+
+def test_models_that_differ_in_options_are_told_apart_by_those(tmp_path):
+    """And by no fact of their runs."""
+    output, known = tmp_path / "report.html", SPELLED | {"checkpoint": "same", "k": 1}
+    said = [
+        known | {"close": "natural", "date": 1, "configs": {}},
+        known | {"close": "forced", "date": 2, "configs": {"a": 1}},
+        known | {"close": "none", "checkpoint": "another"},
+    ]
+    runs = [[record(float(n), settings=each)] for n, each in enumerate(said)]
+    page.write({name: [run] for name, run in zip("ABC", runs, strict=True)}, {}, output)
+    cells = re.findall(r"<td>\s*(.*(?:same|another).*)\s*</td>", output.read_text())
+    assert [cell.partition(", ")[2] for cell in cells] == [
+        "same, close=natural",
+        "same, close=forced",
+        "another",
+    ]
 
 
 def test_each_run_of_a_model_is_shown(tmp_path):

@@ -194,6 +194,11 @@ def test_runs_of_a_model_answer_questions_as_one_side():
     [found] = compare({"A": [a], "B": [b]})
     assert "B is better: B has 0.75" in found.verdict
     assert "less score" in found.verdict
+    few = {"A": [scores("a", [2.0] * 9)], "B": [scores("b", [1.0] * 9)]}
+    assert "9 questions are too few" in compare(few)[0].verdict
+    [one] = compare({name: [scores(name, [1.0])] for name in "AB"})
+    with pytest.raises(ValueError, match="t has one question"):
+        more(one, 1.0)
 
 
 def test_many_models_are_ranked_with_what_holds_together():

@@ -98,6 +98,8 @@ def test_what_is_impossible_says_so(opened):
         opened.log_likelihood("the fox")
     with pytest.raises(ValueError, match="2 texts, but 1 contexts"):
         opened.log_likelihood(["the fox", "Bo"], contexts=["a"])
+    with pytest.raises(ValueError, match=r"'max_batch_size' is no .* takes batch_size"):
+        opened.log_likelihood(["the fox"], max_batch_size=4)
 
 
 def test_the_second_limit_of_what_is_written_has_no_effect(caplog):

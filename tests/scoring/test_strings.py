@@ -13,7 +13,9 @@ from itertools import product
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
+from tokenizers.normalizers import Lowercase
 
 import lm_latent_eval
 from lm_latent_eval.latent import NO_LATENT, Normalization
@@ -21,7 +23,9 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
+from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import ByteEncoder, SubwordEncoder
 from lm_latent_eval.text.orthography import BEGIN, Orthography, Spacing, Spelling
@@ -190,7 +194,9 @@ def write(directory, kind, vocab_size, start):
 def bpe() -> Tokenizer:
     tokens = ["a", "b", "ab", "<s>", "</s>", "<unk>"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    return Tokenizer(BPE(vocabulary, merges=[("a", "b")], unk_token="<unk>"))
+    tokenizer = Tokenizer(BPE(vocabulary, merges=[("a", "b")], unk_token="<unk>"))
+    tokenizer.decoder = Fuse()
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +243,21 @@ def test_strings_of_one_length_total_what_they_should(of_subwords):
     assert estimate.log_evidence == pytest.approx(exact)
     with pytest.raises(ValueError, match=r"text/0 .* has no tokens for 'x'"):
         of_subwords.log_likelihood(["axb"])
+
+
+def test_strings_that_share_tokens_are_not_scored_as_strings(tmp_path):
+    """Together they would have several times what their tokens have."""
+    tokenizer = bpe()
+    tokenizer.normalizer = Lowercase()
+    tokenizer.save(str(tmp_path / "bpe.json"))
+    model = write(tmp_path, SubwordLSTM, 6, 3)
+    scorer = scorer_of(model.opened, {}, quiet=True)
+    texts = [Query(n, f"text/{n}", text) for n, text in enumerate(("ab", "Ab", "aB"))]
+    after = [Query(3, "after", "b", "A"), Query(4, "before", "B", "a")]
+    found = [*scorer.score_texts(texts), *scorer.score_continuations(after)]
+    found = sorted(found, key=lambda answer: answer.index)
+    assert len({answer.estimate.log_evidence for answer in found[:3]}) == 1
+    assert [bool(answer.respaced) for answer in found] == [False, *[True] * 4]
 
 
 def test_the_unknown_token_is_not_written(of_subwords):

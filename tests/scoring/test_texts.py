@@ -33,6 +33,13 @@ def test_a_mark_in_a_text_is_an_error_that_names_it():
         cutter.continuation(Query(0, "task/3", " fox", "<s>"))
 
 
+@pytest.mark.parametrize("strings", [("saw \ud83d", ""), ("saw", "Ada \ude00 ")])
+def test_half_a_character_is_an_error_that_names_it(strings):
+    """Nothing is scored in its place: that would be another text."""
+    with pytest.raises(ValueError, match=r"^task/3 \(.*\): '.*\\ude?.*' ends in half"):
+        Query(0, "task/3", *strings)
+
+
 def test_whole_texts_end():
     """A document is one text; an empty one ends, but has no sentence."""
     query = Query(0, "q", TWO)

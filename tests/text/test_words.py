@@ -78,13 +78,12 @@ def test_what_counts_as_a_word(text, expected):
 
 
 @given(
-    st.text(st.characters(codec=None))
+    st.text()
     | st.lists(st.sampled_from([*"aé1.,'’-<>()\0 \n", "🦊", "<unk>", "'s"])).map(
         "".join
     )
 )
 @example("\x1f")
-@example("a\ud800b")
 def test_only_whitespace_is_lost(text):
     words = WordTokenizer.train(TRAINING, copied=NAMES)
     result = words(text)

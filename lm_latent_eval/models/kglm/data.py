@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,14 @@ class AnnotatedText:
         for m in marked:
             for name, kind in _OF_A_MENTION.items():
                 checked(checked(m, dict, "a mention")[name], kind, name)
-            _refuse_surrogates(m["entity"])
+            encodable(m["entity"])
             if m["form"] not in FORMS:
                 raise ValueError(f"form {m['form']!r}: expected {', '.join(FORMS)}")
             if not 0 <= m["start"] < m["end"] <= len(tokens):
                 raise ValueError(
                     f"a mention of tokens {m['start']} to {m['end']} of {len(tokens)}"
                 )
-        text = checked(record.get("text", " ".join(tokens)), str, "text")
+        text = encodable(checked(record.get("text", " ".join(tokens)), str, "text"))
         places = list(_places(tokens, text))
         mentions = tuple(
             Span(places[m["start"]][0], places[m["end"] - 1][1], m["entity"], m["form"])
@@ -98,21 +98,9 @@ def _triples(value: Any) -> tuple[tuple[str, str, str], ...]:
         strings(triple, "a triple") for triple in checked(value, list, "triples")
     )
     found = tuple((s, r, o) for s, r, o in triples)
-    _refuse_surrogates(*(name for triple in found for name in triple))
+    for name in chain.from_iterable(found):
+        encodable(name)
     return found
-
-
-def _refuse_surrogates(*names: str) -> None:
-    """Refuse names that no file of a graph can hold, before a model is trained.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    for name in names:
-        if name != encodable(name):
-            raise ValueError(
-                f"the name {name!r} holds half a character (a lone surrogate)"
-            )
 
 
 def _places(tokens: Sequence[str], text: str) -> Iterator[tuple[int, int]]:
@@ -171,7 +159,8 @@ class Knowledge:
             content = checked(strict_json.read(path), dict, "the file")
             triples = _triples(content["triples"])
             names = checked(content["aliases"], dict, "aliases")
-            _refuse_surrogates(*names)
+            for name in names:
+                encodable(name)
             aliases = {name: strings(forms, name) for name, forms in names.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as err:
             raise ValueError(

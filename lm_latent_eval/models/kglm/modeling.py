@@ -377,7 +377,12 @@ class KGLM(TrainedModel):
         return self._alias_keys(node)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch between training and evaluation; drop values computed from weights."""
+        """Switch between training and evaluation; drop values computed from weights.
+
+        Encoded names are dropped by themselves where weights are replaced or changed in
+        place. Only what is written through ``weight.data`` is hidden from that, as it
+        is from autograd: call ``eval()`` after it.
+        """
         self._forget()
         return super().train(mode)  # type: ignore[no-any-return]
 

@@ -55,8 +55,9 @@ def train_lrlm(
     model = LRLM(config, topics)
 
     def loss(items: Sequence[Item]) -> Tensor:
-        batch = TokenBatch.collate([ids for ids, _ in items], first=START)
-        about = RelationState.begin(torch.tensor([topic for _, topic in items]))
+        words, topic = zip(*items, strict=True)
+        batch = TokenBatch.collate(words, first=START, device=model.device)
+        about = RelationState.begin(torch.tensor(topic))
         return -model.log_joint(model.encode(batch, about), NO_LATENT).sum()
 
     annotate = Annotator(topics, tokenizer)

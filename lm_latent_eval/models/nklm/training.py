@@ -61,7 +61,7 @@ def train_nklm(
 
 def _loss(model: NKLM, items: Sequence[Item]) -> Tensor:
     words, topics, sources, offsets = zip(*items, strict=True)
-    batch = TokenBatch.collate(words, first=START)
+    batch = TokenBatch.collate(words, first=START, device=model.device)
     topic = torch.tensor(topics)
     copies = Copies(topic[:, None], padded(sources), padded(offsets))
     return -model.log_joint(model.encode(batch, model.begin(topic)), copies).sum()

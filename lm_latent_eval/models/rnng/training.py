@@ -183,13 +183,13 @@ def parts(model: RNNG, objective: Objective, num_samples: int) -> dict[str, Part
 
 def log_p(model: RNNG, batch: Sequence[Item]) -> Tensor:
     """Return log p(x, z) of annotated sentences in nats, (B,)."""
-    tokens, trees = collate(batch)
+    tokens, trees = collate(batch, model.device)
     return model.log_joint(model.encode(tokens), trees)[:, 0]
 
 
 def log_q(model: RNNG, batch: Sequence[Item]) -> Tensor:
     """Return log q(z | x) of annotated sentences in nats, (B,)."""
-    tokens, trees = collate(batch)
+    tokens, trees = collate(batch, model.device)
     proposal = CRFProposal(model)
     return proposal.log_prob(proposal.encode(tokens), trees)[:, 0]
 
@@ -199,7 +199,8 @@ def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
 
     The trees are drawn from torch's global generator, which the trainer seeds.
     """
-    tokens = TokenBatch.collate([ids for ids, _ in batch], first=START)
+    ids = [ids for ids, _ in batch]
+    tokens = TokenBatch.collate(ids, first=START, device=model.device)
     proposal = CRFProposal(model)
     encoded = proposal.encode(tokens)
     entropy = encoded.entropy  # first, so that the chart is kept with its gradient
@@ -216,8 +217,9 @@ def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
     return (reward + score).mean(-1) + entropy
 
 
-def collate(batch: Sequence[Item]) -> tuple[TokenBatch, Trees]:
+def collate(batch: Sequence[Item], device: torch.device) -> tuple[TokenBatch, Trees]:
     """Pad annotated sentences."""
-    tokens = TokenBatch.collate([ids for ids, _ in batch], first=START)
-    before = padded([counts for _, counts in batch])
+    ids, counts = zip(*batch, strict=True)
+    tokens = TokenBatch.collate(ids, first=START, device=device)
+    before = padded(counts, device)
     return tokens, Trees(before, torch.zeros_like(tokens.length)[:, None])

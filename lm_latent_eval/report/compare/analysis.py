@@ -283,7 +283,8 @@ def more(found: Comparison, points: float) -> More:
         raise ValueError(f"--power {points:g}: expected a positive number of points")
     d = found.difference
     if d.num_independent < 2 or not math.isfinite(d.stderr):
-        raise ValueError(f"--power: {found.task} has one text, which tells no spread")
+        unit = "text" if isinstance(found, TextComparison) else "question"
+        raise ValueError(f"--power: {found.task} has one {unit}, which tells no spread")
     a, b = (side.name for side in found.sides)
     if isinstance(found, TextComparison):
         target, what = f"{points * BITS_A_POINT:g} {found.metric}", "texts"

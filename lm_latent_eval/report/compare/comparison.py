@@ -8,10 +8,10 @@ the better one may be better than was found, and the worse one must not be.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -27,7 +27,6 @@ from lm_latent_eval.estimators.paired import (
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.questions import (
     CHANCE,
-    NoAccuracyError,
     QuestionComparison,
     Questions,
     compare_questions,
@@ -47,11 +46,10 @@ from lm_latent_eval.report.compare.sides import (
     rate_in,
     with_error,
 )
+from lm_latent_eval.report.numbers import with_numbers
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import Aligned, align
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -173,23 +171,24 @@ def compare(
             are not the same, or numbers are of different units.
     """
     asked = asked or Asked()
-    found: list[Comparison] = []
-    without: list[NoAccuracyError] = []
-    for (name_a, runs_a), (name_b, runs_b) in combinations(sides.items(), 2):
-        tasks = _shared_tasks(name_a, runs_a, name_b, runs_b)
-        for task, (a, b) in tasks.items():
-            try:
-                found.append(_pair(task, (name_a, a), (name_b, b), asked))
-            except NoAccuracyError as err:
-                without.append(err)
-        for group, (of_a, of_b) in _groups(tasks, asked).items():
-            left, right = Questions.of(name_a, of_a), Questions.of(name_b, of_b)
-            found.append(compare_questions(group, left, right, SUBTASK))
-    if without and not found:
-        raise without[0]
-    for each in without:
-        logger.warning("%s: the task is left out", each)
-    return together(found)
+    pairs = combinations(sides.items(), 2)
+    return together(
+        with_numbers(task for pair in pairs for task in _tasks(*pair, asked))
+    )
+
+
+def _tasks(
+    a: tuple[str, Sequence[Sequence[Run]]],
+    b: tuple[str, Sequence[Sequence[Run]]],
+    asked: Asked,
+) -> Iterator[Callable[[], Comparison]]:
+    """Yield what compares two sides in a task, or in a group of them."""
+    tasks = _shared_tasks(*a, *b)
+    for task, (of_a, of_b) in tasks.items():
+        yield partial(_pair, task, (a[0], of_a), (b[0], of_b), asked)
+    for group, (all_a, all_b) in _groups(tasks, asked).items():
+        left, right = Questions.of(a[0], all_a), Questions.of(b[0], all_b)
+        yield partial(compare_questions, group, left, right, SUBTASK)
 
 
 def together(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -22,6 +22,7 @@ from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
 from lm_latent_eval.report.compare.sides import DELTA, Clusters, find_clusters
+from lm_latent_eval.report.numbers import NoNumberError
 from lm_latent_eval.report.scores import Run, Score, Scores
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
@@ -34,10 +35,6 @@ TURNED = 0.5
 """Most that draws can move the credit of a question by, as a standard deviation."""
 Pairs = Mapping[int, tuple[float, float, PairedDifference]]
 """k -> pass@k of A, of B, and their difference."""
-
-
-class NoAccuracyError(ValueError):
-    """No answer to a question of a task is right or wrong."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +314,7 @@ def _shared(task: str, a: Questions, b: Questions) -> list[str]:
     """Return the questions that every run has, in the order of A."""
     runs = [*a.runs, *b.runs]
     if not any(runs):
-        raise NoAccuracyError(
+        raise NoNumberError(
             f"{task}: {a.name} and {b.name} have no question in common whose answer "
             "is right or wrong, so there is no accuracy to compare"
         )
@@ -386,7 +383,7 @@ def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:
             f"{better.name} has {shown} {order} {found.metric} than {worse.name} on "
             f"{number:,} questions"
         )
-        if why := found.difference.undecided:
+        if why := found.difference.undecided_at(1 - DELTA, "questions"):
             return False, f"Undecided: {says}; {why}."
         if not level or found.difference.undecided_at(1 - level):
             return False, f"Undecided: {says}; {CHANCE}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
@@ -95,8 +95,34 @@ BOUNDS = {
 """Bound of a rate in bits, by the bound of log p-hat."""
 
 
-def described(side: Side | Questions) -> str:
-    """Describe a side's model in a line."""
+_OF_A_RUN = (
+    *("name", "model_name", "date", "lm_eval", "transformers", "torch"),
+    *("texts", "num_texts"),
+)
+"""Settings that no number of a model depends on."""
+
+
+def described(side: Side | Questions, others: Sequence[Side | Questions]) -> str:
+    """Describe a side's model in a line.
+
+    Args:
+        side: The side.
+        others: Those beside it; where the same line would describe one of them, the
+            settings in which they differ are in it.
+    """
+    settings, line = side.settings[0], _line(side)
+    same = [other.settings[0] for other in others if _line(other) == line]
+    apart = [
+        f"{name}={settings.get(name)}"
+        for name in dict.fromkeys(name for each in same for name in each)
+        if name not in _OF_A_RUN
+        and not isinstance(settings.get(name), Mapping | list)
+        and any(each.get(name) != settings.get(name) for each in same)
+    ]
+    return ", ".join([line, *apart])
+
+
+def _line(side: Side | Questions) -> str:
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
     if (estimator := settings.get("estimator")) not in (None, "exact"):
@@ -114,7 +140,9 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     found = each.units.values()
     rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
     for side, cells in zip(each.sides, rates, strict=True):
-        rows.append([side.name, *cells, BOUNDS[side.bound], described(side)])
+        rows.append(
+            [side.name, *cells, BOUNDS[side.bound], described(side, each.sides)]
+        )
     for name, parts in _differences(each).items():
         rows.append([name, *parts, "", ""])
     about = f" in {each.clusters}" if each.clusters else ""
@@ -194,8 +222,8 @@ def _rows_of_right(each: QuestionComparison) -> list[list[str]]:
     alone = (found.only_a, found.only_b)
     for place, side in enumerate(each.sides):
         share = _share(found.accuracy[place], found.num_questions)
-        cells = [f"{alone[place]:,}", f"{each.uncertain[place]:,}", described(side)]
-        rows.append([side.name, share, *cells])
+        cells = [f"{alone[place]:,}", f"{each.uncertain[place]:,}"]
+        rows.append([side.name, share, *cells, described(side, each.sides)])
     gain = found.accuracy[0] - found.accuracy[1]
     rows.append([f"{a} - {b}", f"{gain:+.1%} ± {found.stderr:.1%}", "", "", ""])
     return rows
@@ -208,7 +236,7 @@ def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
     for place, side in enumerate(each.sides):
         cells = [score(each, each.scores[place])]
         cells += [f"{found[place]:.1%}" for _, found in passes]
-        rows.append([side.name, *cells, described(side)])
+        rows.append([side.name, *cells, described(side, each.sides)])
     named = [d, *(found[2] for _, found in passes)]
     signed = [
         f"{score(each, of.value, '+')} ± {score(each, of.stderr)}" for of in named

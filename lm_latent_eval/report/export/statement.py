@@ -7,18 +7,25 @@ folder is named by what it is.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.folders import task_path
-from lm_latent_eval.report.numbers import RATES, Number, numbers, stated
+from lm_latent_eval.report.numbers import (
+    RATES,
+    NoNumberError,
+    Number,
+    numbers,
+    stated,
+    with_numbers,
+)
 from lm_latent_eval.report.results import model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
@@ -26,8 +33,6 @@ from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
-
-logger = logging.getLogger(__name__)
 
 DELTA = 0.05
 REQUIRED = ("model", "checkpoint", "estimator")
@@ -42,28 +47,13 @@ OF_LOG_P = {
 """Bound of a rate or perplexity, by the bound of the log-likelihood."""
 
 
-class NoNumberError(ValueError):
-    """A task has no number that can be published."""
-
-
 def statements_of(records: Sequence[Record]) -> list[Statement]:
     """Return what is said of each task; those without a number are left out.
 
     Raises:
         ValueError: If no task has a number, or as of ``Statement.of``.
     """
-    found: list[Statement] = []
-    without: list[NoNumberError] = []
-    for record in records:
-        try:
-            found.append(Statement.of(record))
-        except NoNumberError as err:
-            without.append(err)
-    if without and not found:
-        raise without[0]
-    for each in without:
-        logger.warning("%s: it is left out", each)
-    return found
+    return with_numbers(partial(Statement.of, record) for record in records)
 
 
 @dataclass(frozen=True)

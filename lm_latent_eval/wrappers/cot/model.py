@@ -51,7 +51,7 @@ from lm_latent_eval.wrappers.cot.prompts import (
     questions_of,
 )
 from lm_latent_eval.wrappers.cot.served import ServedThinker
-from lm_latent_eval.wrappers.cot.thinking import Greedy, Thinker
+from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
 
 ROWS = 128
@@ -219,24 +219,19 @@ class ThoughtScorer(NetworkScorer):
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[Question, Thoughts]]:
         """Yield questions with their thoughts: K, or as many as decide it."""
-        going: list[tuple[Question, Greedy, Thoughts | None]] = [
-            (question, Greedy([*question.answers.values()]), None)
-            for question in questions
-        ]
-        start, number = 0, self.options.num_samples
+        going: list[tuple[Question, Thoughts | None]] = [(q, None) for q in questions]
+        thinker, start, number = self._thinker, 0, self.options.num_samples
         decides = self.options.until == "decided"
         for stop in looks(number) if decides else (number,):
-            drawn = self._thinker.draw(
-                [question for question, *_ in going], start, stop
-            )
+            drawn = thinker.draw([question for question, _ in going], start, stop)
             looked, going, start = going, [], stop
-            for (question, greedy, before), thoughts in zip(looked, drawn, strict=True):
-                found = self._thinker.answer(question, thoughts, greedy=greedy)
+            for (question, before), thoughts in zip(looked, drawn, strict=True):
+                found = thinker.answer(question, thoughts)
                 found = before.continued(found) if before else found
                 if stop == number or self._is_decided(found):
                     yield question, found
                 else:
-                    going.append((question, greedy, found))
+                    going.append((question, found))
 
     @property
     def _most(self) -> float:

@@ -16,7 +16,7 @@ from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
 from lm_latent_eval.wrappers.cot.drawing import components, key_of
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
-from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, Greedy, mixed
+from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, mixed
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 A = TypeVar("A")
@@ -94,7 +94,6 @@ class ServedThinker:
         question: Question,
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
-        greedy: Greedy | None = None,
     ) -> Thoughts:
         """Have the thoughts about a question read, each distinct one once.
 
@@ -104,7 +103,6 @@ class ServedThinker:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
-            greedy: Of no effect.
 
         Raises:
             ServerError: If the server fails, lacks something, or says otherwise of a
@@ -163,7 +161,7 @@ class ServedThinker:
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:
             sequences += [own + thought.read + ids for ids in answers]
-        found = self.network.server.score(sequences)
+        found = self.network.server.score(sequences, self.network.spelled)
         log_p = []
         for prompt, each in zip(question.prompts, found, strict=False):
             total = math.fsum(each[len(prompt) - 1 :])

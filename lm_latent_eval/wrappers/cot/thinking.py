@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import TypeAlias, TypeVar
@@ -29,7 +29,13 @@ from lm_latent_eval.wrappers.cot.drawing import (
     key_of,
     log_shares,
 )
-from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
+from lm_latent_eval.wrappers.cot.prompts import (
+    Ending,
+    Key,
+    Marks,
+    Question,
+    ThoughtOptions,
+)
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 Marginals: TypeAlias = list[tuple[int, Tensor]]
@@ -223,6 +229,8 @@ class Thinker:
     """Sequences that the network reads at once; moves no number."""
     memory: MemoryLimit
     """What memory was found to hold."""
+    greedy: dict[Key, Greedy] = field(default_factory=dict)
+    """What the thoughts so far about a question say of the tokens of its answers."""
 
     @torch.inference_mode()
     def draw(
@@ -260,7 +268,6 @@ class Thinker:
         question: Question,
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
-        greedy: Greedy | None = None,
     ) -> Thoughts:
         """Read the thoughts about a question, each distinct one once, and its answers.
 
@@ -268,7 +275,6 @@ class Thinker:
             question: With A distinct answers.
             drawn: K thoughts.
             known: The same thoughts with what an earlier reading said of them.
-            greedy: What thoughts before these said of the next tokens.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -276,7 +282,9 @@ class Thinker:
         read = DistinctThoughts(self.marks, self.options, question, drawn, known)
         hinted = self._hinted(question, read.closed) if known is None else None
         answers = list(question.answers.values())
-        greedy = greedy or Greedy(answers)
+        greedy = Greedy(answers)
+        if known is None:  # these may go on with others
+            greedy = self.greedy.setdefault(question.key, greedy)
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:

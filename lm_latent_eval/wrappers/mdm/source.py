@@ -25,7 +25,6 @@ from lm_latent_eval.networks.network import Network, text_ends
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.files import digest
-from lm_latent_eval.text.words import encodable
 from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 
@@ -379,7 +378,6 @@ class TokenCutter:
 
     def _tokens(self, text: str) -> tuple[list[int], list[int]]:
         """Return tokens, and where each ends in the text."""
-        text = encodable(text)
         if self.tokenizer.is_fast:
             cut = self.tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True

@@ -18,6 +18,7 @@ from transformers import (
     __version__,
 )
 
+from lm_latent_eval.devices import moved
 from lm_latent_eval.training.options import MDMSize, Options
 from lm_latent_eval.training.supervised import Part, Trainer, only_trainer
 from lm_latent_eval.wrappers.mdm.estimators import mask_counts
@@ -66,6 +67,7 @@ def train_mdm(
     def loss(items: Sequence[list[int]]) -> Tensor:
         return negative_bound(model, items, mask, start)
 
+    moved(model, options.device).tie_weights()  # which some devices copy one by one
     with only_trainer(directory):
         trainer = Trainer(
             {"p": Part(model, loss)},
@@ -75,7 +77,7 @@ def train_mdm(
             about={"model": "mdm", **vars(size)},
         )
         trainer.run(*items)
-        model.eval()
+        moved(model, "cpu").eval()
         model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
         counted = encoded(tokenizer, texts, None)

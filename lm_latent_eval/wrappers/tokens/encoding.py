@@ -18,7 +18,6 @@ from typing import Any
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.text.words import encodable
 from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -187,7 +186,6 @@ class Encoding:
             ValueError: If there is nothing to score, or the tokenizer does not restore
                 the text.
         """
-        text = encodable(text)
         before, inner, after = self.framed(text)
         if self.options.end == "prefix":
             after = []
@@ -217,7 +215,7 @@ class Encoding:
 
     def restores(self, text: str) -> bool:
         """Whether the canonical tokens of a text write it."""
-        _, inner, _ = self.framed(text := encodable(text))
+        _, inner, _ = self.framed(text)
         written = self.vocabulary.write(inner, begins=True)
         return b"".join(written) == text.encode()
 
@@ -230,7 +228,7 @@ class Encoding:
             ValueError: If the tokenizer does not restore the end of the context or the
                 text, or they are longer than the window.
         """
-        context, text = encodable(query.context), encodable(query.text)
+        context, text = query.context, query.text
         plain = self._plain(context, text)
         if self.options.estimator == "canonical" or not (text or self.end):
             return Continuation(plain, None, None)

@@ -74,6 +74,11 @@ def test_scores_follow_the_weights(kglm, assign):
         weights = {name: weight.clone() for name, weight in other.state_dict().items()}
         model.load_state_dict(weights, assign=assign)
         torch.testing.assert_close(log_p(model), wanted, **EXACTLY)
+        for weight in model.parameters():
+            weight.data.mul_(0.5)
+        found = log_p(model.eval())  # nothing else tells of what ``data`` writes
+    with torch.enable_grad():
+        torch.testing.assert_close(found, log_p(model), **EXACTLY)
 
 
 # -- the normaliser -----------------------------------------------------------------

@@ -32,6 +32,7 @@ class Tampering:
         repeats: Whether one draw is returned n times.
         processed: Whether log-probabilities of draws are those of the temperature.
         longest: Tokens after which it stops by itself.
+        writes: How it writes every token; None is as its tokenizer does.
     """
 
     heat: float = 1.0
@@ -41,6 +42,7 @@ class Tampering:
     repeats: bool = False
     processed: bool = False
     longest: int = 99
+    writes: str | None = None
 
 
 class Answering:
@@ -91,7 +93,7 @@ class Answering:
             rows = self._log_p(prompt)[:-1]
             read = [None]
             for row in map(named, rows, prompt[1:]):
-                read.append({str(t): {"logprob": p, "rank": 1} for t, p in row.items()})
+                read.append({str(t): self._about(t, p) for t, p in row.items()})
             found["prompt_logprobs"] = read
         if body.get("logprobs") is not None:
             pairs = zip(said, tokens, strict=True)
@@ -99,6 +101,12 @@ class Answering:
             drawn = [row[token] for row, token in pairs]
             found["logprobs"] = {"token_logprobs": drawn, "top_logprobs": top}
         return found
+
+    def _about(self, token, log_p):
+        written = self.network.tokenizer.decode([token])
+        if self.tampering.writes is not None:
+            written = self.tampering.writes
+        return {"logprob": log_p, "rank": 1, "decoded_token": written}
 
     @torch.inference_mode()
     def _read(self, tokens):

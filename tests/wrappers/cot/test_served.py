@@ -77,6 +77,7 @@ def test_a_server_says_what_the_network_says(network, proposal, close):
         ({"lacks": "token_ids"}, "does not return token_ids"),
         ({"lacks": "logprobs"}, "log-probabilities of what it draws"),
         ({"lacks": "prompt_logprobs"}, "log-probabilities of prompts"),
+        ({"writes": "another"}, r"t/0 .*writes token \d+ as 'another', and .*another"),
         ({"lacks": "max_model_len"}, "how long a prompt may be"),
         ({"failures": [400]}, r"refused \(400: as the test wants it\)"),
         ({"failures": [500] * 99}, r"no answer in 4 tries \(500: as the test"),
