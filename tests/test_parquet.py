@@ -1,7 +1,5 @@
 """Files of rows that claim, hold or pack more than they should."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct

@@ -1,7 +1,5 @@
 """Topic models of other libraries: what their files ask to run is not run."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Original checkpoints, rebuilt in their format, become checkpoints of ours."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Paired comparisons, power and many comparisons: by simulation, and by other ways."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Long texts are scored, and odd settings refused in one clear sentence."""
 
-from __future__ import annotations
-
 import logging
 import math
 import resource

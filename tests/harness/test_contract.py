@@ -1,7 +1,5 @@
 """What every backend owes lm-eval: answers alike in any company, and from a cache."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Annealed, left-to-right and Chib-style estimates and moves, against every latent."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A verdict says no more than the numbers hold."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """What is exported is valid by the schemas of those who receive it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

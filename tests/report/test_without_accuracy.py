@@ -1,7 +1,5 @@
 """Runs of several tasks, one of which asks what has no right answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers of Ray find what one process does, when one of them is killed as well."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Damaged files: ``tests/models/test_checkpoint.py``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

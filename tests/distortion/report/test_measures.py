@@ -1,7 +1,5 @@
 """Measures of saved columns: their numbers, their files, and what they leave out."""
 
-from __future__ import annotations
-
 import json
 import re
 

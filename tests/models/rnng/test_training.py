@@ -1,7 +1,5 @@
 """Training: exact gradients, and that it learns what it is shown."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
