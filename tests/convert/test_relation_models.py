@@ -19,7 +19,7 @@ from lm_latent_eval.text.words import (
     UNKNOWN,
     WordTokenizer,
 )
-from tests.memory_limit import at_most
+from tests.limits import at_most
 from tests.models.lrlm.reference import lrlm, numbers, original
 from tests.models.nklm.test_golden import nklm
 

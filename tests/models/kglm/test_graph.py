@@ -34,7 +34,7 @@ from lm_latent_eval.models.kglm.graph_file import (
     seek_and_read,
 )
 from tests import large_graph
-from tests.memory_limit import at_most
+from tests.limits import at_most
 
 FACTS = [
     ("Ada", "knows", "Bo"),
