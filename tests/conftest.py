@@ -60,6 +60,14 @@ def refused(capsys):
     return run
 
 
+@pytest.fixture
+def svg_alone(monkeypatch):
+    """Write figures as SVG alone: PNG and PDF take most of the time."""
+    from lm_latent_eval.report import figures
+
+    monkeypatch.setattr(figures, "_UNDATED", {"svg": figures._UNDATED["svg"]})
+
+
 @pytest.fixture(scope="session")
 def kglm_directory(tmp_path_factory) -> Path:
     """Return the directory of a tiny KGLM in float64; nobody may change it."""

@@ -1,7 +1,5 @@
 """Data of our own for lm-eval's own tasks, and what their runs answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lm_eval

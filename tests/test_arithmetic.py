@@ -1,7 +1,5 @@
 """The arithmetic language of ``examples/arithmetic``, and its command."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -226,7 +226,8 @@ def commands(parser: Parser, *names: str) -> dict[tuple[str, ...], Parser]:
     return found or {names: parser}
 
 
-COMMANDS = commands(_parser())
+PARSER = _parser()
+COMMANDS = commands(PARSER)
 
 
 def test_every_command_has_an_example_that_parses():
@@ -235,7 +236,7 @@ def test_every_command_has_an_example_that_parses():
         program, *words = shlex.split(command.example)
         assert program == "lm-latent-eval"
         assert tuple(words[: len(names)]) == names
-        assert _parser().parse_args(words).run
+        assert PARSER.parse_args(words).run
         assert command.example in command.format_help()
 
 

@@ -22,7 +22,7 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.files import NoRoomError, no_room, replacing, write_text
 from lm_latent_eval.ledger.files import only_writer
 from tests import tiny_checkpoint
-from tests.memory_limit import no_file_above
+from tests.limits import no_file_above
 from tests.report.test_compare import hf_folder
 from tests.watching import watch
 

@@ -1,7 +1,5 @@
 """The explanation of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -58,13 +58,19 @@ LADDER = (
 
 
 @cache
+def statements(code: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return those by which some code imports, for types as well."""
+    every = ast.walk(ast.parse(code))
+    return [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(code: str) -> set[str]:
     """Return the modules that some code imports."""
     found = set()
-    for node in ast.walk(ast.parse(code)):
+    for node in statements(code):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             found.add(node.module)
     return found
 
@@ -103,7 +109,7 @@ def test_nobody_imports_from_below():
 
 
 def modules() -> dict[str, set[str]]:
-    """Every module of ours -> those of ours that it imports, for types as well."""
+    """Every module of ours -> those of ours that it imports."""
     paths = {
         ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(
             ".__init__"
@@ -112,10 +118,9 @@ def modules() -> dict[str, set[str]]:
     }
     found = {}
     for name, path in paths.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         found[name] = {
             full if (full := f"{node.module}.{alias.name}") in paths else node.module
-            for node in ast.walk(tree)
+            for node in statements(path.read_text(encoding="utf-8"))
             if isinstance(node, ast.ImportFrom) and node.module in paths
             for alias in node.names
         } - {name, ROOT.name}

@@ -31,7 +31,7 @@ from lm_latent_eval.text.words import END, SPECIAL_WORDS, START, UNKNOWN, WordTo
 from tests import tiny_models
 from tests.kglm_space import walks_of
 from tests.models.entitynlm import tiny as tiny_entitynlm
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.tiny import every_chain
 from tests.models.lda import tiny as tiny_lda
 from tests.models.lrlm import tiny as tiny_lrlm
 from tests.models.nklm import tiny as tiny_nklm

@@ -24,8 +24,7 @@ from lm_latent_eval.ledger.files import BusyError, LinesFile, only_writer
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
 from tests.killing import KILLS
-from tests.memory_limit import little, no_file_above
-from tests.time_limit import within
+from tests.limits import little, no_file_above, within
 
 # -- one writer ----------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """The reader of causal networks, against their own logits without batch or cache."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

@@ -1,7 +1,5 @@
 """Options: how values are read, and one table that all signatures and pages follow."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from dataclasses import fields, make_dataclass

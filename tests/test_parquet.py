@@ -1,7 +1,5 @@
 """Files of rows that claim, hold or pack more than they should."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct
@@ -15,8 +13,8 @@ from lm_latent_eval import parquet
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import row_of
+from tests.limits import little
 from tests.memory import measured, on_linux
-from tests.memory_limit import little
 
 SCHEMA = pa.schema(
     {

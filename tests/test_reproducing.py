@@ -26,7 +26,7 @@ from tests import kglm_reference
 from tests.kglm_archives import FOLDER
 from tests.kglm_space import walks_of
 from tests.models.entitynlm import reference as entitynlm_reference
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.tiny import every_chain
 from tests.models.kglm.test_golden import MASKED, encode
 from tests.models.rnng import reference as rnng_reference
 

@@ -31,7 +31,7 @@ from lm_latent_eval.text.orthography import Spacing
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_directory
 from tests.harness.test_wrapper_arguments import MARKER, plain, write_own_code
-from tests.memory_limit import little
+from tests.limits import little
 from tests.report.test_compare import questions
 from tests.report.test_compare import write as write_record
 from tests.report.test_export import BENCHMARK, SETTINGS

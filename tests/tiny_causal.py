@@ -1,7 +1,5 @@
 """Tiny causal LMs with tokenizers of every kind, and their token sequences, listed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import cache

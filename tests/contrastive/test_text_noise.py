@@ -1,7 +1,5 @@
 """Noise over strings: what is cut, what stays in its place, and whole data sets."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -15,7 +15,7 @@ from lm_latent_eval.convert.archive import read_tar
 from lm_latent_eval.convert.kglm import convert, read_aliases, read_edges
 from tests.allennlp_archive import files, write_directory
 from tests.kglm_archives import golden_archive, knowledge
-from tests.memory_limit import alone, at_most
+from tests.limits import alone, at_most
 
 
 def option(**changed):

@@ -1,7 +1,5 @@
 """Topic models of other libraries: what their files ask to run is not run."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -18,7 +16,7 @@ from lm_latent_eval.convert.unpickling import (
 )
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from tests.convert.hostile import Runs
-from tests.memory_limit import at_most
+from tests.limits import at_most
 
 TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]
 LITTLE = 1 << 28

@@ -1,7 +1,5 @@
 """Original checkpoints, rebuilt in their format, become checkpoints of ours."""
 
-from __future__ import annotations
-
 import json
 import pickle
 
@@ -21,7 +19,7 @@ from lm_latent_eval.text.words import (
     UNKNOWN,
     WordTokenizer,
 )
-from tests.memory_limit import at_most
+from tests.limits import at_most
 from tests.models.lrlm.reference import lrlm, numbers, original
 from tests.models.nklm.test_golden import nklm
 

@@ -1,7 +1,5 @@
 """Original checkpoints, rebuilt in their format, become checkpoints of ours."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 
@@ -18,7 +16,7 @@ from lm_latent_eval.models import MODELS
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.text.words import SPECIAL_WORDS
 from tests.convert.hostile import Runs
-from tests.memory_limit import at_most
+from tests.limits import at_most
 from tests.models.rnng import reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:Couldn't retrieve source code")

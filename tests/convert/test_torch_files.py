@@ -13,7 +13,7 @@ from torch import nn
 
 from lm_latent_eval.convert.torch_files import parameters, read_torch
 from lm_latent_eval.convert.unpickling import PickleError, StandIn
-from tests.memory_limit import at_most
+from tests.limits import at_most
 
 MODULES = ("container.Sequential", "linear.Linear", "activation.ReLU")
 CLASSES = [f"torch.nn.modules.{name}" for name in MODULES]

@@ -17,7 +17,7 @@ from lm_latent_eval.convert.unpickling import (
     load_pickle,
 )
 from tests.convert.hostile import Runs
-from tests.memory_limit import alone
+from tests.limits import alone
 
 LOAD = """
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The demonstration corpus as users get it, and how the package draws it again."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,14 @@ def test_an_unknown_split_is_refused():
 # -- the world that it is drawn from --------------------------------------------------
 
 
+world_of = cache(generate)
+"""Each takes two seconds to draw."""
+
+
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     shipped = {path.name: path for path in demo.DATA.iterdir()}
     monkeypatch.setattr("worlds.__main__.DATA", tmp_path)
+    monkeypatch.setattr("worlds.__main__.generate", world_of)
     with pytest.raises(SystemExit):
         draw_again(["--help"])
     assert not list(tmp_path.iterdir())
@@ -60,7 +66,7 @@ def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
 
 def test_what_is_shipped_is_read_as_it_was_drawn():
     """Words are cut from the strings again, and are the words that were drawn."""
-    world = generate(seed=0)
+    world = world_of(seed=0)
     for split in SIZES:
         assert demo.documents(split) == world.documents(split)
         assert demo.texts(split) == [d["text"] for d in world.documents(split)]

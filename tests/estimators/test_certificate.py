@@ -4,8 +4,6 @@ Markov's inequality is tight on a weight that is 20 with chance 1/20 and 0 other
 ``spiky`` comes close to it, so that a bound that pays too little is caught.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Choices among answers, from shared draws and from replicates."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, product
 

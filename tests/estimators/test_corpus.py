@@ -1,7 +1,5 @@
 """A corpus's number at both levels, and its errors: by hand, by simulation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

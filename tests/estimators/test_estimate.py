@@ -1,7 +1,5 @@
 """The record of one estimate, products of independent ones, and rates."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

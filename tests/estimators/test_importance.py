@@ -1,7 +1,5 @@
 """Log-weights in, estimates and diagnostics out: laws, enumeration, tails, pilots."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

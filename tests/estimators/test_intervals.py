@@ -4,8 +4,6 @@
 of its draws.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Paired comparisons, power and many comparisons: by simulation, and by other ways."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -110,17 +108,6 @@ def test_the_end_towards_a_tail_is_further():
     assert few.interval == pytest.approx((few.value - reach, few.value + reach))
 
 
-def test_clusters_of_one_size_are_their_sums():
-    d = np.random.default_rng(0).normal(size=(12, 5)).cumsum(1)
-    names = [f"passage {n}" for n in range(12) for _ in range(5)]
-    found = compared(d.ravel(), np.ones(60), clusters=names)
-    sums = compared(d.sum(1), np.full(12, 5.0))
-    assert found.interval == pytest.approx(sums.interval)
-    assert (found.num_texts, found.num_clusters, sums.num_clusters) == (60, 12, None)
-    assert found.degrees == pytest.approx(11)
-    assert found.stderr > 1.5 * compared(d.ravel(), np.ones(60)).stderr, "premise"
-
-
 def test_unequal_clusters_have_the_moments_of_their_residuals():
     """The same traces by matrices."""
     u = np.array([1.0, 2.0, 2.0, 7.0, 20.0])
@@ -175,13 +162,6 @@ def test_power_is_what_simulation_says():
     share = np.mean([PairedAccuracy.split(a, b) < 0.05 for a, b, _ in split])
     assert 0.72 <= share <= 0.88
     assert share == pytest.approx(power_of_mcnemar(0.1, 0.3, n), abs=0.045)
-
-
-def test_no_number_of_texts_replaces_runs():
-    assert needed(0.01, 0.1, 50, missed=0.01) is None
-    some = needed(0.01, 0.1, 50, missed=0.002)
-    assert some.number > needed(0.01, 0.1, 50).number
-    assert some.at_least < some.number < some.at_most
 
 
 def test_runs_that_are_few_take_more_texts():

@@ -1,7 +1,5 @@
 """What estimators refuse, and what the error names."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

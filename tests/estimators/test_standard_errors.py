@@ -1,7 +1,5 @@
 """Standard errors, and intervals of those that few replicates told: by trials."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

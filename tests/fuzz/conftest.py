@@ -1,7 +1,5 @@
 """The directories of tiny models, and the models."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.models import WRITE

@@ -36,10 +36,9 @@ from lm_latent_eval.scoring.model import load
 from lm_latent_eval.text.words import SPECIAL_WORDS
 from tests import allennlp_archive, kglm_archives
 from tests.fuzz.law import Broken, Refused, command, finite, outcome, share
-from tests.memory_limit import little
+from tests.limits import Late, little
 from tests.report.test_compare import SAMPLE, lm_eval_folder, write
 from tests.test_laws import UNNORMALISED
-from tests.time_limit import Late
 
 SECONDS, MEMORY = 300.0, 1 << 29
 """What a file of some kilobytes may take, however busy the machine is."""

@@ -3,8 +3,6 @@
 Arguments as they are typed, files that are given to a command, texts.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Tiny checkpoints on disk, shared by the tests of the harness side."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """What a backend's numbers mean, held against sums over every walk."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What every backend owes lm-eval: answers alike in any company, and from a cache."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace
@@ -145,10 +143,10 @@ SELDOM = {
 """What others do as well, by other numbers or as a part: a mixture of proposals."""
 
 
-def cases(names):
+def cases(names, seldom=SELDOM):
     """Parametrize with backends, some of them nightly."""
     marked = [
-        pytest.param(name, marks=pytest.mark.nightly if name in SELDOM else ())
+        pytest.param(name, marks=pytest.mark.nightly if name in seldom else ())
         for name in names
     ]
     return pytest.mark.parametrize("case", marked, indirect=True)
@@ -243,7 +241,7 @@ def test_draws_follow_from_names_and_more_begin_with_the_same(case, monkeypatch)
     assert len(weights(copies[:1])) == 1
 
 
-@cases(OF_GRAPHS)
+@cases(OF_GRAPHS, {*SELDOM, "latent_kglm target"})
 def test_memory_and_pieces_move_no_number(case, monkeypatch, request):
     """A few latent decisions, or scores, at a time instead of millions.
 

@@ -1,7 +1,5 @@
 """Contrastive entropy as a task of lm-eval: numbers, other data, and refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

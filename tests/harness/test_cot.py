@@ -1,7 +1,5 @@
 """``latent_cot`` in lm-eval: stock tasks, records, thoughts that are kept, refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

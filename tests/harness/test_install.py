@@ -1,7 +1,5 @@
 """The package as users get it: uploads, clean installs, and others beside it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

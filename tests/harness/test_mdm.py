@@ -1,7 +1,5 @@
 """``latent_mdm`` in lm-eval: its own tasks, unchanged, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from functools import partial

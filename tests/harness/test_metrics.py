@@ -1,7 +1,5 @@
 """Metrics of the tasks on numbers worked out by hand, and those of topic models."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """``latent_mixture`` in lm-eval: stock tasks, nesting, several models, refusals."""
 
-from __future__ import annotations
-
 import math
 
 import pyarrow.parquet as pq

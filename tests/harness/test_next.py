@@ -3,8 +3,6 @@
 ``make next`` runs all tests of the harness with it.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several processes give the numbers of one, and one summary of all requests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

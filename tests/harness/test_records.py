@@ -5,8 +5,6 @@ which a text has no number, the rest is written and printed, then it fails; "saw
 what nothing is found of (``tests/missing_support.py``).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What opening a model imports: counted, since seconds depend on the machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

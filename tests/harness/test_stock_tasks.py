@@ -5,8 +5,6 @@ beam that holds them all answers the harness. Options do what they say, and no
 more.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``latent_tokens`` beside ``--model hf``, on lm-eval's own tasks."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Arguments of networks: code of a folder runs when asked, odd values are named."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

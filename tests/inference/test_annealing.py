@@ -1,7 +1,5 @@
 """Annealed, left-to-right and Chib-style estimates and moves, against every latent."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import (
     AnnealedImportanceSampling,
     ChibStyle,
-    ImportanceSampling,
     LeftToRightEstimator,
 )
 from lm_latent_eval.inference.annealing import (
@@ -41,16 +38,6 @@ TEXT = [4, 1, 4, 5]
 @pytest.fixture
 def case():
     return TINY_MODELS["lda"].case()
-
-
-def test_one_step_is_importance_sampling(case):
-    q, texts = case.proposal("document"), [TEXT, TEXT[:2]]
-    one = AnnealedImportanceSampling(1)
-    drawn = ImportanceSampling(1)
-    assert (one.chains, one.length) == (1, 1)
-    torch.testing.assert_close(
-        case.log_weights(one, q, texts), case.log_weights(drawn, q, texts)
-    )
 
 
 @pytest.mark.parametrize("proposal", ["document", "prior"])

@@ -1,7 +1,5 @@
 """Questions of which the answers are known: errors of continuations, and decisions."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

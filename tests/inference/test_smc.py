@@ -1,7 +1,5 @@
 """Particle filters: unbiased whatever is resampled, and the same in any company."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What only models of topics and their facts owe: LRLM and NKLM."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

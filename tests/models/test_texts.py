@@ -1,7 +1,5 @@
 """Annotated files as the strings that their models are trained on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

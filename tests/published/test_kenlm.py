@@ -1,7 +1,5 @@
 """N-grams of an input method (Chinese) and of a speech recogniser, through KenLM."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

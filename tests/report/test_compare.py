@@ -1,7 +1,5 @@
 """A verdict says no more than the numbers hold."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -256,6 +254,22 @@ def test_ties_are_said_and_no_answers():
     assert found.ties == (3, 0)
     assert found.accuracy.accuracy == (0.7, 1.0)
     assert "A: of 3 questions rounding alone chooses" in as_text([found])
+
+
+def unjudged():
+    """Answers to questions of which nothing says what is right."""
+    asked = questions([True] * 20)
+    answers = [replace(answer, accuracy=None) for answer in asked.answers]
+    return replace(asked, task="unjudged", answers=answers)
+
+
+def test_a_task_without_right_answers_leaves_the_others(caplog):
+    runs = {"A": [[unjudged(), record()]], "B": [[unjudged(), record(3.0)]]}
+    [found] = compare(runs)
+    assert found.task == "t" and found.decided
+    assert "unjudged: A and B have no question" in caplog.text
+    with pytest.raises(ValueError, match="no question in common whose answer"):
+        compare({name: [[unjudged()]] for name in "AB"})
 
 
 def test_answers_are_compared_by_question():

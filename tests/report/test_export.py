@@ -1,7 +1,5 @@
 """What is exported is valid by the schemas of those who receive it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -27,6 +25,7 @@ from tests.report.test_compare import (
     lm_eval_folder,
     questions,
     record,
+    unjudged,
     write,
 )
 
@@ -165,6 +164,18 @@ def test_benchmarks_of_the_hub_are_read_back(tmp_path):
         hub.export_results([result()], tmp_path)
     with pytest.raises(ValueError, match="of no data set of the hub"):
         hub.export_results([answers()], tmp_path)
+
+
+def test_a_task_without_right_answers_leaves_the_others(tmp_path, caplog):
+    without = replace(unjudged(), settings=SETTINGS | {"configs": BENCHMARK})
+    both = [without, answers(configs=BENCHMARK)]
+    [written] = hub.export_results(both, tmp_path)
+    assert written.name == "q.yaml"
+    card = hub.export_card(both, tmp_path / "README.md", "us/model")
+    assert "| q | acc | 0.7500" in card.read_text(encoding="utf-8")
+    assert "unjudged has no number to export" in caplog.text
+    with pytest.raises(ValueError, match="unjudged has no number to export"):
+        hub.export_card(both[:1], tmp_path / "other" / "README.md", "us/model")
 
 
 RUN = {

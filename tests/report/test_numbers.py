@@ -1,7 +1,5 @@
 """Numbers from a record alone."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -19,7 +19,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
 from tests.means import normal
-from tests.report.test_compare import SPELLED, estimated, questions, record
+from tests.report.test_compare import SPELLED, estimated, questions, record, unjudged
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = {"phone": 500, "desk": 1280}
@@ -130,6 +130,11 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
     bare = estimated(drawn(0, 1.0), log_weights=())
     page.write({"A": [[bare]]}, {}, output)
     assert "log_weights=true" in output.read_text()
+    # A task without right answers leaves the others.
+    sides = {"A": [[unjudged(), record()]], "B": [[unjudged(), record(3.0)]]}
+    page.write(sides, {}, output)
+    text = output.read_text()
+    assert "no accuracy to compare" in text and "B takes" in text
 
 
 def test_models_that_differ_in_options_are_told_apart_by_those(tmp_path):

@@ -1,7 +1,5 @@
 """Runs of other harnesses, as they write them, compared."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

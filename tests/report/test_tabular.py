@@ -1,7 +1,5 @@
 """Tables in every form: full numbers for programs, rounded ones for readers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """What a text gets, what a run costs, and what is said and refused before it starts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

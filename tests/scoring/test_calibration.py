@@ -1,7 +1,5 @@
 """Texts drawn with their latents, and bounds from above, against lists of latents."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -3,8 +3,6 @@
 A kill loses a piece at most, and a bar shows how far a text has got.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Whatever scores strings, and their parts: networks, models of ours, functions."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How queries become texts: where a continuation begins, and what cancels."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm_latent_eval.scoring.texts import Cutter, Query

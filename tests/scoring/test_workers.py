@@ -1,7 +1,5 @@
 """Workers of Ray find what one process does, when one of them is killed as well."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -21,9 +19,8 @@ from lm_latent_eval.scoring.records import FORMAT, row_of
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
-from tests.memory_limit import at_most
+from tests.limits import at_most, within
 from tests.rounding import agree
-from tests.time_limit import within
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
 SCRIPT = """

@@ -15,7 +15,7 @@ from lm_latent_eval.text.words import UNKNOWN
 from tests import tiny_models
 from tests.kglm_space import every_walk
 from tests.models.entitynlm import tiny
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.tiny import every_chain
 from tests.simulated_device import SIMULATED, simulated_device
 
 

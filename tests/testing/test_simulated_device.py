@@ -3,8 +3,6 @@
 That it computes where it should not fail is what the laws and ``test_devices.py`` need.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

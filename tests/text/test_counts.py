@@ -1,7 +1,5 @@
 """Units of texts, entropies of n-grams, and a gambler who bets on the next symbol."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

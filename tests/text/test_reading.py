@@ -1,7 +1,5 @@
 """What a string costs beside its words, under each policy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 Damaged files: ``tests/models/test_checkpoint.py``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -24,8 +22,8 @@ from lm_latent_eval.text.orthography import (
     Spelling,
 )
 from lm_latent_eval.text.words import WordTokenizer, split
+from tests.limits import at_most
 from tests.memory import measured, on_linux
-from tests.memory_limit import at_most
 from tests.tiny_models import randomised
 
 

@@ -1,7 +1,5 @@
 """JSON is read in one way or not at all."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm_latent_eval.text import strict_json

@@ -1,7 +1,5 @@
 """A tiny GPT-2 as a language, against its own logits without batches or cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

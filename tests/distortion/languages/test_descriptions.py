@@ -1,7 +1,5 @@
 """Languages by name: their files, what is wrong with them, and that of a corpus."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What every language owes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Grammars against derivations listed one by one: probabilities, draws, brackets."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import product

@@ -1,7 +1,5 @@
 """A causal LM as a learner: exact scores, and models that do not fit refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel

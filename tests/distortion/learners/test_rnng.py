@@ -1,7 +1,5 @@
 """An RNNG of a corpus, and the derivations of a corpus as a treebank."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Verdicts on numbers that leave no doubt, and on some that do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -26,7 +26,6 @@ from lm_latent_eval.distortion.statistics import (
     LengthErrors,
     ProductivityCurve,
 )
-from lm_latent_eval.report import figures
 from lm_latent_eval.report.figures import drawable, page
 from tests.distortion.report.saved import written
 
@@ -284,9 +283,8 @@ FIGURES = [
 
 
 @pytest.mark.parametrize(("draw", "given", "texts"), FIGURES)
-def test_figures_say_what_they_show(tmp_path, monkeypatch, draw, given, texts):
-    """In some hundred kilobytes; PNG and PDF would take most of the time."""
-    monkeypatch.setattr(figures, "_UNDATED", {"svg": {"Date": None}})
+def test_figures_say_what_they_show(tmp_path, svg_alone, draw, given, texts):
+    """In some hundred kilobytes."""
     draw(tmp_path / "figure", *given)
     svg = (tmp_path / "figure.svg").read_text(encoding="utf-8")
     assert [text for text in texts if text not in svg] == []

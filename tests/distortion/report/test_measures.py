@@ -1,7 +1,5 @@
 """Measures of saved columns: their numbers, their files, and what they leave out."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -18,7 +16,6 @@ from lm_latent_eval.distortion.statistics import (
     JointHistogram,
     LengthErrors,
 )
-from lm_latent_eval.report import figures
 from lm_latent_eval.report.tabular import rendered
 from tests.distortion.report.saved import (
     columns,
@@ -36,12 +33,6 @@ MODEL = 1.1 * TRUE - normal(400, seed=1, sd=0.2).abs()
 @pytest.fixture
 def scores(tmp_path):
     return save(tmp_path / "scores", columns(TRUE, MODEL))
-
-
-@pytest.fixture
-def svg_alone(monkeypatch):
-    """Save no PNG and PDF, which take most of the time: the command's test has them."""
-    monkeypatch.setattr(figures, "_UNDATED", {"svg": {"Date": None}})
 
 
 def measured(name, folders, tmp_path):

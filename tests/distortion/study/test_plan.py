@@ -1,7 +1,5 @@
 """Plans, the models that they name, and natural texts in parts that share nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

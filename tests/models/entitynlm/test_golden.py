@@ -10,7 +10,7 @@ import torch
 from lm_latent_eval.models.entitynlm.given_chains import Factors
 from lm_latent_eval.models.entitynlm.steps import Unfolding, mentions
 from tests.models.entitynlm import reference
-from tests.models.entitynlm.space import every_chain
+from tests.models.entitynlm.tiny import every_chain
 
 REFERENCE = reference.numbers()
 CASES = REFERENCE["cases"]

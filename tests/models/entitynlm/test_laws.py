@@ -13,8 +13,7 @@ from lm_latent_eval.models.entitynlm import network
 from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.text.words import START
 from tests.models.entitynlm import tiny
-from tests.models.entitynlm.space import every_chain
-from tests.models.entitynlm.tiny import MAX_LENGTH
+from tests.models.entitynlm.tiny import MAX_LENGTH, every_chain
 from tests.watching import watch
 
 PROPOSALS = ("adapted", "peeking", "nonpeeking", "prior")

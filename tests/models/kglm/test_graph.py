@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.graph import REFLEXIVE, KnowledgeGraph
 from lm_latent_eval.models.kglm.graph_file import (
@@ -34,7 +33,7 @@ from lm_latent_eval.models.kglm.graph_file import (
     seek_and_read,
 )
 from tests import large_graph
-from tests.memory_limit import at_most
+from tests.limits import at_most
 
 FACTS = [
     ("Ada", "knows", "Bo"),
@@ -279,16 +278,6 @@ def test_lookups_of_another_graph_are_refused(tmp_path, column, change):
     rewrite(tmp_path, FORMATS[0])
     again = contents(KnowledgeGraph.load(tmp_path))
     assert again == contents(build()), "looked up again, not read"
-
-
-def test_a_graph_without_lookups_is_read(tmp_path):
-    """Files of the first format, the demonstration's among them, have none."""
-    build().save(tmp_path)
-    rewrite(tmp_path, FORMATS[0], **dict.fromkeys([*LOOKUPS, "num_words"]))
-    assert contents(KnowledgeGraph.load(tmp_path)) == contents(build())
-    demonstration = KnowledgeGraph.load(CHECKPOINT)
-    demonstration.save(tmp_path)
-    assert contents(KnowledgeGraph.load(tmp_path)) == contents(demonstration)
 
 
 USED = {"edge_relation": "relation", "entity_of": "entity", "aliases": "alias_words"}

@@ -1,7 +1,5 @@
 """What entities that a walk has mentioned are worth as parents of the text ahead."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """What a topic model reads, where its topics come from, and MALLET's estimates."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """RNNG and its proposals against sums over every tree and every prefix of one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product

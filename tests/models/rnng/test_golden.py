@@ -1,7 +1,5 @@
 """RNNG and its CRF against the numbers of the original implementation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

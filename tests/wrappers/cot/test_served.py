@@ -1,7 +1,5 @@
 """Thoughts that a server draws and scores, over real HTTP."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT

@@ -1,7 +1,5 @@
 """Answers, intervals and files of thoughts, beside sums over every thought."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 The numbers of docs/reproducing.md: a program's rule in our own words, and its effect.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import permutations, product

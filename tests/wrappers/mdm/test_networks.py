@@ -1,7 +1,5 @@
 """Networks of every kind are read as they were trained, or refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``train mdm``: what it minimises, what it writes, and how it goes on."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Files of mixtures: what they may say, and how what they may not is told."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

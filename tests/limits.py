@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from tests.environment import HANGS
-from tests.time_limit import within
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise a TimeoutError in what takes longer, or waits for longer (on POSIX)."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> NoReturn:
+        raise Late(f"no end within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Late(BaseException):
+    """No ``Exception``: what is tested may handle those."""
 
 
 @contextmanager
