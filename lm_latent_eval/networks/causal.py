@@ -8,23 +8,32 @@ a context is of all of its options, only the longer one is read.
 transformers copies all keys and values at every token, and again to reorder rows. On
 the host they grow in place here: a token copies its own, a row that goes on where it
 was nothing, and one that branches from another what the two do not have in common.
+
+Other states than keys and values, as recurrent layers have, are tried out first: of
+some networks transformers does not reorder them, or goes on from them to other scores.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
 
 from lm_latent_eval.devices import SCORES, MemoryLimit, fetched, fitting, sent, widened
 
@@ -37,6 +46,8 @@ LEAST = 64
 """Tokens that room is left for at least."""
 
 Tokens = tuple[int, ...]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -236,7 +247,7 @@ class Reading:
 
     No row is padded on its left or in its middle, so no architecture has to know of
     masks or of places. Keys and values of the tokens are kept; a network that keeps
-    none reads them again.
+    none, or goes wrong with what it keeps, reads them again.
     """
 
     reader: CausalReader
@@ -251,10 +262,11 @@ class Reading:
     @torch.inference_mode()
     def of(cls, reader: CausalReader, tokens: Tensor) -> Self:
         """Read rows of tokens, (R, T)."""
-        out = reader.call(tokens, use_cache=True, last=1)
-        cache = cache_of(out)
-        if not callable(getattr(cache, "reorder_cache", None)):
-            cache = None
+        keeps = _GOES_ON.get(reader.model) != 0
+        out = reader.call(tokens, use_cache=keeps, last=1)
+        cache = cache_of(out) if keeps else None
+        if keeps and not goes_on_with(reader, cache):
+            out, cache = reader.call(tokens, last=1), None
         grow_in_place(cache)
         log_p = reader.log_probs(out.logits[:, -1])
         return cls(reader, log_p, cache, tokens if cache is None else None)
@@ -284,6 +296,10 @@ class Reading:
         """
         if after is not None:
             self._select(after)
+        if self.cache is not None:
+            most = min(_GOES_ON[self.reader.model], tokens.shape[1])
+            if most < tokens.shape[1]:
+                return torch.cat([self.read(one) for one in tokens.split(most, 1)], 1)
         number, before = tokens.shape[1], self.tokens
         if before is not None:
             tokens = self.tokens = torch.cat([before, tokens], 1)
@@ -337,14 +353,81 @@ def check_causal(model: PreTrainedModel, name: str | None = None) -> None:
     other = min(1, model.config.get_text_config().vocab_size - 1)
     ids = torch.tensor([[0, 0, 0], [0, 0, other]], device=model.device)
     one, changed = widened(model(input_ids=ids).logits[:, 0])
-    # Rows of a batch may be rounded differently.
-    rounding = max(1e-4, 8 * torch.finfo(model.dtype).eps) * one.abs().max()
-    if bool((one - changed).abs().max() > rounding):
+    if not _alike(one, changed, model.dtype):
         raise ValueError(
             f"{name} sees the tokens that follow: it is no causal language model, but "
             "one that fills masks, say (of type bert: one without is_decoder in its "
             "configuration)"
         )
+
+
+def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+    """Whether scores differ by rounding alone, as those of other batches may."""
+    largest = one.abs().masked_fill(one.isinf(), 0.0).max()
+    rounding = max(1e-4, 8 * torch.finfo(dtype).eps) * largest
+    # Where both are -inf, their difference is NaN.
+    return not bool((one - other).nan_to_num(0.0).abs().max() > rounding)
+
+
+MANY = 1 << 62
+_GOES_ON: WeakKeyDictionary[PreTrainedModel, int] = WeakKeyDictionary()
+"""Network -> the most tokens that it goes on with at once from what it keeps; 0: what
+it keeps is of no use."""
+TRIED = 3
+"""Tokens at once that stand for any number."""
+
+
+def goes_on_with(reader: CausalReader, cache: Any) -> int:
+    """Return how many tokens a network goes on with at once from what it keeps.
+
+    Keys and values are copied row by row, and looked at by place. Of everything else a
+    few tokens are read, with it and anew.
+
+    Args:
+        reader: The network.
+        cache: What it keeps; None is nothing.
+    """
+    if reader.model in _GOES_ON:
+        return _GOES_ON[reader.model]
+    plain = {DynamicLayer, DynamicSlidingWindowLayer}
+    if not callable(getattr(cache, "reorder_cache", None)):
+        found = 0
+    elif type(cache) is DynamicCache and {*map(type, cache.layers)} <= plain:
+        found = MANY
+    elif not _goes_on(reader, 1):
+        found = 0
+    else:
+        found = MANY if _goes_on(reader, TRIED) else 1
+    if cache is not None and found < MANY:
+        logger.warning(
+            "%s, going on from what it keeps of a text, has other scores than for the "
+            "whole text at once: %s, which takes longer",
+            reader.name,
+            "it is read token by token" if found else "texts are read anew",
+        )
+    _GOES_ON[reader.model] = found
+    return found
+
+
+def _goes_on(reader: CausalReader, number: int) -> bool:
+    """Whether a network goes on rightly with so many tokens at once, rows reordered."""
+    size = reader.model.config.get_text_config().vocab_size
+    order = torch.tensor([1, 0, 1], device=reader.device)
+    ids = torch.arange(2 * (2 + 2 * TRIED), device=reader.device).view(2, -1) % size
+    whole = reader.log_probs(reader.call(ids[order]).logits)[:, 2:]
+    try:
+        cache = cache_of(reader.call(ids[:, :2], use_cache=True))
+        cache.reorder_cache(order)
+        parts = []
+        for tokens in ids[order, 2:].split(number, 1):
+            out = reader.call(tokens, past=cache, use_cache=True)
+            cache = cache_of(out)
+            parts.append(reader.log_probs(out.logits))
+    except Exception:  # of transformers or a network's own code
+        return False
+    return _alike(
+        whole, torch.cat(parts, 1), reader.mixed_precision or reader.model.dtype
+    )
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:

@@ -202,11 +202,13 @@ def test_bad_texts(model):
 
 
 def test_what_a_tokenizer_does_not_restore_is_told():
-    lower, words = byte_level(), tiny_causal.words()
+    lower, composed, words = byte_level(), byte_level(), tiny_causal.words()
     lower.backend_tokenizer.normalizer = normalizers.Lowercase()
+    composed.backend_tokenizer.normalizer = normalizers.NFC()
     words.unk_token = tiny_causal.ODD
     for tokenizer, text, told, other in (
         (lower, "Ada", "does not restore 'Ada' but writes 'ada'", "ada"),
+        (composed, "e\u0301", r"restore 'e\\u0301' but writes '\\xe9'", "\xe9"),
         (words, "a zebra", "no tokens for a part of 'a zebra'", "a ab"),
     ):
         model = SegmentedLM(tiny_causal.network(tokenizer))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import is_normalized
 
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
@@ -172,9 +173,12 @@ class Encoding:
                 "unknown has no probability as a string"
             )
         now = written[around].decode(errors="replace")
+        # Forms of one character (NFC, NFD) look the same.
+        same_form = is_normalized("NFC", here) == is_normalized("NFC", now)
+        shown = repr if same_form else ascii
         raise ValueError(
-            f"the tokenizer does not restore {here!r} but writes {now!r}: its "
-            "normalizer changes this string, so its tokens do not stand for it"
+            f"the tokenizer does not restore {shown(here)} but writes {shown(now)}: "
+            "its normalizer changes this string, so its tokens do not stand for it"
         )
 
     # -- whole texts ------------------------------------------------------------------
