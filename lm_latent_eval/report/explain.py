@@ -74,6 +74,7 @@ BOUNDS = {
 ASKED_FOR = ("token_perplexity_at_least",)
 """Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
+    "token_perplexity_draws_error": "nothing is drawn.",
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
 }

@@ -293,6 +293,13 @@ def test_a_table_that_says_something_else_is_refused(table, said, refused, tmp_p
     assert said in refused("compare", str(path))
 
 
+def test_a_page_shows_a_table_of_texts_whose_words_nobody_counted(tmp_path):
+    path, page = tmp_path / "scores.csv", tmp_path / "page.html"
+    path.write_text("bytes,a,b\n" + "9,-5,-3\n8,-6,-4\n" * 6)
+    assert main(["report", str(path), "--output", str(page)]) == 0
+    assert "refused: no words" in page.read_text()
+
+
 def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"{n // 3 if n else ''},{n % 5},{n % 3 == 0:d}" for n in range(45)]
