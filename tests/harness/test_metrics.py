@@ -269,6 +269,7 @@ def run(topics, path, task):
         metadata={"text_file": str(path)},
         model_args={"pretrained": str(topics), "estimator": "beam"},
     )
+    assert found["config"]["latent_eval"]["tokens_are"] == "known words"
     return found["results"][task]
 
 
