@@ -138,6 +138,9 @@ MISTAKES = {
     COMPARE + "--cluster text": "--cluster text: texts of --data say nothing",
     SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
     SCORE + "seed=1 --max-batch-size 0": "max_batch_size='0': expected a whole",
+    "text {train} --output {train}": "is read: write another file",
+    "report {train} --output {train}": "is read: write another file",
+    "compare {train} {empty} --page {train}": "is read: write another file",
 }
 
 

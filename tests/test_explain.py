@@ -82,9 +82,12 @@ def test_it_says_how_and_what(tmp_path, capsys):
     ):
         assert part in text
     assert "word_perplexity" not in text
+    ours = CONFIG["latent_eval"] | {"tokens_are": "known words"}
+    write(tmp_path, CONFIG | {"latent_eval": ours}, {"t": results})
+    assert "Unknown words are left out" in explain(tmp_path)
 
 
-DRAWN = {"on average: more samples lower it", "12 ± 0.5", "95 %"}
+DRAWN = {"on average: more samples lower it", "12 ± 0.5", "95 %", "be far too small"}
 FOUND = {"more samples lower it, as a rule", "the same, as nothing is drawn"}
 EXACT = {"It is exact: nothing is drawn", "the same, as nothing is drawn"}
 
@@ -97,6 +100,7 @@ def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, error,
     names = ("token_perplexity", "corpus_token_perplexity")
     values = {f"{name},none": 12.0 for name in (*names, "certified_token_perplexity")}
     values |= {f"{name}_stderr,none": error for name in names}
+    values["token_perplexity_draws_error,none"] = error
     text = explained(tmp_path, estimator, values)
     assert {part for part in DRAWN | FOUND | EXACT if part in text} == said
     assert "draw decides" not in text, "nobody asked for that metric"
@@ -136,9 +140,10 @@ def test_it_says_what_would_help(tmp_path, estimator, values, advised):
 
 
 def test_every_metric_has_a_meaning():
-    from lm_latent_eval.harness.perplexity import METRICS
+    from lm_latent_eval.harness.perplexity import COMPLETION_METRICS, METRICS
 
-    assert {m for m in METRICS if not m.endswith("_stderr")} <= MEANING.keys()
+    metrics = METRICS | COMPLETION_METRICS
+    assert {m for m in metrics if not m.endswith("_stderr")} <= MEANING.keys()
 
 
 def test_other_models_and_no_results(tmp_path, refused):

@@ -112,6 +112,16 @@ def output_file(name: str) -> Path:
     return path
 
 
+def not_read(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to write over what a command reads.
+
+    Raises:
+        ValueError: If the output is one of the inputs.
+    """
+    if output.exists() and any(p.exists() and p.samefile(output) for p in inputs):
+        raise ValueError(f"{output} is read: write another file")
+
+
 def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
     """List commands with what they do, under headings."""
     width = 1 + max(len(name) for rows in commands.values() for name in rows)

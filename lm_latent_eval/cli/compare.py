@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lm_latent_eval.cli.arguments import (
     Commands,
     add_format,
+    not_read,
     output_file,
     read_format,
     warn_of_idle,
@@ -148,6 +149,8 @@ def _compare(args: argparse.Namespace) -> None:
             f"({TABLE}) with a column a side"
         )
     kind = read_format(args)
+    if args.page:
+        not_read(args.page, [run for side in args.sides for run in runs(side)])
     asked = comparing(args)
     scored = [_is_checkpoint(run) for side in args.sides for run in runs(side)]
     if all(scored) and args.cluster not in (None, NONE):
@@ -282,6 +285,7 @@ def _report(args: argparse.Namespace) -> None:
     from lm_latent_eval.report import page
 
     options = page.Options(comparing(args), args.power)
+    not_read(args.output, [run for side in args.results for run in runs(side)])
     labels, sides = read_sides(args.results, args)
     page.write(sides, labels, args.output, args.figures, options)
     print(f"wrote {args.output}")

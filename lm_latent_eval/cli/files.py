@@ -7,7 +7,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from lm_latent_eval.cli.arguments import Commands, output_folder, warn_of_idle
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    not_read,
+    output_folder,
+    warn_of_idle,
+)
 from lm_latent_eval.folders import task_path
 
 
@@ -217,6 +222,7 @@ def _text(args: argparse.Namespace) -> None:
     from lm_latent_eval.files import write_text
     from lm_latent_eval.models.texts import read_texts
 
+    not_read(args.output, [args.data])
     texts = read_texts(args.data)
     lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
     write_text(args.output, "".join(f"{line}\n" for line in lines))

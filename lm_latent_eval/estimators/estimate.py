@@ -453,30 +453,33 @@ class Estimate:
             error = math.hypot(self.draws_stderr, math.log1p(-unseen))
         return replace(self, stderr=error, unseen=unseen)
 
-    def bounded_above(self, log_psi: float) -> Self:
+    def bounded_above(self, other: Self) -> Self:
         r"""Add an upper bound of log p(x), where the estimate has an error.
 
         .. math:: \log p \le \log\psi + \frac{p}{\psi} - 1
 
-        for any psi, since the logarithm lies below its tangents. With an unbiased
-        p-hat that is independent of psi the right side holds on average over draws.
-        That is no confidence: where draws miss p, p-hat is too low with them, nearly
-        always. So there is none where the error is not known.
+        for any psi, since the logarithm lies below its tangents. With psi this estimate
+        and an unbiased p-hat of other draws, the right side holds on average over
+        these, also where it is left out by what the draws of psi are: they say nothing
+        of p-hat. That is no confidence: where draws miss p, p-hat is too low with them,
+        nearly always. So there is none where the error is not known.
 
         Args:
-            log_psi: Log p-hat of other draws, nats.
+            other: Of other draws.
 
         Example:
             >>> import torch
             >>> estimate = Estimate.from_log_weights(torch.zeros(10), num_tokens=3)
-            >>> estimate.bounded_above(-0.1).upper is None
+            >>> other = Estimate.from_log_weights(torch.full((9,), 0.1), num_tokens=3)
+            >>> estimate.bounded_above(other).upper is None
             True
-            >>> round(estimate.checked(0.0, 1.0).bounded_above(-0.1).upper, 4)
-            0.0052
+            >>> round(estimate.checked(0.0, 1.0).bounded_above(other).upper, 4)
+            0.1052
         """
         if self.stderr is None or self.bound is Bound.NONE:
             return self
-        return self.with_tangent(log_psi)
+        found = other.with_tangent(self.log_evidence)
+        return replace(self, upper=found.upper, upper_stderr=found.upper_stderr)
 
     def with_tangent(self, log_psi: float) -> Self:
         """Add an upper bound and its error where draws are known to miss nothing.

@@ -171,7 +171,8 @@ class PairedDifference:
             )
         if self.margin_at(confidence) > 0:
             return None
-        if self.skewness * self.value < 0 and abs(self.skewness) > CHANCE:
+        reach = self.stderr * _reach(self.degrees, self._spared, confidence)
+        if reach < abs(self.value):  # the tail alone takes the interval past 0
             tail = "differ much, and to the other side: more could decide"
             return f"a few {units} {tail}"
         return f"other {units} or draws could turn it round"

@@ -141,6 +141,8 @@ class Checkpoints:
         self._remove("*")
 
     def _remove(self, names: str) -> None:
+        if not self.folder.exists():  # next to always, and a pattern is slow
+            return
         for path in self.folder.glob(f"{names}{_END}*"):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # it is not there, or not empty

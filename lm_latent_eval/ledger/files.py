@@ -211,7 +211,7 @@ class LinesFile:
     def not_one(self, why: str) -> ValueError:
         """Return the error that the file is something else."""
         return ValueError(
-            f"{self.path} is not a {self.kind} ({why}): give the output another path"
+            f"{self.path} is not a {self.kind} ({why}): name another file"
         )
 
     def edited(self, place: int, what: str) -> ValueError:

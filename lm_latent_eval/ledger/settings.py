@@ -176,5 +176,8 @@ class RowDigests:
         return found
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True)
+
+
 def _written(value: Any) -> str:
-    return json.dumps(plain(value), sort_keys=True)
+    return _ENCODER.encode(plain(value))

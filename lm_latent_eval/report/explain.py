@@ -55,6 +55,12 @@ MEANING = {
     "decides the number.",
     "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
     "(or too few draws) for the draws' error to be trusted.",
+    "completion_perplexity": "exp of the negative log-likelihood a word of second "
+    "halves, given the first ones: log p-hat of documents less that of their first "
+    "halves. A difference of estimates bounds nothing.",
+    "completion_perplexity_draws_error": "how far other draws of the latents would "
+    "lead on these very texts, as the draws tell it.",
+    "completed_tokens": "words of second halves.",
     "acc": "share of questions whose right answer has the largest estimated "
     "likelihood.",
     "questions_tied": "questions whose best options differ by rounding alone; each "
@@ -74,12 +80,14 @@ BOUNDS = {
 ASKED_FOR = ("token_perplexity_at_least",)
 """Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
+    "token_perplexity_draws_error": "nothing is drawn.",
     "corpus_token_perplexity": "the same, as nothing is drawn.",
     "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
 }
 """Explanation of some metrics where latents are not drawn."""
 
 
+LEFT_OUT = "known words"
 UNKNOWN_WORDS = {
     "spelled": "Unknown words are spelled and white space is charged: strings are "
     "scored, and rates per word and byte compare with those of any model.",
@@ -87,7 +95,10 @@ UNKNOWN_WORDS = {
     "nothing: perplexities compare only within one vocabulary.",
     "closed": "Unknown words cost p(unknown) as one class, white space nothing: "
     "perplexities compare only within one vocabulary.",
+    LEFT_OUT: "Unknown words are left out, and white space: perplexities are of known "
+    "words and compare only within one vocabulary.",
 }
+"""What is said of unknown words, by policy; of topic models, by what tokens are."""
 
 UNSAID = {
     "num_samples": 1,
@@ -203,9 +214,10 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
     how = str(ours["how"])
     if max(drawn) > 1:
         how += f"; {samples} samples a text"
+    policy = LEFT_OUT if ours.get("tokens_are") == LEFT_OUT else ours["unk"]
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
-        f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(ours['unk'], '')}",
+        f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}",
     ]
     if lacking := ours.get(WITHOUT_NUMBER):
         names = [name for some in lacking.values() for name in some]

@@ -53,7 +53,7 @@ class WholeTexts:
             if not text.words:  # a document without sentences
                 known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
                 if self._bounds_both:
-                    known = known.bounded_above(known.log_evidence)
+                    known = known.bounded_above(known)
                 yield text, Answer.of(text, known)
         groups = list(self.evaluation.budget.spend(worded, self._pilot))
         words = sum(_num_words(group) for _, group in groups)
@@ -91,13 +91,13 @@ class WholeTexts:
     ) -> tuple[Text, Answer]:
         estimate = method.estimate(log_w, len(text.words))
         if self._bounds_both and estimate.bound is Bound.EXACT:
-            estimate = estimate.bounded_above(estimate.log_evidence)
+            estimate = estimate.bounded_above(estimate)
         elif self._bounds_both and estimate.stderr is not None:
             _expect(bar, len(text.words))
             [(_, others)] = self.draw(method, [text], "psi", bar)
             with suppress(MissedSupportError):  # then there is no bound
-                psi = method.estimate(others, len(text.words)).log_evidence
-                estimate = estimate.bounded_above(psi)
+                other = method.estimate(others, len(text.words))
+                estimate = estimate.bounded_above(other)
             spent[text.name] += method.num_samples + method.beside
         spent[text.name] += method.beside
         return text, Answer.of(text, estimate, pilot=spent[text.name])

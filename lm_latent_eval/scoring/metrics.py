@@ -105,6 +105,12 @@ def of_words(metric: Number, *, is_error: bool = False) -> Number:
     return checked
 
 
+def having_words(metric: Number, *, is_error: bool = False) -> Number:
+    """Refuse a rate per word of texts without any."""
+    nothing = UNKNOWN if is_error else "refused: no words"
+    return lambda answers: metric(answers) if any(a.words for a in answers) else nothing
+
+
 def of_strings(metric: Number, *, is_error: bool = False) -> Number:
     """Refuse a rate per byte where words were scored and their strings were not.
 
@@ -288,8 +294,10 @@ def of_probabilities(name: str, metric: Number) -> Number:
 
 
 _OF_PROBABILITIES: dict[str, Number] = {
-    "word_perplexity": of_words(value_of(word_rate)),
-    "word_perplexity_stderr": of_words(stderr_of(word_rate), is_error=True),
+    "word_perplexity": of_words(having_words(value_of(word_rate))),
+    "word_perplexity_stderr": of_words(
+        having_words(stderr_of(word_rate), is_error=True), is_error=True
+    ),
     "byte_perplexity": of_strings(value_of(byte_rate)),
     "byte_perplexity_stderr": of_strings(stderr_of(byte_rate), is_error=True),
     "bits_per_byte": of_strings(value_of(bit_rate)),

@@ -137,9 +137,7 @@ class Scorer:
             "dtype": str(self.model.dtype),
             **asdict(self.options),
             "vocabulary": self._vocabulary,
-            "tokens_are": self.reader.units
-            if self.normalization is Normalization.BY_LENGTH
-            else f"{self.reader.units}, and the end of a text",
+            "tokens_are": self._tokens_are,
             "mass": str(self.normalization),
             "scored_as": self._scored_as,
         }
@@ -149,6 +147,12 @@ class Scorer:
         """An identifier of the vocabulary: equal ones mean the same units."""
         words = self.checkpoint.words
         return digest(json.dumps(words.vocabulary)) if words else self.checkpoint.digest
+
+    @property
+    def _tokens_are(self) -> str:
+        if self.normalization is Normalization.BY_LENGTH:
+            return self.reader.units
+        return f"{self.reader.units}, and the end of a text"
 
     @property
     def _scored_as(self) -> str:
@@ -170,6 +174,7 @@ class Scorer:
                 "checks": does.checks,
                 "default_proposal": proposal_named(self.model, None, 1.0).name,
                 "mass": str(self.normalization),
+                "tokens_are": self._tokens_are,
                 "scored_as": self._scored_as,
                 **self._conditional_on,
                 "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "

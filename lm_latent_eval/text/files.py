@@ -13,12 +13,14 @@ from lm_latent_eval.files import naming, regular
 
 _MARK = "\ufeff"
 _MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
+    codecs.BOM_UTF32_LE: "a byte-order mark of UTF-32",
+    codecs.BOM_UTF32_BE: "a byte-order mark of UTF-32",
+    codecs.BOM_UTF16_LE: "a byte-order mark of UTF-16",
+    codecs.BOM_UTF16_BE: "a byte-order mark of UTF-16",
+    b"\x1f\x8b": "compressed by gzip",
 }
-"""Byte-order mark -> encoding; the longer ones first, as one begins with another."""
+"""How a file begins -> what that is; the longer ones first, as one begins with
+another."""
 
 
 def numbered_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
@@ -65,12 +67,12 @@ def _opened(path: Path) -> Iterator[TextIO]:
         try:
             yield file
         except UnicodeDecodeError as err:
-            why = f"a byte-order mark of {mark}" if (mark := _encoding(path)) else err
+            why = _encoding(path) or err
             raise ValueError(f"{path} is not UTF-8 ({why}): convert it first") from err
 
 
 def _encoding(path: Path) -> str | None:
-    """Name the encoding that a byte-order mark tells; None where there is no mark."""
+    """Say what tells a file's encoding; None where nothing does."""
     with Path(path).open("rb") as file:
         start = file.read(max(map(len, _MARKS)))
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)

@@ -103,6 +103,8 @@ def test_the_end_towards_a_tail_is_further():
     assert turned == pytest.approx((-high, -low))
     reach = stdtrit(39, 0.975) * d.std(ddof=1) / math.sqrt(40)
     assert 0.9 * reach < mean - low < reach, "what is added there is taken off here"
+    for shift, why in ((1.2, "differ much, and to the other side"), (0.5, "turn it")):
+        assert why in compared(d - mean - shift * reach, np.ones(40)).undecided
     few = compared(d[:9], np.ones(9))
     reach = stdtrit(8, 0.975) * few.stderr
     assert few.interval == pytest.approx((few.value - reach, few.value + reach))

@@ -183,6 +183,9 @@ def test_odd_numbers_of_words_and_draws():
         assert METRICS[f"{name}_stderr"](empty) == "N/A"
     ended = [answer("", Estimate.exact(-1.0, num_tokens=1))]
     assert METRICS["bits_per_byte"](ended) == "refused: no bytes"
+    uncounted = [dataclasses.replace(each, words=0) for each in ended]
+    assert METRICS["word_perplexity"](uncounted) == "refused: no words"
+    assert METRICS["word_perplexity_stderr"](uncounted) == "N/A"
     # Finite perplexities that no float holds are not infinite.
     beyond = [answer("a", Estimate.exact(-1000.0, num_tokens=1))]
     for name in ("word_perplexity", "token_perplexity", "certified_token_perplexity"):
@@ -266,6 +269,7 @@ def run(topics, path, task):
         metadata={"text_file": str(path)},
         model_args={"pretrained": str(topics), "estimator": "beam"},
     )
+    assert found["config"]["latent_eval"]["tokens_are"] == "known words"
     return found["results"][task]
 
 

@@ -215,6 +215,12 @@ def test_words_compare_within_one_vocabulary_only():
             verdict(a, other)
 
 
+def test_equal_texts_are_said_to_count_half():
+    said = as_text([verdict(record(), record())])
+    assert f"on 50.0% of the texts, half of {NUM_TEXTS} equal ones counted." in said
+    assert "equal ones" not in as_text([verdict(BEST, LOOSE)])
+
+
 def test_runs_of_a_side_need_the_same_texts():
     cut = replace(record(texts=5), finished=False)
     with pytest.raises(ValueError, match="a run of A is not finished"):

@@ -259,6 +259,19 @@ def test_models_of_others_are_exported_too(tmp_path, sha):
     assert f"checkpoint {sha or 'gpt2 (no digest'}" in said
     assert "word_perplexity" in said
     assert "token_perplexity" not in said
+    command[3:4] = [
+        "every-eval-ever",
+        "--organization",
+        "us",
+        "--relationship",
+        "other",
+    ]
+    assert main([*command, "--output", str(tmp_path / "archive")]) == 0
+    [aggregate] = (tmp_path / "archive").rglob("*.json")
+    [first, *_] = json.loads(aggregate.read_text())["evaluation_results"]
+    details = first["score_details"]["details"]
+    assert details["words"] == "10"
+    assert "predicted_tokens" not in details, "nobody counted its own pieces"
 
 
 HOSTILE = "<script>alert(1)</script> | <!-- /lm-latent-eval --> ![](http://a/b.png)"

@@ -14,7 +14,7 @@ from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, r
 from lm_latent_eval.report.runs import read, read_table
 from lm_latent_eval.report.scores import Score, Scores
 from tests.conftest import PROJECT
-from tests.report.test_compare import estimated, lm_eval_folder, record
+from tests.report.test_compare import estimated, lm_eval_folder, questions, record
 
 RUNS = PROJECT / "tests/reference/runs"
 """Made by inspect_ai's and Every Eval Ever's own writers."""
@@ -98,6 +98,17 @@ def test_more_texts_do_not_find_what_draws_miss():
     said = more(found, 0.2)
     assert said.needed is None and "more latents a text help" in said.remedy
     assert more(found, 10.0).needed is not None
+
+
+def test_more_questions_are_no_more_runs():
+    """A's runs have 5 of 10 right and all, so their mean's error is 25 points."""
+    a, b = (
+        [[questions([True] * n + [False] * (10 - n))] for n in (5, m)] for m in (10, 5)
+    )
+    [found] = compare({"A": a, "B": b})
+    said = more(found, 1.0)
+    assert said.needed is None
+    assert "would move that by 25 points of accuracy: more runs help" in said.remedy
 
 
 def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
@@ -280,6 +291,13 @@ def test_a_table_that_says_something_else_is_refused(table, said, refused, tmp_p
     path = tmp_path / "scores.csv"
     path.write_text(table)
     assert said in refused("compare", str(path))
+
+
+def test_a_page_shows_a_table_of_texts_whose_words_nobody_counted(tmp_path):
+    path, page = tmp_path / "scores.csv", tmp_path / "page.html"
+    path.write_text("bytes,a,b\n" + "9,-5,-3\n8,-6,-4\n" * 6)
+    assert main(["report", str(path), "--output", str(page)]) == 0
+    assert "refused: no words" in page.read_text()
 
 
 def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):

@@ -287,12 +287,10 @@ def more(found: Comparison, points: float) -> More:
         raise ValueError(f"--power: {found.task} has one {unit}, which tells no spread")
     a, b = (side.name for side in found.sides)
     if isinstance(found, TextComparison):
-        target, what = f"{points * BITS_A_POINT:g} {found.metric}", "texts"
-        size = points * BITS_A_POINT * math.log(2)
+        what, size = "texts", points * BITS_A_POINT * math.log(2)
     else:
-        unit = f" point{'s' * (points != 1)}" if found.is_share else ""
-        target, what = f"{points:g}{unit} of {found.metric}", "questions"
-        size = points / 100 if found.is_share else points
+        what, size = "questions", points / 100 if found.is_share else points
+    target = _amount(found, size, "g")
     stays = d.runs_stderr**2 + d.missed_stderr**2
     drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
     inner, cause = drawn, "draws of latents"
@@ -317,7 +315,7 @@ def more(found: Comparison, points: float) -> More:
         ideal = _needed(d, size, every - inner, 0.0)
     total = sum(parts.values()) or 1.0
     shares = {name: part / total for name, part in parts.items() if part > 0}
-    remedy = _remedy(d, shares, what, cause, now, ideal)
+    remedy = _remedy(found, shares, what, cause, now, ideal)
     pair = f"{a} and {b}"
     return More(found.task, pair, target, what, d.num_texts, now, shares, remedy)
 
@@ -333,8 +331,18 @@ def _needed(
     return found and found.times(d.num_texts / number)
 
 
+def _amount(found: Comparison, size: float, digits: str) -> str:
+    """Write a difference, of texts in nats a unit, else of scores."""
+    if isinstance(found, TextComparison):
+        return f"{bits(size):{digits}} {found.metric}"
+    if not found.is_share:
+        return f"{size:{digits}} of {found.metric}"
+    points = f"{100 * size:{digits}}"
+    return f"{points} point{'s' * (points != '1')} of {found.metric}"
+
+
 def _remedy(
-    d: PairedDifference,
+    found: Comparison,
     shares: dict[str, float],
     what: str,
     cause: str,
@@ -344,15 +352,13 @@ def _remedy(
     """Say what would help most."""
     inner, runs = shares.get(cause, 0.0), shares.get("runs", 0.0)
     more_of = "latents a text" if cause.startswith("draws") else "answers a question"
-    if now is None and d.missed_stderr > d.runs_stderr:
-        return (
-            f"Draws may have missed {bits(d.missed_stderr):.2g} bits: more {more_of} "
-            "help."
-        )
     if now is None:
-        return (
-            f"Runs of a model differ by {bits(d.runs_stderr):.2g} bits: more runs help."
-        )
+        missed, differ = found.difference.missed_stderr, found.difference.runs_stderr
+        if missed > differ:
+            missing = _amount(found, missed, ".2g")
+            return f"Draws may have missed {missing}: more {more_of} help."
+        apart = _amount(found, differ, ".2g")
+        return f"Other runs would move that by {apart}: more runs help."
     sentences = []
     if inner >= 0.5:
         sentences.append(

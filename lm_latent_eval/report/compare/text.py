@@ -148,8 +148,10 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     about = f" in {each.clusters}" if each.clusters else ""
     head = f"{each.task}: {difference.num_texts:,} texts{about}, {counts}"
     lines = [head, *aligned(rows)]
+    ties = sum(part.nats == 0 for part in each.parts)
+    halves = f", half of {ties:,} equal ones counted" if ties else ""
     lines.append(
-        f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts."
+        f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts{halves}."
     )
     lines += lines_of_gap(each)
     lines += [f"  {note}" for note in each.notes]

@@ -213,13 +213,15 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         diagnostic = other.startswith(("effective_samples_m", "share_pareto"))
         if diagnostic and not isinstance(number.value, str):
             details[other] = repr(number.value)
-    answers = statement.record.answers
+    answers, settings = statement.record.answers, statement.record.settings
+    if "strings_scored" not in settings:  # those of others are not counted
+        tokens = sum(answer.tokens for answer in answers)
+        details["predicted_tokens"] = str(tokens)
     return details | {
         "evaluations_of_p_x_z": str(sum(answer.evaluations for answer in answers)),
         "words": str(sum(answer.words for answer in answers)),
         "bytes": str(sum(answer.bytes for answer in answers)),
-        "predicted_tokens": str(sum(answer.tokens for answer in answers)),
-        "tokens_are": str(statement.record.settings.get("tokens_are")),
+        "tokens_are": str(settings.get("tokens_are")),
         "instances_dropped": "0",
     }
 
