@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import (
     LM,
@@ -144,7 +143,7 @@ def weighed(
         draws: What it has drawn.
         before: The texts so far.
     """
-    log_w = widened(texts.model.log_joint(p, draws.latents)) - draws.log_q
+    log_w = log_joint(texts.model, p, draws) - draws.log_q
     return Particles(
         texts.model.advance(p, draws.latents),
         texts.proposal.advance(q, draws.latents),

@@ -206,7 +206,7 @@ def invert_cdf(
     Args:
         prob: Unnormalised probabilities, grouped by row, shape (N,).
         row: The row of each, non-decreasing, there or on the host, shape (N,).
-        num_rows: R; every row asked for has positive mass.
+        num_rows: R; what is drawn of a row without mass belongs to no row.
         query: The row to draw from, there or on the host, shape (Q,).
         u: A number in (0, 1) each, shape (Q,).
 

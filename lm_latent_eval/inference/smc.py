@@ -144,9 +144,13 @@ class ParticleFilter(Estimator):
                 log_psi = ahead.log_twist(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             uniform = sent_uniforms(uniform, log_psi.device)
-            particles, origin = self._resample(
-                particles, log_psi, uniform, token.batch.length > 0
+            # Which states go on is asked on the host.
+            went_on, log_w = token.batch.length > 0, particles.log_w
+            log_w, origin = resampled(log_w, log_psi, uniform, self.filters, went_on)
+            log_q, path = (
+                x.gather(1, origin) for x in (particles.log_q, particles.path)
             )
+            particles = replace(particles, log_w=log_w, log_q=log_q, path=path)
         return _gone_on(particles, *fetched(origin))
 
     def _begun(self, particles: Particles) -> Particles:
@@ -160,34 +164,6 @@ class ParticleFilter(Estimator):
             log_q=particles.log_q.expand(batch, self.num_samples),
             path=particles.path.expand(batch, self.num_samples),
         )
-
-    def _resample(
-        self, particles: Particles, log_psi: Tensor, uniform: Tensor, went_on: Tensor
-    ) -> tuple[Particles, Tensor]:
-        """Draw anew where a filter's effective sample size is below half of M.
-
-        Systematic resampling: one random number a filter, so a particle of (twisted)
-        weight v = w psi is drawn M v times, rounded up or down.
-
-        Returns:
-            The particles, but for their states, which are asked on the host, and which
-            of the states each goes on with, (B, K), where the weights are.
-        """
-        shape = (self.filters, self.num_samples // self.filters)
-        log_v = (particles.log_w + log_psi).unflatten(-1, shape)
-        log_mean = log_v.logsumexp(-1, keepdim=True) - math.log(shape[1])
-        alive = log_mean > -torch.inf
-        weight = log_v.masked_fill(~alive, 0.0).softmax(-1)
-        uneven = weight.square().sum(-1, keepdim=True) * shape[1] > 2
-        uneven = uneven & alive & went_on[:, None, None]
-        every = torch.arange(self.num_samples, device=log_v.device).view(shape)
-        points = (every[0] + uniform.unflatten(-1, shape)[..., :1]) / shape[1]
-        drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(shape[1] - 1)
-        index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
-        even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
-        log_w = torch.where(uneven.expand_as(log_v).flatten(1), even, particles.log_w)
-        log_q, path = (x.gather(1, index) for x in (particles.log_q, particles.path))
-        return replace(particles, log_w=log_w, log_q=log_q, path=path), index
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -210,6 +186,39 @@ class ParticleFilter(Estimator):
     def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
         """Return the error of a difference: of as many filters as there are."""
         return stderr_of_few(super().ratio_stderr(whole, prefix), self.filters)
+
+
+def resampled(
+    log_w: Tensor, log_psi: Tensor, uniform: Tensor, filters: int, went_on: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draw particles anew where a filter's effective sample size is below half of M.
+
+    Systematic resampling: one random number a filter, so a particle of (twisted)
+    weight v = w psi is drawn M v times, rounded up or down.
+
+    Args:
+        log_w: Of the particles, nats, (B, K).
+        log_psi: What each expects of the text ahead, nats, (B, K).
+        uniform: A random number each, of which the first of a filter counts, (B, K).
+        filters: R, which have M = K / R particles each.
+        went_on: Whose particles are drawn anew, (B,) bool.
+
+    Returns:
+        Log-weights, and which particles there are then, (B, K) each.
+    """
+    shape = (filters, log_w.shape[1] // filters)
+    log_v = (log_w + log_psi).unflatten(-1, shape)
+    log_mean = log_v.logsumexp(-1, keepdim=True) - math.log(shape[1])
+    alive = log_mean > -torch.inf
+    weight = log_v.masked_fill(~alive, 0.0).softmax(-1)
+    uneven = weight.square().sum(-1, keepdim=True) * shape[1] > 2
+    uneven = uneven & alive & went_on[:, None, None]
+    every = torch.arange(log_w.shape[1], device=log_v.device).view(shape)
+    points = (every[0] + uniform.unflatten(-1, shape)[..., :1]) / shape[1]
+    drawn = torch.searchsorted(weight.cumsum(-1), points).clamp_max(shape[1] - 1)
+    index = torch.where(uneven, every[:, :1] + drawn, every).flatten(1)
+    even = (log_mean - log_psi.gather(1, index).unflatten(-1, shape)).flatten(1)
+    return torch.where(uneven.expand_as(log_v).flatten(1), even, log_w), index
 
 
 def _gone_on(particles: Particles, origin: Tensor) -> Particles:

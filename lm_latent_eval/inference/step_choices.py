@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -52,11 +51,10 @@ class Dense:
             rank = rank + widened(self.ahead)
         return rank.reshape(len(score) * groups, -1)
 
-    def total(self, score: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
-        """Return the scores of histories (B, K') after choices of theirs, nats."""
-        place = origin * self.log_p.shape[2] + choice
-        log_p = widened(self.log_p.flatten(1).gather(1, place))
-        return score.gather(1, origin) + log_p
+    def picked(self, values: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (B, K, N), of choices of histories, (B, K')."""
+        place = origin * values.shape[2] + choice
+        return widened(values.flatten(1).gather(1, place))
 
     def keys(self, groups: int) -> Tensor | None:
         """Return the keys of a table's choices, (B groups, M), if there are any."""
@@ -160,9 +158,9 @@ class Ragged:
             rank = rank + widened(self.ahead)
         return self._in_groups(rank, groups, -torch.inf)
 
-    def total(self, score: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
-        """Return the scores of histories (B, K') after choices of theirs, nats."""
-        return score.gather(1, origin) + widened(self.at(self.log_p, choice))
+    def picked(self, values: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
+        """Return a value a choice, (N,), of choices of histories, (B, K')."""
+        return widened(self.at(values, choice))
 
     def keys(self, groups: int) -> Tensor | None:
         """Return the keys of a table's choices, (B groups, M), if there are any."""
@@ -210,20 +208,13 @@ class Ragged:
         log_q, origin = fetched(self.log_q(temperature), origin)
         batch, histories = self.shape
         which = (torch.arange(batch)[:, None] * histories + origin).flatten()
-        some = self._has_choices[which]
-        drawn = torch.zeros_like(which)
-        drawn[some] = invert_ragged_cdf(
-            log_q.exp(), self.history, batch * histories, which[some], u.flatten()[some]
+        none = self.history.bincount(minlength=batch * histories)[which] == 0
+        drawn = invert_ragged_cdf(
+            log_q.exp(), self.history, batch * histories, which, u.flatten()
         )
-        log_drawn = log_q.new_zeros(len(which))
-        log_drawn[some] = log_q[drawn[some]]
+        drawn = drawn.masked_fill(none, 0)
+        log_drawn = self.at(log_q, drawn).masked_fill(none, 0.0)
         return drawn.view_as(origin), log_drawn.view_as(origin), origin
-
-    @cached_property
-    def _has_choices(self) -> Tensor:
-        """Which histories have any, (B K,) bool."""
-        counts = self.history.bincount(minlength=self.shape[0] * self.shape[1])
-        return counts > 0
 
     def log_q(self, temperature: float) -> Tensor:
         """Return log q(z_t) of every choice, (N,) float64.

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut, Thinned, best_of
-from lm_latent_eval.inference.step_choices import Choices, Columns, Dense
+from lm_latent_eval.inference.step_choices import Choices, Columns
 from lm_latent_eval.latent import Uniforms
 
 StateT = TypeVar("StateT")
@@ -318,14 +318,12 @@ def searching(
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
         if with_log_q:
-            assert isinstance(choices, Dense)
-            every = widened(choices.log_p if choices.score is None else choices.score)
-            picked = every.gather(1, origin[..., None].expand(-1, -1, every.shape[2]))
-            log_step = choices.at(picked, choice).masked_fill(~going_on, 0.0)
-            log_q = log_q.gather(1, origin) + log_step
+            every = choices.log_p if choices.score is None else choices.score
+            log_step = choices.picked(every, origin, choice)
+            log_q = log_q.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
         before = score.gather(1, kept).masked_fill(~used, -torch.inf)
-        added = choices.total(score, origin, choice) + log_kept
-        added = added.masked_fill(~there, -torch.inf)
+        added = choices.picked(choices.log_p, origin, choice) + log_kept
+        added = (score.gather(1, origin) + added).masked_fill(~there, -torch.inf)
         if taken.log_more is not None:
             added = added + taken.log_more
         score = torch.where(going_on, added, before)

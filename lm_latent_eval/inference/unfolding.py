@@ -107,9 +107,15 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
             sampled = sampled._replace(columns=tuple(here))
         log_q = sent(sampled.log_q, encoded.batch.targets.device)
         latents = self.latents(encoded, sampled)
-        return Draws(latents, log_q, self.known_log_p(encoded, latents)), origin
+        log_p = self.known_log_p(encoded, sampled, latents)
+        return Draws(latents, log_q, log_p), origin
 
-    def known_log_p(self, encoded: EncodedT, latents: LatentsT) -> Tensor | None:
+    def known_log_p(
+        self,
+        encoded: EncodedT,
+        found: Sampled[StateT] | Found[StateT],
+        latents: LatentsT,
+    ) -> Tensor | None:
         """Return log p(x, z_k) of latents that were made last, where it is known."""
         return None
 
@@ -179,6 +185,6 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         if log_q is not None:
             log_q = sent(log_q, encoded.batch.targets.device)
         latents = self.latents(encoded, found)
-        log_p = self.known_log_p(encoded, latents)
+        log_p = self.known_log_p(encoded, found, latents)
         beam = Beam(latents, score, origin, log_q, log_p, was_cut.any(1))
         return Thinning(beam, log_f, was_cut)

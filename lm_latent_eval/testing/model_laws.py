@@ -34,6 +34,8 @@ from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import (
+    Beam,
+    Draws,
     DrawsFrom,
     LeftToRight,
     Normalization,
@@ -248,12 +250,16 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     draws = proposal.sample(q, whole.streams(50), 50)
     drawn = particles.fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
+    _known_is_true(case, proposal, (p, q), draws, ~log_w.isnan(), name)
     every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
     for other in case.proposals:
         searcher = case.proposal(other)
         encoded = p, searcher.encode(whole.batch)
-        found, latents = every.search(whole.by(searcher), encoded)
-        log_q = proposal.log_prob(q, latents)
+        beam = every.found(searcher, encoded[1])
+        found = every.weighed(case.model, p, beam)
+        used, what = beam.score > -torch.inf, f"what {other} finds"
+        _known_is_true(case, searcher, encoded, beam, used, what)
+        log_q = proposal.log_prob(q, beam.latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"
             known = found.log_q[b] > -torch.inf
@@ -270,6 +276,26 @@ def latents_are_told_apart(case: Case, name: str) -> None:
                 if (path := int(path)) in possible:
                     log_q_of_both = of_found[path], of_drawn.item()
                     equal(*log_q_of_both, case.exact(), f"{what}: its log q")
+
+
+def _known_is_true(
+    case: Case,
+    proposal: Any,
+    encoded: tuple[Any, Any],
+    latents: Draws[Any] | Beam[Any],
+    used: Tensor,
+    what: str,
+) -> None:
+    """Hold draws or a beam to what model and proposal say of their latents."""
+    p, q = encoded
+    log_p = case.model.log_joint(p, latents.latents)
+    log_q = proposal.log_prob(q, latents.latents)
+    for known, told in ((latents.log_p, log_p), (latents.log_q, log_q)):
+        if known is not None:
+            apart = torch.where(known == told, 0.0, known - told)[used].abs()
+            equal(
+                apart.max().item(), 0.0, case.exact(), f"error of log p and q: {what}"
+            )
 
 
 def company_moves_no_weight(case: Case, name: str) -> None:

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from scipy.stats import t as student
 
 from lm_latent_eval.estimators import Bound, log_evidence
-from lm_latent_eval.inference import ParticleFilter
+from lm_latent_eval.inference import ParticleFilter, smc
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
@@ -37,11 +37,11 @@ def model():
 def resampled(monkeypatch):
     """Return a list: which share of the filters drew anew after each token."""
 
-    def share(result, method, before, *more):
-        moved = (result[0].log_w != before.log_w).unflatten(-1, (method.filters, -1))
+    def share(result, before, log_psi, uniform, filters, *more):
+        moved = (result[0] != before).unflatten(-1, (filters, -1))
         return moved.any(-1).double().mean().item()
 
-    return watch(monkeypatch, ParticleFilter, "_resample", share)
+    return watch(monkeypatch, smc, "resampled", share)
 
 
 def filtered(model, copies, num_samples, words=WORDS):

@@ -77,17 +77,159 @@ class RelationState:
         """Which histories are no padding, (B, K, H) bool."""
         return self.log_share > -torch.inf
 
-    def expanded(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return topic, naming and offset of K single readings, (B, K) each."""
-        if self.topic.shape[-1] != 1:
+
+@dataclass(frozen=True)
+class Options:
+    """Words and names that readings of pieces consist of, numbered, on the host.
+
+    The first N begin in the pieces, in the order of border, row and source. Then come
+    names that go on to their next word, one for each that begins, and at last what B K
+    histories are in the midst of: M in all.
+    """
+
+    source: Tensor
+    """(M,), as the following ones."""
+    start: Tensor
+    """The border before the first word, negative if that is in an earlier piece."""
+    end: Tensor
+    """The border after the last word."""
+    row: Tensor
+    """Of the lattice, after it."""
+    place: Tensor
+    """Of what it costs to choose it, see ``Lattice.charges``."""
+    then: Tensor
+    """What it is after its first word: a name that goes on, or itself."""
+    until: Tensor
+    """The border where another one begins; past the last one if none does."""
+    first: Tensor
+    """The first option that may begin there."""
+    last: Tensor
+    """One past the last."""
+    key: Tensor
+    """Border, row and source of those that begin, as one number, increasing, (N,)."""
+    lattice: Lattice
+    topics: Topics
+    topic: Tensor
+    """Of the histories, 0 where it is not known yet, (B, K)."""
+
+    @classmethod
+    def of(
+        cls, lattice: Lattice, topics: Topics, state: RelationState, agrees: Tensor
+    ) -> Options:
+        """List what may begin at every border, and what histories are in the midst of.
+
+        Args:
+            lattice: Of B texts.
+            topics: The names.
+            state: Of the histories.
+            agrees: Whether what each is in the midst of goes on as the text does, (B,
+                K); there may be more names than the text agrees with.
+
+        Raises:
+            ValueError: If the histories have been summed.
+        """
+        if state.topic.shape[-1] != 1:
             raise ValueError("readings that have been summed cannot go on one by one")
-        if self.topic.shape[1] not in (1, samples):
-            raise ValueError(
-                f"{self.topic.shape[1]} histories cannot continue in {samples} readings"
+        arcs, rows, num_tokens = lattice.arcs, lattice.num_rows, lattice.word.shape[1]
+        every = torch.arange(rows).repeat(num_tokens)
+        border = torch.arange(num_tokens).repeat_interleave(rows)
+        before = torch.cat([every, lattice.arc_row, arcs.text])
+        source = torch.cat([torch.full_like(every, WORD), *[arcs.naming + 1] * 2])
+        start = torch.cat([border, arcs.start, arcs.start])
+        end = torch.cat([border + 1, arcs.end, arcs.end])
+        row = torch.cat([every, lattice.arc_row, lattice.arc_row])
+        uttered = lattice.text[every] * num_tokens + border
+        named = lattice.word.numel() + torch.arange(2 * len(arcs.start))
+        place = 1 + torch.cat([uttered, named])
+        many = 1 + len(topics.naming_alias)
+        key, order = ((start * rows + before) * many + source).sort()
+        (names,) = (source[order] != WORD).nonzero(as_tuple=True)
+        topic, naming, offset = (
+            column[..., 0] for column in (state.topic, state.naming, state.offset)
+        )
+        left = topics.length(naming.clamp_min(0)) - offset
+        known = lattice.row(torch.arange(len(topic))[:, None], topic)
+        every = torch.cat([order, order[names]])
+        source, start, end, row = (
+            torch.cat([of_piece[every], so_far.flatten()])
+            for of_piece, so_far in (
+                (source, naming + 1),
+                (start, -offset),
+                (end, left.masked_fill(naming < 0, 0)),
+                (row, known),
             )
-        columns = (self.topic, self.naming, self.offset)
-        topic, naming, offset = (c[..., 0].expand(-1, samples) for c in columns)
-        return topic, naming, offset
+        )
+        then = torch.arange(len(source))
+        then[names] = len(order) + torch.arange(len(names))
+        impossible = (~agrees).flatten() * (1 + lattice.word.numel() + len(named))
+        begin = torch.arange((num_tokens + 1) * rows + 1) * many
+        begin = torch.searchsorted(key, begin)
+        after = end.clamp_max(num_tokens) * rows + row
+        return cls(
+            source,
+            start,
+            end,
+            row,
+            torch.cat([place[order], names * 0, impossible]),
+            then,
+            end.masked_fill(end >= lattice.length[lattice.text[row]], num_tokens),
+            begin[after],
+            begin[after + 1],
+            key,
+            lattice,
+            topics,
+            topic,
+        )
+
+    def histories(self, samples: int | None) -> Tensor:
+        """Return where K readings begin, or as many as there are, (B, K)."""
+        batch, size = self.topic.shape
+        if size not in (1, samples or size):
+            raise ValueError(f"{size} histories cannot continue in {samples} readings")
+        number = torch.arange(batch * size) + len(self.source) - batch * size
+        return number.view(batch, size).expand(-1, samples or size)
+
+    def found(self, readings: Readings) -> Tensor:
+        """Return the option of every word of readings, -1 if there is none, (B, K, T).
+
+        Past the end of a text that is what the last one is then.
+        """
+        source, offset = readings
+        histories, rows = self.histories(source.shape[1]), self.lattice.num_rows
+        many, border = 1 + len(self.topics.naming_alias), torch.arange(source.shape[2])
+        inside = (border < self.lattice.length[:, None])[:, None]
+        begins = ((source == WORD) | (offset == 0)) & inside
+        of_name = self.topics.naming_topic[(source - 1).clamp(0, many - 2)]
+        topic = self.topic.expand_as(histories)[..., None]
+        after = _last(begins & (source != WORD), of_name, topic)
+        texts = torch.arange(len(source))[:, None, None]
+        row = self.lattice.row(texts, torch.cat([topic, after], -1)[..., :-1])
+        wanted = (border * rows + row) * many + source.clamp(0, many - 1)
+        begun = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
+        now = _last(begins, self.then[begun], histories[..., None])
+        same = (self.source[now] == source) & (self.start[now] == border - offset)
+        there = torch.where(begins, self.key[begun] == wanted, same | ~inside)
+        return torch.where(begins, begun, now).masked_fill(~there, -1)
+
+    def readings(self, option: Tensor) -> Readings:
+        """Return what options (B, K, T) stand for, 0 past the end of a text."""
+        border = torch.arange(option.shape[-1])
+        inside = (border < self.lattice.length[:, None])[:, None]
+        source = self.source[option].masked_fill(~inside, WORD)
+        offset = border - self.start[option]
+        return Readings(source, offset.masked_fill(source == WORD, 0))
+
+
+def _last(here: Tensor, value: Tensor, before: Tensor) -> Tensor:
+    """Return the last value that is marked up to each place, or what was before all.
+
+    Args:
+        here: The marks, (..., T).
+        value: The values, (..., T).
+        before: What there was, (..., 1).
+    """
+    place = (torch.arange(value.shape[-1]) + 1) * here
+    return torch.cat([before, value], -1).gather(-1, place.cummax(-1).values)
 
 
 @dataclass(frozen=True)
@@ -105,9 +247,20 @@ class Encoded:
     topics: Topics
 
     @cached_property
+    def options(self) -> Options:
+        """The words and names that readings consist of."""
+        agrees = goes_on(self).all(-1)
+        return Options.of(self.costs, self.topics, self.state, agrees)
+
+    @cached_property
     def lattice(self) -> Lattice:
         """The same on the host, where it is summed and drawn from."""
-        return self.costs.on_host()
+        return self.costs.on_host()[0]
+
+    def fetched(self, *others: Tensor) -> tuple[Tensor, ...]:
+        """Copy tensors to the host, in one wait with what the lattice needs."""
+        vars(self)["lattice"], *here = self.costs.on_host(*others)
+        return tuple(here)
 
     @cached_property
     def summed(self) -> tuple[Tensor, RelationState]:
@@ -118,8 +271,13 @@ class Encoded:
     @property
     def words(self) -> tuple[Tensor, Tensor]:
         """The words, and which places have one, on the host, (B, T) each."""
+        return self.batch.on_host[0], self.inside
+
+    @property
+    def inside(self) -> Tensor:
+        """Which places have a word, on the host, (B, T)."""
         targets, length = self.batch.on_host
-        return targets, torch.arange(targets.shape[1]) < length[:, None]
+        return torch.arange(targets.shape[1]) < length[:, None]
 
 
 def goes_on(encoded: Encoded) -> Tensor:

@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched
+from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.text.batch import TokenBatch
@@ -142,10 +142,17 @@ class Lattice:
     """Further (text, topic) rows, as text * (num_topics + 1) + topic, (M,)."""
     num_topics: int
 
-    def on_host(self) -> Lattice:
-        """Return the lattice with its costs on the host."""
-        word, score = fetched(self.word, self.score)
-        return replace(self, word=word.double(), score=score.double())
+    @property
+    def charges(self) -> Tensor:
+        """Logs of 1, of words, of names of a known and of a new topic, and of 0."""
+        new = self.score + sent(self.log_prior, self.score.device)
+        one = self.score.new_zeros(1)
+        return torch.cat([one, self.word.flatten(), self.score, new, one - torch.inf])
+
+    def on_host(self, *others: Tensor) -> tuple[Lattice, *tuple[Tensor, ...]]:
+        """Return the lattice with its costs on the host, and other tensors there."""
+        word, score, *here = fetched(self.word, self.score, *others)
+        return replace(self, word=word.double(), score=score.double()), *here
 
     @cached_property
     def _keys(self) -> Tensor:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,6 @@ from lm_latent_eval.models.lrlm.latents import (
     Encoded,
     Readings,
     RelationState,
-    goes_on,
     tempered,
 )
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
@@ -45,8 +44,8 @@ from lm_latent_eval.models.lrlm.network import Facts, TransformerXL, Words, log_
 from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
     Route,
-    Standing,
     after_readings,
+    log_options,
     log_readings,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
@@ -325,20 +324,21 @@ class Planned:
         return self.encoded.batch
 
     @cached_property
-    def route(self) -> Route:
-        """The route through the tempered lattice, on the host."""
-        return self.way(tempered(self.encoded.lattice, self.temperature))
+    def steps(self) -> ReadingSteps:
+        """The steps of a route through the tempered lattice, on the host."""
+        route = self.way(tempered(self.encoded.lattice, self.temperature))
+        return route.steps(self.encoded)
 
 
 @dataclass(frozen=True)
-class RouteProposal(StepProposal[Planned, Readings, Standing]):
+class RouteProposal(StepProposal[Planned, Readings, Tensor]):
     """q(z | x) of readings that follow a route through the lattice."""
+
+    searches_know_q: ClassVar[bool] = True
 
     def drawn_steps(self, encoded: Planned) -> ReadingSteps:
         """Return the steps, which are drawn and searched alike."""
-        piece = encoded.encoded
-        agrees = goes_on(piece).all(-1)
-        return ReadingSteps(encoded.route, piece.topics, piece.state, agrees)
+        return encoded.steps
 
     searched_steps = drawn_steps
 
@@ -347,14 +347,23 @@ class RouteProposal(StepProposal[Planned, Readings, Standing]):
         return encoded.encoded.state.topic.shape[1]
 
     def latents(
-        self, encoded: Planned, found: Sampled[Standing] | Found[Standing]
+        self, encoded: Planned, found: Sampled[Tensor] | Found[Tensor]
     ) -> Readings:
-        return Readings(*found.columns)
+        return encoded.encoded.options.readings(*found.columns)
+
+    def known_log_p(
+        self,
+        encoded: Planned,
+        found: Sampled[Tensor] | Found[Tensor],
+        latents: Readings,
+    ) -> Tensor:
+        """Return log p(x, z_k) of readings that were made last."""
+        return log_options(encoded.encoded, *found.columns)
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
-        given = fetched(*readings)
-        log_q = steps.log_prob(self.drawn_steps(encoded), given, 1.0)
+        option = encoded.encoded.options.found(Readings(*fetched(*readings)))
+        log_q = steps.log_prob(self.drawn_steps(encoded), (option,), 1.0)
         return sent(log_q, encoded.encoded.value.device)
 
 
@@ -386,10 +395,8 @@ class Adapted(RouteProposal):
 
         They are drawn on the host, which asks for what all of them cost in one wait.
         """
-        costs = encoded.encoded.costs
-        word, score, origin = fetched(costs.word, costs.score, origin)
-        here = replace(encoded.encoded, costs=replace(costs, word=word, score=score))
-        return super().sample_from(replace(encoded, encoded=here), uniforms, origin)
+        (origin,) = encoded.encoded.fetched(origin)
+        return super().sample_from(encoded, uniforms, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
         """Return the state after the encoded piece."""

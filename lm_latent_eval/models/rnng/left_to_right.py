@@ -399,7 +399,12 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         encoded.scored[:] = [(trees, log_p)]
         return trees
 
-    def known_log_p(self, encoded: Encoded, latents: Trees) -> Tensor | None:
+    def known_log_p(
+        self,
+        encoded: Encoded,
+        found: Sampled[Standing] | Found[Standing],
+        latents: Trees,
+    ) -> Tensor | None:
         """Return log p(x, z_k) of trees that were made last.
 
         Not where ends are charged for by p, which the steps do not know.

@@ -35,7 +35,7 @@ from lm_latent_eval.inference.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.inference.smc import RESAMPLING_LANE
+from lm_latent_eval.inference.smc import RESAMPLING_LANE, resampled
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
@@ -245,7 +245,7 @@ class _Walks:
         ended = edges.ends[after.node]
         searched = self._pruned_to_width(after, ended)
         if self.plan.filters and uniform is not None:
-            self._choose_anew(uniform.view(len(self.stretches), -1, uniform.shape[1]))
+            self._choose_anew(uniform[:, RESAMPLING_LANE])
         # Which draws are at what is new; the others have ended.
         here = self._at >= self._count
         wanted = searched.index_fill(0, self._at[here] - self._count, True) & ~ended
@@ -320,32 +320,16 @@ class _Walks:
         return searched.index_fill(0, dropped, False)
 
     def _choose_anew(self, uniform: Tensor) -> None:
-        """Choose particles where a filter's effective sample size is below a half.
-
-        Systematic resampling, as ``ParticleFilter`` has it.
-
-        Args:
-            uniform: Random numbers, (B, K, 4).
-        """
+        """Choose the particles of filters, with a random number each."""
         # Nothing is left to pay at the end.
         psi = self._edges.log_rest[self._draw_node]
-        psi = psi.view(len(self.stretches), self.plan.filters, -1)
-        log_w, at = self._log_w.view(psi.shape), self._at.view(psi.shape)
-        size = psi.shape[-1]
-        log_v = log_w + psi
-        total = log_v.logsumexp(-1, keepdim=True)
-        weight = (log_v - total.masked_fill(total.isneginf(), 0.0)).exp()
-        few = (weight**2).sum(-1) * size > 2
-        if not bool(few.any()):
-            return
-        first = uniform[:, ::size, RESAMPLING_LANE]
-        points = (torch.arange(size) + first[..., None]) / size
-        chosen = torch.searchsorted(weight.cumsum(-1), points).clamp_max(size - 1)
-        chosen = torch.where(few[..., None], chosen, torch.arange(size))
-        even = total - math.log(size) - psi.gather(-1, chosen)
-        self._log_w = torch.where(few[..., None], even, log_w).flatten()
-        self._at = at.gather(-1, chosen).flatten()
-        self._draw_node = self._draw_node.view(psi.shape).gather(-1, chosen).flatten()
+        size = len(self.stretches), self.plan.num_draws
+        log_w, psi, uniform = (x.view(size) for x in (self._log_w, psi, uniform))
+        every = torch.ones(size[:1], dtype=torch.bool)
+        log_w, chosen = resampled(log_w, psi, uniform, self.plan.filters, every)
+        chosen = (chosen + torch.arange(size[0])[:, None] * size[1]).flatten()
+        self._log_w = log_w.flatten()
+        self._at, self._draw_node = self._at[chosen], self._draw_node[chosen]
 
     def finished(self) -> list[SegmentationWalk]:
         """Return what was found and drawn of each text."""
