@@ -86,7 +86,7 @@ def harmonic_mean(model: LDA, batch: TokenBatch, sweeps: int) -> Tensor:
     for sweep in range(sweeps):
         redraw(latents, range(LENGTH), numbers(1 + sweep, LENGTH))
         topics = latents.latents[..., None]
-        log_words = encoded.log_words[:, None].gather(3, topics)[..., 0]
+        log_words = encoded.read[:, None].gather(3, topics)[..., 0]
         found.append(log_words.sum(-1)[:, 0])
     half = torch.stack(found[sweeps // 2 :], -1)
     return math.log(half.shape[-1]) - (-half).logsumexp(-1)

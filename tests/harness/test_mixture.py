@@ -19,7 +19,7 @@ from tests import tiny_causal
 from tests.harness.test_cot import saved
 from tests.harness.test_tokens import byte_level
 from tests.stock_tasks import STOCK, evaluated, write_arc
-from tests.tiny_checkpoint import conditional, rolling
+from tests.tiny_checkpoint import conditional, log_likelihoods
 
 PROMPTS = ["{context}", {"name": "twice", "text": "b{context}", "weight": 3}]
 PAIRS = [("ab", "a"), ("ab", "b"), ("ba", "ab")]
@@ -72,14 +72,14 @@ def test_components_are_summed_as_the_backend_answers_them(mixed, networks):
     )
     prompts = mixed({"prompts": PROMPTS})
     models = mixed({"models": of(networks, "one", "two")})
-    asked, texts = conditional(*PAIRS), rolling("ab", "baaba")
+    asked = conditional(*PAIRS)
     plain = one.loglikelihood(asked)
     twice = one.loglikelihood(conditional(*((f"b{c}", text) for c, text in PAIRS)))
-    whole = one.loglikelihood_rolling(texts)
+    whole = [log_likelihoods(lm, "ab", "baaba") for lm in (one, two, models)]
     for first, second, sums in (
         (plain, twice, prompts.loglikelihood(asked)),
         (plain, two.loglikelihood(asked), models.loglikelihood(asked)),
-        (whole, two.loglikelihood_rolling(texts), models.loglikelihood_rolling(texts)),
+        whole,
     ):
         for a, b, found in zip(first, second, sums, strict=True):
             nats = log_mixture(WEIGHTS, [score_of(a), score_of(b)])
