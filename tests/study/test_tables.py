@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -15,9 +16,10 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report import figures
 from lm_latent_eval.study.claims import StudyColumn, claims
-from lm_latent_eval.study.figures import _looks, _near
+from lm_latent_eval.study.figures import _looks, _near, ridges
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.tables import as_markdown
+from tests.means import normal
 
 TEXTS = (
     "She studied in the town.",
@@ -106,6 +108,25 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     empty = Figure().subplots()
     _near(empty, alone, *_looks([alone]), math.inf)
     assert not empty.has_data()
+
+
+def test_areas_below_a_ridge_are_shares_of_the_estimates():
+    """Of a skewed one beside one a hundred times narrower."""
+    curves = {("peeking", 1.0): [9, 9, 9], ("peeking", 2.0): [9, 9, 9]}
+    made = StudyColumn(SETTINGS | {"replicate": 100}, rows(curves, {}), "peeking")
+    spread = normal(1, 4000, seed=0)[0]
+    for row in made.rows:
+        drawn = (0.6 if row["temperature"] == 2 else 0.006) * spread
+        row |= {"predicted": drawn.exp().tolist(), "replicates": [1.0]}
+    ax, [looks] = Figure().subplots(), _looks([made])
+    ridges(ax, made, looks)
+    assert [t.get_text()[-7:] for t in ax.get_yticklabels()] == ["± 0.6 %", " ± 60 %"]
+    for base, ridge in zip((0, -1), ax.patches[:2], strict=True):
+        x, y = ax.transScale.transform(ridge.get_xy()[:-1]).T
+        below, all_of_it = (
+            np.trapezoid((y - base)[x <= most], x[x <= most]) for most in (0, math.inf)
+        )
+        assert below / all_of_it == pytest.approx(0.5, abs=0.03), "median"
 
 
 def test_a_report_runs_no_model_and_gives_the_same_files(
