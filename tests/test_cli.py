@@ -176,6 +176,10 @@ def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     assert main(["calibrate", str(kglm_directory), *asked]) == 0
     said = capsys.readouterr().out
     assert "do not tell how far others are apart" in said and "±" not in said
+    asked[3] = "3"
+    assert main(["calibrate", str(kglm_directory), *asked]) == 0
+    said = capsys.readouterr().out
+    assert "are exact" in said and "±" not in said and "-0.0000" not in said
 
 
 @pytest.mark.parametrize(

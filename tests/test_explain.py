@@ -87,6 +87,18 @@ def test_it_says_how_and_what(tmp_path, capsys):
     assert "Unknown words are left out" in explain(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("precision", "nats"),
+    [("float32", None), ("float16", "up to 0.01"), ("bfloat16", "0.02 to 0.3")],
+)
+def test_rounding_to_16_bits_is_told(tmp_path, precision, nats):
+    ours = CONFIG["latent_eval"] | {"computed_in": f"torch.{precision}"}
+    write(tmp_path, CONFIG | {"latent_eval": ours}, {"t": {}})
+    said = " ".join(explain(tmp_path).split())
+    assert ("The network computed" in said) == (nats is not None)
+    assert nats is None or (f"computed in {precision}: " in said and nats in said)
+
+
 DRAWN = {"on average: more samples lower it", "12 ± 0.5", "95 %", "be far too small"}
 FOUND = {"more samples lower it, as a rule", "the same, as nothing is drawn"}
 EXACT = {"It is exact: nothing is drawn", "the same, as nothing is drawn"}

@@ -167,8 +167,8 @@ def points(
                 linewidths=0,
                 label=name,
             )
+        drawn.axes.set_ylim(least * 0.95, drawn.axes.get_ylim()[1] * 1.1)
         _finish(drawn.axes, x, y, logarithmic="xy")
-        drawn.axes.set_ylim(least * 0.9, drawn.axes.get_ylim()[1] * 1.1)
     return drawn
 
 

@@ -100,6 +100,9 @@ UNKNOWN_WORDS = {
 }
 """What is said of unknown words, by policy; of topic models, by what tokens are."""
 
+ROUNDED = {"torch.float16": "up to 0.01", "torch.bfloat16": "0.02 to 0.3"}
+"""Nats by which 16 bits moved a text, root mean squares (docs/errors.md, Rounding)."""
+
 UNSAID = {
     "num_samples": 1,
     "proposal": None,
@@ -219,6 +222,13 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
         f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}",
     ]
+    precision = ours.get("computed_in") or ours.get("dtype")
+    if nats := ROUNDED.get(str(precision)):
+        lines.append(
+            f"The network computed in {str(precision).removeprefix('torch.')}: by such "
+            f"rounding texts moved by {nats} nats where that was measured, and other "
+            "batches round otherwise. No bound or error here includes it."
+        )
     if lacking := ours.get(WITHOUT_NUMBER):
         names = [name for some in lacking.values() for name in some]
         lines.append(

@@ -245,7 +245,12 @@ def calibration_table(
         f"On texts of this model, estimates by {how} are on average at most "
         f"{four_decimals(most)} nats a text too low (95 %)."
     )
-    if not found.is_told:
+    if found.is_exact:
+        sentence = (
+            f"Estimates of these {len(texts):,} texts are exact. Of texts whose "
+            "estimates are not they say nothing: longer ones may be such."
+        )
+    elif not found.is_told:
         sentence = (
             f"These {len(texts):,} texts do not tell how far others are apart: give "
             "more --texts (10 that end in time at least)."

@@ -207,8 +207,7 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
     picture = {
         "title": "Differences",
         "drawn": charts.intervals(
-            [_band(each) for each in compared],
-            "bits" if isinstance(compared[0], TextComparison) else "points",
+            [_band(each) for each in compared], _scale(compared[0])
         )
         if compared
         else None,
@@ -401,6 +400,12 @@ def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | No
     low, high = each.interval
     scale = 100 if each.is_share else 1
     return name, scale * each.difference.value, (scale * low, scale * high), None
+
+
+def _scale(each: Comparison) -> str:
+    if isinstance(each, TextComparison) or not each.is_share:
+        return each.metric
+    return f"{each.metric}, percentage points"
 
 
 def _over_samples(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:

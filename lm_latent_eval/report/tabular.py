@@ -81,10 +81,10 @@ def four_decimals(value: float) -> str:
     """Write a number with four decimals, a large one as a power of ten.
 
     Example:
-        >>> four_decimals(3.87572), four_decimals(1.234567e46)
-        ('3.8757', '1.2346e+46')
+        >>> four_decimals(3.87572), four_decimals(1.234567e46), four_decimals(-1e-9)
+        ('3.8757', '1.2346e+46', '0.0000')
     """
-    return f"{value:.4e}" if LARGE <= abs(value) < math.inf else f"{value:.4f}"
+    return f"{value:.4e}" if LARGE <= abs(value) < math.inf else f"{value:z.4f}"
 
 
 def alike(values: Sequence[float]) -> Callable[[float], str]:

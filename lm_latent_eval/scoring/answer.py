@@ -110,7 +110,6 @@ class Answer:
             respaced=sum(part.respaced for part in parts),
             left_out=sum(part.left_out for part in parts),
             sentences=len(parts),
-            is_greedy=parts[0].is_greedy and all(part.is_greedy for part in parts),
             evaluations=sum(part.evaluations for part in parts),
         )
 

@@ -24,8 +24,6 @@ SHOWN = 0.99
 """Share of the estimates that figure 4 shows: few outliers shall not squeeze it."""
 POINTS = 90
 """Of a ridge's outline."""
-UNLIKE = 12
-"""Ratio of the widest ridge to the narrowest from which on the axis is logarithmic."""
 
 Looks = dict[Curve, dict[str, Any]]
 
@@ -34,7 +32,8 @@ def ridges(ax: Any, column: StudyColumn, looks: Looks) -> None:
     """Draw a ridge a curve, each around its own median, which stands beside its name.
 
     Perplexities differ by far more between curves than within one: on a common axis
-    every density is a spike.
+    every density is a spike. How wide a ridge is stands beside its name as well, since
+    widths can differ a hundredfold.
     """
     size = int(column.settings["replicate"])
     names: list[str] = []
@@ -51,36 +50,18 @@ def ridges(ax: Any, column: StudyColumn, looks: Looks) -> None:
         single = np.log(values_of(found, "replicates")[0]) - median
         reach.append(1.6 * float(np.quantile(abs(values - median), SHOWN)))
         _ridge(ax, values - median, single, -len(names), look["color"], reach[-1])
-        names.append(f"{look['label']}: {np.exp(median):,.4g}")
+        spread = 100 * values.std()
+        names.append(f"{look['label']}: {np.exp(median):,.4g} ± {spread:.2g} %")
     ax.fill([], [], facecolor="0.8", edgecolor="0.3", label=RIDGE)
     ax.plot([], [], "|", color="0.3", markersize=6, label=TICK)
     ax.set_yticks(-np.arange(len(names)), names, fontsize=7)
     ax.set_ylim(-len(names) + 0.7, 1)
     ax.set_xlabel(
-        f"token perplexity from {size} samples:\n% from the median on the left"
+        f"token perplexity, {size} samples:\n% from the median on the left\n"
+        "(± standard deviation)"
     )
     if reach:
-        _percent(ax, min(reach), max(reach))
-
-
-def _percent(ax: Any, least: float, most: float) -> None:
-    """Scale an axis in % so that the narrowest ridge and the widest can be seen.
-
-    Args:
-        ax: With ridges.
-        least: How far the narrowest reaches, as a difference of logarithms.
-        most: How far the widest does.
-    """
-    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator
-
-    if most / least > UNLIKE:
-        linear = 100 * np.expm1(least)
-        ax.set_xscale("asinh", linear_width=linear)
-        ax.xaxis.set_major_locator(
-            SymmetricalLogLocator(base=10, linthresh=10 ** np.ceil(np.log10(linear)))
-        )
-        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    ax.set_xlim(100 * np.expm1(-most), 100 * np.expm1(most))
+        ax.set_xlim(100 * np.expm1([-max(reach), max(reach)]))
 
 
 def _ridge(
@@ -99,10 +80,8 @@ def _ridge(
     from matplotlib.colors import to_rgba
     from scipy.stats import gaussian_kde
 
-    grid = values.std() * np.sinh(
-        np.linspace(-1, 1, POINTS) * np.arcsinh(away / values.std())
-    )
-    height = gaussian_kde(values)(grid)
+    grid = np.linspace(-away, away, POINTS)
+    height = gaussian_kde(values)(grid) / np.exp(grid)  # a %, as the axis is
     height *= 0.85 / height.max()
     ax.fill(
         100 * np.expm1([-away, *grid, away]),
@@ -156,7 +135,8 @@ def draw_figures(columns: Sequence[StudyColumn], output: Path) -> None:
 
 def _figure(columns: Sequence[StudyColumn], path: Path, panels: Panels) -> None:
     """Draw the panels of each column, one below the other."""
-    across = {1: 1, 2: 2, 4: 2}.get(len(columns), 3)
+    most = 2 if "ridges" in panels else 3  # names of ridges take room
+    across = 2 if len(columns) == 4 else min(most, len(columns))
     blocks = -(-len(columns) // across)
     heights = [HEIGHTS[name] for name in panels] * blocks
     width = PAGE / 2 if across == 1 else PAGE

@@ -118,7 +118,9 @@ class NetworkScorer:
     @property
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON."""
-        numbers = {**self.described, "mass": str(self.normalization)}
+        precision = self.settings.get("computed_in", self.settings["dtype"])
+        ours = {"computed_in": precision, "mass": str(self.normalization)}
+        numbers = {**self.described, **ours}
         return {**self.network.about, "latent_eval": numbers}
 
     def progress(self, total: int, title: str, unit: str) -> Any:

@@ -137,6 +137,7 @@ def test_canonical_is_hf(directory):
     ):
         assert log_p == pytest.approx(wanted, rel=1e-10)
         assert greedy is whether
+    assert ours.get_model_info()["latent_eval"]["computed_in"] == "torch.float64"
     thinking = opened(directory, estimator="canonical", think_end_token=".")
     assert thinking.fingerprint != ours.fingerprint, "it moves what is written"
     asked = generation("The miller", until=["."], max_gen_toks=8)

@@ -361,6 +361,7 @@ def test_a_continuation_is_a_ratio_of_the_same_passes():
     exact = log_p(model, TEXT) - log_p(model, TEXT[:2])
     assert found.log_evidence == pytest.approx(exact, abs=1e-12)
     assert found.bound is Bound.EXACT
+    assert found.replicates == (found.log_evidence,)
 
 
 def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():

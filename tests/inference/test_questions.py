@@ -9,7 +9,14 @@ from scipy.stats import t as student
 from torch import nn
 
 from lm_latent_eval.estimators.choices import is_undecided
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import (
+    CHECKS,
+    LEAST_ERROR,
+    LIKELY,
+    NARROWER,
+    PASSES,
+    DiscreteFilter,
+)
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.testing.case import keys
@@ -78,6 +85,39 @@ def test_printed_errors_hold(answered):
     # Options of a question share passes: as many trials as there are questions.
     noise = math.sqrt(0.95 * 0.05 / QUESTIONS)
     assert sum(held) / len(held) > 0.95 - 3 * noise
+
+
+def test_errors_are_as_large_as_other_seeds_say():
+    """Of two words that err far less than what precedes them, which cancels."""
+    model, method, number = tiny_steps.tiny(kind=Peaked), DiscreteFilter(100), 200
+    generator = torch.Generator().manual_seed(1)
+    size = (CONTEXT + 2,)
+    text = torch.randint(tiny_steps.VOCABULARY, size, generator=generator).tolist()
+    batch = TokenBatch.collate([text] * number, first=2)
+    whole = Texts(model, model.proposal("adapted"), batch, keys(number))
+    begin = Particles.begin(number, "cpu")
+    before = method.extend(whole.piece(0, CONTEXT), begin)
+    after = method.extend(whole.piece(CONTEXT, len(text)), before)
+    rows = zip(after.log_w, before.log_w, strict=True)
+    found = [method.difference(*row, 2) for row in rows]
+
+    truth = tiny_steps.log_p(model, text) - tiny_steps.log_p(model, text[:CONTEXT])
+    log_p = torch.tensor([each.log_evidence for each in found])
+    error = (log_p - truth).square()
+    of_context = method.unbiased(before.log_w).logsumexp(-1).var()
+    assert of_context > 4 * error.mean(), "premise: what cancels is most"
+    replicates = torch.tensor([each.replicates for each in found])
+    torch.testing.assert_close(replicates.mean(1), log_p)
+    drawn = torch.tensor([each.draws_stderr for each in found]).square()
+    stderr = torch.tensor([each.stderr for each in found]).square()
+    checked = stderr - (LEAST_ERROR / method.width) ** 2
+    both = 1 + LIKELY**2 * (1 + NARROWER * PASSES / CHECKS)  # as said of LIKELY
+    of_replicates = replicates.var(1) / PASSES
+    for printed, expected in ((of_replicates, 1), (drawn, 1), (checked, both)):
+        ratio = (printed.mean() / error.mean()).item()
+        noise = (printed - ratio * error).std() / math.sqrt(number) / error.mean()
+        assert noise < 0.2 * expected, "premise: precise enough to notice others"
+        assert abs(ratio - expected) < 4 * noise
 
 
 def test_what_is_decided_is_right(answered):

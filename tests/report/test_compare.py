@@ -288,7 +288,7 @@ def test_answers_are_compared_by_question():
     assert not unsure.decided
     assert unsure.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
-    assert "80.0%" in as_text([found])
+    assert "80.0% (61% to 91%)" in as_text([found]), "Wilson's interval, of 20 in 25"
 
 
 def test_other_questions_in_the_same_places_are_refused():

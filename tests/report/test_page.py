@@ -100,6 +100,9 @@ def test_the_page_needs_nothing_else(path):
     assert not re.search(r"@import|url\((?!#)", text)
     assert names.count("table") == 6, "models, differences, worst, gap; of questions: 2"
     assert names.count("svg") == 6
+    axes = re.findall(r">([^<>]+)</text>", text)
+    assert {"bits a byte", "accuracy, percentage points"} <= {*axes}
+    assert "60" not in axes, "two powers of ten: no numbers between them collide"
     copied = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text, re.DOTALL)
     assert [each.strip()[:6] for each in copied[:2]] == ["\\begin", "| task"]
     assert "0" * 9 not in text, "numbers as their digits tell them"

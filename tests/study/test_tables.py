@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -15,9 +16,10 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.report import figures
 from lm_latent_eval.study.claims import StudyColumn, claims
-from lm_latent_eval.study.figures import _looks, _near
+from lm_latent_eval.study.figures import _figure, _looks, _near, ridges
 from lm_latent_eval.study.rows import read
 from lm_latent_eval.study.tables import as_markdown
+from tests.means import normal
 
 TEXTS = (
     "She studied in the town.",
@@ -76,13 +78,17 @@ def test_tables_hold_the_rows_numbers(folder):
     assert re.findall(r"^- \((.)\)", text, re.M) == list("abcde")
 
 
-@pytest.mark.parametrize("number", [2, 3, 4])
-def test_figures_show_all_that_they_name_and_cut_nothing_off(folder, number):
-    path = folder / "out" / f"figure_{number}"
+def nothing_is_cut_off(path):
     drawn = (imread(path.with_suffix(".png"))[..., :3] < 0.99).any(-1)
     assert 0.01 < drawn.mean() < 0.6
     edges = drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]
     assert not any(edge.any() for edge in edges)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_figures_show_all_that_they_name_and_cut_nothing_off(folder, number):
+    path = folder / "out" / f"figure_{number}"
+    nothing_is_cut_off(path)
     text = path.with_suffix(".svg").read_text(encoding="utf-8")
     named = ["token perplexity", "kglm, smoothing", "kglm, peeking"]
     named += ["nonpeeking, τ = 1", *(f"τ = {t}" for t in ("0.9", "1", "2"))]
@@ -106,6 +112,28 @@ def test_temperatures_near_1_have_a_panel_that_tells_them_apart():
     empty = Figure().subplots()
     _near(empty, alone, *_looks([alone]), math.inf)
     assert not empty.has_data()
+
+
+def test_areas_below_a_ridge_are_shares_of_the_estimates(tmp_path, monkeypatch):
+    """Of a skewed one beside one a hundred times narrower."""
+    curves = {("peeking", 1.0): [9, 9, 9], ("peeking", 2.0): [9, 9, 9]}
+    made = StudyColumn(SETTINGS | {"replicate": 100}, rows(curves, {}), "peeking")
+    spread = normal(1, 4000, seed=0)[0]
+    for row in made.rows:
+        drawn = (0.6 if row["temperature"] == 2 else 0.006) * spread
+        row |= {"predicted": drawn.exp().tolist(), "replicates": [1.0]}
+    ax, [looks] = Figure().subplots(), _looks([made])
+    ridges(ax, made, looks)
+    assert [t.get_text()[-7:] for t in ax.get_yticklabels()] == ["± 0.6 %", " ± 60 %"]
+    for base, ridge in zip((0, -1), ax.patches[:2], strict=True):
+        x, y = ax.transScale.transform(ridge.get_xy()[:-1]).T
+        below, all_of_it = (
+            np.trapezoid((y - base)[x <= most], x[x <= most]) for most in (0, math.inf)
+        )
+        assert below / all_of_it == pytest.approx(0.5, abs=0.03), "median"
+    monkeypatch.setattr(figures, "_UNDATED", {"png": figures._UNDATED["png"]})
+    _figure([made] * 3, tmp_path / "three", {"ridges": ridges})
+    nothing_is_cut_off(tmp_path / "three")
 
 
 def test_a_report_runs_no_model_and_gives_the_same_files(

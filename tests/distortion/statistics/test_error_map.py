@@ -78,6 +78,8 @@ def test_rows_without_a_finite_error():
     assert [row.ruled_out for row in rows] == [0, 0, 1, 0]
     assert [row.share_overestimated for row in rows] == [1, 0, 0, 0]
     assert (one.mean_error, one.stderr) == (-1, math.inf)
+    errors.add(true_log_p[3:], true_log_p[3:], torch.tensor([4]))
+    assert errors.rows()[-1].share_overestimated == 0, "no error is none"
 
 
 def test_refusals_count_nothing():
