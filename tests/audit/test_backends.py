@@ -60,7 +60,9 @@ def test_hf_holds_at_borders_of_tokens(network):
     assert of(found, verdict.ERRORS).detail == "it prints none"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.nightly)]
+)
 def test_half_precision_is_no_fault_of_hf(network, dtype, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TOKENS))
     arguments = ["audit", "--model", "hf", "--model_args"]
