@@ -41,7 +41,8 @@ BEAM = {"estimator": "beam", "num_samples": 3}
     [
         ("lstm", EXACT, ["num_samples, temperature: no effect on likelihoods"]),
         ("lstm", {"unk": "closed"}, []),
-        ("lstm", EXACT | {"estimator": "is"}, []),
+        ("lstm", {"estimator": "is", "proposal": "x"}, ["proposal: .*no latents"]),
+        ("lstm", BEAM, ["num_samples: .*no latents"]),
         ("kglm", BEAM | {"seed": 1, "temperature": 2}, ["seed: ", "temperature: "]),
         # Which is searched under q, tempered.
         ("kglm", BEAM | {"temperature": 2, "proposal": "peeking"}, []),
