@@ -170,7 +170,8 @@ def open_model(
     found = model_class(name) if name else None
     if isinstance(found, type) and issubclass(found, TextModel):
         return found.open_directory(directory, dtype=dtype, device=torch.device(device))
-    _parsed(options or {}, name)
+    if name:
+        _parsed(options or {}, name)
     return checkpoint.load_checkpoint(
         directory, expected=model, dtype=dtype, device=device
     )

@@ -72,6 +72,11 @@ def test_options_that_move_nothing_are_told(
         assert re.match(wanted, line)
 
 
+def test_a_directory_without_a_model_is_named_before_its_options(tmp_path):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        interface.open_model(tmp_path, options={"foo": 1})
+
+
 # -- what is asked ---------------------------------------------------------------------
 
 
