@@ -103,16 +103,13 @@ def _opening() -> Iterator[str]:
         "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
         "`estimate`": _flags(add_estimate),
         "`compare`": _flags(add_compare),
-        "Python": {
-            *inspect.signature(load).parameters,
-            *inspect.signature(LatentModel.log_likelihood).parameters,
-        },
+        "`load`": {*inspect.signature(load).parameters},
+        "`log_likelihood`": {*inspect.signature(LatentModel.log_likelihood).parameters},
     }
     yield "| option | default | of | |\n|---|---|---|---|"
     for row in table(OpeningOptions):
         of = [taker for taker, names in takers.items() if row.name in names]
-        said = "all" if len(of) == len(takers) else ", ".join(of)
-        yield _line(*_cells(row), said, row.sentences)
+        yield _line(*_cells(row), ", ".join(of), row.sentences)
 
 
 def _flags(add: Callable[[Any, str], None]) -> set[str]:

@@ -107,13 +107,16 @@ class ChoiceQuestions:
     questions: Sequence[Kept]
     choices: Sequence[Choice]
     """Choice of each question, and whether it is certain."""
+    left_out: int
+    """Questions none of whose thoughts has an answer after it: they have no choice."""
 
     @classmethod
     def of(cls, kept: ThoughtFile) -> ChoiceQuestions:
         """Take those questions of a file."""
-        questions = [q for q in kept.questions if q.right is not None]
-        most = most_of(kept)
-        return cls(questions, [q.thoughts.choice(most) for q in questions])
+        every = [q for q in kept.questions if q.right is not None]
+        found = [q for q in every if (q.thoughts.log_weights > -torch.inf).any()]
+        choices = [q.thoughts.choice(most_of(kept)) for q in found]
+        return cls(found, choices, len(every) - len(found))
 
     @property
     def sizes(self) -> list[int]:
@@ -218,6 +221,8 @@ def text(kept: ThoughtFile) -> str:
     """Return the diagnostics of a task for a terminal."""
     lines = [*map(one_line, _drawn(kept))]  # names in them come from a file
     choices = ChoiceQuestions.of(kept)
+    if choices.left_out:
+        lines += [f"  left out, as no thought has an answer: {choices.left_out:,}"]
     if choices.questions:
         if kept.settings.get("until") != "decided":
             lines += _chosen(choices)

@@ -27,6 +27,7 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.evaluation import Model
 from lm_latent_eval.scoring.generation import GenerationOptions
@@ -169,7 +170,8 @@ def open_model(
     found = model_class(name) if name else None
     if isinstance(found, type) and issubclass(found, TextModel):
         return found.open_directory(directory, dtype=dtype, device=torch.device(device))
-    _parsed(options or {}, name)
+    if name:
+        _parsed(options or {}, name)
     return checkpoint.load_checkpoint(
         directory, expected=model, dtype=dtype, device=device
     )
@@ -249,6 +251,9 @@ def _without_effect(
     does = estimator_class(estimator)
     if does.bound is Bound.EXACT:
         yield _OF_DRAWS, "which are exact: nothing is drawn"
+        return
+    if isinstance(latent_lm.proposal(None, 1.0), NoLatents):
+        yield _OF_DRAWS, f"latent_{model} has no latents"
         return
     if options.target_stderr is None:
         yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"

@@ -149,6 +149,13 @@ class Scorer:
         return digest(json.dumps(words.vocabulary)) if words else self.checkpoint.digest
 
     @property
+    def _num_uttered(self) -> int:
+        """V, without the reserved words where unknown ones are left out."""
+        config = self.model.config
+        reserved = getattr(config, "never_uttered", ())
+        return config.vocab_size - len(reserved) * (self.reader.unknown is None)
+
+    @property
     def _tokens_are(self) -> str:
         if self.normalization is Normalization.BY_LENGTH:
             return self.reader.units
@@ -177,7 +184,7 @@ class Scorer:
                 "tokens_are": self._tokens_are,
                 "scored_as": self._scored_as,
                 **self._conditional_on,
-                "vocabulary": f"{config.vocab_size} {self.reader.units} to utter, "
+                "vocabulary": f"{self._num_uttered} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(
                     self.normalization,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partialmethod
 
 import pytest
+import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
@@ -101,15 +102,22 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, capsy
     for score, share in ((0.0, "0.0%"), (1.0, "100.0%")):
         alike = [replace(q, right=(score,) * 3) for q in kept.questions]
         assert f"accuracy: {share} of 5" in text(replace(kept, questions=alike))
+    first, *others = kept.questions
+    silent = torch.full_like(first.thoughts.log_p_answers, -torch.inf)
+    first = replace(first, thoughts=replace(first.thoughts, log_p_answers=silent))
+    said = text(replace(kept, questions=[first, *others]))
+    assert "no thought has an answer: 1" in said and "of 4 questions" in said
     assert main(["thoughts", str(tmp_path / "out"), "--format", "csv"]) in (0, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith(f"40,{all_of_them.accuracy:.1f}"), lines
 
 
+@pytest.mark.parametrize("proposal", ["hinted", "prior"])
 def test_other_answers_are_scored_from_the_file(
-    evaluate, directory, tmp_path, capsys, monkeypatch
+    evaluate, directory, tmp_path, capsys, monkeypatch, caplog, proposal
 ):
-    evaluate(proposal="hinted")
+    evaluate(proposal=proposal)
+    caplog.clear()
     [path] = (tmp_path / "out").rglob("thoughts_*.parquet")
     [kept] = thought_files(path)
     wanted = {
@@ -130,6 +138,7 @@ def test_other_answers_are_scored_from_the_file(
     for n in (3, 1):
         assert found[n, " c"] == pytest.approx(wanted[n][2].item(), rel=1e-9)
         assert found[n, " a"] == pytest.approx(wanted[n][0].item(), rel=1e-9)
+    assert "no effect" not in caplog.text
 
 
 def test_a_cache_loses_no_question(evaluate, tmp_path, refused):

@@ -41,7 +41,8 @@ BEAM = {"estimator": "beam", "num_samples": 3}
     [
         ("lstm", EXACT, ["num_samples, temperature: no effect on likelihoods"]),
         ("lstm", {"unk": "closed"}, []),
-        ("lstm", EXACT | {"estimator": "is"}, []),
+        ("lstm", {"estimator": "is", "proposal": "x"}, ["proposal: .*no latents"]),
+        ("lstm", BEAM, ["num_samples: .*no latents"]),
         ("kglm", BEAM | {"seed": 1, "temperature": 2}, ["seed: ", "temperature: "]),
         # Which is searched under q, tempered.
         ("kglm", BEAM | {"temperature": 2, "proposal": "peeking"}, []),
@@ -69,6 +70,11 @@ def test_options_that_move_nothing_are_told(
     assert len(found) == len(said)
     for line, wanted in zip(found, said, strict=True):
         assert re.match(wanted, line)
+
+
+def test_a_directory_without_a_model_is_named_before_its_options(tmp_path):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        interface.open_model(tmp_path, options={"foo": 1})
 
 
 # -- what is asked ---------------------------------------------------------------------

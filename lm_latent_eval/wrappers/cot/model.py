@@ -389,8 +389,9 @@ def rescore(
         raise ValueError(
             f"there are no thoughts about document {unknown[0]}: leave its answers out"
         )
-    options = {name: kept.settings[name] for name in ThoughtOptions.names()}
-    scorer = model.scorer(options)
+    names = ThoughtOptions.names()
+    idle = ThoughtOptions.parse({name: kept.settings[name] for name in names}).idle
+    scorer = model.scorer({n: kept.settings[n] for n in names if n not in idle})
     return [
         replace(
             questions[document],

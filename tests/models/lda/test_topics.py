@@ -14,6 +14,7 @@ from lm_latent_eval.inference import LeftToRightEstimator
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
+from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import SPECIAL_WORDS, START
 from lm_latent_eval.training.options import LDAFit
@@ -30,6 +31,12 @@ def topics(tmp_path_factory):
     directory = tmp_path_factory.mktemp("topics")
     TopicTables(WORDS, PHI, ALPHA, lowercase=True).write(directory)
     return lm_latent_eval.load(directory)
+
+
+def test_reserved_words_are_not_counted_as_known(topics):
+    about = scorer_of(topics.opened, {}, quiet=True).about
+    said = f"{len(WORDS)} known words to utter, 0 more to copy"
+    assert about["latent_eval"]["vocabulary"] == said
 
 
 def by_hand(words):
