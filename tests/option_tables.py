@@ -18,7 +18,7 @@ import torch
 from lm_latent_eval import models
 from lm_latent_eval.cli.arguments import Parser
 from lm_latent_eval.cli.compare import add_compare
-from lm_latent_eval.cli.estimate import add_estimate
+from lm_latent_eval.cli.estimate import add_calibrate, add_estimate
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import OffersOptions
@@ -102,6 +102,7 @@ def _opening() -> Iterator[str]:
     takers = {
         "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
         "`estimate`": _flags(add_estimate),
+        "`calibrate`": _flags(add_calibrate),
         "`compare`": _flags(add_compare),
         "`load`": {*inspect.signature(load).parameters},
         "`log_likelihood`": {*inspect.signature(LatentModel.log_likelihood).parameters},

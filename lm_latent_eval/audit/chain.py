@@ -277,8 +277,8 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
         return None
     return fails(
         ROLLING,
-        f"{text[:30]!r} is charged {end:.3g} nats less than its words, and such an end "
-        f"totals {total:.4g} with {len(options)} other continuations",
+        f"{text[:30]!r} is charged at most {end:.3g} nats for its end, which totals at "
+        f"least {total:.4g} with {len(options)} other continuations",
         text=text,
         end=-end,
         total=total,

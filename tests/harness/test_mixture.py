@@ -130,6 +130,9 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         LatentMixture(pretrained=networks["one"])
     with pytest.raises(ValueError, match=r"base='hff'.*did you mean hf"):
         mixed({"prompts": PROMPTS}, base="hff")
+    half = mixed({"prompts": ["{context} \ud83d"]})
+    with pytest.raises(ValueError, match=r"task/0 .*ends in half a character"):
+        half.loglikelihood(conditional(("a", "b")))
     words = {"base": "latent_kglm", "args": {"pretrained": str(kglm_directory)}}
     models = [{"name": "words", **words}, *of(networks, "one")]
     with pytest.raises(ValueError, match="words, one cut strings"):

@@ -142,6 +142,8 @@ def test_canonical_is_hf(directory):
     assert thinking.fingerprint != ours.fingerprint, "it moves what is written"
     asked = generation("The miller", until=["."], max_gen_toks=8)
     assert ours.generate_until(asked) == hf.generate_until(asked)
+    with pytest.raises(ValueError, match="ends in half a character"):
+        ours.generate_until(generation("The \ud83d", until=["."], max_gen_toks=8))
 
 
 def test_a_context_without_tokens_is_what_texts_follow(directory):

@@ -13,6 +13,8 @@ import pytest
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.report import charts, page
+from lm_latent_eval.report.compare.sides import Side
+from lm_latent_eval.report.compare.text import described
 from lm_latent_eval.report.figures import ENDINGS
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring.answer import Answer
@@ -156,6 +158,16 @@ def test_models_that_differ_in_options_are_told_apart_by_those(tmp_path):
         "same, close=forced",
         "another",
     ]
+
+
+def test_a_side_is_described_by_what_all_of_its_runs_were_given():
+    """Not by what only one of several sides knows of, nor by a file that is a part."""
+    known = SPELLED | {"checkpoint": "same", "seed": 0, "run_digest": "ab"}
+    a = [record(settings=known | {"seed": n, "limit": 5}) for n in (0, 1)]
+    b = [record(settings=known | {"seed": n, "run_digest": "cd"}) for n in (2, 3)]
+    sides = [Side.of(name, runs) for name, runs in (("A", a), ("B", b))]
+    said = [described(side, sides).partition("2 runs")[2] for side in sides]
+    assert said == [", limit=5", ""]
 
 
 def test_each_run_of_a_model_is_shown(tmp_path):

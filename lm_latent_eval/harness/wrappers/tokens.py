@@ -8,6 +8,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_latent_eval.harness.wrappers.base import Wrapper
+from lm_latent_eval.text.words import encodable
 
 
 class LatentTokens(Wrapper):
@@ -31,7 +32,8 @@ class LatentTokens(Wrapper):
         A context without tokens, which ``hf`` cannot continue, is what a text follows.
 
         Raises:
-            ValueError: If there is such a context, and no string for what that is.
+            ValueError: If there is such a context, and no string for what that is; or
+                half a character.
         """
         self._loaded.set_cache_hook(self.cache_hook)
         asked = [
@@ -45,7 +47,7 @@ class LatentTokens(Wrapper):
         return texts
 
     def _tokens(self, context: str) -> list[int]:
-        found: list[int] = self._loaded.tok_encode(context)
+        found: list[int] = self._loaded.tok_encode(encodable(context))
         return found
 
     def _begun(self, instance: Instance) -> Instance:

@@ -97,7 +97,7 @@ BOUNDS = {
 
 _OF_A_RUN = (
     *("name", "model_name", "date", "lm_eval", "transformers", "torch"),
-    *("texts", "num_texts"),
+    *("format", "run_digest", "texts", "num_texts"),
 )
 """Settings that no number of a model depends on."""
 
@@ -107,17 +107,18 @@ def described(side: Side | Questions, others: Sequence[Side | Questions]) -> str
 
     Args:
         side: The side.
-        others: Those beside it; where the same line would describe one of them, the
-            settings in which they differ are in it.
+        others: Those beside it; where the same line would describe one of them, what
+            all runs of the side set and one of theirs sets otherwise is in it.
     """
-    settings, line = side.settings[0], _line(side)
-    same = [other.settings[0] for other in others if _line(other) == line]
+    line = _line(side)
+    same = [run for each in others if _line(each) == line for run in each.settings]
     apart = [
-        f"{name}={settings.get(name)}"
-        for name in dict.fromkeys(name for each in same for name in each)
+        f"{name}={value}"
+        for name, value in side.settings[0].items()
         if name not in _OF_A_RUN
-        and not isinstance(settings.get(name), Mapping | list)
-        and any(each.get(name) != settings.get(name) for each in same)
+        and not isinstance(value, Mapping | list | None)
+        and all(run.get(name) == value for run in side.settings)
+        and any(run.get(name) != value for run in same)
     ]
     return ", ".join([line, *apart])
 

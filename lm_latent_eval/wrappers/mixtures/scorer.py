@@ -35,6 +35,7 @@ from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.files import digest
+from lm_latent_eval.text.words import encodable
 from lm_latent_eval.uniforms import stream_key, uniforms
 from lm_latent_eval.wrappers.mixtures.factors import Factor, Fixed, Variant
 from lm_latent_eval.wrappers.mixtures.files import Mixture
@@ -320,6 +321,7 @@ class MixtureScorer:
                 model = variant.name
         names = "\0".join(variant.name for variant in component)
         name = f"{query.name}/{digest(names)}"
+        context, text = encodable(context), encodable(text)
         return model, Asked(name, None if whole else context, text)
 
     def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
