@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 
 import pytest
 import torch
@@ -138,6 +139,33 @@ def test_rows_are_kept_dropped_and_repeated(network, kind, monkeypatch):
     places = [place for place, _ in reading.along(torch.tensor([[4, 4]]))]
     assert places[0] == 0
     same(reading.log_p, [*two, 4, 4])
+
+
+@pytest.mark.parametrize(
+    ("error", "fails"),
+    [
+        (torch.OutOfMemoryError, lambda call, length: call == 2),
+        (IndexError, lambda call, length: length > 6),
+    ],
+)
+def test_a_trial_that_fails_for_another_reason(error, fails, monkeypatch):
+    network, calls = hybrid("jamba").eval(), itertools.count()
+    forward = network.forward
+
+    @functools.wraps(forward)
+    def failing(*args, **kwargs):
+        if fails(next(calls), kwargs["input_ids"].shape[1]):
+            raise error
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(network, "forward", failing)
+    reader, tokens = CausalReader(network, "tiny"), torch.tensor([GIVEN])
+    if error is IndexError:  # it is too short for the trial, not for the text
+        assert reader.begin(tokens).cache is None
+        return
+    with pytest.raises(error):  # with fewer rows it is tried again
+        reader.begin(tokens)
+    assert reader.begin(tokens).cache is not None
 
 
 def test_a_network_with_an_encoder_is_refused():

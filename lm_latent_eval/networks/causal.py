@@ -400,8 +400,8 @@ def goes_on_with(reader: CausalReader, cache: Any) -> int:
         found = MANY if _goes_on(reader, TRIED) else 1
     if cache is not None and found < MANY:
         logger.warning(
-            "%s, going on from what it keeps of a text, has other scores than for the "
-            "whole text at once: %s, which takes longer",
+            "%s, going on from what it keeps of a text, fails or has other scores than "
+            "for the whole text at once: %s, which takes longer",
             reader.name,
             "it is read token by token" if found else "texts are read anew",
         )
@@ -414,8 +414,8 @@ def _goes_on(reader: CausalReader, number: int) -> bool:
     size = reader.model.config.get_text_config().vocab_size
     order = torch.tensor([1, 0, 1], device=reader.device)
     ids = torch.arange(2 * (2 + 2 * TRIED), device=reader.device).view(2, -1) % size
-    whole = reader.log_probs(reader.call(ids[order]).logits)[:, 2:]
     try:
+        whole = reader.log_probs(reader.call(ids[order]).logits)[:, 2:]
         cache = cache_of(reader.call(ids[:, :2], use_cache=True))
         cache.reorder_cache(order)
         parts = []
@@ -423,6 +423,8 @@ def _goes_on(reader: CausalReader, number: int) -> bool:
             out = reader.call(tokens, past=cache, use_cache=True)
             cache = cache_of(out)
             parts.append(reader.log_probs(out.logits))
+    except torch.OutOfMemoryError:
+        raise  # fewer rows are read then, and tried again
     except Exception:  # of transformers or a network's own code
         return False
     return _alike(

@@ -369,7 +369,7 @@ def tempered(lattice: Lattice, temperature: float) -> Lattice:
     """Divide every log-probability of a lattice by a temperature."""
     return replace(
         lattice,
-        word=(lattice.word / temperature).clamp_min(FLOOR),
+        word=(lattice.word / temperature).masked_fill(lattice.word < FLOOR / 2, FLOOR),
         score=lattice.score / temperature,
         log_prior=lattice.log_prior / temperature,
     )

@@ -50,10 +50,17 @@ class Route:
 
     @classmethod
     def plain(cls, lattice: Lattice) -> Route:
-        """Weigh options by what follows, as if all of it were words."""
-        rest = lattice.word.flip(1).cumsum(1).flip(1)
+        """Weigh options by what follows, as if all of it were words.
+
+        A word that only names have is taken to cost as much as the dearest other one
+        of its text: if it were impossible, no reading would be drawn in which another
+        option comes before its name.
+        """
+        named = lattice.word < FLOOR / 2
+        dearest = lattice.word.masked_fill(named, 0.0).amin(1, keepdim=True)
+        rest = torch.where(named, dearest, lattice.word).flip(1).cumsum(1).flip(1)
         rest = torch.cat([rest, rest.new_zeros(len(rest), 1)], 1)
-        return cls(lattice, rest.t()[:, lattice.text].clamp_min(FLOOR))
+        return cls(lattice, rest.t()[:, lattice.text])
 
     def steps(self, encoded: Encoded) -> ReadingSteps:
         """Return the steps of readings that go by this."""
