@@ -110,11 +110,11 @@ ON_DEVICE = TRAIN | {
     "rnng": partial(train_rnng, size=RNNGS, objective="unsupervised", num_samples=2),
 }
 SELDOM = pytest.mark.nightly
-DAILY = {"kglm": (), "rnng": ()}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=DAILY.get(n, SELDOM)) for n in ON_DEVICE]
+    "name",
+    [pytest.param(n, marks=() if n == "lstm" else SELDOM) for n in ON_DEVICE],
 )
 def test_a_device_learns_what_the_cpu_does(name, tmp_path, capsys):
     """Weights of no gradient aside, which rounding moves by Adam's whole step."""
