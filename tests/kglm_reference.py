@@ -55,17 +55,13 @@ def model(name: str, *, as_reader: bool = False) -> KGLM:
     """Configuration A, B or C in float64."""
     ref = numbers()
     options = ref["config"]["models"][name]
+    ours = {key: options[key] for key in options if key in KGLMConfig.rules}
     config = KGLMConfig(
+        **ours,
         vocab_size=ref["vocab_size"],
         num_words=ref["num_words"],
         num_entities=len(ref["entities"]),
         num_relations=len(ref["relations"]),
-        token_embedding_dim=options["token_embedding_dim"],
-        entity_embedding_dim=options["entity_embedding_dim"],
-        hidden_size=options["hidden_size"],
-        num_layers=options["num_layers"],
-        cutoff=options["cutoff"],
-        tie_weights=options["tie_weights"],
         entity_shortlist=options["use_shortlist"],
         special_entities=SPECIAL_ENTITIES,
         only_possible=False,

@@ -17,7 +17,12 @@ from torch import nn
 from lm_latent_eval.models.kglm.data import Knowledge
 from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import train_kglm
-from lm_latent_eval.training.options import KGLMSize, NKLMSize, Options
+from lm_latent_eval.training.options import (
+    KGLMSize,
+    MarginObjective,
+    NKLMSize,
+    Options,
+)
 from lm_latent_eval.training.supervised import Part, Trainer, state_file
 from tests import tiny_models
 from tests.simulated_device import SIMULATED, simulated_device
@@ -63,35 +68,9 @@ def texts(seed: int, share: float, number: int = 40) -> list[list[int]]:
 TRAIN, DEV = texts(0, 0.2), texts(1, 0.2)
 
 
-def weights(run: Trainer) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}.{key}": value
-        for name, part in run.parts.items()
-        for key, value in part.module.state_dict().items()
-    }
-
-
-def same(ours: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
+def weights(run: Trainer) -> dict[str, list[float]]:
     """Bit for bit."""
-    return ours.keys() == wanted.keys() and all(
-        torch.equal(ours[k], wanted[k]) for k in wanted
-    )
-
-
-# -- learning -----------------------------------------------------------------------
-
-
-def test_the_loss_falls_to_what_can_be_learned(tmp_path):
-    run = trainer(tmp_path, replace(OPTIONS, epochs=60, patience=20))
-    before = run.evaluate(DEV, ["coin0"])["coin0"]
-    history = run.run(TRAIN, DEV)
-    ones, tokens = sum(map(sum, DEV)), sum(map(len, DEV))
-    share = ones / tokens
-    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    after = run.evaluate(DEV, ["coin0"])["coin0"]
-    assert before > entropy + 0.2, "premise"
-    assert entropy - 1e-9 <= after < entropy + 0.02
-    assert history[0]["dev"]["coin0"] > after
+    return {name: part.module.score.tolist() for name, part in run.parts.items()}
 
 
 def test_there_must_be_something_to_learn_from_and_to_validate_with(tmp_path):
@@ -126,6 +105,9 @@ def test_parts_stop_alone(tmp_path):
     history = run.run(TRAIN, DEV)
     assert [("coin0" in e["dev"]) for e in history[:4]] == [True, True, True, False]
     assert "coin1" in history[3]["dev"]
+    for name, items in (("train", TRAIN), ("dev", DEV)):
+        a_token = 5.0 * 10 / sum(map(len, items))  # ten batches
+        assert history[0][name]["coin0"] == pytest.approx(a_token), "nats a token"
 
 
 # -- interruption -------------------------------------------------------------------
@@ -142,7 +124,7 @@ def interrupting(at_call: int):
     return loss
 
 
-@pytest.mark.parametrize("at_call", [3, 21, 25, 35, 60])
+@pytest.mark.parametrize("at_call", [3, 35, 60])
 def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
     """In the first epoch, in later ones, while training or evaluating."""
     whole = trainer(tmp_path / "whole")
@@ -154,10 +136,10 @@ def test_an_interrupted_run_ends_as_if_it_were_not(tmp_path, at_call, capsys):
     assert resumed.run(TRAIN, DEV) == wanted
     done = (at_call - 1) // 20  # 10 batches, then 10 to evaluate
     assert (f"resuming after epoch {done} " in capsys.readouterr().err) is (done > 0)
-    assert same(weights(resumed), weights(whole))
+    assert weights(resumed) == weights(whole)
     finished = trainer(tmp_path / "cut", loss=interrupting(1))
     assert finished.run(TRAIN, DEV) == wanted, "nothing is repeated"
-    assert same(weights(finished), weights(whole))
+    assert weights(finished) == weights(whole)
 
 
 # -- other runs ---------------------------------------------------------------------
@@ -190,7 +172,7 @@ def test_another_run_starts_anew(tmp_path, change, why, capsys):
     assert "starting anew: " in said and why in said
     aside = run.state.path.with_name(f"{run.state.path.name}.before")
     assert str(aside) in said and aside.read_bytes() == before
-    assert history == fresh.run(train, dev) and same(weights(run), weights(fresh))
+    assert history == fresh.run(train, dev) and weights(run) == weights(fresh)
 
 
 @pytest.mark.parametrize("content", ["half", b"", b"not a state", {"options": Path}])
@@ -228,18 +210,24 @@ def test_a_loss_that_is_no_number_is_an_error(tmp_path, bad):
     assert len(json.loads(state["history"])) == 1, "the epoch before is still there"
 
 
-def test_options_that_cannot_train_are_refused():
-    whole = {"epochs": 0, "batch_size": 0, "patience": 0, "seed": 10**13}
-    names = {"max_aliases": -1, "max_alias_words": 0}
-    refused = {
-        Options: {**whole, "learning_rate": math.nan, "clip": -1.0},
-        KGLMSize: names,
-        NKLMSize: {**names, "num_pieces": 0},
-    }
-    for kind, values in refused.items():
-        for name, value in values.items():
-            with pytest.raises(ValueError, match=rf"{name}=.*: expected"):
-                kind(**{name: value})
+COUNTS = {"epochs": 0, "batch_size": 0, "patience": 0, "seed": 10**13}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (Options, {**COUNTS, "learning_rate": math.nan, "clip": -1.0}),
+        (KGLMSize, {"max_aliases": -1, "max_alias_words": 0}),
+        (NKLMSize, {"max_aliases": -1, "max_alias_words": 0, "num_pieces": 0}),
+        (MarginObjective, {"distortion": 0.0, "l2": -1}),
+        (MarginObjective, {"distortion": 0.6, "l2": math.nan}),
+        (MarginObjective, {"distortion": math.nan}),
+    ],
+)
+def test_options_that_cannot_train_are_refused(kind, values):
+    for name, value in values.items():
+        with pytest.raises(ValueError, match=rf"{name}=.*: expected"):
+            kind(**{name: value})
 
 
 # -- whole models -------------------------------------------------------------------
@@ -247,34 +235,38 @@ def test_options_that_cannot_train_are_refused():
 
 def test_a_model_resumes_and_leaves_nothing_beside_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the spelling's
-    data = tiny_models.annotated(40)
-    options = Options(epochs=2, batch_size=8, learning_rate=0.01)
+    data = tiny_models.annotated(18)
+    options = Options(epochs=2, batch_size=3, learning_rate=0.01)
     build = {"min_count": 2, "size": SIZE, "options": options}
-    whole = train_kglm(data[:30], data[30:], tmp_path / "whole", **build)
 
-    calls = iter(range(1, 100))
+    def train(name, **more):
+        return train_kglm(data[:12], data[12:], tmp_path / name, **(build | more))
 
-    def interrupted(*columns):
-        if next(calls) == 25:  # 3 parts x (4 + 2 batches) an epoch
-            raise KeyboardInterrupt
-        return Walks(*columns)
+    def cut_short(name, at_call, **more):
+        calls = iter(range(1, 100))
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lm_latent_eval.models.kglm.training.Walks", interrupted)
-        train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
+        def interrupted(*columns):
+            if next(calls) == at_call:
+                raise KeyboardInterrupt
+            return Walks(*columns)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("lm_latent_eval.models.kglm.training.Walks", interrupted)
+            train(name, **more)
+
+    whole = train("whole")
+    cut_short("cut", 25)  # 4 parts x (4 + 2 batches) an epoch
     assert (state_file(tmp_path / "cut")).exists()
     assert not (tmp_path / "cut" / "config.json").exists()
     state = state_file(tmp_path / "cut").read_bytes()
-    resumed = train_kglm(data[:30], data[30:], tmp_path / "cut", **build)
-    assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
+    resumed = train("cut")
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
     state_file(tmp_path / "elsewhere").write_bytes(state)
-    there = build | {"options": replace(options, device=SIMULATED)}
     with simulated_device():
-        model = train_kglm(data[:30], data[30:], tmp_path / "elsewhere", **there)
+        model = train("elsewhere", options=replace(options, device=SIMULATED))
     torch.testing.assert_close(model.state_dict(), whole.state_dict())
     assert capsys.readouterr().err.count("resuming after epoch 1") == 2
     assert not list(tmp_path.glob("cut.*")), "nothing beside it, now"
     state_file(tmp_path / "cut").write_bytes(state)
-    known = Knowledge((("Ada", "knows", "Bo"),), {})
-    train_kglm(data[:30], data[30:], tmp_path / "cut", knowledge=known, **build)
+    cut_short("cut", 1, knowledge=Knowledge((("Ada", "knows", "Bo"),), {}))
     assert "digest of the knowledge is" in capsys.readouterr().err, "other facts"

@@ -166,17 +166,8 @@ def train_annotated(
 ) -> None:
     """Train a new model on annotated texts, and write its checkpoint.
 
-    Args:
-        model: See ``train_checkpoint``.
-        parts: What is trained of it.
-        annotate: Makes an item of a text, its word ids first; None: the text is left
-            out.
-        texts: Training text.
-        dev: Development text.
-        directory: See ``train_checkpoint``.
-        tokenizer: Its vocabulary.
-        about: See ``train_checkpoint``.
-        options: How to train.
+    ``annotate`` makes an item of a text, its word ids first; None: the text is left
+    out. All else is as ``train_checkpoint`` has it.
     """
     read = digest(repr((texts, dev)))
     items, held_out = (

@@ -98,18 +98,18 @@ class RecurrentStack(nn.Module):
             carry = Carry(tuple((z,) * self.num_states for z in zeros))
         if value.shape[1] == 0:
             return value.new_zeros(len(value), 0, self.sizes[-1]), carry
-        run = _step
+        run = partial(_step, length=length)
         if value.shape[1] > 1:  # asks the device once, for all layers
             run = partial(_run, lengths=length.tolist())
         after = []
         for layer, states in zip(self.layers, carry.layers, strict=True):
-            value, states = run(layer, self.dropout(value), length, states)
+            value, states = run(layer, self.dropout(value), states)
             after.append(states)
         return self.dropout(value), Carry(tuple(after))
 
 
 def _step(
-    layer: nn.Module, value: Tensor, length: Tensor, states: tuple[Tensor, ...]
+    layer: nn.Module, value: Tensor, states: tuple[Tensor, ...], length: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over one token without synchronizing with the device."""
     there = (length > 0)[:, None]
@@ -122,24 +122,13 @@ def _step(
 
 
 def _run(
-    layer: nn.Module,
-    value: Tensor,
-    length: Tensor,
-    states: tuple[Tensor, ...],
-    lengths: list[int],
+    layer: nn.Module, value: Tensor, states: tuple[Tensor, ...], lengths: list[int]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over texts of different lengths, each to its own end.
 
     All go together to the end of the shortest, the rest to the end of the next, and so
     on. Packed sequences do the same token by token, and their gradients take a time
     that is quadratic in the length.
-
-    Args:
-        layer: A recurrent layer.
-        value: (B, T, inner).
-        length: Real places of each sequence, (B,).
-        states: The layer's, each (B, outer).
-        lengths: The lengths as numbers.
 
     Returns:
         Outputs (B, T, outer), zero past the end, and the states at the ends.

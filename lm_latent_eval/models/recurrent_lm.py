@@ -262,6 +262,8 @@ def class_starts(counts: Sequence[int], num_classes: int) -> list[int]:
     Example:
         >>> class_starts([0, 50, 0, 20, 10, 5, 5, 5, 5], num_classes=4)
         [0, 2, 5]
+        >>> class_starts([5, 5, 0], num_classes=2), class_starts([0, 0], num_classes=2)
+        ([0, 1], [0])
     """
     before = list(accumulate(counts, initial=0))[:-1]
     total = max(1, sum(counts))

@@ -81,17 +81,8 @@ def train_recurrent(
 ) -> ModelT:
     """Train a recurrent language model and write the checkpoint.
 
-    Args:
-        new: Builds it, from the words of the training text with their ends and the
-            sizes of the vocabulary.
-        texts: Training text.
-        dev: Development text.
-        directory: Where the checkpoint goes.
-        about: Sizes of the model.
-        tokenizer: See ``How``, as what follows.
-        min_count: Of a word.
-        already_cut: Whether words stand between white space.
-        options: How to train.
+    ``new`` builds it, from the words of the training text with their ends and the sizes
+    of the vocabulary; ``about`` is how large it is. See ``How`` for the options.
     """
     options = options or Options()
     words = tokenizer or WordTokenizer.train(

@@ -27,7 +27,7 @@ class Options:
     Attributes:
         epochs: At most.
         batch_size: Texts an update.
-        learning_rate: Of Adam at the start; halved when the development loss rises.
+        learning_rate: Of Adam at the start; halved after an epoch that is no better.
         patience: Stop a part after this many epochs without a better one.
         clip: Largest norm of a gradient.
         seed: Of the initial weights, the order of texts and dropout.
@@ -82,8 +82,8 @@ class RecurrentSize:
     """How large a model of words with recurrent layers to build.
 
     Attributes:
-        embedding_dim: Of words.
-        hidden_size: Of every recurrent layer.
+        embedding_dim: Of words, and of the top recurrent layer.
+        hidden_size: Of the recurrent layers below it; of one layer there are none.
         num_layers: Recurrent layers.
         dropout: Share of inputs that is left out in training.
     """
@@ -99,6 +99,8 @@ class LRLMSize(RecurrentSize):
     """How large an LRLM to build; see ``RelationConfig``.
 
     Attributes:
+        embedding_dim: Of words.
+        hidden_size: Of every recurrent layer.
         fact_dim: Of relations and of objects; a fact has both.
         num_pieces: Rows of the table of letter n-grams that encode names.
         max_aliases: Names kept of an entity, at most.

@@ -1,7 +1,6 @@
 """The demonstration corpus as users get it, and how the package draws it again."""
 
 import hashlib
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,6 @@ import pytest
 from lm_latent_eval import demo
 from lm_latent_eval.demo.__main__ import main
 from worlds.__main__ import main as draw_again
-from worlds.facts import facts
-from worlds.graph import forward
-from worlds.world import SIZES, generate
 
 FILES = {
     "train.jsonl": "98fc74e97562593643a14b386a84fbed49e000495c9ed9aa1ddb1deb12186722",
@@ -42,17 +38,9 @@ def test_an_unknown_split_is_refused():
     assert demo.documents("dev")[0]["tokens"], "who reads may change what was read"
 
 
-# -- the world that it is drawn from --------------------------------------------------
-
-
-world_of = cache(generate)
-"""Each takes two seconds to draw."""
-
-
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     shipped = {path.name: path for path in demo.DATA.iterdir()}
     monkeypatch.setattr("worlds.__main__.DATA", tmp_path)
-    monkeypatch.setattr("worlds.__main__.generate", world_of)
     with pytest.raises(SystemExit):
         draw_again(["--help"])
     assert not list(tmp_path.iterdir())
@@ -62,16 +50,3 @@ def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     for name, path in shipped.items():
         # bzip2 has one way to pack, and writes down no time.
         assert (tmp_path / name).read_bytes() == path.read_bytes()
-
-
-def test_what_is_shipped_is_read_as_it_was_drawn():
-    """Words are cut from the strings again, and are the words that were drawn."""
-    world = world_of(seed=0)
-    for split in SIZES:
-        assert demo.documents(split) == world.documents(split)
-        assert demo.texts(split) == [d["text"] for d in world.documents(split)]
-    assert demo.questions() == facts(world)
-    graph = demo.knowledge()
-    assert {tuple(x) for x in graph["triples"]} == {*map(forward, world.triples)}
-    assert graph["aliases"] == world.aliases
-    assert len({*demo.other_texts()} - {*demo.texts("train")}) > 1000

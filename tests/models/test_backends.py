@@ -64,20 +64,18 @@ def test_a_document_is_its_sentences(rnng):
     ("context", "continuation", "parts"),
     [
         # What is asked for: words given, words that follow, by sentence.
-        ("the fox", " saw the", [(ids("the", "fox"), ids("saw", "the"))]),
         ("", "the fox saw", [([], ids("the", "fox", "saw"))]),
         ("the fox saw Ada.", " Bo saw", [(FIRST, [END]), ([], SECOND[:2])]),
         ("the fox saw Ada. Bo", " saw the", [(SECOND[:1], SECOND[1:3])]),
         ("the fo", "x saw", [(ids("the"), ids("fox", "saw"))]),
     ],
 )
-@pytest.mark.parametrize("settings", [{}, {"proposal": "prior"}])
-def test_answers_are_ratios_of_prefixes(rnng, context, continuation, parts, settings):
+def test_answers_are_ratios_of_prefixes(rnng, context, continuation, parts):
     model, backend = rnng
     exact = sum(
         log_p(model, [*given, *words]) - log_p(model, given) for given, words in parts
     )
-    lm = backend(num_samples=4000, **settings)
+    lm = backend(num_samples=4000)
     [(answer, _)] = lm.loglikelihood(conditional((context, continuation)))
     assert answer.estimate.draws_stderr < 0.05, "premise"
     assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9

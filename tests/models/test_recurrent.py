@@ -9,7 +9,7 @@ import torch
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
-from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel, class_starts
+from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel
 from lm_latent_eval.text.words import END, PADDING, START
 from tests import tiny_models
 from tests.tiny_models import randomised
@@ -124,9 +124,3 @@ def test_classes_share_all_probability(starts):
 def test_bad_classes_are_refused(starts, reason):
     with pytest.raises(ValueError, match=reason):
         classed(*starts)
-
-
-def test_there_are_no_more_classes_than_said():
-    """Words that were counted nowhere are in the last one; the rest is a doctest."""
-    assert class_starts([5, 5, 0], num_classes=2) == [0, 1]
-    assert class_starts([0, 0, 0], num_classes=2) == [0]

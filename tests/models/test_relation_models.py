@@ -65,20 +65,6 @@ def test_a_model_that_is_told_the_words_has_no_normalization():
     assert nklm(oracle=True).normalization is Normalization.UNNORMALISED
 
 
-@pytest.mark.parametrize("name", ["adapted", "peeking"])
-def test_weights_are_what_p_says_of_each_word(name):
-    """q of a word's source given the word is p's own: one step has no variance."""
-    model = nklm()
-    text = batch([[COPIED]])
-    state = model.about(["Ada"])
-    proposal, encoded = model.proposal(name), model.encode(text, state)
-    uniform = torch.rand(1, 50, 4, dtype=torch.float64)
-    draws = proposal.sample(encoded, lambda t: uniform, 50)
-    assert len(draws.latents.source.unique()) > 2, "premise: a choice"
-    log_w = model.log_joint(encoded, draws.latents) - draws.log_q
-    torch.testing.assert_close(log_w, log_w[:, :1].expand_as(log_w), rtol=0, atol=1e-10)
-
-
 def test_rare_words_tell_what_a_text_is_about():
     """A word of one topic of two speaks for that; one that both have for neither."""
     known = Topics.build(

@@ -109,13 +109,10 @@ ON_DEVICE = TRAIN | {
     "mdm": partial(train_mdm, size=MDMSize(260, 16, 1, 2, max_length=40)),
     "rnng": partial(train_rnng, size=RNNGS, objective="unsupervised", num_samples=2),
 }
-SELDOM = pytest.mark.nightly
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == "lstm" else SELDOM) for n in ON_DEVICE],
-)
+@pytest.mark.nightly  # daily: a KGLM, in tests/test_training.py
+@pytest.mark.parametrize("name", ON_DEVICE)
 def test_a_device_learns_what_the_cpu_does(name, tmp_path, capsys):
     """Weights of no gradient aside, which rounding moves by Adam's whole step."""
     read = READ.get(name, lambda text: text)

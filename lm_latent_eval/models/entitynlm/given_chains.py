@@ -166,13 +166,7 @@ class GivenChains:
         return first.scatter_reduce(0, which, every, "amin")[which]
 
     def _find(self, row: Tensor, entity: Tensor, t: Tensor) -> Tensor:
-        """Find slots when token t is decided, as indices into ``versions``.
-
-        Args:
-            row: (N,) or what broadcasts with the rest.
-            entity: Slots.
-            t: Tokens.
-        """
+        """Find slots when token t is decided, as indices into ``versions``."""
         moved_row, moved_t, moved_group = self._moves
         num_tokens = self.shape[2]
         group = row * self.num_slots + entity
@@ -284,11 +278,7 @@ class GivenChains:
         return torch.where(latest >= 0, index, rows).masked_fill(~self.inside, -1)
 
     def state_after(self, carry: Carry) -> EntityState:
-        """Return where the chains stand after the text.
-
-        Args:
-            carry: Where the recurrent layers stand.
-        """
+        """Return where the chains stand after the text."""
         lead = self.shape[:2]
         end = self.length.repeat_interleave(lead[1])[:, None]
         row = torch.arange(len(end))[:, None]

@@ -119,7 +119,7 @@ class Steps:
             context: g, by which a token outside mentions is worded, (R, D).
             slots: Their slots, (R, S, D).
             last: When each slot moved last, (R, S).
-            count: Entities so far, (R,).
+            count: Entities so far, (R,); slots beyond are excluded.
 
         Returns:
             Nats, (R, 2) and (R, S).
@@ -140,14 +140,7 @@ class Steps:
     ) -> Tensor:
         """Return log p(e_t) over slots, 0 being a new entity; twisted by psi(s_e).
 
-        Args:
-            place: Of R decisions or of each R / N of them, (N,).
-            slots: Their slots, (R, S, D).
-            last: When each slot moved last, (R, S).
-            count: Entities so far, (R,); slots beyond are excluded.
-
-        Returns:
-            Nats, (R, S).
+        Nats, (R, S); arguments are those of ``twisted``.
         """
         score = self._slot_score(place, slots, last, count)
         return (score + self._log_psi(place, slots)).log_softmax(-1)
@@ -232,12 +225,7 @@ class Memory:
 
     @classmethod
     def begin(cls, first: Tensor, batch_size: int) -> Memory:
-        """Return B texts with one chain each that has mentioned nobody.
-
-        Args:
-            first: How every slot begins, (D,).
-            batch_size: B.
-        """
+        """Return B texts with one chain each; every slot begins as ``first``, (D,)."""
         slots = first.expand(batch_size, 1, 1, len(first))
         return cls(slots, slots.new_zeros(slots.shape[:3], dtype=torch.long))
 
@@ -297,13 +285,7 @@ class EntityState:
 
     @classmethod
     def begin(cls, first: Tensor, carry: Carry, batch_size: int) -> EntityState:
-        """Return the beginning of B texts.
-
-        Args:
-            first: How every slot begins, (D,).
-            carry: Where the recurrent layers begin.
-            batch_size: B.
-        """
+        """Return the beginning of B texts; every slot begins as ``first``, (D,)."""
         memory = Memory.begin(first, batch_size)
         context = first.new_zeros(batch_size, 1, len(first))
         nobody = torch.zeros(batch_size, 1, dtype=torch.long)

@@ -120,13 +120,8 @@ class EntityNLM(TrainedModel):
         Every choice of the chain at this token is summed over, but for the least
         probable ones, which together have a probability below ``NEGLIGIBLE``.
 
-        Args:
-            encoded: B pieces of one token, whose targets are ignored.
-            log_w: Log-weights of the K histories in nats, (B, K).
-            uniforms: Random numbers, which a sum needs none of.
-
-        Returns:
-            Log-probabilities in nats, (B, num_words).
+        Pieces are of one token, whose targets are ignored, and ``log_w`` (B, K) nats.
+        Returned are log-probabilities in nats, (B, num_words).
         """
         result = encoded.hidden.new_full(
             (len(log_w), self.config.num_words), -torch.inf

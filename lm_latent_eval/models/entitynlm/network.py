@@ -208,13 +208,6 @@ class Words(nn.Module):
 
         Places that lie together share their contexts. Where they and their contexts
         are fewer than the pairs of them, each is scored over all words once.
-
-        Args:
-            hidden: h of a text, (T, D).
-            target: x, (T,).
-            versions: Contexts.
-            place: Of each pair, ascending, on the host, (N,).
-            vector: Of each pair, on the host, (N,).
         """
         weight = self.output_weight
         log_p, device = hidden.new_full((len(place),), torch.nan), hidden.device
@@ -243,10 +236,6 @@ class Words(nn.Module):
 
         A context is a weighted sum of vectors, and its scores the same sum of theirs.
         Where they are fewer than the contexts, all of those in use are scored first.
-
-        Args:
-            versions: Contexts.
-            which: Those in use.
         """
         weight, device = self.output_weight, versions.vectors.device
         which = which.unique()

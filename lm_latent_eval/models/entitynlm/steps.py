@@ -81,7 +81,7 @@ class Unfolding:
         self.context[row] = torch.where(inside, slot, self.context[row])
 
     def roomy(self, most: int) -> Unfolding:
-        """Return a copy with slots for entities up to a number."""
+        """Return it with slots for entities up to a number."""
         return replace(self, memory=self.memory.widened(most + 1))
 
 

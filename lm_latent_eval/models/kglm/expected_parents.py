@@ -120,14 +120,10 @@ class ExpectedParents:
         return Derivations(paid, weight, recent, self.unknown[t], alike)
 
     def log_derived(self, t: int, ahead: Tensor, uniform: Tensor) -> Tensor:
-        r"""Return the log of the expected psi after a DERIVED mention at t, (B, S).
+        """Return the log of the expected psi after a DERIVED mention at t, (B, S).
 
-        .. math:: \log \sum_n d_t(n \mid c) \, \psi_t(n)
-
-        Args:
-            t: A token.
-            ahead: log psi of the states, (B, S).
-            uniform: The same sum for an edge to all candidates alike, (B, 1).
+        ``ahead`` is log psi of the states, ``uniform`` the same for an edge to all
+        candidates alike, (B, 1).
         """
         peak = ahead.amax(-1, True)
         peak = peak.masked_fill(peak.isneginf(), 0.0)
@@ -137,16 +133,10 @@ class ExpectedParents:
     def reached(
         self, t: int, mass: Tensor, derived: Derivations
     ) -> tuple[Tensor, Tensor]:
-        """Distribute mass that derives at t over the states that it reaches, (B, S).
+        """Distribute mass that derives at t over the states that it reaches.
 
-        Args:
-            t: A token.
-            mass: That derives after a last mention of each state, (B, S).
-            derived: What it is worth.
-
-        Returns:
-            The mass on listed edges, by state, and the mass on edges to all candidates
-            alike, (B, 1).
+        ``mass`` derives after a last mention of each state, (B, S). Returned is what is
+        on listed edges, by state, and on edges to all candidates alike, (B, 1).
         """
         some = derived.number > LIGHTEST
         share = torch.where(some, mass / derived.number.clamp_min(LIGHTEST), 0.0)
@@ -280,13 +270,7 @@ def parents_of(
 def _log_edges(
     walk: NextStep, relation: Tensor, head: Tensor, position: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Score the edges of heads, each relation of a head once.
-
-    Args:
-        walk: The distribution of p's next step.
-        relation: Of every edge, (M,).
-        head: Of every edge, (M,).
-        position: Of the tokens of every head, (H, T).
+    """Score the edges (M,) of heads, each relation of a head once.
 
     Returns:
         Which row each edge has, on the host, (M,), and log p(edge | head), (rows, T).

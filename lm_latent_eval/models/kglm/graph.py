@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from lm_latent_eval.models.kglm.graph_file import (
     FILE_NAME,
     LOOKUPS,
     NAMES,
+    Columns,
     GraphError,
     PackedNames,
     Rows,
@@ -182,46 +182,21 @@ class KnowledgeGraph:
         key = head * self.num_nodes + tail
         return search(self.edge_key, key), search(self.edge_key, key, right=True)
 
-    def neighbours(self, head: int) -> list[int]:
-        """List the distinct tails of one head, in increasing order."""
-        start, end = self.edge_range(torch.tensor([head]))
-        edges, _ = expand_ranges(start, end)
-        return [int(node) for node in self.tail(edges).unique()]
-
-    def aliases_that_begin(
-        self, word: Tensor, most: int | None = None
+    def aliases_with(
+        self, word: Tensor, start: int, end: int, most: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the aliases whose first word is one of these.
+        """Find the aliases that have one of these words at one of some places.
 
         Args:
             word: Extended word ids, (W,).
-            most: Words that more aliases begin with are not looked up.
-
-        Returns:
-            The aliases' words (M, L), their nodes (M,), and which of the W words each
-            begins with (M,).
-        """
-        return self._with_word(word, 0, 1, most)
-
-    def aliases_that_hold(
-        self, word: Tensor, most: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the aliases that have one of these words after their first.
-
-        Args:
-            word: Extended word ids, (W,).
+            start: The first place; an alias begins at 0.
+            end: One past the last.
             most: Words that more aliases have there are not looked up.
 
         Returns:
             The aliases' words from that one on (M, L), their nodes (M,), and which of
             the W words that is (M,).
         """
-        return self._with_word(word, 1, self.aliases.shape[2], most)
-
-    def _with_word(
-        self, word: Tensor, start: int, end: int, most: int | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the aliases with a word at one of the places from start to end."""
         _, number, longest = self.aliases.shape
         key = word.long() * longest
         low, high = search(
@@ -319,24 +294,29 @@ class KnowledgeGraph:
             num_entities=num_nodes,
         )
 
-    def check(self) -> None:
+    def check(self) -> Columns:
         """Check the graph in whole, of which loading looks at some windows.
+
+        Returns:
+            Its columns, without lookups.
 
         Raises:
             GraphError: If it contradicts itself.
         """
-        columns: dict[str, Any] = {n: getattr(self, n) for n in COLUMNS}
+        columns: Columns = {n: getattr(self, n) for n in COLUMNS}
+        columns["num_entities"] = self.num_entities
         for name in NAMES:
             try:
                 names = list(getattr(self, name))
             except UnicodeDecodeError as err:
                 raise GraphError(f"{name} are not UTF-8 ({err})") from err
             columns[name] = PackedNames.pack(names)
-        check(columns | {"num_entities": self.num_entities}, whole)
+        check(columns, whole)
         if self.known_lookups and not self.known_lookups.same_as(Lookups.of(self)):
             raise GraphError(
                 "the lookup columns are not of this graph: copy or build it again"
             )
+        return columns
 
     def save(self, directory: Path) -> None:
         """Check the graph in whole and write it into a checkpoint directory.
@@ -344,14 +324,7 @@ class KnowledgeGraph:
         Raises:
             GraphError: If it contradicts itself.
         """
-        self.check()
-        columns: dict[str, Any] = {
-            n: everything(getattr(self, n)).cpu() for n in COLUMNS
-        }
-        columns |= {n: everything(getattr(self.lookups, n)).cpu() for n in LOOKUPS}
-        columns["node_names"] = PackedNames.pack(self.node_names)
-        columns["relation_names"] = PackedNames.pack(self.relation_names)
-        columns["num_entities"] = self.num_entities
+        columns = self.check() | {n: getattr(self.lookups, n) for n in LOOKUPS}
         columns["num_words"] = self.lookups.num_words
         write(Path(directory) / FILE_NAME, columns)
 

@@ -302,7 +302,9 @@ class PackedNames(Sequence[str]):
 
 def write(path: Path, columns: Columns) -> None:
     """Replace the file of a graph, which was checked in whole, atomically."""
-    tensors = {name: columns[name].contiguous() for name in (*COLUMNS, *LOOKUPS)}
+    tensors = {
+        name: everything(columns[name]).contiguous() for name in (*COLUMNS, *LOOKUPS)
+    }
     for name in NAMES:
         tensors[f"{name}.text"] = everything(columns[name].text)
         tensors[f"{name}.ends"] = everything(columns[name].ends)

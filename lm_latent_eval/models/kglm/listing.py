@@ -294,11 +294,7 @@ def _most_new(which: Tensor, group: Tensor, base: Tensor, cut: Cut) -> Tensor:
     Every walk has the same ones to choose from, so of the one that ranks i-th (from 1)
     only the first W / i can, but where a walk has mentioned them already.
 
-    Args:
-        which: The past of each walk, (R,).
-        group: In which it competes, (R,).
-        base: The rank of a walk that mentions any of them, nats, (R,).
-        cut: What chooses W.
+    ``base`` is the rank of a walk that mentions any of them.
     """
     order, place = ranked_within(group, ranks(base))
     most = torch.tensor(cut.widths)[group[order] % cut.groups] // (place + 1)
@@ -374,12 +370,9 @@ def _new(
 
 
 def _worth_at_least(worth: Tensor, row: Tensor, least: Tensor) -> Tensor:
-    """Count how many numbers of some rows are large enough, (D,).
+    """Count the numbers of D rows, (B, n), that are large enough, (D,).
 
-    Args:
-        worth: Nats, each row from the largest down but for rounding, (B, n).
-        row: Rows, (D,).
-        least: What is large enough, nats, (D,).
+    Each row is from the largest down but for rounding.
     """
     size = 2 * int(-LEAST)
     there = ranks(worth).clamp(LEAST, -LEAST).long()
@@ -433,14 +426,7 @@ def drawn_of_the_rest(
     new: Ordered,
     u: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Draw NEW entities that are not among the first.
-
-    Args:
-        walk: The distribution of the next step.
-        position: Of R decisions, (R,).
-        listed: How many of the first are left out, (R,).
-        new: In order, R rows.
-        u: Numbers of (0, 1), on the host, (R,).
+    """Draw NEW entities of R decisions that are not among the first ``listed``.
 
     Returns:
         Nodes, and the log of their probability among those, nats, (R,) each, on the

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.models.kglm.derivable import LEAST, Derivable
 from lm_latent_eval.models.kglm.expected_parents import Derivations, ExpectedParents
 from lm_latent_eval.models.kglm.latents import Mention
+from lm_latent_eval.models.kglm.parent_gains import LEAST, Derivable
 
 BEGUN = slice(Mention.NONE, Mention.CONTINUE)
 """Types of tokens that go on with nothing."""
@@ -169,16 +169,7 @@ def _less(value: Tensor, expected: Tensor) -> Tensor:
 def derivable_tokens(
     costs: Costs, parents: ExpectedParents, psi: Ahead, beta: Ahead
 ) -> tuple[Tensor, Derivable]:
-    """Read a text by the chain with parents, for what other parents would change.
-
-    Returns what ``beginnings`` does, and that.
-
-    Args:
-        costs: Of the chain.
-        parents: Of the chain.
-        psi: What ``backward`` returned for both.
-        beta: Likewise.
-    """
+    """Return what ``beginnings`` does, and what other parents would change."""
     batch, num_tokens, num_states = costs.word.shape
     number = min(LIKELIEST, num_states)
     sizes = (), (number,), (number,), (num_states,), (num_states,), (2,)

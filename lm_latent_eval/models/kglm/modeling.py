@@ -182,11 +182,7 @@ class KGLM(TrainedModel):
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
         Each (position, node) of a text is scored once, however many walks share it.
-
-        Args:
-            encoded: The texts.
-            walks: K of each.
-            length: Tokens of walks to score, on the host, (B, K); None: all.
+        ``length`` is how many tokens of walks are, on the host, (B, K); None: all.
         """
         batch, num_nodes = encoded.batch, self.knowledge.num_nodes
         targets, all_tokens = batch.on_host
@@ -211,13 +207,7 @@ class KGLM(TrainedModel):
         """Return log p(x_t | node, x_<t) of places and nodes, nats, (U,) float64.
 
         Some texts at a time, and of those some nodes, since each has a row of V words.
-
-        Args:
-            text: h^t, (B, T, token_embedding_dim).
-            batch: B texts of T tokens.
-            position: Places in the flattened (B * T), non-decreasing, on the host,
-                (U,).
-            node: A node for each, on the host, (U,).
+        Places in the flattened (B * T), non-decreasing, and nodes are on the host.
         """
         targets, _ = batch.on_host
         num_texts, size = len(targets), max(1, targets.shape[1])
@@ -291,13 +281,8 @@ class KGLM(TrainedModel):
         Every choice of the walk at this token is summed over, but for nodes that
         together have a probability of ``NEGLIGIBLE`` at most.
 
-        Args:
-            encoded: B pieces of one token, whose targets are ignored.
-            log_w: Log-weights of the K histories in nats, (B, K).
-            uniforms: Random numbers, which a sum needs none of.
-
-        Returns:
-            Log-probabilities in nats, (B, num_words).
+        Pieces are of one token, whose targets are ignored, and ``log_w`` (B, K) nats.
+        Returned are log-probabilities in nats, (B, num_words).
         """
         batch, samples, _ = encoded.history.shape
         log_weight = log_w.log_softmax(-1).to(encoded.text.dtype)
@@ -524,11 +509,7 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
     def _owed(self, encoded: Encoded, t: int, text: Tensor, node: Tensor) -> Tensor:
         """Return log p of words t under nodes, less what ranks took it for, (n,) nats.
 
-        Args:
-            encoded: A piece.
-            t: A token.
-            text: Non-decreasing, (n,).
-            node: Which the twist does not list, (n,).
+        Texts are non-decreasing; nodes are ones that the twist does not list.
         """
         assert encoded.ahead is not None
         here = encoded.batch.piece(t, t + 1)

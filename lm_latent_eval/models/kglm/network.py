@@ -331,15 +331,7 @@ def log_sum_product(a: Tensor, b: Tensor, row: Tensor, column: Tensor) -> Tensor
     log space, and so are all where a text has one position: a product would save
     little, and a device would be waited for to say which those are.
 
-    Args:
-        a: B texts of T positions, (B, T, V), nats.
-        b: (n, V), nats.
-        row: The position of each pair in the flattened (B * T), non-decreasing, on the
-            host, (U,).
-        column: Its row of b, on the host, (U,).
-
-    Returns:
-        (U,) float64.
+    Arguments are those of ``products``, nats; the result is (U,) float64.
     """
     if a.shape[1] == 1:
         row, column = (sent(index, a.device) for index in (row, column))
@@ -395,7 +387,7 @@ class AliasMatching(nn.Module):
         """
         inside = torch.arange(targets.shape[1]) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        words, node, position = graph.aliases_that_begin(text.flatten())
+        words, node, position = graph.aliases_with(text.flatten(), 0, 1)
         ahead = words_ahead(text, words.shape[1], position)
         used = words != 0
         there = self.weight.device

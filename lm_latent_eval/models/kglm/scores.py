@@ -282,7 +282,12 @@ class NewEntities:
             return log_z, log_z
         # Into one tensor: small results between large ones scatter the heap.
         for few in self.scores.few(torch.arange(count)):
-            log_z[self._sent(few)] = self._unlisted_rows(few).logsumexp(-1)
+            rows = self._masked_rows(few)
+            if self.twist is not None:
+                row, entity, _ = self._twisted(few)
+                index = (self._sent(row), self._sent(entity))
+                rows = rows.index_put(index, rows.new_full((), -torch.inf))
+            log_z[self._sent(few)] = rows.logsumexp(-1)
         if self.twist is None:
             return log_z, torch.zeros_like(log_z)
         position, entity, twist = self._twisted(torch.arange(count))
@@ -298,7 +303,9 @@ class NewEntities:
 
     def log_prob(self, position: Tensor, entity: Tensor) -> Tensor:
         """Return log p_new of positions and entities in nats, elementwise, (n,)."""
-        log_plain = self._log_plain(position, entity)
+        log_plain = self.scores.at(position, entity) - self.log_z[self._sent(position)]
+        impossible = self._sent(~self.introducible[entity])
+        log_plain = log_plain.masked_fill(impossible, -torch.inf)
         if self.twist is None:
             return log_plain
         node = self.graph.node_of_entity[entity]
@@ -348,22 +355,8 @@ class NewEntities:
         log_prob, entity = (torch.cat(part)[which] for part in zip(*best, strict=True))
         return log_prob, entity
 
-    def _log_plain(self, position: Tensor, entity: Tensor) -> Tensor:
-        score = self.scores.at(position, entity) - self.log_z[self._sent(position)]
-        impossible = self._sent(~self.introducible[entity])
-        return score.masked_fill(impossible, -torch.inf)
-
     def _masked_rows(self, position: Tensor) -> Tensor:
         return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
-
-    def _unlisted_rows(self, position: Tensor) -> Tensor:
-        """Leave out what the twist lists."""
-        rows = self._masked_rows(position)
-        if self.twist is not None:
-            row, entity, _ = self._twisted(position)
-            index = (self._sent(row), self._sent(entity))
-            rows = rows.index_put(index, rows.new_full((), -torch.inf))
-        return rows
 
     def _twisted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """List the introducible entities of the twist: index, entity and twist."""

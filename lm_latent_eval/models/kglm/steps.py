@@ -39,6 +39,9 @@ from lm_latent_eval.models.kglm.listing import (
 from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import AT_ONCE
 
+STEPS_AT_ONCE = 1 << 16
+"""Steps of walks that are scored at a time."""
+
 
 def windows(history: Tensor, node: Tensor) -> Tensor:
     """Return the window of nodes before each token.
@@ -59,11 +62,8 @@ def log_prob_walks(
 ) -> Tensor:
     """Return log p(z_t | z_<t) of walks in nats, (B, K, T); 0 past the end.
 
-    Args:
-        walk: The distribution of the next step.
-        history: Nodes before the piece, on the host, (B, K, W).
-        walks: On the host.
-        length: Tokens of walks to score, on the host, (B, 1 or K).
+    Walks and the nodes before the piece, (B, K, W), are on the host, and so is how many
+    tokens of walks are scored, (B, 1 or K).
     """
     inside = torch.arange(walks.node.shape[-1]) < length[..., None]
     return _scored(walk, walk.log_prob, history, walks, inside.expand_as(walks.node))
@@ -91,8 +91,6 @@ def _scored(
     history: Tensor,
     walks: Walks,
     some: Tensor,
-    *,
-    chunk: int = 1 << 16,
 ) -> Tensor:
     """Score some steps of walks, (B, K, T) bool; return nats, 0 of all others."""
     b, k, t = some.nonzero(as_tuple=True)
@@ -104,7 +102,7 @@ def _scored(
             walks.node[bb, kk, tt],
         )
         for bb, kk, tt in zip(
-            b.split(chunk), k.split(chunk), t.split(chunk), strict=True
+            *(index.split(STEPS_AT_ONCE) for index in (b, k, t)), strict=True
         )
     ]
     result = walk.scores.mention.new_zeros(some.numel())
@@ -282,12 +280,7 @@ class WalkSteps:
     def _log_more(self, t: int, node: Tensor) -> Tensor | None:
         """Return by how much ranks mistake the word of nodes that they take for alike.
 
-        Args:
-            t: The token.
-            node: Of the chosen steps, (B, K).
-
-        Returns:
-            Nats to add, (B, K); None: no such node is chosen.
+        Nats to add, (B, K); None: no such node is chosen.
         """
         if self.owed is None or self.walk.twist is None:
             return None
@@ -387,12 +380,7 @@ def moved(
     Tokens that go on with the mention follow it to its new node. The decisions after
     them are kept; where they are none any more, p is zero and the walk stays as it is.
 
-    Args:
-        walk: The distribution to draw from.
-        history: Nodes before the texts, on the host, (B, K, cutoff).
-        walks: K a text, on the host, (B, K, T).
-        length: Tokens of each text, on the host, (B,).
-        uniforms: As ``Moves`` has them.
+    Walks, the nodes before them and lengths of texts are on the host.
 
     Returns:
         Walks on the host, and log R(z | z') - log R(z' | z) in nats, (B, K) float64,

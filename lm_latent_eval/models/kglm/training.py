@@ -46,24 +46,6 @@ def train_kglm(
     """
     size, options = size or KGLMSize(), options or Options()
     tokenizer = build_vocabulary(texts, knowledge, min_count=min_count)
-    model = new_model(texts, knowledge, tokenizer, size, options.seed)
-    annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    parts = annotated_parts(model, Walks)
-    about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
-    train_annotated(
-        model, parts, annotate, texts, dev, directory, tokenizer, about, options
-    )
-    return model
-
-
-def new_model(
-    texts: Sequence[AnnotatedText],
-    knowledge: Knowledge | None,
-    tokenizer: WordTokenizer,
-    size: KGLMSize,
-    seed: int,
-) -> KGLM:
-    """Build an untrained model over the graph of the texts."""
     graph = build_graph(
         texts,
         knowledge,
@@ -77,8 +59,15 @@ def new_model(
         **sizes(tokenizer, (text.text for text in texts)),
         **vars(size),
     )
-    torch.manual_seed(seed)
-    return KGLM(config, graph)
+    torch.manual_seed(options.seed)
+    model = KGLM(config, graph)
+    annotate = Annotator(graph, tokenizer, size.cutoff)
+    parts = annotated_parts(model, Walks)
+    about = {**vars(size), "digest of the knowledge": digest(repr(knowledge))}
+    train_annotated(
+        model, parts, annotate, texts, dev, directory, tokenizer, about, options
+    )
+    return model
 
 
 # -- the graph, the vocabulary and the walks of annotated texts ---------------------
@@ -185,11 +174,9 @@ class Annotator:
                 continue
             begun = span
             recent = node[max(0, t - self.cutoff) : t]
-            derived = self._leads_to(recent, node[t])
+            heads = torch.tensor(recent, dtype=torch.long).unique()
+            tails = torch.full_like(heads, node[t])
+            first, end = self.graph.edges_between(heads, tails)
+            derived = bool((end > first).any())
             mention[t] = int(Mention.DERIVED if derived else Mention.NEW)
         return [*words.ids, END], mention, node
-
-    def _leads_to(self, recent: list[int], node: int) -> bool:
-        heads = torch.tensor(recent, dtype=torch.long).unique()
-        start, end = self.graph.edges_between(heads, torch.full_like(heads, node))
-        return bool((end > start).any())

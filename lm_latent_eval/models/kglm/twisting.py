@@ -39,7 +39,6 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.ragged import expand_ranges, ranked_within
-from lm_latent_eval.models.kglm.derivable import Derivable
 from lm_latent_eval.models.kglm.expected_parents import (
     FEWEST_WORDS,
     ExpectedParents,
@@ -56,7 +55,7 @@ from lm_latent_eval.models.kglm.mention_chain import (
     log_absent,
     recent_mentions,
 )
-from lm_latent_eval.models.kglm.parent_gains import ParentGains
+from lm_latent_eval.models.kglm.parent_gains import Derivable, ParentGains
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -118,8 +117,9 @@ class Candidates:
         num_tokens = targets.shape[1]
         inside = torch.arange(num_tokens) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        words, begun, position = graph.aliases_that_begin(text.flatten(), BEGUN)
-        rest, held, midst = graph.aliases_that_hold(text.flatten(), HELD)
+        word, longest = text.flatten(), graph.aliases.shape[2]
+        words, begun, position = graph.aliases_with(word, 0, 1, BEGUN)
+        rest, held, midst = graph.aliases_with(word, 1, longest, HELD)
         matches = _matches(words, text, position), _standing(rest, text, midst)
         text_of = torch.cat([position, midst]) // num_tokens
         key, which = torch.unique(

@@ -7,11 +7,8 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.entitynlm.data import CoreferenceText, Mention, read_conll
-from lm_latent_eval.models.entitynlm.latents import Chains
 from lm_latent_eval.models.entitynlm.training import Annotator
-from lm_latent_eval.models.learning import padded
 from lm_latent_eval.text.words import END, WordTokenizer
-from tests.models.entitynlm import tiny
 
 SHORT = """\
 # begin document one
@@ -35,8 +32,8 @@ bn/x/00 1 0 No UH * - - - speaker (V*) (V*) -
 """
 
 
-def write(folder, content: str, name: str = "file.conll"):
-    path = folder / name
+def write(folder, content: str):
+    path = folder / "file.conll"
     path.write_text(content, encoding="utf-8")
     return path
 
@@ -76,14 +73,6 @@ def test_the_command_trains_on_files(tmp_path, capsys):
     assert capsys.readouterr().out == f"wrote {tmp_path / 'out'}\n"
     config = load_checkpoint(tmp_path / "out", expected="entitynlm").model.config
     assert (config.hidden_size, config.max_mention_length) == (4, 3)
-
-
-def test_a_folder_is_all_its_files(tmp_path):
-    (tmp_path / "deep").mkdir()
-    write(tmp_path, SHORT, "b.conll")
-    write(tmp_path / "deep", SHORT.replace("one", "two"), "c.v4_gold_conll")
-    write(tmp_path, "no coreference", "notes.txt")
-    assert sorted(text.id for text in read_conll(tmp_path)) == ["one", "two"]
 
 
 MANY = "|".join(f"({n})" for n in range(40))
@@ -160,20 +149,3 @@ def test_chains_of_a_text(tokenizer, text, spans, longest, entity, remaining):
     ids, *chain = Annotator(tokenizer, longest)(annotated(text, *spans))
     assert len(ids) == len(entity) and ids[-1] == END
     assert ["".join(map(str, row)) for row in chain] == [entity, remaining]
-
-
-def test_annotated_chains_are_possible(data_dir):
-    """Every document of a real corpus has a chain of positive probability."""
-    texts = read_conll(data_dir / "gum" / "coref" / "ontogum" / "conll")
-    assert len(texts) == 237
-    assert sum(len(text.mentions) for text in texts) == 30_719
-    tokenizer = WordTokenizer.train((text.text for text in texts[:3]), min_count=9)
-    annotate = Annotator(tokenizer, tiny.MAX_LENGTH)
-    items = [annotate(text) for text in texts[::40]]
-    model = tiny.entitynlm().proposal("peeking")
-    beyond = [[min(i, tiny.BEYOND) for i in ids] for ids, _, _ in items]
-    _, entity, remaining = zip(*items, strict=True)
-    chains = Chains(padded(entity), padded(remaining))
-    log_q = model.log_prob(model.encode(tiny.batch(*beyond)), chains)
-    assert log_q.isfinite().all()
-    assert max(max(e) for _, e, _ in items) > 20, "premise: there are entities"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lm_latent_eval.models.kglm.data import (
     AnnotatedText,
@@ -17,19 +16,15 @@ from lm_latent_eval.models.kglm.data import (
     Span,
     read_annotated,
 )
-from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import (
     Annotator,
     build_graph,
     build_vocabulary,
-    new_model,
     surface_forms,
 )
-from lm_latent_eval.models.learning import padded, sizes
-from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.models.learning import sizes
 from lm_latent_eval.text.corpora import read_texts
-from lm_latent_eval.text.words import END, START, UNKNOWN
-from lm_latent_eval.training.options import KGLMSize
+from lm_latent_eval.text.words import END, UNKNOWN
 
 NONE, NEW, DERIVED, CONTINUE = range(4)
 
@@ -152,8 +147,7 @@ def test_the_graph_of_a_text():
     names = list(graph.node_names)
     assert names == ["@@none@@", "Ada", "Babbage", "England", "London"]
     assert sizes(tokenizer, [text().text])["num_unknown_types"] == 0
-    reached = [names[n] for n in graph.neighbours(names.index("London"))]
-    assert reached == ["Babbage", "England", "London"], "inverse, forward, itself"
+    assert graph.num_edges == 2 * 3 + 4, "facts both ways, and from each to itself"
     alias = graph.aliases[names.index("England"), 0]
     assert tokenizer.decode(alias[alias > 0].tolist()) == "Old England"
     assert (alias[alias > 0] >= tokenizer.vocab_size).all(), "never uttered in the text"
@@ -202,25 +196,6 @@ def test_the_walk_of_a_text(changes, cutoff, types, nodes):
     assert ids[:-1] == tokenizer(text(**changes).text).ids and ids[-1] == END
     assert ["xNDC"[m] for m in mentions] == [*types]
     assert found == nodes
-
-
-def test_real_texts_are_possible_walks(data_dir):
-    """Every annotated walk has positive probability under a new model's p and q."""
-    folder, size = data_dir / "webnlg", KGLMSize(4, 3, 5, num_layers=1, cutoff=20)
-    real = read_annotated(folder / "dev.jsonl")
-    texts = real[::30][:50]
-    tokenizer = build_vocabulary(texts, min_count=2)
-    model = new_model(texts, None, tokenizer, size, seed=0).eval()
-    annotate = Annotator(model.knowledge, tokenizer, size.cutoff)
-    ids, mentions, nodes = zip(*map(annotate, texts + real[15::120][:10]), strict=True)
-    assert {m for some in mentions for m in some} == {*range(4)}, "premise"
-    batch = TokenBatch.collate(list(ids), first=START)
-    walks = Walks(padded(mentions), padded(nodes))
-    with torch.no_grad():
-        assert model.log_joint(model.encode(batch), walks).isfinite().all()
-        for which in ("peeking", "nonpeeking", "prior"):
-            proposal = model.proposal(which)
-            assert proposal.log_prob(proposal.encode(batch), walks).isfinite().all()
 
 
 # -- Linked WikiText-2 ----------------------------------------------------------------

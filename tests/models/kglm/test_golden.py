@@ -15,7 +15,7 @@ from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference
-from tests.kglm_space import every_walk
+from tests.kglm_space import walks_of
 
 CASES = reference.numbers()["cases"]
 Q_CASES = reference.numbers()["q_cases"]
@@ -186,8 +186,7 @@ def test_every_factor_of_q(case, which):
 def of_every_walk(case, penalty=0.0):
     """Every walk of a text, and log p of each with it."""
     kglm, tokens = reference.model(case["model"]), case["tokens"]
-    limits = kglm.config.cutoff, reference.SPECIAL_ENTITIES
-    walks = every_walk(kglm.knowledge, len(tokens) - 1, *limits)
+    walks = walks_of(kglm, len(tokens) - 1)
     encoded = kglm.encode(reference.batch(tokens, penalty=penalty))
     return walks, kglm.log_joint(encoded, walks)[0]
 

@@ -114,26 +114,13 @@ def test_edges_are_found_as_by_looking_at_all(triples, reflexive, inverse):
     assert row.tolist() == [k // n for k in key]
 
 
-def test_aliases_lead_to_their_nodes():
-    graph = large_graph.graph(300, 300)
-    word = torch.tensor([17, 3, 199, 17, -1])
-    words, node, which = graph.aliases_that_begin(word)
-    for i, w in enumerate(word.tolist()):
-        place = (graph.aliases[..., 0] == w).nonzero()
-        found = torch.cat([node[which == i, None], words[which == i]], 1)
-        wanted = torch.cat([place[:, :1], graph.aliases[place.T[0], place.T[1]]], 1)
-        assert torch.equal(found.unique(dim=0), wanted.unique(dim=0))
-        assert len(found) == len(wanted)
-    assert (which.bincount(minlength=5) > 0).tolist() == [1, 0, 1, 1, 0]
-
-
 def test_words_in_the_midst_lead_to_nodes():
     names = {"A": [[7, 8, 9], [9]], "B": [[5, 8, 8]], "C": [[8], [6, 7]], "D": [[6, 7]]}
     graph = KnowledgeGraph.build([], names, max_aliases=2, max_alias_words=3)
     word = torch.tensor([8, 7, 0, -1, 9])
 
     def found(most):
-        words, node, which = graph.aliases_that_hold(word, most)
+        words, node, which = graph.aliases_with(word, 1, 3, most)
         rows = zip(words.tolist(), node.tolist(), which.tolist(), strict=True)
         return sorted((w, graph.node_names[n], rest) for rest, n, w in rows)
 
@@ -315,7 +302,7 @@ def test_a_graph_that_is_cut_while_in_use_is_an_error(tmp_path, size):
         with pytest.raises(ChangedError, match="was changed while in use: load it aga"):
             look(node)
     with pytest.raises(ChangedError):
-        graph.aliases_that_begin(node // 100)
+        graph.aliases_with(node // 100, 0, 1)
     with pytest.raises(ChangedError):
         list(graph.node_names)
 

@@ -22,7 +22,7 @@ from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
 from lm_latent_eval.testing.model_laws import numbers_of
 from tests import large_graph, tiny_models
-from tests.kglm_space import every_walk
+from tests.kglm_space import walks_of
 from tests.large_graph import NUM_WORDS
 from tests.means import normal
 from tests.memory import measured, on_linux
@@ -59,8 +59,7 @@ def test_scores_follow_the_weights(kglm, assign):
     """What a model remembers between calls belongs to its weights of that time."""
     model = copy.deepcopy(kglm)
     other = tiny_models.randomised(copy.deepcopy(kglm), 1, 1.0)
-    text, config = tiny_models.batch([[KNOWN, COPIED, KNOWN]]), model.config
-    walks = every_walk(model.knowledge, 3, config.cutoff, config.special_entities)
+    text, walks = tiny_models.batch([[KNOWN, COPIED, KNOWN]]), walks_of(model, 3)
 
     def log_p(of):
         return of.log_joint(of.encode(text), walks)
