@@ -38,8 +38,7 @@ from lm_latent_eval.inference.annealing import log_evidence_from_above
 from lm_latent_eval.inference.gibbs import SweepNumbers, redraw
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams, stream_key
-from lm_latent_eval.models.lda.joint import LDAConfig
-from lm_latent_eval.models.lda.modeling import LDA
+from lm_latent_eval.models.lda.modeling import LDA, LDAConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 

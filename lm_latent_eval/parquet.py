@@ -83,23 +83,17 @@ def read_footer(path: Path) -> Footer:
 
 
 def _footer(said: dict[int, Any]) -> Footer:
-    groups = [_columns(group) for group in said.get(4, [])]
-    num_rows = _number(said[3])
-    if num_rows != sum(_number(group[3]) for group in said.get(4, [])):
+    groups, num_rows, found = said.get(4, []), _number(said[3]), []
+    if num_rows != sum(_number(group[3]) for group in groups):
         raise ValueError("its groups have other rows than it claims")
-    return Footer(num_rows, [chunk for group in groups for chunk in group])
-
-
-def _columns(group: dict[int, Any]) -> list[Chunk]:
-    found = []
-    for column in group[1]:
+    for column in (column for group in groups for column in group[1]):
         about = column[3]
         if 1 in column:
             raise ValueError("a column is in another file")
         name = b".".join(about[3]).decode(errors="replace")
         codec = _CODECS.get(about[4], "another codec")
         found.append(Chunk(name, codec, _number(about[5]), _number(about[7])))
-    return found
+    return Footer(num_rows, found)
 
 
 def _number(value: Any) -> int:

@@ -66,8 +66,8 @@ _RENAMED = (
     (r"^_vocab_projection\.(\w+)$", r"words.\1"),
 )
 _COPIES = (
-    r"^_rnn\._rnns\.\d+\.module\.weight_hh_l0$",  # of weight_hh_l0_raw, weight dropout
-    r"^_dynamic_embeddings\._initial_embedding$",  # of _entity_type_projection.weight
+    r"_rnn\._rnns\.\d+\.module\.weight_hh_l0",  # of weight_hh_l0_raw, weight dropout
+    r"_dynamic_embeddings\._initial_embedding",  # of _entity_type_projection.weight
 )
 
 
@@ -81,13 +81,8 @@ def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Te
     Raises:
         ValueError: If a tensor has a name that no original EntityNLM has.
     """
-    ours = {}
-    for old, tensor in weights.items():
-        if any(re.match(pattern, old) for pattern in _COPIES):
-            continue
-        if not (tied and old == _OUTPUT):
-            ours[renamed(old, _RENAMED, _KIND)] = tensor
-    return ours
+    left_out = (*_COPIES, re.escape(_OUTPUT)) if tied else _COPIES
+    return renamed(weights, _RENAMED, _KIND, left_out)
 
 
 def convert(

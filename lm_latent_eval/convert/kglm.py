@@ -23,6 +23,7 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
@@ -69,8 +70,8 @@ _RENAMED = (
     (r"^_fc_generate\.(\w+)$", r"words.\1"),
     (r"^_fc_copy\.(\w+)$", r"words.copy.\1"),
 )
-
-
+_COPY = r"(_rnn\._)?rnns\.\d+\.module\.weight_hh_l0"
+"""Of weight_hh_l0_raw, made for weight dropout."""
 _TIED = {
     "_fc_generate.weight": "_token_embedder.weight",
     "_fc_new_entity.weight": "_entity_embedder.weight",
@@ -118,16 +119,11 @@ def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Te
         ValueError: If a tensor has a name that no original KGLM has, or one that is
             said to be shared is not.
     """
-    ours = {}
-    for old, tensor in weights.items():
-        if tied and old in _TIED:
-            if not torch.equal(tensor, weights[_TIED[old]]):
-                raise ValueError(f"{old!r} is not {_TIED[old]!r}, though tied to it")
-            continue
-        if re.fullmatch(r"(_rnn\._)?rnns\.\d+\.module\.weight_hh_l0", old):
-            continue  # a copy of weight_hh_l0_raw, made for weight dropout
-        ours[renamed(old, _RENAMED, "KGLM")] = tensor
-    return ours
+    shared = _TIED if tied else {}
+    for old, new in shared.items():
+        if old in weights and not torch.equal(weights[old], weights[new]):
+            raise ValueError(f"{old!r} is not {new!r}, though tied to it")
+    return renamed(weights, _RENAMED, "KGLM", [_COPY, *map(re.escape, shared)])
 
 
 def read_edges(path: Path) -> Edges:
@@ -139,7 +135,8 @@ def read_edges(path: Path) -> Edges:
     table = _read_table(path)
     edges: dict[str, list[tuple[str, str]]] = {}
     for head, out in table.items():
-        if not (isinstance(out, (list, tuple)) and all(map(_is_edge, out))):
+        known = isinstance(out, (list, tuple))
+        if not (known and all(_is_words(edge) and len(edge) == 2 for edge in out)):
             raise ValueError(
                 f"{path}: {head!r:.60} has {shown(out)}; expected a list of "
                 "(relation, tail)"
@@ -158,7 +155,7 @@ def read_aliases(path: Path) -> Names:
     names: dict[str, list[list[str]]] = {}
     for entity, forms in table.items():
         known = isinstance(forms, (list, tuple, set, frozenset))
-        if not (known and all(map(_is_form, forms))):
+        if not (known and all(isinstance(f, str) or _is_words(f) for f in forms)):
             raise ValueError(
                 f"{path}: {entity!r:.60} has {shown(forms)}; expected a list of names, "
                 "each a string or a list of words"
@@ -183,14 +180,6 @@ def _read_table(path: Path) -> dict[str, Any]:
     if not (isinstance(table, dict) and all(isinstance(k, str) for k in table)):
         raise ValueError(f"{path} holds no table by entity")
     return table
-
-
-def _is_edge(edge: Any) -> bool:
-    return _is_words(edge) and len(edge) == 2
-
-
-def _is_form(form: Any) -> bool:
-    return isinstance(form, str) or _is_words(form)
 
 
 def _is_words(words: Any) -> bool:
@@ -308,13 +297,14 @@ def convert(
                 "models"
             )
     tokenizer, graph = _words_and_graph(original, edges, names)
+    marks = takewhile(lambda n: n.startswith("@@"), original.namespace("entity_ids"))
     try:
         config = KGLMConfig(
             vocab_size=tokenizer.vocab_size,
             num_words=tokenizer.num_words,
             num_entities=graph.num_entities,
             num_relations=len(graph.relation_names),
-            special_entities=_num_special(original),
+            special_entities=len([*marks]),
             only_possible=False,
             copy_scores="reshaped",
             never_uttered=[],
@@ -378,12 +368,6 @@ def _named(archive: Archive, section: str, option: str) -> Path:
             "no file here: say where it is (--knowledge-graph, --aliases)"
         )
     return Path(path)
-
-
-def _num_special(archive: Archive) -> int:
-    """Count the rows at the start of the entity table that are no entity."""
-    names = archive.namespace("entity_ids")
-    return next((i for i, n in enumerate(names) if not n.startswith("@@")), len(names))
 
 
 # -- words and graph ------------------------------------------------------------------

@@ -34,26 +34,39 @@ def refusing(file: object) -> Iterator[None]:
         raise OriginalError(f"{file} is refused: {err}") from err
 
 
-def renamed(name: str, patterns: Iterable[tuple[str, str]], kind: str) -> str:
-    r"""Return our name of a tensor, by the first pattern that matches.
+def renamed(
+    weights: Mapping[str, Tensor],
+    patterns: Iterable[tuple[str, str]],
+    kind: str,
+    left_out: Iterable[str] = (),
+) -> dict[str, Tensor]:
+    r"""Return tensors under our names, by the first pattern that matches each.
 
     Args:
-        name: Its name there.
+        weights: Their names -> tensors.
         patterns: Regular expressions and what to write for them.
         kind: Of the model, for the error.
+        left_out: Regular expressions of whole names that ours do not have.
 
     Raises:
-        ValueError: If no pattern matches.
+        ValueError: If no pattern matches a name.
 
     Example:
-        >>> renamed("rnn.0.bias", [(r"^rnn\.(\d)\.", r"trunk.rnn.\1.")], "RNNG")
-        'trunk.rnn.0.bias'
+        >>> weights = {"rnn.0.bias": torch.zeros(2), "copy": torch.zeros(2)}
+        >>> [*renamed(weights, [(r"^rnn\.(\d)\.", r"trunk.\1.")], "RNNG", ["copy"])]
+        ['trunk.0.bias']
     """
-    for pattern, new in patterns:
-        found, hits = re.subn(pattern, new, name)
-        if hits:
-            return found
-    raise ValueError(f"{name!r} is not a tensor of an original {kind}")
+    patterns, unwanted = [*patterns], re.compile("|".join(left_out) or r"(?!)")
+    ours = {}
+    for name, tensor in weights.items():
+        if unwanted.fullmatch(name):
+            continue
+        found = (re.subn(pattern, new, name) for pattern, new in patterns)
+        new_name = next((new for new, hits in found if hits), None)
+        if new_name is None:
+            raise ValueError(f"{name!r} is not a tensor of an original {kind}")
+        ours[new_name] = tensor
+    return ours
 
 
 def in_order(words: Any) -> list[str]:

@@ -72,17 +72,13 @@ NAMES = (
 """The original's names, and ours."""
 BIASES = ("rnn.r_w_bias", "rnn.r_r_bias")
 """Tensors that are one of ours."""
-FACTS = re.compile(
-    r"special_rel_vecs\.\d+|relation_embed\.weight|(entity|unk_entity|relation|alias)_vec"
+FACTS = (
+    r"special_rel_vecs\.\d+|relation_embed\.weight"
+    r"|(entity|unk_entity|relation|alias)_vec"
 )
 """Tensors of the tables of facts."""
-WORD_ROWS = ("words.embedding.weight", "words.weight", "words.bias")
+WORD_ROWS = {"words.embedding.weight", "words.weight", "words.bias"}
 """Tensors of ours with a row a word."""
-
-
-def words_in_order(column: Tensor) -> Tensor:
-    """Put padding before unknown."""
-    return torch.cat([column[[1, 0]], column[2:]])
 
 
 def relation_number(rel_typ: int, num_relations: int, num_special: int) -> int:
@@ -125,16 +121,14 @@ def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tenso
     Raises:
         ValueError: If a tensor is neither model's.
     """
-    found = _fact_tables(original)
+    found = renamed(original, NAMES, "LRLM or NKLM", [*map(re.escape, BIASES), FACTS])
     if BIASES[0] in original:
         found["trunk.biases"] = torch.stack([original[name] for name in BIASES])
-    for name, tensor in original.items():
-        if name in BIASES or FACTS.fullmatch(name):
-            continue
-        new = renamed(name, NAMES, "LRLM or NKLM")
-        if not (tied and new == "words.weight"):
-            found[new] = words_in_order(tensor) if new in WORD_ROWS else tensor
-    return found
+    if tied:
+        found.pop("words.weight", None)
+    for name in WORD_ROWS & found.keys():  # padding before unknown
+        found[name] = torch.cat([found[name][[1, 0]], found[name][2:]])
+    return found | _fact_tables(original)
 
 
 def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:

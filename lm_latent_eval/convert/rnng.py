@@ -60,11 +60,7 @@ def rename_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tied = weights.get(_TIED)
     if tied is not None and not torch.equal(tied, weights["emb.weight"]):
         raise ValueError(f"{_TIED} is not emb.weight: not a tied original RNNG")
-    ours = {}
-    for old, tensor in weights.items():
-        if old == _TIED:
-            continue
-        ours[renamed(old, _RENAMED, "RNNG")] = tensor
+    ours = renamed(weights, _RENAMED, "RNNG", [re.escape(_TIED)])
     embeddings = ours["generative.embeddings.weight"]
     return {**ours, "spans.embeddings.weight": embeddings.clone()}
 

@@ -91,13 +91,9 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Store
     return Stored(storage, offset, tuple(size), tuple(stride))
 
 
-def _parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
 _NAMES: Mapping[str, Any] = {
     **CONTAINERS,
-    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     # Numbers of NumPy that a module may keep among its attributes.
@@ -159,7 +155,13 @@ class TorchFile:
         if wanted > 2 * sum(map(len, self.storages.values())):
             raise PickleError("its tensors are larger than the numbers that it has")
         flat = {s: self._numbers(s) for s in {t.storage for t in stored.values()}}
-        found = {name: _view(flat[t.storage], t).clone() for name, t in stored.items()}
+        try:
+            found = {
+                name: flat[t.storage].as_strided(t.size, t.stride, t.offset).clone()
+                for name, t in stored.items()
+            }
+        except RuntimeError as err:
+            raise PickleError("numbers are missing: it is damaged") from err
         if wrong := not_finite(found):
             raise PickleError(wrong)
         return found
@@ -170,13 +172,6 @@ class TorchFile:
             return torch.frombuffer(numbers, dtype=storage.dtype)
         except (KeyError, ValueError) as err:
             raise PickleError("numbers are missing: it is damaged") from err
-
-
-def _view(flat: Tensor, stored: Stored) -> Tensor:
-    try:
-        return flat.as_strided(stored.size, stored.stride, stored.offset)
-    except RuntimeError as err:
-        raise PickleError("numbers are missing: it is damaged") from err
 
 
 def read_torch(content: bytes, classes: Iterable[str] = ()) -> TorchFile:

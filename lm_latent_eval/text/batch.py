@@ -154,6 +154,12 @@ class TokenBatch:
         return targets, length
 
     @property
+    def inside_on_host(self) -> Tensor:
+        """The same as ``inside``, on the host."""
+        targets, length = self.on_host
+        return torch.arange(targets.shape[1]) < length[:, None]
+
+    @property
     def inside(self) -> Tensor:
         """Which places hold a token, (B, T) bool."""
         places = torch.arange(self.targets.shape[1], device=self.length.device)

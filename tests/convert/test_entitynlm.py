@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from lm_latent_eval.cli import main
@@ -37,15 +39,13 @@ def archive(name: str, *, proposal: bool = False, offset: bool = False, words=WO
 SHUFFLED = [*MARKS[:2], *WORDS[:9:-1], *MARKS[:1:-1], *WORDS[4:10]]
 
 
-@pytest.mark.parametrize("words", [WORDS, SHUFFLED], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("name", ["A", "B"])
-def test_a_converted_model_scores_as_the_original(tmp_path, name, words, capsys):
+def test_a_converted_model_scores_as_the_original(tmp_path, name, capsys):
+    files_of = partial(archive, name, words=SHUFFLED)
     paths = [
-        write_tar(tmp_path / "p.tar.gz", archive(name, words=words)),
-        write_tar(tmp_path / "q.tar.gz", archive(name, proposal=True, words=words)),
-        write_directory(
-            tmp_path / "r", archive(name, proposal=True, offset=True, words=words)
-        ),
+        write_tar(tmp_path / "p.tar.gz", files_of()),
+        write_tar(tmp_path / "q.tar.gz", files_of(proposal=True)),
+        write_directory(tmp_path / "r", files_of(proposal=True, offset=True)),
     ]
     output = tmp_path / "converted"
     command = ["convert", "entitynlm", "--archive", str(paths[0])]

@@ -162,6 +162,7 @@ BAD = [
     ("entities", torch.full((9, 4), torch.nan), "'entities' holds NaN"),
     ("model", {"model": {**MODEL, "naf_vec": torch.tensor(torch.inf)}}, "holds NaN or"),
     ("texts", [([], "a", "bcd")], NONE),
+    ("texts", [([], twice(40), [FACT])], "holds the same data again and again"),
 ]
 
 
@@ -172,14 +173,6 @@ def test_what_is_not_the_originals_is_refused(number, tmp_path, refused):
         said = refused(*write(tmp_path, "A", "lrlm", **{file: content}))
     assert message in said and len(said) < 1000
     assert not (tmp_path / "out").exists()
-
-
-def test_texts_that_hold_the_same_again_and_again_are_refused(tmp_path, refused):
-    for depth in (22, 40, 200):
-        content = [([], twice(depth), [FACT])]
-        with at_most(1 << 28):
-            said = refused(*write(tmp_path, "A", "lrlm", texts=content))
-        assert "holds the same data again and again" in said
 
 
 def test_one_long_alias_does_not_make_a_large_table(tmp_path, refused):

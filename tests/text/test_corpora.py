@@ -63,7 +63,7 @@ def test_what_is_no_text_says_what_it_is(tmp_path, name, content, message):
 BAD_LINES = [
     *('{"text": "cut o', "{}", '"a string"', '{"text": 3}', '[{"text": "a"}]'),
     *('{"tokens": "a string"}', '{"tokens": [["a"], ["b"]]}', '{"tokens": [1, 2]}'),
-    *('{"text": "a", "text": "b"}', '{"text": ' * 2_000),
+    *('{"text": "a", "text": "b"}', '{"text": ' * 2_000, '{"text": "a", "n": NaN}'),
     '{"text": ' + "9" * 10_000 + "}",
 ]
 

@@ -14,7 +14,7 @@ from tests.means import p_value
 SENTENCE = ("a", "b", "c")
 VOCABULARY = ("v", "w", "a")
 """A substitute may be the word itself, or one that the sentence has elsewhere."""
-SETTINGS = [(0.2, 0.3), (0.35, 0.0), (0.0, 0.4), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
+SETTINGS = [(0.2, 0.3), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
 SHARES = st.floats(0, 1).flatmap(
     lambda x_s: st.tuples(st.just(x_s), st.floats(0, 1 - x_s))
 )

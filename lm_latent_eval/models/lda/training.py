@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from lm_latent_eval.models.checkpoint import save
-from lm_latent_eval.models.lda.joint import LDAConfig
-from lm_latent_eval.models.lda.modeling import LDA
+from lm_latent_eval.models.lda.modeling import LDA, LDAConfig
 from lm_latent_eval.models.lda.words import lowered
 from lm_latent_eval.registry import require
 from lm_latent_eval.text.words import SPECIAL_WORDS, WordTokenizer

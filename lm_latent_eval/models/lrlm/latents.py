@@ -221,13 +221,7 @@ class Options:
 
 
 def _last(here: Tensor, value: Tensor, before: Tensor) -> Tensor:
-    """Return the last value that is marked up to each place, or what was before all.
-
-    Args:
-        here: The marks, (..., T).
-        value: The values, (..., T).
-        before: What there was, (..., 1).
-    """
+    """Return the last value marked up to each place, (..., T), or what was before."""
     place = (torch.arange(value.shape[-1]) + 1) * here
     return torch.cat([before, value], -1).gather(-1, place.cummax(-1).values)
 
@@ -268,27 +262,16 @@ class Encoded:
         log_p, state = _sum(self)
         return sent(log_p, self.value.device), state
 
-    @property
-    def words(self) -> tuple[Tensor, Tensor]:
-        """The words, and which places have one, on the host, (B, T) each."""
-        return self.batch.on_host[0], self.inside
-
-    @property
-    def inside(self) -> Tensor:
-        """Which places have a word, on the host, (B, T)."""
-        targets, length = self.batch.on_host
-        return torch.arange(targets.shape[1]) < length[:, None]
-
 
 def goes_on(encoded: Encoded) -> Tensor:
     """Whether open names agree with the words that follow, (B, K, H); true if none."""
-    state, topics, (words, inside) = encoded.state, encoded.topics, encoded.words
+    state, topics, (words, _) = encoded.state, encoded.topics, encoded.batch.on_host
     width = topics.alias_words.shape[1]
     step = torch.arange(width)
     name = topics.alias_words[topics.naming_alias[state.naming.clamp_min(0)]]
     name = F.pad(name, (0, width), value=PAD)
     name = name.gather(-1, state.offset[..., None] + step)
-    said = words.masked_fill(~inside, PAD)
+    said = words.masked_fill(~encoded.batch.inside_on_host, PAD)
     said = F.pad(said, (0, width), value=PAD)[:, None, None, :width]
     agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
     return agrees | (state.naming < 0)
@@ -332,28 +315,12 @@ def _sum(encoded: Encoded) -> tuple[Tensor, RelationState]:
     log_p = log_sum(mass, text, lattice.num_texts)
     share = sunk(mass) - log_p[text].clamp_min(FLOOR / 4)
     kept = share > -torch.inf
-    after = _padded(
-        encoded.carry,
-        lattice.num_texts,
-        *(column[kept].detach() for column in (text, topic, naming, offset, share)),
-    )
-    return sunk(log_p), after
-
-
-def _padded(
-    carry: Any,
-    num_texts: int,
-    text: Tensor,
-    topic: Tensor,
-    naming: Tensor,
-    offset: Tensor,
-    share: Tensor,
-) -> RelationState:
-    """Stack the histories of each text, padded."""
+    text, after = text[kept], (topic, naming, offset, share)
+    topic, naming, offset, share = (column[kept].detach() for column in after)
     order, rank = ranked_within(text, share)
-    size = (num_texts, 1, int(rank.max()) + 1 if len(rank) else 1)
+    size = (lattice.num_texts, 1, int(rank.max()) + 1 if len(rank) else 1)
     index = (text[order], torch.zeros_like(rank), rank)
-    columns = (
+    padded = (
         column.new_full(size, nothing).index_put(index, column[order])
         for column, nothing in (
             (topic, 0),
@@ -362,7 +329,7 @@ def _padded(
             (share, -torch.inf),
         )
     )
-    return RelationState(carry, *columns)
+    return sunk(log_p), RelationState(encoded.carry, *padded)
 
 
 def tempered(lattice: Lattice, temperature: float) -> Lattice:

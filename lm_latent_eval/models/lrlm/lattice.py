@@ -74,10 +74,9 @@ def find_arcs(topics: Topics, batch: TokenBatch) -> Arcs:
         topics: The namings.
         batch: B texts of T tokens.
     """
-    targets, lengths = batch.on_host
+    targets, _ = batch.on_host
     num_texts, num_tokens = targets.shape
-    inside = torch.arange(num_tokens) < lengths[:, None]
-    words = targets.masked_fill(~inside, PAD)
+    words = targets.masked_fill(~batch.inside_on_host, PAD)
     flat = words.t().flatten()  # by place
     first = topics.first_words
     found, place = expand_ranges(

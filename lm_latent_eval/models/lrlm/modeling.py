@@ -43,10 +43,11 @@ from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
 from lm_latent_eval.models.lrlm.network import Facts, TransformerXL, Words, log_choice
 from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
-    Route,
     after_readings,
     log_options,
     log_readings,
+    reading_steps,
+    words_ahead,
 )
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.proposals import NoLatents, check_temperature, chosen
@@ -226,9 +227,8 @@ class LRLM(RelationModel):
 
     def _log_words(self, value: Tensor, batch: TokenBatch) -> Tensor:
         """Return log p(x_t | a word), its spelling included, (B, T) float64."""
-        targets, length = batch.on_host
-        inside = torch.arange(targets.shape[1]) < length[:, None]
-        place = sent(inside.flatten().nonzero()[:, 0], value.device)
+        place = batch.inside_on_host.flatten().nonzero()[:, 0]
+        place = sent(place, value.device)
         known, cost = batch.uttered(self.config.vocab_size)
         value = value.flatten(0, 1)
         parts = [
@@ -316,7 +316,8 @@ class Planned:
     """A piece of text, encoded, and how to go through it."""
 
     encoded: Encoded
-    way: Callable[[Lattice], Route]
+    ahead: Callable[[Lattice], Tensor]
+    """Mass, or a guess of it, of the text after each border, (T + 1, num_rows)."""
     temperature: float
 
     @property
@@ -325,14 +326,14 @@ class Planned:
 
     @cached_property
     def steps(self) -> ReadingSteps:
-        """The steps of a route through the tempered lattice, on the host."""
-        route = self.way(tempered(self.encoded.lattice, self.temperature))
-        return route.steps(self.encoded)
+        """The steps through the tempered lattice, on the host."""
+        lattice = tempered(self.encoded.lattice, self.temperature)
+        return reading_steps(self.encoded, lattice, self.ahead(lattice))
 
 
 @dataclass(frozen=True)
-class RouteProposal(StepProposal[Planned, Readings, Tensor]):
-    """q(z | x) of readings that follow a route through the lattice."""
+class LatticeProposal(StepProposal[Planned, Readings, Tensor]):
+    """q(z | x) of readings, weighed by what follows in the lattice."""
 
     searches_know_q: ClassVar[bool] = True
 
@@ -368,7 +369,7 @@ class RouteProposal(StepProposal[Planned, Readings, Tensor]):
 
 
 @dataclass(frozen=True)
-class Adapted(RouteProposal):
+class Adapted(LatticeProposal):
     """q(z | x) from left to right: p's costs, and what follows as if it were words."""
 
     model: LRLM
@@ -378,7 +379,7 @@ class Adapted(RouteProposal):
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
         """Read a piece of text as the model does."""
         encoded = self.model.encode(batch, after)
-        return Planned(encoded, Route.plain, self.temperature)
+        return Planned(encoded, words_ahead, self.temperature)
 
     def encode_again(
         self, planned: Planned, batch: TokenBatch, after: RelationState | None
@@ -404,7 +405,7 @@ class Adapted(RouteProposal):
 
 
 @dataclass(frozen=True)
-class Posterior(RouteProposal):
+class Posterior(LatticeProposal):
     """q(z | x) = p(z | x), by backward sums: every importance weight is p(x)."""
 
     left_to_right: Adapted
@@ -413,4 +414,4 @@ class Posterior(RouteProposal):
     def encode(self, batch: TokenBatch) -> Planned:
         """Read whole texts as the model does."""
         encoded = self.left_to_right.model.encode(batch)
-        return Planned(encoded, Route.exact, self.left_to_right.temperature)
+        return Planned(encoded, Lattice.backward, self.left_to_right.temperature)

@@ -34,51 +34,17 @@ from lm_latent_eval.models.lrlm.latents import (
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
 
 
-@dataclass(frozen=True)
-class Route:
-    """A lattice with the look-ahead of a proposal."""
+def words_ahead(lattice: Lattice) -> Tensor:
+    """Return what follows each border, as if all of it were words, (T + 1, num_rows).
 
-    lattice: Lattice
-    """The lattice with tempered log-probabilities."""
-    after: Tensor
-    """Mass, or a guess of it, of the text after each border, (T + 1, num_rows)."""
-
-    @classmethod
-    def exact(cls, lattice: Lattice) -> Route:
-        """Weigh options by the posterior mass of what follows."""
-        return cls(lattice, lattice.backward())
-
-    @classmethod
-    def plain(cls, lattice: Lattice) -> Route:
-        """Weigh options by what follows, as if all of it were words.
-
-        A word that only names have is taken to cost as much as the dearest other one
-        of its text: if it were impossible, no reading would be drawn in which another
-        option comes before its name.
-        """
-        named = lattice.word < FLOOR / 2
-        dearest = lattice.word.masked_fill(named, 0.0).amin(1, keepdim=True)
-        rest = torch.where(named, dearest, lattice.word).flip(1).cumsum(1).flip(1)
-        rest = torch.cat([rest, rest.new_zeros(len(rest), 1)], 1)
-        return cls(lattice, rest.t()[:, lattice.text])
-
-    def steps(self, encoded: Encoded) -> ReadingSteps:
-        """Return the steps of readings that go by this."""
-        options, lattice = encoded.options, self.lattice
-        log_p = sunk(lattice.charges[options.place])
-        end = torch.minimum(options.end, lattice.length[lattice.text[options.row]])
-        ahead = self.after[end, options.row]
-        # Of equal ones that are about ``FLOOR`` nothing would be left of log p.
-        node = options.key // (1 + len(options.topics.naming_alias))
-        coming = ahead[: len(node)]
-        num_nodes = lattice.word.shape[1] * lattice.num_rows
-        best = ahead.new_full((num_nodes,), FLOOR)
-        best = best.scatter_reduce(0, node, coming, "amax")[node]
-        score = log_p[: len(node)] + (coming - best)
-        log_z = segment_logsumexp(score, node, num_nodes)[node]
-        score = score - log_z.masked_fill(log_z.isneginf(), 0.0)
-        score = F.pad(score, (0, len(ahead) - len(node)))
-        return ReadingSteps(options, log_p, score, ahead)
+    A word that only names have is taken to cost as much as the dearest other one of its
+    text: if it were impossible, no reading would be drawn in which another option comes
+    before its name.
+    """
+    named = lattice.word < FLOOR / 2
+    dearest = lattice.word.masked_fill(named, 0.0).amin(1, keepdim=True)
+    rest = torch.where(named, dearest, lattice.word).flip(1).cumsum(1).flip(1)
+    return F.pad(rest, (0, 1)).t()[:, lattice.text]
 
 
 @dataclass(frozen=True)
@@ -159,10 +125,29 @@ class ReadingSteps:
         return Taken(torch.where(going_on, after, state.gather(1, origin)), (option,))
 
 
-def given_steps(encoded: Encoded) -> ReadingSteps:
-    """Return steps of given readings, whatever they are charged."""
-    nothing = torch.zeros(len(encoded.options.place), dtype=torch.float64)
-    return ReadingSteps(encoded.options, nothing, nothing, nothing)
+def reading_steps(encoded: Encoded, lattice: Lattice, after: Tensor) -> ReadingSteps:
+    """Return the steps of readings.
+
+    Args:
+        encoded: A piece of text.
+        lattice: Its lattice, with tempered log-probabilities.
+        after: Mass, or a guess of it, of the text after each border, (T + 1, num_rows).
+    """
+    options = encoded.options
+    log_p = sunk(lattice.charges[options.place])
+    end = torch.minimum(options.end, lattice.length[lattice.text[options.row]])
+    ahead = after[end, options.row]
+    # Of equal ones that are about ``FLOOR`` nothing would be left of log p.
+    node = options.key // (1 + len(options.topics.naming_alias))
+    coming = ahead[: len(node)]
+    num_nodes = lattice.word.shape[1] * lattice.num_rows
+    best = ahead.new_full((num_nodes,), FLOOR)
+    best = best.scatter_reduce(0, node, coming, "amax")[node]
+    score = log_p[: len(node)] + (coming - best)
+    log_z = segment_logsumexp(score, node, num_nodes)[node]
+    score = score - log_z.masked_fill(log_z.isneginf(), 0.0)
+    score = F.pad(score, (0, len(ahead) - len(node)))
+    return ReadingSteps(options, log_p, score, ahead)
 
 
 def log_options(encoded: Encoded, option: Tensor) -> Tensor:
@@ -171,7 +156,8 @@ def log_options(encoded: Encoded, option: Tensor) -> Tensor:
     What is summed is told on the host, and nothing is waited for.
     """
     charges = encoded.costs.charges
-    place = encoded.options.place[option].masked_fill(~encoded.inside[:, None], 0)
+    inside = encoded.batch.inside_on_host[:, None]
+    place = encoded.options.place[option].masked_fill(~inside, 0)
     return sunk(charges[sent(place, charges.device)].sum(-1))
 
 
@@ -179,7 +165,9 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     """Return log p(x, z_k) in nats, (B, K) float64."""
     option = encoded.options.found(Readings(*fetched(*readings)))
     possible = torch.ones(option.shape[:2], dtype=torch.bool)
-    for step in follow(given_steps(encoded), (option,)):
+    free = torch.zeros(len(encoded.options.place), dtype=torch.float64)
+    steps = ReadingSteps(encoded.options, free, free, free)
+    for step in follow(steps, (option,)):
         possible &= step.there | ~step.inside
     log_p = log_options(encoded, option)
     return log_p.masked_fill(sent(~possible, log_p.device), -torch.inf)

@@ -90,11 +90,10 @@ class NKLM(NKLMLayers):
         """Return log p(x, z_k) in nats, (B, K) float64; ``-inf`` if z is amiss."""
         batch, topics = encoded.batch, encoded.tables.topics
         copies = Copies(*fetched(*copies))
-        words, length = batch.on_host
+        words, _ = batch.on_host
         state = encoded.state.expanded(copies.topic.shape[1])
         hidden = self.predicted_from(encoded, state, copies)
-        inside = torch.arange(words.shape[1]) < length[:, None, None]
-        inside = inside.expand_as(copies.source)
+        inside = batch.inside_on_host[:, None].expand_as(copies.source)
         naming = (copies.source - 1).clamp_min(0)
         last = topics.alias_words.shape[1] - 1
         said = topics.word(naming, copies.offset.clamp_max(last))
@@ -122,7 +121,10 @@ class NKLM(NKLMLayers):
         total = wide_zeros((inside.numel(),), device)
         total = total.index_add(0, some, log_p).index_add(0, few, uttered)
         total = total.view(inside.shape).sum(-1)
-        total = total + sent(self._log_topic(state.topic, copies.topic), device)
+        known, prior = state.topic != 0, topics.log_prior[copies.topic - 1]
+        prior = prior.masked_fill(known, 0.0)
+        prior = prior.masked_fill(known & (state.topic != copies.topic), -torch.inf)
+        total = total + sent(prior, device)
         return total.masked_fill(sent(wrong.any(-1), device), -torch.inf)
 
     def predicted_from(
@@ -194,15 +196,6 @@ class NKLM(NKLMLayers):
         mixed = uttered.new_zeros(self.config.num_words)
         mixed[: len(uttered)] = uttered
         return mixed.index_add(0, word, (log_p + weight[there]).exp()).log()
-
-    def _log_topic(self, before: Tensor, topic: Tensor) -> Tensor:
-        """Return log p of topics that were not known before, (B, K) float64.
-
-        On the host.
-        """
-        prior = self.knowledge.log_prior[topic - 1]
-        prior = prior.masked_fill(before != 0, 0.0)
-        return prior.masked_fill((before != 0) & (before != topic), -torch.inf)
 
     # -- q(z | x) -------------------------------------------------------------------
 
@@ -419,7 +412,9 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
         """Return log q(z_k | x) in nats, (B, K) float64."""
         batch, copies = encoded.batch, Copies(*fetched(*copies))
         state = encoded.state.expanded(copies.topic.shape[1])
-        log_topic = self._log_topics(encoded).gather(1, copies.topic - 1)
+        spoken = self.evidence(encoded, 0, batch.targets.shape[1])
+        fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
+        log_topic = fitting.log_softmax(-1).gather(1, copies.topic - 1)
         log_topic = log_topic.masked_fill(state.topic != 0, 0.0)
         total = sent(log_topic, batch.targets.device)
         hidden = self.model.predicted_from(encoded, state, copies)
@@ -439,24 +434,17 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
 
     # -- topics -----------------------------------------------------------------------
 
-    def _log_topics(self, encoded: Encoded) -> Tensor:
-        """Return log q of each topic, (B, N) float64, on the host."""
-        spoken = self.evidence(encoded, 0, encoded.batch.targets.shape[1])
-        fitting = (encoded.tables.topics.log_prior + spoken) / self.temperature
-        log_q: Tensor = fitting.log_softmax(-1)
-        return log_q
-
     def evidence(self, encoded: Encoded, first: int, last: int) -> Tensor:
         """Return the evidence of some words of B texts for each topic, (B, N) nats.
 
         On the host.
         """
-        tables, (targets, length) = encoded.tables, encoded.batch.on_host
+        tables, (targets, _) = encoded.tables, encoded.batch.on_host
         many = tables.topics.num_topics + 1
-        spoken = torch.zeros(len(length), many, dtype=torch.float64)
+        spoken = torch.zeros(len(targets), many, dtype=torch.float64)
         if self.name != "adapted":
             return spoken[:, 1:]
-        inside = torch.arange(first, last) < length[:, None]
+        inside = encoded.batch.inside_on_host[:, first:last]
         text = inside.nonzero()[:, 0]
         word = targets[:, first:last][inside] * many
         start = torch.searchsorted(tables.pairs, word)

@@ -155,7 +155,7 @@ class NKLMLayers(RelationModel):
         copied = source != WORD
         row = torch.where(copied, topics.naming_fact[naming] + 1, 0)
         total = self._log_fact(tables, hidden, topic, row)
-        value = self._informed(hidden, tables.fact[sent(row, hidden.device)])
+        value = torch.cat([hidden, tables.fact[sent(row, hidden.device)]], -1)
         if not self.config.only_possible:
             gate, there = self.copy(value)[:, 0], sent(copied, hidden.device)
             gate = F.logsigmoid(torch.where(there, gate, -gate)).clamp_min(LEAST)
@@ -220,8 +220,4 @@ class NKLMLayers(RelationModel):
 
     def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
         """Return the vectors from which words that are not copied are predicted."""
-        return self._informed(hidden, tables.fact[:1].expand(len(hidden), -1))
-
-    @staticmethod
-    def _informed(hidden: Tensor, fact: Tensor) -> Tensor:
-        return torch.cat([hidden, fact], -1)
+        return torch.cat([hidden, tables.fact[:1].expand(len(hidden), -1)], -1)

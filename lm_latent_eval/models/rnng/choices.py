@@ -119,10 +119,6 @@ class Choices:
             table, rows, possible, more_there_are, top, place, log_reduced, log_p
         )
 
-    def lists(self, row: Integers) -> bool:
-        """Whether all of these stacks are among those before the choices."""
-        return bool(np.isin(row, self.row[:, 0]).all())
-
     def reduced(
         self, row: Integers, reduces: Integers
     ) -> tuple[Integers, Integers, Tensor]:

@@ -53,8 +53,7 @@ def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
     if not config.sentence_ends:
         return torch.zeros(len(batch.length), dtype=torch.bool)
     targets, length = batch.on_host
-    inside = torch.arange(targets.shape[1]) < length[:, None]
-    is_end = (targets == END) & inside
+    is_end = (targets == END) & batch.inside_on_host
     last = (length - 1).clamp_min(0)[:, None]
     at_last = is_end.gather(1, last)[:, 0]
     if bool((is_end.sum(-1) > at_last.long()).any()):
@@ -110,14 +109,14 @@ def walk(
     borders = np.cumsum([len(part.last) for part in parts])[:-1]
     log_p, tables, rows = [], [], []
     for part, end in zip(parts, np.split(ends, borders), strict=True):
-        table = model.grown(stacks, part.growth)
+        table = model.grown(stacks, part)
         log_p.append(_log_p(model, table, part))
         table, last = table.compact(np.where(end, 0, part.last))
         tables.append(table)
         rows.append(last)
     joined, moved = Stacks.join(tables)
     last = np.concatenate([r + m for r, m in zip(rows, moved, strict=True)])
-    there = sent(torch.from_numpy(which), stacks.state.device)
+    there = sent(torch.from_numpy(which), stacks.device)
     return torch.cat(log_p)[there], joined, last[which]
 
 
@@ -125,7 +124,7 @@ def _log_p(model: GenerativeModel, stacks: Stacks, walked: Derivations) -> Tenso
     """Return log p of sequences, (R,)."""
     top = stacks.top(walked.shift_parent)
     log_shift, _ = model.log_actions(top, walked.shift_size)
-    log_word = model.log_word(top, walked.shift_size, walked.growth.word)
+    log_word = model.log_word(top, walked.shift_size, walked.word)
     top = stacks.top(walked.reduce_parent)
     _, log_reduce = model.log_actions(top, walked.reduce_size)
     nothing = log_shift.new_zeros(1)
@@ -166,10 +165,6 @@ class Encoded:
     def remember(self, trees: Trees, stacks: Stacks, row: Integers) -> None:
         """Keep the stacks that trees lead to, for ``advance``."""
         self.reached[:] = [(trees, StackState(stacks, row))]
-
-    def after(self, trees: Trees) -> StackState | None:
-        """Return the stacks that trees lead to, if these were scored last."""
-        return next((state for known, state in self.reached if known is trees), None)
 
 
 class RNNGJoint(TrainedModel):
@@ -243,7 +238,7 @@ class RNNGJoint(TrainedModel):
         stacks, rows = state.stacks, np.broadcast_to(state.row, after.shape)
         log_p = wide_zeros(rows.shape, self.device)
         choices = next((each for _, each in encoded.begun), None)
-        if choices and choices.lists(rows):
+        if choices and np.isin(rows, choices.row[:, 0]).all():
             stacks = choices.stacks
             rows, done, log_p = choices.reduced(rows, before[..., 0].numpy())
             before = torch.cat(
@@ -275,8 +270,7 @@ class RNNGJoint(TrainedModel):
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
         """Return the stacks after the encoded piece; nothing is after an end."""
-        known = encoded.after(trees)
-        if known is None:
+        if not any(known is trees for known, _ in encoded.reached):
             self.log_joint(encoded, trees)
-            known = encoded.reached[0][1]
-        return known
+        ((_, state),) = encoded.reached
+        return state

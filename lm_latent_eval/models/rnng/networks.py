@@ -44,7 +44,7 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.pretrained import TrainedConfig, value
 from lm_latent_eval.models.rnng.stacks import (
     Computed,
-    Growth,
+    Derivations,
     Integers,
     Reductions,
     Stacks,
@@ -200,16 +200,15 @@ class GenerativeModel(nn.Module):
         state = self.stack(start, start.new_zeros(shape))
         return Stacks.of_one(state, start.new_zeros(1, 2, self.config.hidden_size))
 
-    def grown(self, stacks: Stacks, growth: Growth) -> Stacks:
+    def grown(self, stacks: Stacks, growth: Derivations) -> Stacks:
         """Return a table with the stacks that moves make."""
         table = stacks.extended(growth.below, growth.size)
-        table.item[growth.shift, 0] = self.embeddings(growth.word)
+        state, item = table.computed
+        item[growth.shift, 0] = self.embeddings(growth.word)
         for move in growth.transitions:
             if move.reduced.start < move.reduced.stop:
-                left, right = table.item[move.left], table.item[move.right]
-                table.item[move.reduced] = self.composition(left, right)
-            read = table.item[move.new, 0], table.state[move.base]
-            table.state[move.new] = self.stack(*read)
+                item[move.reduced] = self.composition(item[move.left], item[move.right])
+            state[move.new] = self.stack(item[move.new, 0], state[move.base])
         return table
 
     def reduced(self, stacks: Stacks, made: Reductions) -> Stacks:

@@ -69,16 +69,6 @@ class Stacks:
         states, items = zip(*self.parts, strict=True)
         return Computed(torch.cat(states), torch.cat(items))
 
-    @property
-    def state(self) -> Tensor:
-        """See ``Computed``."""
-        return self.computed.state
-
-    @property
-    def item(self) -> Tensor:
-        """See ``Computed``."""
-        return self.computed.item
-
     def states(self, row: Integers) -> Tensor:
         """Return LSTM states of some stacks, in any order, (R, layers, 2, d)."""
         (states,) = self._picked(row, [part.state for part in self.parts])
@@ -113,7 +103,7 @@ class Stacks:
 
     def top(self, row: Tensor) -> Tensor:
         """Return u, the top layer's hidden state, (R, d)."""
-        return self.state[row, -1, 0]
+        return self.computed.state[row, -1, 0]
 
     def extended(self, below: Integers, size: Integers) -> Stacks:
         """Return a table with room for more stacks, of which these columns are known.
@@ -233,26 +223,22 @@ class Reductions:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Stacks that are added to a table, each after those that it is made of."""
+class Derivations:
+    """Sequences of moves, R distinct ones, as the stacks that they lead to.
+
+    Each of those follows the ones that it is made of.
+    """
 
     transitions: list[MovesAtOnce]
     below: Integers
     """Of every new stack."""
     size: Integers
+    last: Integers
+    """Where each sequence ends, (R,)."""
     shift: Tensor
     """The stacks that words make."""
     word: Tensor
     """Which word makes each."""
-
-
-@dataclass(frozen=True)
-class Derivations:
-    """Sequences of moves, R distinct ones, as the stacks that they lead to."""
-
-    growth: Growth
-    last: Integers
-    """Where each sequence ends, (R,)."""
     shift_parent: Tensor
     """What each word is put on."""
     shift_size: Tensor
@@ -364,29 +350,13 @@ def _derivations(stacks: Stacks, sequences: Integers) -> Derivations:
     factor = np.append(np.argsort(np.argsort(reducing, kind="stable")), len(word))
     length = going.sum(1)
     last = np.where(length == 0, begin, used + edge[np.arange(len(edge)), length - 1])
-    shifted, reduced = parent[~reducing], parent[reducing]
-    factors = (shifted, size[shifted], reduced, size[reduced], factor[edge])
-    return Derivations(
-        _growth(stacks, base, left, parent, size[used:], word, borders),
-        last,
-        *sent_all(stacks.device, *factors),
-    )
-
-
-def _growth(
-    stacks: Stacks,
-    base: Integers,
-    left: Integers,
-    right: Integers,
-    size: Integers,
-    word: Integers,
-    borders: list[int],
-) -> Growth:
-    """Send moves to the device, those between two borders at once."""
-    used, reducing = len(stacks), word < 0
     (shift,) = (~reducing).nonzero()
-    there = sent_all(stacks.device, base, left, right, used + shift, word[shift])
-    base_there, left_there, right_there = (next(there) for _ in range(3))
+    shifted, reduced = parent[shift], parent[reducing]
+    factors = (shifted, size[shifted], reduced, size[reduced], factor[edge])
+    # All in one copy; of the moves between two borders these are views.
+    base_there, left_there, right_there, *there = sent_all(
+        stacks.device, base, left, parent, used + shift, word[shift], *factors
+    )
     transitions = []
     for start, stop in pairwise(borders):
         words = stop - int(reducing[start:stop].sum())
@@ -399,7 +369,7 @@ def _growth(
                 right_there[words:stop],
             )
         )
-    return Growth(transitions, base, size, *there)
+    return Derivations(transitions, base, size[used:], last, *there)
 
 
 def sent_all(device: torch.device, *arrays: Integers) -> Iterator[Tensor]:

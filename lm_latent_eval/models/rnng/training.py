@@ -76,8 +76,13 @@ def train_rnng(
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
         tokenizer = words or WordTokenizer.train(texts, min_count=min_count)
-        unknown = None if words else texts
-        model = new_model(unknown, tokenizer, size, options.seed)
+        known: dict[str, Any] = {"vocab_size": tokenizer.vocab_size}
+        if words:  # of which none is unknown
+            known["never_uttered"] = [PADDING, UNKNOWN, START]
+        else:
+            known = sizes(tokenizer, texts)
+        torch.manual_seed(options.seed)
+        model = RNNG(RNNGConfig(**known, **vars(size)))
     else:
         tokenizer, model = start.tokenizer, start.model.requires_grad_(True)
     longest = model.config.max_words
@@ -102,30 +107,6 @@ def train_rnng(
         unit="sentences",
     )
     return model
-
-
-def new_model(
-    texts: Sequence[str] | None, tokenizer: WordTokenizer, size: RNNGSize, seed: int
-) -> RNNG:
-    """Build an untrained model over a vocabulary.
-
-    Args:
-        texts: Where unknown words are counted; None is a model that utters none.
-        tokenizer: The vocabulary.
-        size: How large the model is.
-        seed: Of its weights.
-    """
-    about: dict[str, Any] = (
-        {
-            "vocab_size": tokenizer.vocab_size,
-            "never_uttered": [PADDING, UNKNOWN, START],
-        }
-        if texts is None
-        else sizes(tokenizer, texts)
-    )
-    config = RNNGConfig(**about, **vars(size))
-    torch.manual_seed(seed)
-    return RNNG(config)
 
 
 def items(

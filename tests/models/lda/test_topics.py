@@ -139,7 +139,7 @@ def test_training_finds_topics_and_is_repeatable(tmp_path, capsys):
 
 CASE = json.loads((PROJECT / "tests" / "reference" / "mallet.json").read_text())
 """What MALLET (commit 2de54cb) says of four documents."""
-DRAWS = 6_000
+DRAWS = 3_000
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ from itertools import product
 
 import torch
 
-from lm_latent_eval.models.lda.joint import LDAConfig
-from lm_latent_eval.models.lda.modeling import LDA
+from lm_latent_eval.models.lda.modeling import LDA, LDAConfig
 
 TOPICS, WORDS = 3, 6
 

@@ -10,9 +10,8 @@ import torch
 
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import NO_LATENT
-from lm_latent_eval.models.lrlm.lattice import FLOOR
+from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice
 from lm_latent_eval.models.lrlm.modeling import Planned
-from lm_latent_eval.models.lrlm.steps import Route
 from lm_latent_eval.text.words import START, UNKNOWN
 from tests.models.lrlm import reference
 from tests.models.lrlm.reference import (
@@ -99,13 +98,13 @@ def forward(encoded):
 @every("lrlm")
 def test_every_posterior(name, case):
     _, encoded = opened(name, case)
-    plan, lattice = Route.exact(encoded.lattice), encoded.lattice
+    lattice, after = encoded.lattice, encoded.lattice.backward()
     alpha, _ = forward(encoded)
-    through = alpha[:-1, 1] + lattice.word[0] + plan.after[1:, 1] - alpha[-1, 1]
+    through = alpha[:-1, 1] + lattice.word[0] + after[1:, 1] - alpha[-1, 1]
     close(through.exp(), case["posterior_word_none"])
     arcs = lattice.arcs
     entered = alpha[arcs.start, 1] + lattice.score
-    through = entered + plan.after[arcs.end, 1] - alpha[-1, 1]
+    through = entered + after[arcs.end, 1] - alpha[-1, 1]
     golden = [span["posterior_none"] for span in case["spans"]]
     close(through.exp().sort().values, sorted(golden))
 
@@ -113,7 +112,7 @@ def test_every_posterior(name, case):
 @every("lrlm")
 def test_the_best_reading(name, case):
     model, encoded = opened(name, case)
-    planned = Planned(encoded, Route.exact, 1.0)
+    planned = Planned(encoded, Lattice.backward, 1.0)
     beam = model.proposal("adapted").beam(planned, 50)
     log_p = model.log_joint(encoded, beam.latents)[0]
     best = log_p.argmax()

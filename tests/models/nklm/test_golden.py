@@ -83,7 +83,7 @@ def test_annotated_documents(name, case):
     named = (latents.source[0, 0] - 1).clamp_min(0)
     copied = latents.source[0, 0] != WORD
     row = torch.where(copied, tables.topics.naming_fact[named] + 1, 0)
-    value = model._informed(hidden, tables.fact[row])
+    value = torch.cat([hidden, tables.fact[row]], -1)
     close(model.copy(value)[:, 0].sigmoid(), case["copy_prob"])
     close(model.to_position(value).log_softmax(-1), case["position"])
     words = encoded.batch.targets[0]

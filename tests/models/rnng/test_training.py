@@ -37,7 +37,7 @@ def test_the_bound_and_its_gradient_are_unbiased():
     exact = sum((log_q.exp() * (p - log_q)).sum() for p, log_q in enumerated(rnng))
     exact_gradient = gradient(rnng, exact)
     torch.manual_seed(0)
-    rounds = 150
+    rounds = 60
     values, gradients = [], []
     for _ in range(rounds):
         value = bound(rnng, BATCH, num_samples=3).sum()
@@ -76,8 +76,8 @@ TREES = """(S (NP (T the) (T dog)) (VP (T sees) (NP (T the) (T cat))))
 (S (NP (NP (T the) (T dog)) (PP (T of) (NP (T the) (T cat)))) (VP (T sleeps)))
 """
 LINES = "the dog sees the cat\nthe cat sees the dog\nthe cat sleeps"
-RUN = ("--epochs", "40", "--batch-size", "2", "--learning-rate", "0.04")
-RUN += ("--patience", "40", "--min-count", "1")
+RUN = ("--epochs", "15", "--batch-size", "2", "--learning-rate", "0.1")
+RUN += ("--patience", "15", "--min-count", "1")
 SIZE = ("--hidden-size", "12", "--num-layers", "1", "--proposal-size", "8")
 
 
@@ -109,7 +109,7 @@ def test_train_on_trees_then_on_sentences(folder, capsys):
     assert evidence(first.model, batch) > -2.5
 
     more = ["--objective", "unsupervised", "--init", str(folder / "first")]
-    more += ["--epochs", "10", "--learning-rate", "0.02"]
+    more += ["--epochs", "5", "--learning-rate", "0.02"]
     assert train(folder, "lines.txt", "second", *more) == 0
     second = load_checkpoint(folder / "second", expected="rnng")
     assert second.tokenizer.vocabulary == first.tokenizer.vocabulary
