@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
 from tests import tiny_causal, tiny_checkpoint, tiny_models
 from tests.harness.conftest import described_once  # noqa: F401
-from tests.stock_tasks import tasks
+from tests.stock_tasks import Told, tasks
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
 
@@ -222,3 +223,8 @@ metric_list:
     else:
         assert finding.verdict is Verdict.FAILS
         assert finding.witness["divided_by"] == pytest.approx(number * share)
+    # Of texts that are certain, or ruled out, any number would give the rate.
+    for log_p in (0.0, -math.inf):
+        model = Model(Told(dict.fromkeys(WORDS, log_p).get))
+        run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
+        assert run.findings == ()
