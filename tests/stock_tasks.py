@@ -4,10 +4,11 @@ from pathlib import Path
 
 import lm_eval
 import pytest
+from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from lm_latent_eval.harness.answers import score_of
+from lm_latent_eval.harness.answers import of_whole_text, score_of
 from lm_latent_eval.harness.tasks import write_dataset
 from lm_latent_eval.scoring.texts import Query
 
@@ -38,6 +39,24 @@ PAIRS = (
 SPLITS = ("train", "validation", "test")
 """What the wikitext task wants to be there, though it scores the last one."""
 TASKS = ["wikitext", "lambada_openai", "blimp_adjunct_island"]
+
+
+class Told(LM):
+    """A model that is told log p of a text, nats, whatever is before it."""
+
+    def __init__(self, log_p):
+        super().__init__()
+        self.log_p, self.calls = log_p, []
+
+    def loglikelihood(self, requests, disable_tqdm=False):
+        return [(self.log_p(request.args[1]), False) for request in requests]
+
+    def loglikelihood_rolling(self, requests, disable_tqdm=False):
+        self.calls.append(requests)
+        return [of_whole_text(r.args, self.log_p(r.args[-1])) for r in requests]
+
+    def generate_until(self, requests, disable_tqdm=False):
+        raise AssertionError("log-likelihoods only")
 
 
 def write_pages(pages):
@@ -81,10 +100,20 @@ def tasks(include_path=None, **options):
     return TaskManager(include_path=[*stock, *more], **options)
 
 
+def _plain_names(results):
+    """Call the tasks of groups what 0.4 calls them; 0.5 says ``group::task``."""
+    return {
+        key: {name.rpartition("::")[2]: found for name, found in value.items()}
+        if isinstance(value, dict) and key != "config"
+        else value
+        for key, value in results.items()
+    }
+
+
 def evaluated(lm, names=TASKS, include=None, *, out=None, metadata=None, **options):
     """Evaluate tasks in process, and write records below a folder if one is given."""
     given = {"model_args": "pretrained=tiny", **options}
-    return lm_eval.simple_evaluate(
+    found = lm_eval.simple_evaluate(
         model=lm,
         tasks=[*names],
         task_manager=tasks(include, metadata=metadata),
@@ -92,6 +121,7 @@ def evaluated(lm, names=TASKS, include=None, *, out=None, metadata=None, **optio
         evaluation_tracker=out and EvaluationTracker(output_path=str(out)),
         **given,
     )
+    return found and _plain_names(found)  # only the first process has any
 
 
 def log_likelihoods(results):
@@ -130,13 +160,3 @@ def assert_the_scorer_says_so_alone(results, scorer, rel):
         options = alone(f"blimp_adjunct_island/{i}", *(f" {one}" for one in pair))
         expected = [log_p for log_p, _ in options]
         assert expected == [a for a, _ in found["blimp_adjunct_island", i]]
-
-
-def plain_names(results):
-    """Call the tasks of groups what 0.4 calls them; 0.5 says ``group::task``."""
-    return {
-        key: {name.rpartition("::")[2]: found for name, found in value.items()}
-        if isinstance(value, dict) and key != "config"
-        else value
-        for key, value in results.items()
-    }

@@ -80,16 +80,14 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
         followers = _followers(session, rest[len(a) :], rng)
         wholes = [(context, a + b) for b in followers]
         afters = [(context + a, b) for b in followers]
-        replies = session.ask.score_each([*wholes, *afters])
-        half = len(wholes)
-        sides = [*zip(replies[:half], replies[half:], strict=True)]
-        implied = [difference(whole, after) for whole, after in sides]
-        refused = next((reply.lacking for reply in replies if reply.lacking), refused)
-        for n, value in enumerate(implied):
-            if math.isnan(value):
-                continue
-            compared += 1
-            first = next(i for i, v in enumerate(implied) if not math.isnan(v))
+        whole, after = map(session.ask.score_each, (wholes, afters))
+        sides = [*zip(whole, after, strict=True)]
+        implied = [difference(*side) for side in sides]
+        refused = next((r.lacking for r in (*whole, *after) if r.lacking), refused)
+        told = [n for n, value in enumerate(implied) if not math.isnan(value)]
+        compared += len(told)
+        for n in told[1:]:
+            first, value = told[0], implied[n]
             slack = session.slack(
                 *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
             )
@@ -133,7 +131,9 @@ def _documents(session: Session) -> Finding:
         ("a second time", twice),
     ):
         for text, one, other in zip(texts, alone, replies, strict=True):
-            if not math.isnan(one.log_p) and not _same(session, one, other):
+            if math.isnan(one.log_p) or one.log_p == other.log_p:
+                continue
+            if not abs(one.log_p - other.log_p) <= session.rounding(one, other):
                 return fails(
                     DOCUMENTS,
                     f"{text[:30]!r} scores {one.log_p:.8g} alone and "
@@ -144,12 +144,6 @@ def _documents(session: Session) -> Finding:
                     log_p=[one.log_p, other.log_p],
                 )
     return holds(DOCUMENTS, f"{len(texts)} texts alone, together, reversed, twice")
-
-
-def _same(session: Session, one: Reply, other: Reply) -> bool:
-    return one.log_p == other.log_p or (
-        abs(one.log_p - other.log_p) <= session.rounding(one, other)
-    )
 
 
 # -- chain rule -----------------------------------------------------------------------
@@ -194,11 +188,9 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
     firsts: list[Pair] = [(c, a) for c, a, _ in splits]
     seconds: list[Pair] = [(c + a, b) for c, a, b in splits]
     # Each alone: beside the same text cut elsewhere, some backends err (CUT).
-    replies = session.ask.score_each([*wholes, *firsts, *seconds])
-    size = len(splits)
+    replies = map(session.ask.score_each, (wholes, firsts, seconds))
     worst, compared, refused = 0.0, 0, ""
-    for n in range(size):
-        found = [replies[n], replies[size + n], replies[2 * size + n]]
+    for n, found in enumerate(zip(*replies, strict=True)):
         refused = next((reply.lacking for reply in found if reply.lacking), refused)
         gap = difference(*found)
         if math.isnan(gap):
@@ -206,7 +198,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
         compared += 1
         worst = max(worst, abs(gap))
         # Four items share the level of the part.
-        if abs(gap) > session.slack(*found, comparisons=4 * size):
+        if abs(gap) > session.slack(*found, comparisons=4 * len(splits)):
             _, a, b = splits[n]
             return fails(
                 item,
@@ -259,19 +251,12 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
 
 
 def _over(session: Session, text: str, end: float) -> Finding | None:
-    """Return a failure if the end of a text and what else follows total more than 1.
-
-    Args:
-        session: The audit.
-        text: A text.
-        end: What its end is charged at most, nats.
-    """
+    """Return a failure if an end of so many nats and what else follows exceed 1."""
     options = session.following(text, session.written(text))[: session.plan.width]
-    pairs = [(text, option) for option in options]
-    replies = session.ask.score(pairs)
+    asked = session.asked(text, options)
     total = math.exp(-end) + math.fsum(
-        reply.p * math.exp(-session.slack(reply, comparisons=len(pairs)))
-        for reply in replies
+        reply.p * math.exp(-session.slack(reply, comparisons=len(asked)))
+        for _, reply in asked
     )
     if total <= 1:
         return None
@@ -282,7 +267,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
         text=text,
         end=-end,
         total=total,
-        options=_requests(pairs, replies),
+        options=[request(*one) for one in asked],
     )
 
 

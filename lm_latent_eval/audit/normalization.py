@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from lm_latent_eval.audit.session import (
     ERROR_UNKNOWN,
-    Pair,
+    Asked,
     Reply,
     Session,
     inside_words,
@@ -43,6 +43,7 @@ from lm_latent_eval.audit.verdict import (
     LARGE,
     LISTS,
     Finding,
+    Item,
     fails,
     holds,
     undetermined,
@@ -55,7 +56,6 @@ SURROGATES = range(0xD800, 0xE000)
 NUM_CODE_POINTS = 0x110000
 BATCH = 25
 """Draws that are asked for together."""
-Asked = list[tuple[Pair, Reply]]
 
 
 class Wealth:
@@ -172,8 +172,7 @@ def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:
         number = session.plan.width - len(kept)
         chosen = sorted(rng.permutation(len(others))[:number])
         options = [*kept, *(others[n] for n in chosen)]
-    pairs = [(context, option) for option in options]
-    return [*zip(pairs, session.ask.score(pairs), strict=True)]
+    return session.asked(context, options)
 
 
 def _total(session: Session, asked: Asked) -> tuple[float, float]:
@@ -213,10 +212,20 @@ def _refusal(lists: Sequence[Asked]) -> str | None:
     return next((r.refused for r in replies if r.refused), "no answer is a number")
 
 
-def _best(asked: Asked) -> list[dict[str, object]]:
-    """Return the most probable options."""
+def _wrong(
+    item: Item, detail: str, asked: Asked, total: float, error: float, **more: object
+) -> Finding:
+    """Return a failure with the most probable options."""
     ranked = sorted(asked, key=lambda one: -one[1].p)
-    return [request(*one) for one in ranked[:5]]
+    return fails(
+        item,
+        detail,
+        context=asked[0][0][0],
+        total=total,
+        rounding=error,
+        most_probable=[request(*one) for one in ranked[:5]],
+        **more,
+    )
 
 
 def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
@@ -242,16 +251,9 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
             f"at most {max(one[0] for one in found):.4g}, over "
             f"{number / len(found):.0f} options after each of {len(found)} contexts",
         )
-    context = asked[0][0][0]
-    return fails(
-        LISTS,
-        f"{len(asked)} options after {context[-40:]!r} total {total:.6g}",
-        context=context,
-        total=total,
-        rounding=error,
-        most_probable=_best(asked),
-        options=[pair[1] for pair, _ in asked],
-    )
+    detail = f"{len(asked)} options after {asked[0][0][0][-40:]!r} total {total:.6g}"
+    options = [pair[1] for pair, _ in asked]
+    return _wrong(LISTS, detail, asked, total, error, options=options)
 
 
 def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
@@ -268,14 +270,8 @@ def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
         if not math.isfinite(error) or any(r.is_lower_bound for _, r in asked):
             return undetermined(COMPLETE, ERROR_UNKNOWN)
         if abs(total - 1) > error:
-            return fails(
-                COMPLETE,
-                f"after {asked[0][0][0][-40:]!r} it totals {total:.6g}",
-                context=asked[0][0][0],
-                total=total,
-                rounding=error,
-                most_probable=_best(asked),
-            )
+            detail = f"after {asked[0][0][0][-40:]!r} it totals {total:.6g}"
+            return _wrong(COMPLETE, detail, asked, total, error)
     return holds(COMPLETE, f"after each of {len(lists)} contexts")
 
 
@@ -286,7 +282,7 @@ def _large(
     usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
     if not usable:
         return undetermined(LARGE, "no list was answered")
-    if session.options and len(session.options_alone) <= session.plan.width:
+    if 0 < len(session.options) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
     wealth, worst, known = Wealth(), ("", 0.0, ""), False
     share = math.ceil(session.plan.draws / len(usable))
@@ -299,10 +295,8 @@ def _large(
             drawn = drawn_set.draw(min(BATCH, share - done), rng)
             if not drawn:
                 break
-            pairs = [(context, every[place]) for place, _ in drawn]
-            for (_, rate), pair, reply in zip(
-                drawn, pairs, session.ask.score(pairs), strict=True
-            ):
+            replies = session.asked(context, [every[place] for place, _ in drawn])
+            for (_, rate), (pair, reply) in zip(drawn, replies, strict=True):
                 # Less by rounding and printed errors: only more than those is told.
                 slack = _slack(session, reply, share)
                 known = known or math.isfinite(slack)
@@ -339,8 +333,8 @@ def _power(log: float) -> str:
 def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]:
     """Return the options that can be drawn, and the weight of each."""
     context = asked[0][0][0]
-    if len(session.options_alone) > session.plan.width and not session.complete:
-        every = session.options_alone
+    if len(session.options) > session.plan.width and not session.complete:
+        every = [*session.options]
         return every, [1 / (1 + rank) for rank in range(len(every))]
     known = [(pair[1], reply.p) for pair, reply in asked if not math.isnan(reply.log_p)]
     most = max(p for _, p in known) or 1.0
@@ -361,22 +355,15 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     own = [*dict.fromkeys("".join(session.texts))]
     likely = [*dict.fromkeys([text[cut : cut + 1] or " ", *own, *PRINTABLE])]
     head = likely[: session.plan.code_points]
-    pairs = [(context, character) for character in head]
-    asked = [*zip(pairs, session.ask.score(pairs), strict=True)]
+    asked = session.asked(context, head)
     if (why := _refusal([asked])) is not None:
         return undetermined(CODE_POINTS, f"inside words, requests are refused: {why}")
     total, error = _total(session, asked)
     if not math.isfinite(error):
         return undetermined(CODE_POINTS, ERROR_UNKNOWN)
     if total > 1 + error:
-        return fails(
-            CODE_POINTS,
-            f"{len(head)} of them after {context[-40:]!r} total {total:.6g}",
-            context=context,
-            total=total,
-            rounding=error,
-            most_probable=_best(asked),
-        )
+        detail = f"{len(head)} of them after {context[-40:]!r} total {total:.6g}"
+        return _wrong(CODE_POINTS, detail, asked, total, error)
     weights = np.ones(NUM_CODE_POINTS)
     weights[:0x250] = 500.0  # Latin
     weights[0x250:0x3000] = 10.0
@@ -387,8 +374,8 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     drawn_set, wealth = DrawnSet(weights[rest], floor=0.0), Wealth()
     drawn_set.total = max(total - error, 0.0)
     drawn = drawn_set.draw(session.plan.code_points, rng)
-    pairs = [(context, chr(rest[place])) for place, _ in drawn]
-    for (_, rate), reply in zip(drawn, session.ask.score(pairs), strict=True):
+    replies = session.asked(context, [chr(rest[place]) for place, _ in drawn])
+    for (_, rate), (_, reply) in zip(drawn, replies, strict=True):
         sure = reply.p * math.exp(-_slack(session, reply, len(drawn)))
         wealth.bet(drawn_set.ratio(sure, rate))
     # The wealth of the other sets has the other half of the part's level.

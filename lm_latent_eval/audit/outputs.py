@@ -16,6 +16,7 @@ from scipy.stats import binom, chi2
 
 from lm_latent_eval.audit.session import (
     ERROR_UNKNOWN,
+    Asked,
     Pair,
     Reply,
     Session,
@@ -138,10 +139,9 @@ def samples(session: Session) -> Iterator[Finding]:
     yield _frequencies(session, rng)
 
 
-def _asked(session: Session, context: str) -> list[tuple[Pair, Reply]]:
+def _asked(session: Session, context: str) -> Asked:
     options = session.following(context)[: session.plan.width]
-    pairs = [(context, option) for option in options]
-    return [*zip(pairs, session.ask.score(pairs), strict=True)]
+    return session.asked(context, options)
 
 
 # -- greedy ---------------------------------------------------------------------------
@@ -171,7 +171,8 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
             < one[1].log_p
         ]
         # In half precision the two best tokens often tie: each pass may prefer another.
-        tied = session.epsilon > 0 and not any(one in likely for one in greedy)
+        half = session.rounding(Reply(-1.0)) > session.rounding()
+        tied = half and not any(one in likely for one in greedy)
         if len(greedy) > 1 and not tied:
             return _wrong(
                 "two options that cannot both be written are greedy", greedy[:2]
@@ -204,7 +205,7 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     return holds(GREEDY, f"{compared} options of {session.plan.contexts} lists")
 
 
-def _wrong(detail: str, asked: Sequence[tuple[Pair, Reply]]) -> Finding:
+def _wrong(detail: str, asked: Asked) -> Finding:
     context = asked[0][0][0]
     return fails(
         GREEDY,
@@ -253,26 +254,23 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     if not any(text[:1].isspace() for text in texts):
         texts = [f" {text}" for text in texts] if context else texts
     more, tests = None, 4 * (len(asked) + 1)
-    rows = [
-        (pair, reply, _count(texts, pair[1], session.kind), reply.p)
-        for pair, reply in asked
-    ]
+    rows = [(*one, _count(texts, one[0][1], session.kind)) for one in asked]
     if session.kind is Kind.WORDS:
         rows = [row for row in rows if row[2] > 0]
         if not rows:
             return undetermined(SAMPLES, f"none of {len(asked)} options was written")
-    for pair, reply, count, _ in rows:
+    for pair, reply, count in rows:
         slack = session.slack(reply, comparisons=tests)
         low, high = (math.exp(min(reply.log_p + s, 0.0)) for s in (-slack, slack))
         few = binom.cdf(count, number, low)
         many = binom.sf(count - 1, number, high)
         if few < session.level / tests:
-            return _unlike(session, pair, reply, count, number, few)
+            return _unlike(pair, reply, count, number, few)
         if many < session.level / tests:
             more = more or (pair, reply, count, many)
-    total = math.fsum(p for *_, p in rows)
-    together = sum(count for _, _, count, _ in rows)
-    sure = math.fsum(p * math.exp(-session.rounding(reply)) for _, reply, _, p in rows)
+    total = math.fsum(reply.p for _, reply, _ in rows)
+    together = sum(count for *_, count in rows)
+    sure = math.fsum(r.p * math.exp(-session.rounding(r)) for _, r, _ in rows)
     few = binom.cdf(together, number, min(sure, 1.0))
     if few < session.level / tests and not any(reply.error for _, reply in asked):
         return fails(
@@ -292,11 +290,11 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
             f"no option is too rare in {number}; {more[0][1]!r} is written "
             f"{more[2]} times at p = {more[1].p:.2g}: sub-normalized on strings",
         )
-    return _unlike(session, *more[:3], number, more[3])
+    return _unlike(*more[:3], number, more[3])
 
 
 def _unlike(
-    session: Session, pair: Pair, reply: Reply, count: int, number: int, chance: float
+    pair: Pair, reply: Reply, count: int, number: int, chance: float
 ) -> Finding:
     return fails(
         SAMPLES,

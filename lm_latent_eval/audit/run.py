@@ -15,10 +15,10 @@ from lm_latent_eval.audit.chain import causality, chain_rule
 from lm_latent_eval.audit.normalization import normalization
 from lm_latent_eval.audit.outputs import errors, samples, units
 from lm_latent_eval.audit.sameness import sameness
-from lm_latent_eval.audit.session import LEVEL, Part, Reply, Session, half_precision
+from lm_latent_eval.audit.session import LEVEL, Reply, Session, half_precision
 from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
 
-RUNS: dict[str, Part] = {
+RUNS = {
     "normalization": normalization,
     "causality": causality,
     "chain": chain_rule,
@@ -170,9 +170,9 @@ def _cost(session: Session, planned: int) -> str:
 
 def _hidden(session: Session) -> str:
     """Say what is taken for the rounding of half precision."""
-    if not session.epsilon:
-        return ""
     near, far = (session.rounding(*[Reply(-nats)] * 2) for nats in (10.0, 100.0))
+    if near == far:
+        return ""
     return (
         f"computed in {session.precision}: two scores of -10 may be {near:.2g} nats "
         f"apart by rounding, of -100 {far:.2g}; dtype=float32 tells smaller faults"

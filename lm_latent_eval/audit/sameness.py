@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from lm_latent_eval.audit.session import Pair, Reply, Requester, Session, request
@@ -51,87 +51,39 @@ class Requests:
         long = max(session.texts, key=len)
         self.long: Pair = (long, f" {long}" if session.spaced else long)
 
-    def asked(
-        self,
-        ask: Requester,
-        score: Callable[[list[Pair]], list[Reply]] | None = None,
-        texts: Callable[[list[str]], list[Reply]] | None = None,
-    ) -> list[Reply]:
-        """Return the answers to all, in their order.
-
-        Args:
-            ask: The requester.
-            score: How continuations are asked for; None: all in one call.
-            texts: How texts are; None: so, too.
-        """
-        return [
-            *(score or ask.score)(self.pairs),
-            *(texts or ask.score_texts)(self.texts),
-        ]
+    def asked(self, ask: Requester) -> list[Reply]:
+        """Return the answers to all, in their order."""
+        return [*ask.score(self.pairs), *ask.score_texts(self.texts)]
 
 
 def sameness(session: Session) -> Iterator[Finding]:
     """Test that the same requests get the same scores in several ways."""
     requests, ask = Requests(session), session.ask
+    pairs, texts, order = requests.pairs, requests.texts, requests.order
     base = requests.asked(ask)
     if all(math.isnan(reply.log_p) for reply in base):
         why = f"every request was refused: {base[0].refused}"
         yield from (undetermined(item, why) for item in _ITEMS)
         return
 
-    def compare(item: Item, *others: tuple[str, list[Reply]]) -> Finding:
+    def compare(item: Item, others: Mapping[str, list[Reply]]) -> Finding:
         return _compared(session, item, requests, base, others)
 
-    yield compare(
-        REPEATED,
-        ("in a second call", requests.asked(ask)),
-        (
-            "a second time in one call",
-            requests.asked(ask, lambda pairs: ask.score(pairs * 2)[len(pairs) :]),
-        ),
-    )
-    order = requests.order
-    yield compare(
-        ORDER,
-        (
-            "in another order",
-            requests.asked(
-                ask,
-                lambda pairs: _back(ask.score([pairs[n] for n in order]), order),
-                lambda texts: ask.score_texts(texts[::-1])[::-1],
-            ),
-        ),
-    )
-    yield compare(
-        PADDING,
-        (
-            "alone",
-            requests.asked(
-                ask,
-                lambda pairs: [ask.score([pair])[0] for pair in pairs],
-                lambda texts: [ask.score_texts([text])[0] for text in texts],
-            ),
-        ),
-        (
-            "each beside a long one",
-            requests.asked(
-                ask,
-                lambda pairs: [ask.score([requests.long, pair])[1] for pair in pairs],
-            ),
-        ),
-    )
+    again = requests.asked(ask)
+    twice = ask.score(pairs * 2)[len(pairs) :] + ask.score_texts(texts)
+    ways = {"in a second call": again, "a second time in one call": twice}
+    yield compare(REPEATED, ways)
+    moved = dict(zip(order, ask.score([pairs[n] for n in order]), strict=True))
+    back = [moved[n] for n in range(len(pairs))] + ask.score_texts(texts[::-1])[::-1]
+    yield compare(ORDER, {"in another order": back})
+    alone = ask.score_each(pairs)
+    alone += [reply for text in texts for reply in ask.score_texts([text])]
+    beside = [ask.score([requests.long, pair])[1] for pair in pairs]
+    beside += ask.score_texts(texts)
+    yield compare(PADDING, {"alone": alone, "each beside a long one": beside})
     yield _cut(session, requests)
-    yield compare(
-        SHARES,
-        (
-            "every other one in a call of its own",
-            requests.asked(
-                ask,
-                lambda pairs: _shares(ask.score, pairs),
-                lambda texts: _shares(ask.score_texts, texts),
-            ),
-        ),
-    )
+    shared = _shares(ask.score, pairs) + _shares(ask.score_texts, texts)
+    yield compare(SHARES, {"every other one in a call of its own": shared})
     yield _batches(session, requests, compare)
     yield _cached(session, requests, compare)
 
@@ -156,11 +108,6 @@ def _cut(session: Session, requests: Requests) -> Finding:
     return holds(CUT, f"{min(len(requests.cut), session.plan.texts)} texts")
 
 
-def _back(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
-    places = dict(zip(order, replies, strict=True))
-    return [places[n] for n in range(len(order))]
-
-
 def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
     """Send every other request, padded to equal numbers, as two processes would."""
     if len(asked) < 2:
@@ -177,15 +124,15 @@ def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply
 def _batches(
     session: Session, requests: Requests, compare: Callable[..., Finding]
 ) -> Finding:
-    found = []
+    found = {}
     for size in SIZES:
         try:
             other = session.ask.over(session.ask.backend.reopened(batch_size=size))
         except Exception as err:  # of code that is not ours
             why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
             return undetermined(BATCHES, why)
-        found.append((f"with batch_size={size}", requests.asked(other)))
-    return compare(BATCHES, *found)
+        found[f"with batch_size={size}"] = requests.asked(other)
+    return compare(BATCHES, found)
 
 
 def _cached(
@@ -194,12 +141,9 @@ def _cached(
     try:
         with session.ask.backend.cached() as backend:
             other = session.ask.over(backend)
-            written = requests.asked(other)
-            return compare(
-                CACHE,
-                ("as a cache is filled", written),
-                ("from a cache", requests.asked(other)),
-            )
+            filled, kept = requests.asked(other), requests.asked(other)
+            ways = {"as a cache is filled": filled, "from a cache": kept}
+            return compare(CACHE, ways)
     except Exception as err:  # of code that is not ours
         return undetermined(CACHE, f"it takes no cache: {one_line(err)}")
 
@@ -209,10 +153,10 @@ def _compared(
     item: Item,
     requests: Requests,
     base: list[Reply],
-    others: Sequence[tuple[str, list[Reply]]],
+    others: Mapping[str, list[Reply]],
 ) -> Finding:
     worst = 0.0
-    for how, replies in others:
+    for how, replies in others.items():
         for n, (one, other) in enumerate(zip(base, replies, strict=True)):
             if bool(one.refused) is not bool(other.refused):
                 detail = one.refused or other.refused
@@ -223,17 +167,11 @@ def _compared(
             if gap <= session.rounding(one, other):
                 worst = max(worst, gap)
                 continue
-            if n < len(requests.pairs):
-                context, continuation = requests.pairs[n]
-            else:
-                context, continuation = "", requests.texts[n - len(requests.pairs)]
-            pair = (context, continuation)
-            kind = "loglikelihood" if n < len(requests.pairs) else "rolling"
+            pair = [*requests.pairs, *(("", text) for text in requests.texts)][n]
             return fails(
                 item,
-                f"{continuation[:30]!r} scores {one.log_p:.8g}, and {other.log_p:.8g} "
-                f"{how}",
-                kind=kind,
+                f"{pair[1][:30]!r} scores {one.log_p:.8g}, and {other.log_p:.8g} {how}",
+                kind="loglikelihood" if n < len(requests.pairs) else "rolling",
                 how=how,
                 requests=[request(pair, one), request(pair, other)],
             )

@@ -10,11 +10,11 @@ import re
 import string
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,7 +23,7 @@ from lm_latent_eval.audit.verdict import RANDOM_PARTS, Finding, Kind
 
 Pair = tuple[str, str]
 """A context and its continuation."""
-Asked = TypeVar("Asked")
+T = TypeVar("T")
 TEXTS = (
     "The miller's daughter counted twelve geese before the rain came down.",
     "Nobody in the valley had seen a bridge as old as this one, and it still stood.",
@@ -105,6 +105,10 @@ def half_precision(scores: Iterable[float]) -> str | None:
     return None
 
 
+Asked = list[tuple[Pair, Reply]]
+"""Requests with their answers."""
+
+
 class Backend(Protocol):
     """A model of lm-eval, ours or not."""
 
@@ -184,7 +188,7 @@ class Requester:
             )
 
     def _answers(
-        self, ask: Callable[[Sequence[Asked]], list[Reply]], asked: Sequence[Asked]
+        self, ask: Callable[[Sequence[T]], list[Reply]], asked: Sequence[T]
     ) -> list[Reply]:
         """Send all requests together; after an error, one by one."""
         if not asked:
@@ -212,17 +216,6 @@ def word_ends(text: str) -> list[int]:
 def inside_words(text: str) -> list[int]:
     """Return places inside words."""
     return [m.start() for m in re.finditer(r"(?<=\w)(?=\w)", text)]
-
-
-def frequent_words(texts: Iterable[str]) -> list[str]:
-    """Return the words of texts without marks around them, the most frequent first."""
-    found = Counter(
-        bare
-        for text in texts
-        for word in text.split()
-        if (bare := word.strip(string.punctuation) or word)
-    )
-    return [word for word, _ in found.most_common()]
 
 
 def prefix_free(options: Iterable[str]) -> list[str]:
@@ -335,6 +328,10 @@ class Session:
     begin: Callable[[], object] = lambda: None
     """Called before each part, such as to seed what backends draw from."""
 
+    def __post_init__(self) -> None:
+        """Leave out options that are given twice."""
+        self.options = [*dict.fromkeys(self.options)]
+
     @property
     def level(self) -> float:
         """The chance of a false alarm that a part has."""
@@ -343,13 +340,6 @@ class Session:
     def rng(self, name: str) -> np.random.Generator:
         """Return a part's own random generator, so that it can be repeated alone."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-
-    @property
-    def epsilon(self) -> float:
-        """That of half precision; 0 where scores have more, or a tolerance is given."""
-        if self.tolerance is not None or self.precision is None:
-            return 0.0
-        return EPSILON.get(self.precision, 0.0)
 
     def rounding(self, *replies: Reply) -> float:
         r"""Return what rounding may move a sum of scores by, nats.
@@ -371,10 +361,10 @@ class Session:
         if self.tolerance is not None:
             return self.tolerance
         moved = 0.0
-        for reply in replies if self.epsilon else ():
+        for reply in replies:
             if math.isfinite(nats := abs(reply.log_p)):
                 moved += (1 + nats + OF_LOGITS * math.sqrt(nats)) ** 2
-        return TOLERANCE + self.epsilon * math.sqrt(moved)
+        return TOLERANCE + EPSILON.get(self.precision or "", 0.0) * math.sqrt(moved)
 
     def slack(self, *replies: Reply, comparisons: int = 1) -> float:
         """Return what a sum of scores may be off by: rounding, and printed errors.
@@ -419,9 +409,17 @@ class Session:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of the texts, or their characters, the most frequent first."""
+        """The words of the texts, or their characters, the most frequent first.
+
+        They have no marks around them.
+        """
         texts = self.texts if self.spaced else map(" ".join, self.texts)
-        return frequent_words(texts)
+        found = Counter(
+            word.strip(string.punctuation) or word
+            for text in texts
+            for word in text.split()
+        )
+        return [word for word, _ in found.most_common()]
 
     def after(self, context: str) -> list[str]:
         """Return words as they follow a context."""
@@ -442,7 +440,7 @@ class Session:
             written: What the backend itself has written there.
         """
         if self.options:
-            return self.options_alone
+            return [*self.options]
         options = [*written, *self.after(context)]
         if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
             return [*dict.fromkeys(options)]
@@ -459,13 +457,10 @@ class Session:
         firsts = [text.split(maxsplit=1) for text in texts if text[:1].isspace()]
         return [f" {words[0]}" for words in firsts if len(words) == 2]
 
-    @cached_property
-    def options_alone(self) -> list[str]:
-        """The closed list of options, without duplicates."""
-        return [*dict.fromkeys(self.options)]
-
-
-Part: TypeAlias = Callable[[Session], Iterator[Finding]]
+    def asked(self, context: str, options: Sequence[str]) -> Asked:
+        """Ask for continuations of one context."""
+        pairs = [(context, option) for option in options]
+        return [*zip(pairs, self.ask.score(pairs), strict=True)]
 
 
 def request(pair: Pair, reply: Reply) -> dict[str, object]:

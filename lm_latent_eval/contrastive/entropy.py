@@ -102,7 +102,9 @@ def contrastive_stderr(
     """
     difference = _differences(log_scores, distorted)
     total = total_count(num_units, "num_units", len(log_scores))
-    units = _units_per_sentence(num_units, total, len(log_scores))
+    units = torch.as_tensor(num_units, dtype=torch.float64)
+    if units.ndim == 0:
+        units = (units.new_tensor(total) / len(log_scores)).expand(len(log_scores))
     return ratio_stderr(difference, units.to(difference.device))
 
 
@@ -263,9 +265,3 @@ def _differences(log_scores: Tensor, distorted: Tensor) -> Tensor:
             f"{len(log_scores)}): a copy of each sentence"
         )
     return log_scores.double() - distorted.double()
-
-
-def _units_per_sentence(num_units: int | Tensor, total: int, count: int) -> Tensor:
-    if isinstance(num_units, Tensor) and num_units.ndim > 0:
-        return num_units.double()
-    return torch.full((count,), total / count, dtype=torch.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, TypedDict
+from typing import Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -175,11 +175,7 @@ def mean_ratio(
 
 
 def _drawn(stderrs: Tensor | None, number: int) -> float:
-    """Return the error of a sum of scores.
-
-    Raises:
-        ValueError: If errors are not as many as scores, or one is none.
-    """
+    """Return the error of a sum of scores."""
     if stderrs is None:
         return 0.0
     if stderrs.shape != (number,) or not bool((stderrs >= 0).all()):
@@ -310,13 +306,12 @@ def bits_per_word(contrasts: Sequence[Contrast]) -> Rate:
     this text; with one it is over sentences, so of texts like this. What the draws of
     latents add is in both, and where it is not known they are infinite.
     """
-    words = torch.tensor([contrast["words"] for contrast in contrasts])
-    return _bits(contrasts, words)
+    return _bits(contrasts, [contrast["words"] for contrast in contrasts])
 
 
 def bits_per_sentence(contrasts: Sequence[Contrast]) -> Rate:
     """Return the contrastive entropy per sentence, with the error of bits per word."""
-    return _bits(contrasts, torch.ones(len(contrasts), dtype=torch.long))
+    return _bits(contrasts, [1] * len(contrasts))
 
 
 def ratio(contrasts: Sequence[Contrast]) -> Rate:
@@ -327,25 +322,22 @@ def ratio(contrasts: Sequence[Contrast]) -> Rate:
     Raises:
         ValueError: If the model prefers the baseline's copies to the text.
     """
-    clean, distorted = _log_scores(contrasts, "distorted")
-    _, baseline = _log_scores(contrasts, "baseline")
-    return mean_ratio(clean, distorted, baseline, _stderrs(contrasts)).rate()
+    clean, stderrs, distorted, baseline = _columns(contrasts)
+    return mean_ratio(clean, distorted, baseline, stderrs).rate()
 
 
-def _bits(contrasts: Sequence[Contrast], units: Tensor) -> Rate:
-    clean, distorted = _log_scores(contrasts, "distorted")
-    found = mean_entropy(clean, distorted, units, _stderrs(contrasts))
+def _bits(contrasts: Sequence[Contrast], units: list[int]) -> Rate:
+    clean, stderrs, distorted, _ = _columns(contrasts)
+    found = mean_entropy(clean, distorted, torch.tensor(units), stderrs)
     return found.bits().rate()
 
 
-def _stderrs(contrasts: Sequence[Contrast]) -> Tensor:
-    return torch.tensor([c["stderr"] for c in contrasts], dtype=torch.float64)
-
-
-def _log_scores(
-    contrasts: Sequence[Contrast], copies: Literal["distorted", "baseline"]
-) -> tuple[Tensor, Tensor]:
-    """Return those of N sentences, (N,), and of their copies, (replicates, N)."""
-    clean = torch.tensor([c["clean"] for c in contrasts], dtype=torch.float64)
-    of_copies = torch.tensor([c[copies] for c in contrasts], dtype=torch.float64)
-    return clean, of_copies.T
+def _columns(contrasts: Sequence[Contrast]) -> list[Tensor]:
+    """Return scores of N sentences and errors, (N,), then copies, (replicates, N)."""
+    columns = (
+        [c["clean"] for c in contrasts],
+        [c["stderr"] for c in contrasts],
+        [c["distorted"] for c in contrasts],
+        [c["baseline"] for c in contrasts],
+    )
+    return [torch.tensor(c, dtype=torch.float64).movedim(0, -1) for c in columns]

@@ -32,6 +32,7 @@ from lm_latent_eval.devices import FLOATS
 from lm_latent_eval.estimators.estimate import Bound
 from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
+from lm_latent_eval.harness.running import RATES
 from lm_latent_eval.harness.tasks import request, whole_text
 from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 
@@ -230,13 +231,6 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
 
 # -- tasks ----------------------------------------------------------------------------
 
-UNITS = {
-    "word_perplexity": "words",
-    "byte_perplexity": "bytes",
-    "bits_per_byte": "bytes",
-}
-"""Denominators of rates in results."""
-
 
 def tasks_of(include_path: str | None, names: Sequence[str]) -> TaskManager:
     """Index lm-eval's tasks, and those of a folder.
@@ -297,7 +291,7 @@ def _denominators(
     rates = {
         name: value
         for key, value in metrics.items()
-        if (name := key.partition(",")[0]) in UNITS and isinstance(value, float)
+        if (name := key.partition(",")[0]) in RATES and isinstance(value, float)
     }
     if not rates:
         return
@@ -308,9 +302,11 @@ def _denominators(
         for sample in logged
     ]
     for name, value in rates.items():
-        unit = UNITS[name]
+        unit = RATES[name]
         nats = value * math.log(2) if name == "bits_per_byte" else math.log(value)
-        divided = -total / nats if nats else math.nan
+        if nats in (0, math.inf):  # texts that are certain, or ruled out
+            continue
+        divided = -total / nats
         counted = sum(_number(text, unit) for text in texts)
         raw = sum(
             max((_number(t, unit) for t in some), default=0) for some in documents

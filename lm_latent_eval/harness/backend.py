@@ -77,6 +77,8 @@ class Backend(LM):
 
     model_name: ClassVar[str | None] = None
     """The only model that it takes; None: any."""
+    default_checkpoint: ClassVar[Path | None] = None
+    """The one that is embedded."""
     shares_requests: ClassVar[bool] = True
     """Whether processes share requests out anew, by length."""
 
@@ -143,6 +145,19 @@ class Backend(LM):
     def _alias(self) -> str:
         return f"latent_{self.model_name}" if self.model_name else "latent"
 
+    def _named(self, pretrained: object) -> str:
+        """Return the directory or repository, the embedded one where none is given.
+
+        A name of digits comes as a number.
+        """
+        named = self.default_checkpoint if pretrained is None else pretrained
+        if named is None:
+            raise ValueError(
+                f"{self._alias} has no embedded model: give "
+                "--model_args pretrained=DIRECTORY"
+            )
+        return str(named)
+
     # -- lm-eval's interface ----------------------------------------------------------
 
     def loglikelihood_rolling(
@@ -159,7 +174,13 @@ class Backend(LM):
         """
         if self._scorer.normalization is Normalization.UNNORMALISED:
             for instance in requests:
-                self._refuse_unnormalised(instance)
+                if DISTORTION not in (instance.doc or {}):
+                    raise ValueError(
+                        f"{self._alias} scores sentences without normalising, so "
+                        f"{instance.task_name or 'a request'} would read its scores as "
+                        "log-probabilities, of which it has none: no perplexity, no "
+                        "rate. Use the contrastive_entropy tasks"
+                    )
         score = self._scorer.score_texts
         answers = self._answers(requests, "loglikelihood_rolling", score)
         self._warn_of_bytes(answers)
@@ -177,7 +198,10 @@ class Backend(LM):
         score = self._scorer.score_continuations
         answers = self._answers(requests, "loglikelihood", score)
         finished = self._finished(requests, answers)
-        return [(scored, _is_greedy(scored)) for scored in finished]
+        return [
+            (scored, isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy))
+            for scored in finished
+        ]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling.
@@ -245,15 +269,6 @@ class Backend(LM):
         if self._checkpoints is not None:
             self._checkpoints.clear()
         return {n: answers[place] for n, place in enumerate(places)}
-
-    def _refuse_unnormalised(self, request: Instance) -> None:
-        if DISTORTION not in (request.doc or {}):
-            raise ValueError(
-                f"{self._alias} scores sentences without normalising, so "
-                f"{request.task_name or 'a request'} would read its scores as "
-                "log-probabilities, of which it has none: no perplexity, no rate. Use "
-                "the contrastive_entropy tasks"
-            )
 
     def _finished(
         self, requests: list[Instance], answers: dict[int, Scored]
@@ -413,14 +428,14 @@ class Backend(LM):
         So here diagnostics are gathered. ``loglikelihood`` is not called where a cache
         answers every request, and ``get_model_info`` on one process alone.
         """
-        _drop_padding()
+        # lm-eval repeats requests to pad a process's share: scorers of its 0.5 would
+        # take the answers of copies for those of more options.
+        for task in running_tasks().values():
+            for instance in task.instances:
+                del instance.resps[instance.repeats or 1 :]
         self._report()
         self._collect()
         self._processes.barrier()
-
-
-def _is_greedy(scored: Scored) -> bool:
-    return isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy)
 
 
 def _refuse_shared_samples(
@@ -450,22 +465,8 @@ def _refuse_shared_samples(
         )
 
 
-def _drop_padding() -> None:
-    """Take off the answers of requests that lm-eval repeats to pad a process's share.
-
-    The scorers of lm-eval 0.5 would take them for those of more options.
-    """
-    for task in running_tasks().values():
-        for instance in task.instances:
-            del instance.resps[instance.repeats or 1 :]
-
-
 def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:
-    """Refuse a text of which words are left out, to metrics that divide by all.
-
-    Raises:
-        ValueError: If lm-eval's own rates are asked for; the error names the text.
-    """
+    """Refuse a text of which words are left out, to lm-eval's rates over all words."""
     rates = stock_rates(running_tasks().get(request.task_name or ""))
     if scored.answer.left_out and rates:
         raise ValueError(

@@ -6,8 +6,7 @@ other names takes one model of ours.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -62,8 +61,6 @@ class Latent(Backend):
     ``estimator`` to ``bounds``.
     """
 
-    default_checkpoint: ClassVar[Path | None] = None
-
     def __init__(
         self,
         pretrained: str | None = None,
@@ -88,10 +85,15 @@ class Latent(Backend):
                 "pretrained= is empty: name a directory or a repository, or leave it "
                 "out for the embedded model"
             )
-        named = self._embedded() if pretrained is None else pretrained
+        model = model and without_prefix(model)
+        if model not in (None, self.model_name) and self.model_name is not None:
+            raise ValueError(
+                f"model={model}: {self._alias} takes {self.model_name} models alone; "
+                "use --model latent"
+            )
         self.checkpoint = open_model(
-            str(named),  # a name of digits comes as a number
-            model=self._named(model),
+            self._named(pretrained),
+            model=model or self.model_name,
             revision=None if revision is None else str(revision),
             options=options,
             dtype=parse_dtype(dtype),
@@ -105,23 +107,6 @@ class Latent(Backend):
             quiet=processes.rank != 0,
         )
         super().__init__(scorer, processes, where, log_weights=log_weights)
-
-    def _named(self, model: str | None) -> str | None:
-        model = model and without_prefix(model)
-        if model not in (None, self.model_name) and self.model_name is not None:
-            raise ValueError(
-                f"model={model}: {self._alias} takes {self.model_name} models alone; "
-                "use --model latent"
-            )
-        return model or self.model_name
-
-    def _embedded(self) -> Path:
-        if self.default_checkpoint is None:
-            raise ValueError(
-                f"{self._alias} has no embedded model: give "
-                "--model_args pretrained=DIRECTORY"
-            )
-        return self.default_checkpoint
 
 
 class LatentKGLM(Latent):

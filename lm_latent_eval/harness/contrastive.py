@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_aggregation, register_aggregation, register_metric
@@ -39,7 +39,7 @@ from lm_latent_eval.contrastive.noise import (
 )
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
-from lm_latent_eval.options import one_of, truth, whole
+from lm_latent_eval.options import OptionTable, option, whole
 from lm_latent_eval.text.noise import NoiseChannel
 
 logger = logging.getLogger(__name__)
@@ -108,52 +108,6 @@ GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/1
 # -- options -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class NoiseOptions:
-    """Settings of a contrastive entropy, besides text and model.
-
-    Attributes:
-        levels: Shares of words that are substituted, and as many transposed; the first
-            is what ratios are over.
-        replicates: Independent distorted copies of a sentence at every level.
-        seed: Of the noise.
-        tokenizer: A Hugging Face tokenizer, to distort its tokens and draw from all of
-            them; None distorts words at white space.
-        vocabulary_file: A training text, or a checkpoint of ours, whose words are the
-            substitutes; None is the task's training split, or else the scored text.
-        count_ends: Whether a sentence's end is one more word in rates per word.
-    """
-
-    levels: tuple[float, ...] = (0.1, 0.3, 0.5)
-    replicates: int = 1
-    seed: int = 0
-    tokenizer: str | None = None
-    vocabulary_file: str | None = None
-    count_ends: bool = False
-
-    @classmethod
-    def parse(cls, metadata: Mapping[str, Any]) -> NoiseOptions:
-        """Read them from a task's metadata, where they are called ``noise_levels``...
-
-        Raises:
-            ValueError: If there is no such option, or a value is not one it can have.
-        """
-        # Other entries are ignored: lm-eval adds the model's arguments.
-        names = [n for n in metadata if n in _READ or n.startswith("noise_")]
-        read = {}
-        for name in names:
-            one_of("--metadata", name, list(_READ))
-            option, convert = _READ[name]
-            read[option] = convert(name, metadata[name])
-        options = cls(**read)
-        if options.tokenizer and options.vocabulary_file:
-            raise ValueError(
-                "noise_tokenizer and vocabulary_file: substitutes are tokens or words; "
-                "give one of them"
-            )
-        return options
-
-
 def _levels(name: str, value: Any) -> tuple[float, ...]:
     levels = tuple(value) if isinstance(value, list | tuple) else (value,)
     shares = [x for x in levels if isinstance(x, int | float) and 0 < x <= 0.5]
@@ -171,14 +125,46 @@ def _path(name: str, value: Any) -> str:
     return value
 
 
-_READ: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "noise_levels": ("levels", _levels),
-    "noise_replicates": ("replicates", partial(whole, least=1)),
-    "noise_seed": ("seed", partial(whole, least=0)),
-    "noise_tokenizer": ("tokenizer", _path),
-    "vocabulary_file": ("vocabulary_file", _path),
-    "count_ends": ("count_ends", truth),
-}
+@dataclass(frozen=True)
+class NoiseOptions(OptionTable):
+    """Settings of a contrastive entropy, besides text and model.
+
+    Attributes:
+        noise_levels: Shares of words that are substituted, and as many transposed; the
+            first is what ratios are over.
+        noise_replicates: Independent distorted copies of a sentence at every level.
+        noise_seed: Of the noise.
+        noise_tokenizer: A Hugging Face tokenizer, to distort its tokens and draw from
+            all of them; None distorts words at white space.
+        vocabulary_file: A training text, or a checkpoint of ours, whose words are the
+            substitutes; None is the task's training split, or else the scored text.
+        count_ends: Whether a sentence's end is one more word in rates per word.
+    """
+
+    noise_levels: tuple[float, ...] = option((0.1, 0.3, 0.5), _levels)
+    noise_replicates: int = option(1, partial(whole, least=1))
+    noise_seed: int = option(0, partial(whole, least=0))
+    noise_tokenizer: str | None = option(None, _path)
+    vocabulary_file: str | None = option(None, _path)
+    count_ends: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """Read them from a task's metadata.
+
+        Raises:
+            ValueError: If there is no such option, or a value is not one it can have.
+        """
+        # Other entries are ignored: lm-eval adds the model's arguments.
+        ours = {*cls.names(), *(n for n in options if n.startswith("noise_"))}
+        found = super().parse({n: options[n] for n in options if n in ours})
+        if found.noise_tokenizer and found.vocabulary_file:
+            raise ValueError(
+                "noise_tokenizer and vocabulary_file: substitutes are tokens or words; "
+                "give one of them"
+            )
+        return found
+
 
 # -- the task ------------------------------------------------------------------------
 
@@ -200,21 +186,21 @@ class ContrastiveEntropyTask(WholeTextTask):
         units, vocabulary, source = self._vocabulary()
         self.noise = {
             level: TextNoise(
-                NoiseChannel.preset(level, vocabulary), units, self.options.seed
+                NoiseChannel.preset(level, vocabulary), units, self.options.noise_seed
             )
-            for level in self.options.levels
+            for level in self.options.noise_levels
         }
         # Into the results' ``configs``, beside the numbers.
         self.config.metadata["noise"] = {
-            "levels": list(self.options.levels),
+            "levels": list(self.options.noise_levels),
             "channel": "of every unit exactly one: substituted (probability = level), "
             "transposed with a random one of its sentence (= level), left alone",
             "units": units.name,
             "substitutes": f"{len(vocabulary)} of {source}",
-            "seed": self.options.seed,
-            "replicates": self.options.replicates,
+            "seed": self.options.noise_seed,
+            "replicates": self.options.noise_replicates,
             "stderr": "over noise replicates"
-            if self.options.replicates > 1
+            if self.options.noise_replicates > 1
             else "over sentences, by pairs",
             "entropy": "bits; words at white space"
             + (", sentence ends counted" if self.options.count_ends else ""),
@@ -222,10 +208,10 @@ class ContrastiveEntropyTask(WholeTextTask):
 
     def _vocabulary(self) -> tuple[Tokens | WhiteSpaceWords, list[Any], str]:
         """Return what is distorted, its substitutes, and where those are from."""
-        if self.options.tokenizer is not None:
+        if self.options.noise_tokenizer is not None:
             tokens = Tokens(
                 AutoTokenizer.from_pretrained(
-                    self.options.tokenizer, trust_remote_code=False
+                    self.options.noise_tokenizer, trust_remote_code=False
                 )
             )
             return tokens, tokens.vocabulary, tokens.name
@@ -248,11 +234,11 @@ class ContrastiveEntropyTask(WholeTextTask):
         self, aggregations: Mapping[str, Aggregation]
     ) -> dict[str, tuple[float, Aggregation]]:
         """Return metrics with their level in their names, each before its error."""
-        baseline = self.options.levels[0]
+        baseline = self.options.noise_levels[0]
         metrics: dict[str, tuple[float, Aggregation]] = {}
         for name, aggregation in aggregations.items():
             stderr = get_aggregation(f"{name}_stderr")
-            for level in self.options.levels:
+            for level in self.options.noise_levels:
                 at = f"{name}@{_percent(level)}"
                 if name == "contrastive_entropy_ratio":
                     if level == baseline:
@@ -271,7 +257,7 @@ class ContrastiveEntropyTask(WholeTextTask):
                 "contrastive_entropy; the task's own rows have the numbers",
                 self.config.task,
                 " and no ".join(absent),
-                list(self.options.levels),
+                list(self.options.noise_levels),
             )
 
     def _text(self, doc: Mapping[str, Any]) -> str:
@@ -308,7 +294,7 @@ class ContrastiveEntropyTask(WholeTextTask):
         asked = [(text, 0.0, 0)] + [
             (noise.distort(text, number, replicate), level, replicate)
             for level, noise in self.noise.items()
-            for replicate in range(self.options.replicates)
+            for replicate in range(self.options.noise_replicates)
         ]
         return [
             request(
@@ -340,10 +326,10 @@ class ContrastiveEntropyTask(WholeTextTask):
                     "a contrastive entropy needs finite ones"
                 )
         clean, copies = scores[0], scores[1:]
-        replicates = self.options.replicates
+        replicates = self.options.noise_replicates
         at = {
             level: copies[n * replicates : (n + 1) * replicates]
-            for n, level in enumerate(self.options.levels)
+            for n, level in enumerate(self.options.noise_levels)
         }
         words = len(text.split()) + self.options.count_ends
         contrasts: dict[str, Contrast | int] = {
@@ -352,7 +338,7 @@ class ContrastiveEntropyTask(WholeTextTask):
                 clean=clean,
                 stderr=_stderr(answers),
                 distorted=at[level],
-                baseline=at[self.options.levels[0]],
+                baseline=at[self.options.noise_levels[0]],
             )
             for name, (level, _) in self.metrics.items()
         }

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +28,17 @@ from lm_latent_eval.distortion.statistics.bins import equal_count
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import Refusal
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
+from lm_latent_eval.options import one_of
 
 logger = logging.getLogger(__name__)
 
 NUM_BINS = 10
 
 
-@dataclass(frozen=True)
-class TaskOptions:
-    """Which sequences, and how they are asked for."""
-
-    corpus: Path
-    end: End = End.WRITTEN
-
-    @classmethod
-    def parse(cls, metadata: Mapping[str, Any]) -> TaskOptions:
-        """Read ``corpus`` and ``end``; other entries are ignored.
-
-        Raises:
-            ValueError: If there is no corpus, or an end of another kind.
-        """
-        corpus, end = metadata.get("corpus"), metadata.get("end", End.WRITTEN)
-        if not isinstance(corpus, str) or not corpus:
-            raise ValueError(
-                "distributional_distortion needs the folder of a corpus, which "
-                "lm-latent-eval distort sample writes: --metadata "
-                '\'{"corpus": "DIRECTORY"}\''
-            )
-        if end not in [*End]:
-            raise ValueError(f"end={end!r}: expected one of {', '.join(End)}")
-        return cls(Path(corpus), End(end))
-
-
 class DistributionalDistortionTask(WholeTextTask):
     """How far a model's log-probabilities are from the true ones, and where."""
 
-    options: TaskOptions
+    end: End
     left_out: int
     """Sequences whose texts stand for others."""
 
@@ -75,10 +49,21 @@ class DistributionalDistortionTask(WholeTextTask):
         _ = self.dataset  # lm-eval 0.5 would read, and refuse, it when all is loaded
 
     def download(self, *_: Any, **__: Any) -> None:
-        """Read the corpus that the metadata name."""
-        self.options = TaskOptions.parse(self.config.metadata or {})
-        corpus = Corpus.open(self.options.corpus)
-        documents = as_texts(corpus, self.options.end)
+        """Read the corpus that the metadata name.
+
+        Raises:
+            ValueError: If there is no corpus, or an end of another kind.
+        """
+        metadata = self.config.metadata or {}
+        if not isinstance(folder := metadata.get("corpus"), str) or not folder:
+            raise ValueError(
+                "distributional_distortion needs the folder of a corpus, which "
+                "lm-latent-eval distort sample writes: --metadata "
+                '\'{"corpus": "DIRECTORY"}\''
+            )
+        self.end = End(one_of("end", metadata.get("end", End.WRITTEN), [*End]))
+        corpus = Corpus.open(Path(folder))
+        documents = as_texts(corpus, self.end)
         self.left_out = corpus.num_sequences - len(documents)
         if self.left_out:
             logger.warning(
@@ -92,7 +77,7 @@ class DistributionalDistortionTask(WholeTextTask):
         self.dataset = {"test": documents}
         self.config.metadata["distortion"] = {
             "corpus": corpus.settings,
-            "end": str(self.options.end),
+            "end": str(self.end),
             "left_out": self.left_out,
             "error": "log p_M - log p_L, nats; below 0 the model underestimates",
         }
@@ -163,7 +148,7 @@ class DistributionalDistortionTask(WholeTextTask):
 
         A log-likelihood in an empty context is that of a beginning.
         """
-        whole = doc["ended"] and self.options.end is End.IMPLIED
+        whole = doc["ended"] and self.end is End.IMPLIED
         return "loglikelihood_rolling" if whole else "loglikelihood"
 
     def construct_requests(
@@ -228,7 +213,7 @@ class DistributionalDistortionTask(WholeTextTask):
         """Return a log-probability of this sequence, or raise."""
         about = f"{self.config.task}: sequence {doc['index']} ({doc['text'][:80]!r})"
         if isinstance(score, ScoredFloat):
-            if self.options.end is End.WRITTEN:
+            if self.end is End.WRITTEN:
                 raise ValueError(
                     f"{about} was scored by a model of whole texts, which took the end "
                     'token for a word: add "end": "implied" to --metadata'

@@ -225,7 +225,6 @@ class KenLM(LM):
                 yield self._step(state, END, line.end() + 1, is_end=True)
 
     def _start(self) -> Any:
-        """Return KenLM's state at the beginning of a sentence."""
         state = self._state()
         if self._has_start:
             self.model.BeginSentenceWrite(state)
@@ -255,11 +254,7 @@ class KenLM(LM):
 
     @cached_property
     def _vocabulary(self) -> list[str]:
-        """Every word and the sentence end, the most frequent first.
-
-        Raises:
-            ValueError: If the file does not list them.
-        """
+        """Every word and the sentence end, the most frequent first."""
         words = [word for word in _words(self.path) if word not in (START, UNKNOWN)]
         ends = (END in words) is self._has_end
         if not (words and ends and all(word in self.model for word in words)):

@@ -24,19 +24,14 @@ from lm_latent_eval.harness.answers import (
     recorded,
     score_of,
 )
+from lm_latent_eval.harness.running import RATES
 from lm_latent_eval.harness.tasks import announce
 from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.scoring import metrics
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.files import digest
 
-_OF_STRINGS = ("word_", "byte_", "bits_")
-
-
-UNITS = {
-    "word_perplexity": "words",
-    "byte_perplexity": "bytes",
-    "bits_per_byte": "bytes",
+UNITS = RATES | {
     "token_perplexity": "tokens",
     "certified_token_perplexity": "tokens",
 }
@@ -104,7 +99,7 @@ def process_known_words(doc: dict[str, Any], results: Sequence[Any]) -> dict[str
 
 def _of_strings(terms: dict[str, Term], wanted: bool) -> dict[str, Term]:
     """Keep the rates per word and byte, or the others."""
-    return {n: t for n, t in terms.items() if n.startswith(_OF_STRINGS) is wanted}
+    return {n: t for n, t in terms.items() if n.startswith((*RATES,)) is wanted}
 
 
 def _terms(answer: Answer) -> dict[str, Term]:

@@ -16,26 +16,11 @@ from lm_latent_eval.estimators.choices import ROUNDING, tied
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes, Request
-from lm_latent_eval.harness.running import (
-    RUN_DIGEST,
-    documents,
-    host,
-    hypothetical_metrics,
-    or_without,
-    run_digest,
-)
+from lm_latent_eval.harness.running import documents, host, hypothetical_metrics
 from lm_latent_eval.ledger.database import remove
+from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import (
-    UNFINISHED,
-    WITHOUT_NUMBER,
-    Row,
-    journal,
-    row_of,
-    write,
-)
-
-Settings = dict[str, Any]
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Row, journal, row_of, write
 
 
 class Recorder:
@@ -66,10 +51,8 @@ class Recorder:
         if where is None:
             yield lambda request, scored: None
             return
-        run = run_digest(settings)
-        name = f"record_{run}_{kind}_{self._processes.rank}{UNFINISHED}"
-        said = {**settings, RUN_DIGEST: run}
-        with or_without(journal(where.folder / name, said)) as add:
+        part = f"{kind}_{self._processes.rank}"
+        with where.following("record", part, settings, journal) as add:
 
             def keep(request: Request, scored: ScoredFloat) -> None:
                 if request.doc_id is not None:
@@ -112,14 +95,13 @@ class Recorder:
         where = host()
         if where is None:
             return {}
-        named, files = where.new_files("record"), {}
+        files = where.new_files("record", self._rows)
         for task, rows in self._rows.items():
-            files[task] = named(task)
-            path, ordered = where.folder / files[task], sorted(rows)
             lacking = {WITHOUT_NUMBER: without[task]} if task in without else {}
-            said = {**settings, **lacking}
+            said, ordered = {**settings, **lacking}, sorted(rows)
+            path = where.folder / files[task]
             write(path, task, said, [rows[place] for place in ordered])
-        remove(where.folder.glob(f"record_{run_digest(settings)}_*{UNFINISHED}"))
+        remove(where.unfinished("record", settings))
         return files
 
 

@@ -14,20 +14,21 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn, TypeVar
 
 from lm_eval.loggers.utils import add_env_info
 from lm_eval.utils import make_table
 
 from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import MissedFloat, score_of
+from lm_latent_eval.ledger.database import UNFINISHED
 from lm_latent_eval.ledger.files import BusyError
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import MissedTextsError
@@ -35,7 +36,7 @@ from lm_latent_eval.text.files import digest
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
+T = TypeVar("T")
 
 ASKING = (
     "limit",
@@ -53,8 +54,12 @@ ASKING = (
 RUN_DIGEST = "run_digest"
 """Entry of an unfinished file's settings: other texts make another run."""
 
-RATES = ("word_perplexity", "byte_perplexity", "bits_per_byte")
-"""Metrics per word and byte, as lm-eval names them, and we."""
+RATES = {
+    "word_perplexity": "words",
+    "byte_perplexity": "bytes",
+    "bits_per_byte": "bytes",
+}
+"""Metrics per word and byte, as lm-eval names them, and we; what they divide by."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,45 @@ class Host:
     tasks: dict[str, Any]
     """Name -> task, whose instances hold their answers."""
 
-    def new_files(self, kind: str) -> Callable[[str], str]:
-        """Make the folder; return what names the file of each task."""
+    def new_files(self, kind: str, tasks: Iterable[str]) -> dict[str, str]:
+        """Make the folder; return the name of each task's file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stamp = datetime.now().isoformat().replace(":", "-")
-        return lambda task: f"{kind}_{safe_name(task)}_{stamp}.parquet"
+        return {task: f"{kind}_{safe_name(task)}_{stamp}.parquet" for task in tasks}
+
+    def unfinished(self, kind: str, settings: Settings) -> list[Path]:
+        """Return the files of this command that it has not finished."""
+        return [*self.folder.glob(f"{kind}_{run_digest(settings)}_*{UNFINISHED}")]
+
+    @contextmanager
+    def following(
+        self,
+        kind: str,
+        part: int | str,
+        settings: Settings,
+        journal: Callable[
+            [Path, Settings], AbstractContextManager[Callable[[str, T], None]]
+        ],
+    ) -> Iterator[Callable[[str, T], None]]:
+        """Yield what keeps the results of tasks in a file of their own until the end.
+
+        It keeps nothing while another run of the command writes that file: both find
+        the same, so nothing is lost.
+
+        Args:
+            kind: Of results.
+            part: Of the run.
+            settings: What the results depend on.
+            journal: Opens the file.
+        """
+        run, keep = run_digest(settings), None
+        path = self.folder / f"{kind}_{run}_{part}{UNFINISHED}"
+        with ExitStack() as stack:
+            try:
+                keep = stack.enter_context(journal(path, {**settings, RUN_DIGEST: run}))
+            except BusyError as busy:
+                logger.warning("%s. This run goes on, and writes nothing there", busy)
+            yield keep or (lambda task, result: None)
 
 
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
@@ -214,36 +253,9 @@ def run_digest(settings: Settings) -> str:
 
 def _documents(task: Any) -> str:
     """Return the digest of all documents of a task, whichever process they are for."""
-
-    def kind(value: Any) -> str:
-        return type(value).__name__
-
-    lines = (json.dumps(doc, default=kind) for doc in getattr(task, "eval_docs", ()))
+    found = getattr(task, "eval_docs", ())
+    lines = (json.dumps(doc, default=lambda x: type(x).__name__) for doc in found)
     return digest("\n".join(lines))
-
-
-@contextmanager
-def or_without(
-    journal: AbstractContextManager[Callable[P, None]],
-) -> Iterator[Callable[P, None]]:
-    """Open a journal; go on without one while another run of the command writes it.
-
-    Both find the same, so nothing is lost if only one of them keeps it as it goes.
-
-    Args:
-        journal: Yields what keeps a result.
-    """
-
-    def keep_nothing(*_: P.args, **__: P.kwargs) -> None:
-        pass
-
-    with ExitStack() as stack:
-        try:
-            keep = stack.enter_context(journal)
-        except BusyError as busy:
-            logger.warning("%s. This run goes on, and writes nothing there", busy)
-            keep = keep_nothing
-        yield keep
 
 
 SAID = ("model", "model_args", "batch_size", "device", "use_cache", "limit")
@@ -292,10 +304,6 @@ def _refuse(results: dict[str, Any], number: Mapping[str, int]) -> None:
     """Replace numbers that lm-eval computed from missing answers by words.
 
     Those of its groups, too. Ours say themselves how many texts they are of.
-
-    Args:
-        results: As ``evaluate`` returns them.
-        number: Task -> how many of its answers are none.
     """
 
     def lacking(name: str) -> int:

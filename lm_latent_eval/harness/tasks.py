@@ -50,11 +50,7 @@ def announce(metrics: Iterable[str]) -> None:
 
 
 def _unmade(*_: Any, **__: Any) -> Any:
-    """Raise if lm-eval computes a metric that ``process_results`` should have made.
-
-    Raises:
-        ValueError: Always.
-    """
+    """Raise: lm-eval computes a metric that ``process_results`` should have made."""
     raise ValueError(
         "a metric of lm_latent_eval needs the process_results of its task: include "
         "tasks/perplexity/_metrics.yaml"

@@ -29,8 +29,8 @@ def complete(
         stored: Rows that came by ``add`` before; then no column is needed.
 
     Raises:
-        ValueError: If a needed column is missing, one is empty, or they differ in
-            length.
+        ValueError: If a needed column is missing, one is empty or no list, or they
+            differ in length.
 
     Example:
         >>> complete({"a": [1, 2]}, ["a"], ["b"])
@@ -49,14 +49,21 @@ def complete(
         raise ValueError(
             f"missing: {', '.join(missing)} (compute needs {' and '.join(needed)})"
         )
-    lengths = {n: len(inputs[n]) for n in given if hasattr(inputs[n], "__len__")}
+    lengths = {name: _length(name, inputs[name]) for name in given}
     if empty := next((name for name, length in lengths.items() if not length), None):
         raise ValueError(f"{empty} is empty: there is nothing to compute")
     if len({*lengths.values()}) > 1:
         told = ", ".join(f"{length} {name}" for name, length in lengths.items())
         raise ValueError(f"columns of different lengths: {told}")
-    rows = len(inputs[given[0]])
+    rows = lengths[given[0]]
     return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
+
+
+def _length(name: str, column: Any) -> int:
+    try:
+        return len(column)
+    except TypeError as err:
+        raise ValueError(f"{name}={column!r}: expected a list, one an input") from err
 
 
 def known(

@@ -113,11 +113,7 @@ def _scored(
     seed: Any = 0,
     **inputs: Any,
 ) -> Any:
-    """Score texts and, in the same call, distorted copies of them.
-
-    Returns:
-        What `compute` takes, and how it was made.
-    """
+    """Return scores of texts and, by the same call, of distorted copies; and facts."""
     if scorer is None:
         raise ValueError("missing: scorer (compute needs one to score texts)")
     if given := {"log_scores", "distorted", "num_words", "stderrs"} & set(inputs):

@@ -56,7 +56,7 @@ def prepare(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     facts: dict[str, Any] = {}
-    inputs = known(inputs, _of_texts, compute, others=_READ)
+    inputs = known(inputs, _of_texts, compute, others=(*_UNITS.values(), *_READ))
     if "texts" in inputs:
         inputs, facts = _of_texts(**inputs)
     inputs = {
@@ -70,22 +70,12 @@ def prepare(
     return complete(inputs, needed, optional, stored=stored), facts
 
 
-def compute(
-    log_likelihoods: Any,
-    num_tokens: Any,
-    num_words: Any,
-    num_characters: Any,
-    num_bytes: Any,
-    num_sentences: Any,
-    stderr: Any = 0.0,
-) -> dict[str, Any]:
+def compute(log_likelihoods: Any, stderr: Any = 0.0, **counts: Any) -> dict[str, Any]:
     """Compute every rate that the counts allow."""
-    columns = (num_tokens, num_words, num_characters, num_bytes, num_sentences)
-    counts = dict(zip(_UNITS.values(), columns, strict=True))
     result: dict[str, Any] = {
-        name: sum(whole_counts(column, name))
-        for name, column in counts.items()
-        if any(count is not None for count in column)
+        name: sum(whole_counts(counts[name], name))
+        for name in _UNITS.values()
+        if any(count is not None for count in counts[name])
     }
     if empty := [name for name, count in result.items() if count < 1]:
         raise ValueError(
@@ -96,7 +86,7 @@ def compute(
     log_likelihood = math.fsum(present(log_likelihoods, "log_likelihoods"))
     stderr = float(stderr)
     if not result:
-        raise ValueError(f"missing: one of {', '.join(counts)}")
+        raise ValueError(f"missing: one of {', '.join(_UNITS.values())}")
     rates = {
         unit: Rate.of(log_likelihood, result[name], stderr=stderr)
         for unit, name in _UNITS.items()

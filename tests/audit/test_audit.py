@@ -27,7 +27,11 @@ from tests.audit import faulty
 from tests.audit.faulty import audited
 
 CASES = [(fault, s) for fault, (_, some) in faulty.FAULTS.items() for s in some]
-WEAKEST = [(fault, some[0], item) for fault, (item, some) in faulty.FAULTS.items()]
+WEAKEST = [
+    # Of LLaDA's masks the middle: 128 a score take seconds.
+    (fault, some[fault == "llada"], item)
+    for fault, (item, some) in faulty.FAULTS.items()
+]
 
 
 def by_title(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from lm_latent_eval.audit.verdict import Kind, Verdict
 from lm_latent_eval.harness.audit import Model, kind_of, run_tasks
 from tests import tiny_causal, tiny_checkpoint, tiny_models
 from tests.harness.conftest import described_once  # noqa: F401
-from tests.stock_tasks import tasks
+from tests.stock_tasks import Told, tasks
 from tests.wrappers.cot import tiny as causal
 from tests.wrappers.mdm import tiny as masked
 
@@ -68,7 +69,7 @@ def test_half_precision_is_no_fault_of_hf(network, dtype, tmp_path, capsys):
     arguments = ["audit", "--model", "hf", "--model_args"]
     arguments += [f"pretrained={network},dtype={dtype},logits_cache=False"]
     arguments += ["--data", str(tmp_path / "texts.txt"), "--device", "cpu"]
-    arguments += ["--requests", "800"]
+    arguments += ["--requests", "500"]
     assert cli.main(arguments) == 0
     assert f"computed in {dtype}: two scores of -10 may be" in capsys.readouterr().out
     # A tolerance that is given is all.
@@ -216,9 +217,14 @@ metric_list:
     assert run.texts == WORDS and run.requests == len(WORDS)
     [finding] = run.findings
     number = sum(len(text.encode()) for text in WORDS)
-    if share == 1:
-        assert finding.verdict is Verdict.HOLDS
-        assert finding.detail == f"bits_per_byte of audited_rates: {number} bytes"
-    else:
+    if share != 1:
         assert finding.verdict is Verdict.FAILS
         assert finding.witness["divided_by"] == pytest.approx(number * share)
+        return
+    assert finding.verdict is Verdict.HOLDS
+    assert finding.detail == f"bits_per_byte of audited_rates: {number} bytes"
+    # Of texts that are certain, or ruled out, any number would give the rate.
+    for log_p in (0.0, -math.inf):
+        model = Model(Told(dict.fromkeys(WORDS, log_p).get))
+        run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
+        assert run.findings == ()

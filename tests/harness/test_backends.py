@@ -185,7 +185,7 @@ def test_generation_stops_at_the_first_stop_string(backend):
 
 
 @pytest.mark.parametrize(
-    "number", [600, pytest.param(3_000, marks=pytest.mark.nightly)]
+    "number", [250, pytest.param(3_000, marks=pytest.mark.nightly)]
 )
 def test_sampled_words_follow_their_probabilities(backend, truth, number):
     """First words of many generations, against enumeration.

@@ -286,9 +286,9 @@ def test_a_bridge_that_is_broken_or_gone_lets_python_start(site, code):
     assert "lm_latent_eval_bridge.pth" in done.stderr, "site names the line"
 
 
-@pytest.mark.parametrize("place", range(len(PTH.read_bytes())))
+@pytest.mark.parametrize("place", [0, 6, 7, -1])
 def test_a_damaged_line_lets_python_start(site, place):
-    """A letter that has become another: no damage within ASCII stops it."""
+    """A letter of the statement, the space, the name or the end is another one."""
     line = bytearray(PTH.read_bytes())
     line[place] ^= 1
     (site.root / "lm_latent_eval_bridge.pth").write_bytes(line)

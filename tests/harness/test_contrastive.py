@@ -3,36 +3,82 @@
 import json
 import math
 import tomllib
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from lm_eval.api.registry import aggregation_registry, metric_registry
-from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import handle_non_serializable, make_table
 
 from lm_latent_eval.contrastive import contrastive_levels
+from lm_latent_eval.harness.contrastive import ContrastiveEntropyTask
 from lm_latent_eval.harness.tasks import whole_text
 from lm_latent_eval.text.noise import NoiseChannel
-from tests import contrastive_tasks
 from tests.conftest import PROJECT
-from tests.contrastive_tasks import (
-    GROUP,
-    LEVELS,
-    SENTENCES,
-    SUBSTITUTE,
-    TASK,
-    Unigrams,
-    load,
-)
 from tests.harness.test_tokens import byte_level
+from tests.stock_tasks import Told, evaluated
+
+TASK, GROUP = "contrastive_entropy_text", "contrastive_entropy"
+FOLDER = str(PROJECT / "tasks" / GROUP)
+
+SENTENCES = [
+    "the fox saw the fox .",
+    "the the fox fox saw saw .",
+    "saw",
+    "the fox saw the saw the fox saw . the fox saw the fox",
+]
+SUBSTITUTE = "z"
+LEVELS = (10, 30, 50)
+
+
+def bits(text):
+    """Return 3 bits for a substitute, 1 for every other word and 5 for the end."""
+    return 5 + sum(3 if word == SUBSTITUTE else 1 for word in text.split())
+
+
+def unigrams():
+    return Told(lambda text: -math.log(2) * bits(text))
+
+
+def load(texts, **config):
+    """Make a task over these texts, as a task file does."""
+    splits = {"test": [{"text": text} for text in texts], **config.pop("splits", {})}
+    return ContrastiveEntropyTask(
+        {
+            "task": "mine",
+            "class": ContrastiveEntropyTask,
+            "custom_dataset": lambda **_: {
+                name: Dataset.from_list(rows) for name, rows in splits.items()
+            },
+            "output_type": "loglikelihood_rolling",
+            "test_split": "test",
+            "doc_to_text": "",
+            "doc_to_target": "text",
+            "num_fewshot": 0,
+            "metadata": {},
+            "metric_list": [{"metric": "contrastive_entropy"}],
+            **config,
+        }
+    )
 
 
 @pytest.fixture
 def evaluate(tmp_path):
-    return partial(contrastive_tasks.evaluate, folder=tmp_path)
+    """Return what evaluates a model on the sentences, with files in a folder."""
+    (tmp_path / "test.txt").write_text("\n".join(SENTENCES) + "\n")
+    (tmp_path / "train.txt").write_text(f"{SUBSTITUTE}\n")
+    files = {
+        "text_file": str(tmp_path / "test.txt"),
+        "vocabulary_file": str(tmp_path / "train.txt"),
+    }
+
+    def evaluate(lm, metadata=None, **options):
+        said = files | (metadata or {})
+        return evaluated(lm, [GROUP], FOLDER, metadata=said, **options)
+
+    return evaluate
 
 
 # -- numbers ---------------------------------------------------------------------------
@@ -41,7 +87,7 @@ def evaluate(tmp_path):
 @pytest.mark.parametrize("replicates", [1, 3])
 def test_entropies_and_ratios_are_those_of_the_copies(evaluate, replicates):
     """Every substitute costs 2 bits more; the formulas have tests by hand."""
-    found = evaluate(Unigrams(), metadata={"noise_replicates": replicates})
+    found = evaluate(unigrams(), metadata={"noise_replicates": replicates})
     numbers, words = found["results"][TASK], torch.tensor([6, 7, 1, 14])
     assert numbers["words,none"] == 28
     counts = [
@@ -73,7 +119,7 @@ def test_entropies_and_ratios_are_those_of_the_copies(evaluate, replicates):
 
 def test_requests_are_the_copies_of_the_channels(evaluate, tmp_path):
     """A sentence is asked once with all its copies, which follow from its number."""
-    lm = Unigrams()
+    lm = unigrams()
     metadata = {"noise_seed": 3, "noise_replicates": 2, "count_ends": True}
     found = evaluate(lm, metadata=metadata)
     [requests] = lm.calls
@@ -106,7 +152,7 @@ def test_requests_are_never_those_of_another_text(evaluate, stock_data, caplog):
     for sentence in ("the fox saw the fox . the saw", "saw saw saw saw"):
         Path("other.txt").write_text(sentence)
         found = evaluate(
-            Unigrams(), metadata={"text_file": "other.txt"}, cache_requests=True
+            unigrams(), metadata={"text_file": "other.txt"}, cache_requests=True
         )
         assert found["samples"][TASK][0]["arguments"][0] == whole_text(sentence)
     assert "requests are not cached" in caplog.text
@@ -114,9 +160,7 @@ def test_requests_are_never_those_of_another_text(evaluate, stock_data, caplog):
 
 def test_distorted_copies_are_no_corpus(backend, evaluate, tmp_path):
     """What counts of them are differences: there is no record of texts."""
-    tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
-    named = {"model_args": "pretrained=tiny", "evaluation_tracker": tracker}
-    found = evaluate(backend(num_samples=5, unk="closed"), **named)
+    found = evaluate(backend(num_samples=5, unk="closed"), out=tmp_path / "out")
     assert [*tmp_path.rglob(".record_*.lock")], "premise: records are written there"
     assert found["config"]["latent_eval"]["records"] == {}
 
@@ -158,7 +202,7 @@ def test_tokens_of_a_tokenizer_are_distorted_instead(tmp_path):
 
 
 def test_other_levels_leave_the_group_empty_and_say_so(evaluate, caplog):
-    found = evaluate(Unigrams(), metadata={"noise_levels": [0.2, 0.5]})
+    found = evaluate(unigrams(), metadata={"noise_levels": [0.2, 0.5]})
     assert "contrastive_entropy_ratio@50%/20%,none" in found["results"][TASK]
     assert not [name for name in found["groups"][GROUP] if "@" in name]
     [said] = [r.message for r in caplog.records if "row of the group" in r.message]
@@ -168,10 +212,8 @@ def test_other_levels_leave_the_group_empty_and_say_so(evaluate, caplog):
 # -- what has no number ----------------------------------------------------------------
 
 
-def test_a_ratio_over_nothing_is_refused(evaluate, caplog, monkeypatch):
-    bits = Unigrams.bits
-    monkeypatch.setattr(Unigrams, "bits", lambda _, text: 100 - bits(text))
-    found = evaluate(Unigrams())
+def test_a_ratio_over_nothing_is_refused(evaluate, caplog):
+    found = evaluate(Told(lambda text: -math.log(2) * (100 - bits(text))))
     table = make_table(found) + make_table(found, "groups")
     refused = "refused: the baseline's contrastive entropy is -"
     assert table.count(refused) == 2 * 3  # in the task, and twice in the group

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.harness.wrappers.cot import UNFINISHED, LatentCoT
+from lm_latent_eval.harness.wrappers.cot import LatentCoT
+from lm_latent_eval.ledger.database import UNFINISHED
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import make_table
 
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
+from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
@@ -24,23 +27,72 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_checkpoint
+from tests.conftest import PROJECT
 from tests.distortion.languages.tiny import gpt2
-from tests.distortion_tasks import (
-    BINS,
-    GROUP,
-    TASK,
-    Told,
-    causal,
-    draw,
-    errors,
-    evaluate,
-    fox,
-    load,
-    save,
-)
+from tests.stock_tasks import Told, evaluated, tasks
 
+GROUP = "distributional_distortion"
+TASK = f"{GROUP}_corpus"
+BINS = [f"error_bin_{number:02}" for number in range(1, 11)]
 ROUNDING = 1e-12
 """Of sums of a few float64 log-probabilities, relative."""
+
+
+def causal(spread: float = 0.0) -> CausalLanguage:
+    """A language of two words, or a model of it with random errors, in float64."""
+    model = gpt2()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            noise = torch.randn(weights.shape, generator=generator)
+            weights += spread * noise
+    return CausalLanguage(model, 1.0, 0, 1, word_tokenizer(["a", "b"]))
+
+
+def fox() -> PCFG:
+    """Sentences in the words of the tiny checkpoints, ``</s>`` after each."""
+    rules = {
+        "S": {"N V": 0.6, "N V S": 0.4},
+        "N": {"the fox": 0.7, "fox": 0.3},
+        "V": {"saw": 0.8, "saw N": 0.2},
+    }
+    words = ["the", "fox", "saw"]
+    return PCFG({"kind": "pcfg", "start": "S", "words": words, "rules": rules})
+
+
+def draw(language: Any, folder: Path, num_sequences: int, max_length: int) -> Corpus:
+    return Corpus.draw(
+        language, folder, num_sequences, max_length=max_length, quiet=True
+    )
+
+
+def save(language: CausalLanguage, folder: Path) -> str:
+    """Write a model with its tokenizer, as a training leaves it."""
+    language.model.save_pretrained(folder)
+    language.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+INCLUDE = str(PROJECT / "tasks" / GROUP)
+
+
+def load(corpus: Any, **metadata: Any) -> Any:
+    """Load the task as lm-eval does."""
+    directory = str(corpus.directory) if isinstance(corpus, Corpus) else corpus
+    manager = tasks(INCLUDE, metadata={"corpus": directory, **metadata})
+    return manager.load([TASK])["tasks"][TASK]
+
+
+def evaluate(
+    lm: LM, corpus: Corpus, metadata: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    about = {"corpus": str(corpus.directory), **(metadata or {})}
+    return evaluated(lm, [GROUP], INCLUDE, metadata=about, **options)
+
+
+def errors(found: dict[str, Any]) -> dict[int, float]:
+    """The error of each sequence, by its number."""
+    return {s["doc"]["index"]: s["mean_error"] for s in found["samples"][TASK]}
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +218,8 @@ def test_the_share_of_an_estimator_is_told_apart(grammar, kglm_directory):
 def test_a_limit_makes_bins_of_what_is_asked(corpus, caplog):
     _, ids, true_log_p = columns(corpus)
     model_log_p = torch.tensor([-len(each) / 2 for each in ids]).double()
-    told = Told(dict(zip(texts_of(corpus), model_log_p.tolist(), strict=True)))
+    known = dict(zip(texts_of(corpus), model_log_p.tolist(), strict=True))
+    told = Told(known.__getitem__)
     found = evaluate(told, corpus, limit=40)
     curve = ErrorCurve.of(
         true_log_p[:40], model_log_p[:40], bins="count", num_bins=10, resamples=1
@@ -243,7 +296,7 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(tmp_path, c
     }
     assert 40 < len(kept) < 190, "premise"
     assert "".join(kept.values()).count("</s>") > 10, "premise"
-    found = evaluate(Told(dict.fromkeys(texts, -1.0)), spelled)
+    found = evaluate(Told(lambda _: -1.0), spelled)
     truth = dict(zip(rows["index"], rows["log_p"], strict=True))
     assert errors(found) == {i: -1.0 - truth[i] for i in kept}
     assert [s["arguments"] for s in found["samples"][TASK]] == [
@@ -258,16 +311,12 @@ def test_only_what_is_read_back_is_asked_for_and_the_rest_is_counted(tmp_path, c
 # -- log-probabilities of zero, and other answers --------------------------------------
 
 
-def answers(grammar: Any, **changes: float) -> dict[str, float]:
-    return dict.fromkeys(texts_of(grammar), -5.0) | changes
-
-
 def test_what_a_model_rules_out_makes_means_infinite_and_is_counted(grammar):
     _, _, true_log_p = columns(grammar)
     places = (true_log_p == true_log_p.min()).nonzero().flatten().tolist()
     text = texts_of(grammar)[places[0]]
     assert len(places) < 5, "premise: in one bin"
-    found = evaluate(Told(answers(grammar, **{text: -math.inf})), grammar)
+    found = evaluate(Told(lambda one: -math.inf if one == text else -5.0), grammar)
     numbers = found["results"][TASK]
     share = len(places) / 50
     assert numbers["share_ruled_out,none"] == pytest.approx(share)
@@ -285,11 +334,11 @@ def test_what_a_model_rules_out_makes_means_infinite_and_is_counted(grammar):
 
 def test_what_is_asked_the_wrong_way_is_refused(grammar, tmp_path, caplog, stock_data):
     with pytest.raises(ValueError, match="no examples, no system instruction"):
-        evaluate(Told(answers(grammar)), grammar, system_instruction="Say it.")
+        evaluate(Told(lambda _: -5.0), grammar, system_instruction="Say it.")
     # Requests are never taken from a cache.
     other = draw(fox(), tmp_path / "other", 20, max_length=3)
     for each in (grammar, other):
-        found = evaluate(Told(answers(each)), each, cache_requests=True)
+        found = evaluate(Told(lambda _: -5.0), each, cache_requests=True)
         asked = found["samples"][TASK][0]["arguments"]
         assert asked == [("<s>", texts_of(each)[0])]
     assert "requests are not cached" in caplog.text

@@ -260,31 +260,24 @@ def topics(tmp_path_factory):
     return directory
 
 
-def run(topics, path, task):
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPIC_TEXTS))
-    found = evaluated(
-        "latent_lda",
-        [task],
-        lm_latent_eval.task_path(),
-        metadata={"text_file": str(path)},
-        model_args={"pretrained": str(topics), "estimator": "beam"},
-    )
-    assert found["config"]["latent_eval"]["tokens_are"] == "known words"
-    return found["results"][task]
-
-
-def log_p(topics, texts):
-    model = lm_latent_eval.load(topics)
-    return model.log_likelihood(texts, estimator="beam", num_samples=1000)
-
-
 def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
-    path, total = tmp_path / "texts.jsonl", log_p(topics, TOPIC_TEXTS)
+    path, model = tmp_path / "texts.jsonl", lm_latent_eval.load(topics)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPIC_TEXTS))
+    total = model.log_likelihood(TOPIC_TEXTS, estimator="beam", num_samples=1000)
     expected = math.exp(-sum(found.log_evidence for found in total) / 7)
-    every, known = (
-        {name: value for name, value in run(topics, path, task).items() if "," in name}
-        for task in ("latent_perplexity", "latent_topic_perplexity")
-    )
+
+    def run(task):
+        found = evaluated(
+            "latent_lda",
+            [task],
+            lm_latent_eval.task_path(),
+            metadata={"text_file": str(path)},
+            model_args={"pretrained": str(topics), "estimator": "beam"},
+        )
+        assert found["config"]["latent_eval"]["tokens_are"] == "known words"
+        return {n: value for n, value in found["results"][task].items() if "," in n}
+
+    every, known = run("latent_perplexity"), run("latent_topic_perplexity")
     assert abs(every["token_perplexity,none"] - expected) < 1e-9  # without zebra
     for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
         assert every[f"{rate},none"] == "refused: 1 words left out"
@@ -294,19 +287,7 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
     assert len(known) < len(every)
     # Metrics of a stock task divide by all words of a text, and can refuse nothing.
     with pytest.raises(ValueError, match=r"wikitext/\d: .* leaves them out, and word"):
-        run(topics, path, "wikitext")
-
-
-def test_completion_is_a_quotient_of_whole_texts(topics, tmp_path):
-    results = run(topics, tmp_path / "texts.jsonl", "latent_document_completion")
-    given = ["fox hound", "sky"]
-    nats = sum(e.log_evidence for e in log_p(topics, TOPIC_TEXTS[:2])) - sum(
-        e.log_evidence for e in log_p(topics, given)
-    )
-    assert results["completed_tokens,none"] == 3
-    expected = math.exp(-nats / 3)
-    assert abs(results["completion_perplexity,none"] - expected) < 1e-9
-    assert results["completion_perplexity_stderr,none"] == "N/A"
+        run("wikitext")
 
 
 def test_halves_are_beginnings_of_their_text():

@@ -182,13 +182,9 @@ class Wrapper(Backend):
         **arguments: Any,
     ) -> None:
         """Check the arguments and load the network."""
-        if pretrained is None:
-            raise ValueError(
-                f"{self._alias} has no embedded model: give "
-                "--model_args pretrained=DIRECTORY"
-            )
+        pretrained = self._named(pretrained)
         expected = f"networks of transformers ({self.reads}), such as {self.such_as}"
-        refuse_latent(str(pretrained), self._alias, expected)
+        refuse_latent(pretrained, self._alias, expected)
         model: Any = model_class(self.model_name or "")
         names = model.options().names()
         options = {name: arguments.pop(name) for name in names if name in arguments}
@@ -216,7 +212,7 @@ class Wrapper(Backend):
             )
         processes = Processes.start()
         with refusing(arguments, names):
-            network = self._network(str(pretrained), str(device or "cuda"), arguments)
+            network = self._network(pretrained, str(device or "cuda"), arguments)
         scorer = model(network).scorer(
             options,
             batch_size=batch_size,

@@ -19,16 +19,15 @@ from transformers import PreTrainedTokenizerBase
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
-    RUN_DIGEST,
     accuracies,
     documents,
     host,
-    or_without,
     run_digest,
     running_tasks,
 )
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
-from lm_latent_eval.ledger.database import UNFINISHED, remove
+from lm_latent_eval.ledger.database import remove
+from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import positive, truth
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
@@ -42,8 +41,6 @@ from lm_latent_eval.wrappers.cot.thoughts import (
     read_unfinished,
     write_thoughts,
 )
-
-Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,13 @@ class TaskDocument:
 
     def kept(self, thoughts: Thoughts) -> Kept:
         """Return the document with its thoughts, as files keep them."""
-        return Kept(self.number, thoughts, self._right(thoughts))
-
-    def _right(self, thoughts: Thoughts) -> tuple[float, ...] | None:
-        """Return the task's accuracy for each answer, were that the most probable."""
         asked = [instance.args for instance in self.instances]
         places = [
             [n for n, args in enumerate(asked) if args == (thoughts.question, answer)]
             for answer in thoughts.answers
         ]
-        return accuracies(self.of_task, self.instances, places)
+        right = accuracies(self.of_task, self.instances, places)
+        return Kept(self.number, thoughts, right)
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
@@ -124,10 +118,8 @@ class ThoughtRecorder:
         if where is None:
             yield self._remember, known
             return
-        run = run_digest(settings)
-        name = f"thoughts_{run}_{self._processes.rank}{UNFINISHED}"
-        said = {**settings, RUN_DIGEST: run}
-        with or_without(journal(where.folder / name, said)) as add:
+        rank = self._processes.rank
+        with where.following("thoughts", rank, settings, journal) as add:
 
             def keep(thoughts: Thoughts) -> None:
                 self._remember(thoughts)
@@ -181,9 +173,9 @@ class ThoughtRecorder:
         run = run_digest(settings)
         if self._run != run:
             self._run, self._known, where = run, {}, host()
-            left = where.folder.glob(f"thoughts_{run}_*{UNFINISHED}") if where else ()
+            left = where.unfinished("thoughts", settings) if where else []
             answers = all_answers(where.tasks) if where else {}
-            for file in read_unfinished([*left]):
+            for file in read_unfinished(left):
                 for kept in file.questions:
                     thoughts = kept.thoughts
                     if (thoughts.name, thoughts.question) in answers:
@@ -237,12 +229,11 @@ def _write(
     by_task: dict[str, list[Kept]] = {}
     for place in sorted(kept):
         by_task.setdefault(place[0], []).append(kept[place])
-    named, files = where.new_files("thoughts"), {}
+    files = where.new_files("thoughts", by_task)
     for task, questions in by_task.items():
-        files[task] = named(task)
         about = {"task": task, **settings}
         write_thoughts(where.folder / files[task], about, questions, texts)
-    remove(where.folder.glob(f"thoughts_{run_digest(settings)}_*{UNFINISHED}"))
+    remove(where.unfinished("thoughts", settings))
     return files
 
 

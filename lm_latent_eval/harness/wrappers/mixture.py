@@ -17,7 +17,7 @@ import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model, model_registry
 
-from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat
+from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
 from lm_latent_eval.harness.backend import Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
@@ -49,6 +49,7 @@ from lm_latent_eval.wrappers.mixtures.worth import (
 logger = logging.getLogger(__name__)
 
 NAME = "latent_mixture"
+
 SIZES = ("batch_size", "max_batch_size", "device")
 """Arguments of a model that move no number."""
 
@@ -108,14 +109,13 @@ class LatentMixture(Backend):
         }
         self.event = _same_event(loaded)
         self._components = [*loaded.values()]
-        by_bytes = len({c.event for c in self._components}) == 1 and len(loaded) > 1
         self._mixture = MixtureScorer(
             read,
             loaded,
             {name: component.identity for name, component in loaded.items()},
             {
                 "base": sorted({component.base for component in self._components}),
-                "vocabulary": _units(self._components, by_bytes),
+                "vocabulary": _units(self.event, len(loaded)),
             },
             normalization=_normalization(self.components),
         )
@@ -142,27 +142,18 @@ class LatentMixture(Backend):
         Raises:
             ValueError: If several models read it in different ways.
         """
-        written = {
-            component.lm.apply_chat_template(chat_history, add_generation_prompt)
-            for component in self._components
-        }
-        found: str = self._only(written)
+        found: str = _only(
+            lm.apply_chat_template(chat_history, add_generation_prompt)
+            for lm in self.components
+        )
         return found
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Return the template itself, for the results."""
-        written = {c.lm.chat_template(chat_template) for c in self._components}
-        found: str | None = self._only(written)
+        found: str | None = _only(
+            lm.chat_template(chat_template) for lm in self.components
+        )
         return found
-
-    @staticmethod
-    def _only(written: set[Any]) -> Any:
-        if len(written) > 1:
-            raise ValueError(
-                "--apply_chat_template: the models that are mixed have different chat "
-                "templates, and a context is written once for all. Leave it out"
-            )
-        return written.pop()
 
     def _about_run(self) -> dict[str, Any]:
         """Add the components' worth to the results, and write their file."""
@@ -179,11 +170,10 @@ class LatentMixture(Backend):
             )
             info["latent_eval"]["greedy_not_known"] = unsure
         if (where := host()) is not None:
-            named = where.new_files("components")
-            for task, some in found.items():
+            for task, name in where.new_files("components", found).items():
                 settings = {"task": task, **self.fingerprint}
-                ours[task]["file"] = named(task)
-                write_components(where.folder / named(task), settings, some)
+                ours[task]["file"] = name
+                write_components(where.folder / name, settings, found[task])
         if ours:
             info["latent_eval"]["mixture"] = ours
         return info
@@ -286,6 +276,16 @@ class _Component:
         return len(cut(text)) if cut else len(text.encode("utf-8", "replace"))
 
 
+def _only(written: Iterable[Any]) -> Any:
+    found = {*written}
+    if len(found) > 1:
+        raise ValueError(
+            "--apply_chat_template: the models that are mixed have different chat "
+            "templates, and a context is written once for all. Leave it out"
+        )
+    return found.pop()
+
+
 def _depths(contexts: Iterable[str]) -> dict[str, int]:
     """Return how many of the others each begins with, but for white space at ends."""
     found, open_ = {}, list[str]()
@@ -342,11 +342,7 @@ def _event(lm: LM) -> str | None:
 
 
 def _same_event(loaded: Mapping[str, _Component]) -> str | None:
-    """Return the event that all models score, or refuse a mixture of several.
-
-    Raises:
-        ValueError: If that differs, or is not known of several.
-    """
+    """Return the event that all models score, or refuse a mixture of several."""
     events = {component.event for component in loaded.values()}
     if len(loaded) > 1 and (len(events) > 1 or None in events):
         raise ValueError(
@@ -357,16 +353,13 @@ def _same_event(loaded: Mapping[str, _Component]) -> str | None:
     return events.pop()
 
 
-def _units(components: Sequence[_Component], same: bool) -> str:
-    """Say what models cut strings into."""
-    if not same:
+def _units(event: str | None, number: int) -> str:
+    """Say what models cut strings into; several have one event."""
+    if number == 1 or event is None:
         return "Strings are cut into tokens as the model cuts them"
-    event = components[0].event or ""
-    return (
-        "Strings are bytes to all of the models"
-        if event.startswith("bytes")
-        else "Strings are cut into the same tokens by all of the models"
-    )
+    if event.startswith("bytes"):
+        return "Strings are bytes to all of the models"
+    return "Strings are cut into the same tokens by all of the models"
 
 
 # -- what a run found -----------------------------------------------------------------
@@ -403,9 +396,6 @@ def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | No
 
 
 def _answered(instance: Any) -> MixtureAnswer | None:
-    if not instance.resps:
-        return None
-    answer = instance.resps[0]
-    score = answer[0] if isinstance(answer, tuple | list) else answer
+    score = score_of(instance.resps[0]) if instance.resps else None
     found = score.answer if isinstance(score, ScoredFloat) else None
     return found if isinstance(found, MixtureAnswer) else None
