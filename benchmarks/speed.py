@@ -53,10 +53,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from workloads import DENOISED, SEED, SEGMENTED, WORKLOADS, build, denoised, segmented
 
 import lm_latent_eval
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.wrappers.mdm.estimators import Bounded, elbo, llada_counts
+from lm_latent_eval.wrappers.mdm.estimators import elbo, llada_counts
 from lm_latent_eval.wrappers.mdm.orders import PLAIN
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Requests
@@ -171,7 +172,7 @@ def masked(name: str, rounds: int) -> list[str]:
     reader, targets = denoised(DENOISED[name], MASKED_TOGETHER)
 
     def ours() -> int:
-        jobs: list[tuple[TargetTokens, Requests[Bounded]]] = [
+        jobs: list[tuple[TargetTokens, Requests[Estimate]]] = [
             (target, elbo(len(target), MASKED, places)) for target in targets
         ]
         return sum(found.passes for _, found in answer_all(reader, PLAIN, jobs))

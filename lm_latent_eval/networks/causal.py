@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -90,9 +90,17 @@ class CausalReader:
     def device(self) -> torch.device:
         return self.model.device
 
+    @torch.inference_mode()
     def begin(self, tokens: Tensor) -> Reading:
         """Read R rows of T tokens each, T at least 1, (R, T)."""
-        return Reading.of(self, tokens)
+        keeps = _GOES_ON.get(self.model) != 0
+        out = self.call(tokens, use_cache=keeps, last=1)
+        cache = cache_of(out) if keeps else None
+        if keeps and not goes_on_with(self, cache):
+            out, cache = self.call(tokens, last=1), None
+        grow_in_place(cache)
+        log_p = self.log_probs(out.logits[:, -1])
+        return Reading(self, log_p, cache, tokens if cache is None else None)
 
     def score(
         self,
@@ -257,19 +265,6 @@ class Reading:
     """Keys and values, or None."""
     tokens: Tensor | None
     """Tokens read so far, (R, T), where there is no cache."""
-
-    @classmethod
-    @torch.inference_mode()
-    def of(cls, reader: CausalReader, tokens: Tensor) -> Self:
-        """Read rows of tokens, (R, T)."""
-        keeps = _GOES_ON.get(reader.model) != 0
-        out = reader.call(tokens, use_cache=keeps, last=1)
-        cache = cache_of(out) if keeps else None
-        if keeps and not goes_on_with(reader, cache):
-            out, cache = reader.call(tokens, last=1), None
-        grow_in_place(cache)
-        log_p = reader.log_probs(out.logits[:, -1])
-        return cls(reader, log_p, cache, tokens if cache is None else None)
 
     def rows(self, index: Tensor) -> Reading:
         """Return a reading of these rows; rows may repeat."""
@@ -448,10 +443,15 @@ def cache_name(model: PreTrainedModel) -> str:
     Those of transformers call them ``cache`` from 5.24 on and ``past_key_values``
     before, as code of others may for longer.
     """
-    adapted = getattr(model, "get_base_model", None)  # an adapter passes them on
-    own = adapted() if adapted else model
-    names = inspect.signature(own.forward).parameters
+    # An adapter passes them on.
+    names = inspect.signature(without_adapter(model).forward).parameters
     return "cache" if "cache" in names else "past_key_values"
+
+
+def without_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the network inside an adapter, as PEFT makes it, with its layers."""
+    base = getattr(model, "get_base_model", None)
+    return base() if base else model
 
 
 def cache_of(out: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -317,7 +316,9 @@ def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str
     config = model.config.to_dict()
     said = {key: value for key, value in config.items() if key not in OF_FILES}
     found = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
-    for name, tensor in _tensors(model):
+    for name, tensor in sorted(model.state_dict().items()):
+        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
+            continue
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().reshape(-1).contiguous().cpu()
         found.update(flat.view(torch.uint8).numpy().data)
@@ -329,9 +330,3 @@ def _add_tokenizer(found: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     found.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     found.update((backend.to_str() if backend else "").encode())
-
-
-def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in sorted(model.state_dict().items()):
-        if isinstance(tensor, Tensor) and not tensor.is_meta and tensor.numel():
-            yield name, tensor

@@ -128,10 +128,7 @@ def test_other_answers_are_scored_from_the_file(
     answers = tmp_path / "answers.jsonl"
     lines = [{"document": n, "answers": [" c", " a"]} for n in (3, 1)]
     answers.write_text("\n".join(map(json.dumps, lines)))
-    monkeypatch.setattr(
-        "lm_latent_eval.wrappers.cot.thinking.draw",
-        lambda *_, **__: pytest.fail("drew"),
-    )
+    monkeypatch.setattr(Thinker, "draw", lambda *_: pytest.fail("drew"))
     command = ["thoughts", str(path), "--answers", str(answers), "--model"]
     main([*command, directory, "--format", "csv", "--device", "cpu"])
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]

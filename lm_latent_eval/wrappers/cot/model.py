@@ -40,6 +40,7 @@ from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.cot.drawing import FIRST, WEIGHTS_AT_MOST, looks
@@ -48,7 +49,6 @@ from lm_latent_eval.wrappers.cot.prompts import (
     Marks,
     Question,
     ThoughtOptions,
-    questions_of,
 )
 from lm_latent_eval.wrappers.cot.served import ServedThinker
 from lm_latent_eval.wrappers.cot.thinking import Thinker
@@ -56,10 +56,6 @@ from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
 
 ROWS = 128
 """Sequences read at once where nobody says how many."""
-
-
-def _forget(thoughts: Thoughts) -> None:
-    """Keep nothing."""
 
 
 @dataclass
@@ -76,7 +72,7 @@ class ThoughtScorer(NetworkScorer):
     quiet: bool = True
     memory: MemoryLimit = field(default_factory=MemoryLimit)
     """What memory was found to hold."""
-    keep: Callable[[Thoughts], None] = _forget
+    keep: Callable[[Thoughts], None] = lambda thoughts: None
     """Told what was thought about a question, before its answers are."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
     """What was thought about questions before, which is not thought again."""
@@ -86,9 +82,8 @@ class ThoughtScorer(NetworkScorer):
     are asked together."""
 
     name = "cot"
-    normalization = (
-        Normalization.BELOW_ONE
-    )  # strings can be cut into tokens in more ways than one
+    # Strings can be cut into tokens in more ways than one.
+    normalization = Normalization.BELOW_ONE
 
     def __post_init__(self) -> None:
         """Say what numbers depend on."""
@@ -191,13 +186,46 @@ class ThoughtScorer(NetworkScorer):
         )
 
     def _questions(self, queries: Sequence[Query]) -> list[Question]:
-        return questions_of(
-            queries,
-            self.options,
-            self.marks,
-            longest=self.network.max_length,
-            shown=self.shown,
-        )
+        """Put queries about one context together; refuse what cannot be answered."""
+        groups: dict[Key, list[Query]] = {}
+        for query in queries:
+            groups.setdefault((query.name, query.context), []).append(query)
+        found = []
+        for (name, text), asked in groups.items():
+            answers = {}
+            for query in asked:
+                with naming(query):
+                    answers[query.text] = self.marks.answer(query.text)
+            with naming(asked[0]):
+                found.append(self._question(name, text, asked, answers))
+        return found
+
+    def _question(
+        self,
+        name: str,
+        text: str,
+        asked: Sequence[Query],
+        answers: dict[str, tuple[int, ...]],
+    ) -> Question:
+        marks, shown = self.marks, self.shown.get((name, text), ())
+        if self.options.until == "decided":
+            new = [answer for answer in shown if answer not in answers]
+            answers = answers | {answer: marks.answer(answer) for answer in new}
+        hints: tuple[str, ...] = ()
+        if self.options.proposal == "hinted":
+            hints = tuple(sorted({*shown, *answers}))
+        prompts = marks.prompt(text), *(marks.hinted(text, a) for a in hints)
+        prompt = max(map(len, prompts))
+        thought = self.options.max_think_tokens + len(marks.end_ids)
+        answer = max(map(len, answers.values()))
+        longest = self.network.max_length
+        if (needed := prompt + thought + answer) > longest:
+            raise ValueError(
+                f"the network reads {longest} tokens, and this may take {needed}: "
+                f"{prompt} of the prompt, {thought} of a thought, {answer} of an "
+                "answer. Lower max_think_tokens"
+            )
+        return Question(name, text, tuple(asked), prompts, hints, answers)
 
     def _refuse_targets(self, questions: Sequence[Question]) -> None:
         """Refuse answers that are the only ones to their question."""
@@ -222,26 +250,19 @@ class ThoughtScorer(NetworkScorer):
         going: list[tuple[Question, Thoughts | None]] = [(q, None) for q in questions]
         thinker, start, number = self._thinker, 0, self.options.num_samples
         decides = self.options.until == "decided"
+        most = WEIGHTS_AT_MOST[self.options.proposal]
         for stop in looks(number) if decides else (number,):
             drawn = thinker.draw([question for question, _ in going], start, stop)
             looked, going, start = going, [], stop
             for (question, before), thoughts in zip(looked, drawn, strict=True):
                 found = thinker.answer(question, thoughts)
                 found = before.continued(found) if before else found
-                if stop == number or self._is_decided(found):
+                # One answer by itself needs K thoughts.
+                several = len(found.answers) > 1
+                if stop == number or (several and found.choice(most).decided):
                     yield question, found
                 else:
                     going.append((question, found))
-
-    @property
-    def _most(self) -> float:
-        """What no weight is above."""
-        return WEIGHTS_AT_MOST[self.options.proposal]
-
-    def _is_decided(self, thoughts: Thoughts) -> bool:
-        """Whether no more thoughts are needed; one answer by itself needs K."""
-        several = len(thoughts.answers) > 1
-        return several and bool(thoughts.choice(self._most).decided)
 
     def _known(self, question: Question) -> Thoughts | None:
         """Return what was thought before, if it was after the same hints."""
@@ -264,7 +285,8 @@ class ThoughtScorer(NetworkScorer):
     ) -> Iterator[Answer]:
         index = {answer: n for n, answer in enumerate(thoughts.answers)}
         with naming(question.queries[0]):
-            ends = probability_interval(thoughts.log_weights, self._most)
+            most = WEIGHTS_AT_MOST[self.options.proposal]
+            ends = probability_interval(thoughts.log_weights, most)
         at_least, at_most = (end.tolist() for end in ends)
         for query in question.queries:
             row = index[query.text]
@@ -344,9 +366,7 @@ def read_answers(path: Path) -> dict[int, list[str]]:
         ValueError: If a line is something else.
     """
     found = {}
-    for place, line in enumerate(
-        regular(path).read_text("utf-8").splitlines(), start=1
-    ):
+    for place, line in numbered_lines(regular(path)):
         try:
             row = parse(line)
             document, answers = row["document"], row["answers"]

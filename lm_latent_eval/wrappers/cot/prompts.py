@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from lm_latent_eval.networks.network import Network, start_token
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import OptionTable, choice, option, positive, whole
-from lm_latent_eval.scoring.texts import Query, naming
+from lm_latent_eval.scoring.texts import Query
 
 QUESTION, ANSWER = "{question}", "{answer}"
 PROPOSALS = ("prior", "hinted")
@@ -222,56 +222,3 @@ class Question:
     def key(self) -> Key:
         """What tells it from others."""
         return self.name, self.text
-
-
-def questions_of(
-    queries: Sequence[Query],
-    options: ThoughtOptions,
-    marks: Marks,
-    *,
-    longest: int,
-    shown: Mapping[Key, Sequence[str]],
-) -> list[Question]:
-    """Put queries about one context together; refuse what cannot be answered.
-
-    Args:
-        queries: Answers and their contexts.
-        options: How thoughts are written.
-        marks: What stands around them.
-        longest: Tokens that the network reads.
-        shown: All answers to a question, which hints show and decisions are among;
-            where nothing is said, those that are asked.
-
-    Raises:
-        ValueError: If an answer is empty, or a question too long; the error names the
-            query.
-    """
-    groups: dict[Key, list[Query]] = {}
-    for query in queries:
-        groups.setdefault((query.name, query.context), []).append(query)
-    found = []
-    for (name, text), asked in groups.items():
-        answers = {}
-        for query in asked:
-            with naming(query):
-                answers[query.text] = marks.answer(query.text)
-        every = shown.get((name, text), ())
-        if options.until == "decided":
-            with naming(asked[0]):
-                answers |= {a: marks.answer(a) for a in every if a not in answers}
-        hints: tuple[str, ...] = ()
-        if options.proposal == "hinted":
-            hints = tuple(sorted({*every, *answers}))
-        with naming(asked[0]):
-            prompts = marks.prompt(text), *(marks.hinted(text, a) for a in hints)
-            prompt = max(map(len, prompts))
-            thought = options.max_think_tokens + len(marks.end_ids)
-            answer = max(map(len, answers.values()))
-            if (needed := prompt + thought + answer) > longest:
-                raise ValueError(
-                    f"the network reads {longest} tokens, and this may take {needed}: "
-                    f"{prompt} of the prompt, {thought} of a thought, {answer} of an "
-                    "answer. Lower max_think_tokens"
-                )
-        found.append(Question(name, text, tuple(asked), prompts, hints, answers))
-    return found

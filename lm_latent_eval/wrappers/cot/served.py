@@ -14,9 +14,9 @@ import torch
 from lm_latent_eval.networks.served import Completion, ServedNetwork, ServerError
 from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
-from lm_latent_eval.wrappers.cot.drawing import components, key_of
+from lm_latent_eval.wrappers.cot.drawing import components, key_of, log_mixture
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
-from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts, mixed
+from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 A = TypeVar("A")
@@ -62,6 +62,10 @@ class ServedThinker:
                 samples[chosen[sample]].append(sample)
             asked += [(place, which, some) for which, some in samples.items()]
 
+        # One end of several tokens is looked for in what was drawn.
+        ends = self.marks.end_ids if len(self.marks.end_ids) == 1 else ()
+        stops = sorted({*self.marks.stops, *ends})
+
         def work(job: tuple[int, int, list[int]]) -> list[Completion]:
             place, which, some = job
             question = questions[place]
@@ -72,7 +76,7 @@ class ServedThinker:
                     len(some),
                     seed=stream_key(self.options.seed, name) % SEEDS,
                     most_tokens=self.options.max_think_tokens,
-                    stops=self._stops,
+                    stops=stops,
                 )
 
         found: list[dict[int, Thought]] = [{} for _ in questions]
@@ -95,14 +99,9 @@ class ServedThinker:
         drawn: Sequence[Thought],
         known: Thoughts | None = None,
     ) -> Thoughts:
-        """Have the thoughts about a question read, each distinct one once.
+        """Have the thoughts about a question read: see ``Thinker.answer``.
 
         No answer is called greedy: a server does not return marginals of tokens.
-
-        Args:
-            question: With A distinct answers.
-            drawn: K thoughts.
-            known: The same thoughts with what an earlier reading said of them.
 
         Raises:
             ServerError: If the server fails, lacks something, or says otherwise of a
@@ -118,23 +117,12 @@ class ServedThinker:
         said = _at_once(work, read.closed)
         if known is None:
             prompts = torch.tensor([log_p for log_p, _ in said], dtype=torch.float64)
-            read.log_p, read.log_q = (
-                prompts[:, 0],
-                mixed(prompts[:, 0], prompts[:, 1:].T),
-            )
+            read.log_p = prompts[:, 0]
+            read.log_q = log_mixture(read.log_p, prompts[:, 1:].T)
         for n, (_, log_p_answers) in enumerate(said):
             for a, log_p in enumerate(log_p_answers):
                 read.log_p_answers[a, n] = log_p
         return read.thoughts((False,) * len(answers))
-
-    @property
-    def _stops(self) -> list[int]:
-        """Tokens after which nothing more of a thought can come.
-
-        One end of several tokens is looked for in what was drawn.
-        """
-        ends = self.marks.end_ids if len(self.marks.end_ids) == 1 else ()
-        return sorted({*self.marks.stops, *ends})
 
     def _thought(self, completion: Completion, prompt: tuple[int, ...]) -> Thought:
         """Cut what was drawn where the thought ends."""

@@ -18,17 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from lm_latent_eval.devices import MemoryLimit, sent, wide_zeros
+from lm_latent_eval.devices import MemoryLimit, sent, sent_uniforms, wide_zeros
+from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import named
-from lm_latent_eval.wrappers.cot.drawing import (
-    Draw,
-    components,
-    draw,
-    key_of,
-    log_shares,
-)
+from lm_latent_eval.uniforms import uniforms
+from lm_latent_eval.wrappers.cot.drawing import components, key_of, log_mixture
 from lm_latent_eval.wrappers.cot.prompts import (
     Ending,
     Key,
@@ -45,6 +41,18 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
+class Draw:
+    """A thought that is to be drawn."""
+
+    place: int
+    """Of its question among those asked."""
+    key: int
+    """Of the question's random numbers."""
+    sample: int
+    prompt: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Closed:
     """A distinct thought, as it stands before an answer."""
 
@@ -54,17 +62,6 @@ class Closed:
     """What stands before the answer: as drawn, or closed by force."""
     answered: bool
     """Whether an answer follows it."""
-
-
-def alike(thoughts: Sequence[Closed]) -> Iterator[list[int]]:
-    """Yield places of thoughts that can be read together: those of one length."""
-
-    def lengths(place: int) -> tuple[int, int, bool]:
-        thought = thoughts[place]
-        return len(thought.read), len(thought.drawn), thought.answered
-
-    for _, group in groupby(sorted(range(len(thoughts)), key=lengths), key=lengths):
-        yield list(group)
 
 
 def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]:
@@ -155,6 +152,15 @@ class Greedy:
         ]
 
 
+def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:
+    """Return one uniform number a row, shape ``(R,)``."""
+    most = {row.key: 0 for row in rows}
+    for row in rows:
+        most[row.key] = max(most[row.key], row.sample + 1)
+    drawn = {key: uniforms(key, (0, step), count) for key, count in most.items()}
+    return torch.tensor([drawn[row.key][row.sample, 0] for row in rows])
+
+
 def _gathered(log_p: Tensor, tokens: Tensor) -> Tensor:
     return log_p.gather(-1, tokens[..., None])[..., 0]
 
@@ -188,7 +194,15 @@ class DistinctThoughts:
         self._each = torch.tensor([row[thought] for thought in drawn])
         self._log_counts = torch.tensor([*counts.values()]).double().log()
         self._question, self._drawn, self._known = question, tuple(drawn), known
-        self.closed = [closed(marks, options, thought) for thought in counts]
+        forced = options.close == "forced"
+        self.closed = [
+            Closed(
+                thought.tokens,
+                marks.closed(thought.tokens, thought.ending),
+                forced or thought.ending is Ending.CLOSED,
+            )
+            for thought in counts
+        ]
         self.log_p = torch.zeros(len(counts), dtype=torch.float64)
         self.log_q = torch.zeros_like(self.log_p)
         if known is not None:
@@ -238,10 +252,12 @@ class Thinker:
     ) -> list[tuple[Thought, ...]]:
         """Draw the thoughts about each question from one number to another.
 
+        Each is a function of question, number and prompt, not of the batch.
+
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
         """
-        draws = []
+        draws = list[Draw]()
         for place, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
             chosen = components(key, stop, len(question.hints))
@@ -249,18 +265,53 @@ class Thinker:
                 Draw(place, key, sample, question.prompts[chosen[sample]])
                 for sample in range(start, stop)
             ]
+        draws.sort(key=lambda draw: (len(draw.prompt), draw.prompt))
         found: list[dict[int, Thought]] = [{} for _ in questions]
-        for place, sample, thought in draw(
-            draws,
-            self._begin,
-            self.marks,
-            most_tokens=self.options.max_think_tokens,
-            most_rows=self.most_rows,
-            memory=self.memory,
-            refusal=lambda draw: self._refusal(questions[draw.place]),
-        ):
-            found[place][sample] = thought
+
+        def size(draw: Draw) -> int:
+            return len(draw.prompt) + self.options.max_think_tokens
+
+        for _, group in groupby(draws, key=size):
+            for batch, written in self.memory.in_batches(
+                [*group],
+                self.most_rows,
+                self._written,
+                size,
+                lambda draw: self._refusal(questions[draw.place]),
+            ):
+                for one, thought in zip(batch, written, strict=True):
+                    found[one.place][one.sample] = thought
         return [tuple(each[k] for k in sorted(each)) for each in found]
+
+    def _written(self, batch: Sequence[Draw]) -> list[Thought]:
+        """Write the thoughts of a batch token by token; those that end leave it."""
+        prompts = list(dict.fromkeys(draw.prompt for draw in batch))
+        reading = self._begin(torch.tensor(prompts))
+        device = reading.log_p.device
+        rows = [prompts.index(draw.prompt) for draw in batch]
+        reading.keep(torch.tensor(rows, device=device))
+        written: list[list[int]] = [[] for _ in batch]
+        endings = [Ending.TRUNCATED] * len(batch)
+        alive = list(range(len(batch)))
+        for step in range(self.options.max_think_tokens):
+            u = sent_uniforms(_uniforms([batch[i] for i in alive], step), device)
+            chosen = invert_cdf(reading.log_p.exp(), u)
+            going: list[int] = []
+            for row, (i, token) in enumerate(zip(alive, chosen.tolist(), strict=True)):
+                written[i].append(token)
+                ending = self.marks.ending(written[i])
+                if ending is None:
+                    going.append(row)
+                else:
+                    endings[i] = ending
+            if not going or step == self.options.max_think_tokens - 1:
+                break
+            kept = None
+            if len(going) < len(alive):
+                kept = torch.tensor(going, device=device)
+                chosen, alive = chosen[kept], [alive[row] for row in going]
+            reading.read(chosen[:, None], kept)
+        return [Thought(tuple(t), e) for t, e in zip(written, endings, strict=True)]
 
     @torch.inference_mode()
     def answer(
@@ -291,7 +342,8 @@ class Thinker:
             found, reading = read_after(own, [read.closed[place] for place in places])
             if hinted is not None:
                 read.log_p[places] = found.cpu().double()
-                read.log_q[places] = mixed(read.log_p[places], hinted[:, places])
+                log_p = read.log_p[places]
+                read.log_q[places] = log_mixture(log_p, hinted[:, places])
             if not read.closed[places[0]].answered:
                 return []
             shares = sent(read.log_shares[places], found.device)
@@ -331,9 +383,15 @@ class Thinker:
             Places, and what came of them.
         """
         fixed = len(question.prompts[0]) + max(map(len, question.answers.values()))
-        for places in alike(thoughts):
+
+        def lengths(place: int) -> tuple[int, int, bool]:
+            thought = thoughts[place]
+            return len(thought.read), len(thought.drawn), thought.answered
+
+        order = sorted(range(len(thoughts)), key=lengths)
+        for _, places in groupby(order, key=lengths):
             yield from self.memory.in_batches(
-                places,
+                [*places],
                 max(self.most_rows // number, 1),
                 work,
                 lambda place: number * (fixed + len(thoughts[place].read)),
@@ -360,23 +418,3 @@ class Thinker:
     def _begin(self, prompts: Tensor) -> Reading:
         reader = self.network.reader(temperature=self.options.model_temperature)
         return reader.begin(prompts.to(self.network.device))
-
-
-def closed(marks: Marks, options: ThoughtOptions, thought: Thought) -> Closed:
-    """Return a thought as it stands before an answer."""
-    answered = thought.ending is Ending.CLOSED or options.close == "forced"
-    read = marks.closed(thought.tokens, thought.ending)
-    return Closed(thought.tokens, read, answered)
-
-
-def mixed(log_p: Tensor, hinted: Tensor) -> Tensor:
-    """Return log q of thoughts, nats, (R,).
-
-    Args:
-        log_p: Given the question, (R,).
-        hinted: Given each hint, (M, R).
-    """
-    if not len(hinted):
-        return log_p
-    every = torch.cat([log_p[None], hinted])
-    return (log_shares(len(hinted))[:, None] + every).logsumexp(0)

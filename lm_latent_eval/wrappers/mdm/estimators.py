@@ -31,7 +31,7 @@ balanced places are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,28 +58,6 @@ UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
 
 Drawn = Callable[[int, int], Tensor]
 """(replicate r, n) -> n numbers of (0, 1), float64, always the same first ones."""
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A bound of log p, or an estimate of one."""
-
-    value: float
-    """Nats."""
-    replicates: tuple[float, ...]
-    """Independent unbiased estimates, whose mean it is."""
-    drawn: bool = True
-    """Whether chance is in it."""
-
-    @property
-    def stderr(self) -> float | None:
-        """Of the value, nats; None of fewer than ``REPLICATES`` replicates."""
-        if not self.drawn:
-            return 0.0
-        if len(self.replicates) < REPLICATES:
-            return None
-        values = torch.tensor(self.replicates, dtype=torch.float64)
-        return float(values.std() / math.sqrt(len(values)))
 
 
 def groups(num_samples: int) -> int:
@@ -127,20 +105,27 @@ def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
     return chosen
 
 
-def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
+def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
     """Estimate the bound by N passes, or find it where there are no more sets.
 
     Passes are shared out among replicates, each with its own u and its own masks. Up to
-    N passes could read every set, and do then: nothing is drawn.
+    N passes could read every set, and do then: nothing is drawn. The error is that of
+    the bound, and says nothing of log p.
 
     Args:
         length: L.
         num_samples: N.
         drawn: Random numbers of one text.
+
+    Raises:
+        MissedSupportError: If it is -inf.
     """
     if 2**length - 1 <= num_samples:
         value = yield from _every_set(length)
-        return Bounded(value, (value,), drawn=False)
+        if value == -math.inf:
+            raise no_probability(UNBOUNDED)
+        known = Estimate.exact(value, num_tokens=length, estimator="elbo")
+        return replace(known, bound=Bound.STRICT_LOWER, num_samples=num_samples)
     replicates = groups(num_samples)
     passes = [
         num_samples // replicates + (r < num_samples % replicates)
@@ -149,8 +134,42 @@ def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
     chosen = [masks(length, n, drawn(r, 1 + length)) for r, n in enumerate(passes)]
     masked = torch.cat(chosen)
     log_p = (yield masked).log_p.sum(-1) * length / masked.sum(-1)
-    values = tuple(float(part.mean()) for part in log_p.split(passes))
-    return Bounded(math.fsum(values) / replicates, values)
+    values = [float(part.mean()) for part in log_p.split(passes)]
+    found = _mean(values, length, num_samples, Bound.ESTIMATED_LOWER, "elbo")
+    if replicates == 1 or not found.draws_stderr:
+        found = replace(found, draws_degrees=math.inf)
+    if replicates == 1:
+        return found
+    return replace(found, stderr=found.draws_stderr, replicates=tuple(values))
+
+
+def _mean(
+    replicates: Sequence[float],
+    length: int,
+    num_samples: int,
+    bound: Bound,
+    estimator: str,
+) -> Estimate:
+    """Average independent estimates, whose error is known if there are several."""
+    number = len(replicates)
+    value = math.fsum(replicates) / number
+    if value == -math.inf:
+        raise no_probability(UNBOUNDED)
+    spread = math.inf
+    if number > 1:
+        spread = float(torch.tensor(replicates, dtype=torch.float64).std())
+    return Estimate(
+        log_evidence=value,
+        stderr=None,
+        draws_stderr=spread / math.sqrt(number),
+        draws_degrees=float(max(number - 1, 1)),
+        effective_sample_size=None,
+        pareto_k=None,
+        num_samples=num_samples,
+        num_tokens=length,
+        bound=bound,
+        estimator=estimator,
+    )
 
 
 def _every_set(length: int) -> Requests[float]:
@@ -173,8 +192,10 @@ def llada_counts(length: int, batch: int, first: int) -> Tensor:
     return (steps.round().long() - 1) % length + 1
 
 
-def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded]:
+def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
     """Compute what LLaDA's loop computes, which is not log p.
+
+    Its error is that of the loop's batches.
 
     Args:
         length: L.
@@ -182,6 +203,7 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded
         drawn: Random numbers of one text.
 
     Raises:
+        MissedSupportError: If it is -inf.
         ValueError: If the samples are no whole number of batches, as in that program.
     """
     size = min(LLADA_BATCH, num_samples)
@@ -198,8 +220,8 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Bounded
         chosen.append(ranks < number[:, None])
         shares.append(length / number.double())
     log_p = (yield torch.cat(chosen)).log_p.sum(-1) * torch.cat(shares)
-    values = tuple(float(part.mean()) for part in log_p.split(size))
-    return Bounded(math.fsum(values) / len(values), values)
+    values = [float(part.mean()) for part in log_p.split(size)]
+    return _mean(values, length, num_samples, Bound.NONE, "llada")
 
 
 @dataclass(frozen=True)
@@ -233,9 +255,7 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
     name, unmasking = options.estimator_of(length), options.process
     if options.convention:
         found = yield from log_p_llada(length, options.num_samples, _numbers(key))
-        if found.value == -math.inf:
-            raise no_probability(UNBOUNDED)
-        return TargetEstimate(_unproven(found, length, options))
+        return TargetEstimate(found)
     if unmasking.follows or length == 1:  # one token has one order
         log_p, is_greedy = yield from orders.log_p_path(length, unmasking)
         return _known(log_p, length, name, is_greedy)
@@ -243,7 +263,11 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
         log_p = yield from orders.log_p_exact(length, unmasking)
         return _known(log_p, length, name)
     if name == "is":
-        estimate = yield from _importance(length, options, key)
+        log_w = yield from _weights(length, options, key)
+        if log_w.isneginf().all():
+            raise no_probability(NEVER)
+        estimate = Estimate.from_log_weights(log_w, num_tokens=length)
+        estimate = replace(estimate, replicates=_grouped(log_w))
         if options.bounds == "both":
             others = yield from _weights(length, options, stream_key(key, "psi"))
             log_psi = float(log_evidence(others))
@@ -251,9 +275,7 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
                 estimate = estimate.with_tangent(log_psi)
         return TargetEstimate(estimate)
     found = yield from elbo(length, options.num_samples, _numbers(key))
-    if found.value == -math.inf:
-        raise no_probability(UNBOUNDED)
-    return TargetEstimate(_bounded(found, length, options))
+    return TargetEstimate(found)
 
 
 def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
@@ -266,14 +288,6 @@ def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
         temperature=options.temperature if adapted else None,
     )
     return log_w
-
-
-def _importance(length: int, options: MDMOptions, key: int) -> Requests[Estimate]:
-    log_w = yield from _weights(length, options, key)
-    if log_w.isneginf().all():
-        raise no_probability(NEVER)
-    estimate = Estimate.from_log_weights(log_w, num_tokens=length)
-    return replace(estimate, replicates=_grouped(log_w))
 
 
 def check_length(length: int, options: MDMOptions) -> None:
@@ -310,43 +324,6 @@ def _known(
     estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
     sides = replace(estimate, upper=log_p, upper_stderr=0.0)
     return TargetEstimate(sides, is_greedy)
-
-
-def _bounded(found: Bounded, length: int, options: MDMOptions) -> Estimate:
-    """Record a bound: its error is that of the bound, and says nothing of log p."""
-    error = found.stderr
-    return Estimate(
-        log_evidence=found.value,
-        stderr=error,
-        draws_stderr=math.inf if error is None else error,
-        replicates=() if error is None else found.replicates,
-        draws_degrees=float(max(len(found.replicates) - 1, 1)) if error else math.inf,
-        effective_sample_size=None,
-        pareto_k=None,
-        num_samples=options.num_samples,
-        num_tokens=length,
-        bound=Bound.ESTIMATED_LOWER if found.drawn else Bound.STRICT_LOWER,
-        estimator="elbo",
-    )
-
-
-def _unproven(found: Bounded, length: int, options: MDMOptions) -> Estimate:
-    """Record the result of LLaDA's loop, whose error is that of its batches."""
-    number = len(found.replicates)
-    values = torch.tensor(found.replicates, dtype=torch.float64)
-    error = float(values.std()) / math.sqrt(number) if number > 1 else math.inf
-    return Estimate(
-        log_evidence=found.value,
-        stderr=None,
-        draws_stderr=error,
-        draws_degrees=float(max(number - 1, 1)),
-        effective_sample_size=None,
-        pareto_k=None,
-        num_samples=options.num_samples,
-        num_tokens=length,
-        bound=Bound.NONE,
-        estimator="llada",
-    )
 
 
 def _grouped(log_w: Tensor) -> tuple[float, ...]:

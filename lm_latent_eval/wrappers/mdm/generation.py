@@ -16,14 +16,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, sent_uniforms, widened
-from lm_latent_eval.inference.streams import LANES, stream_key
+from lm_latent_eval.inference.streams import LANES, invert_cdf, stream_key
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, named, naming
@@ -52,9 +52,8 @@ class Writer:
     ) -> None:
         """Take a model, how it writes, and the tokens that end a text."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
-        self.unmasking, self.causal = options.writing, blocks.causal
-        self.block_length = blocks.length or BLOCK_WRITTEN
-        self.ends = ends
+        self.unmasking, self.ends = options.writing, ends
+        self.blocks = replace(blocks, length=blocks.length or BLOCK_WRITTEN)
 
     def write(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
@@ -106,7 +105,7 @@ class Writer:
         after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(asked), -1)
         tokens = torch.cat([given, hidden, after], dim=1)
         done: dict[int, str] = {}
-        for first, last in self._blocks(start, length):
+        for first, last in self.blocks.spans(start, length):
             # Of as many places no more steps: other texts' steps move no number.
             step = first
             block = slice(start + first, start + last)
@@ -122,12 +121,6 @@ class Writer:
                         yield query.index, text
             if len(done) == len(asked):
                 return
-
-    def _blocks(self, start: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield where each block begins and ends, counted as where it is scored."""
-        begun = start % self.block_length if self.causal else 0
-        inner = range(self.block_length - begun, length, self.block_length)
-        return pairwise([0, *inner, length])
 
     def _unfinished(self, tokens: Tensor, block: slice) -> Tensor:
         """Return the rows that have masks in a block."""
@@ -175,7 +168,7 @@ class Writer:
         temperature = torch.tensor(
             [how.temperature for _, how, _ in asked], dtype=torch.float64
         ).repeat_interleave(hidden.sum(1))
-        words = _drawn(log_p, temperature, u[:, 0])
+        words = _words(log_p, temperature, u[:, 0])
         if self.unmasking.rule == ANY_ORDER:
             sure = u[:, 1]
         elif self.unmasking.draws:
@@ -198,11 +191,11 @@ class Writer:
         .. math:: \log p \propto (1 + w) \log p(x_i \mid c) - w \log p(x_i)
         """
         weight = self.options.guidance
-        if self.causal:  # what comes later is not read
+        if self.blocks.causal:  # what comes later is not read
             tokens, places = tokens[:, : block.stop], places[:, : block.stop]
         if not weight:
-            first = block.start - block.start % self.block_length if self.causal else 0
-            return self.denoiser.log_probs(tokens, places, first)
+            first_read = self.blocks.first_read(block.start)
+            return self.denoiser.log_probs(tokens, places, first_read)
         with torch.inference_mode():
             where = places.to(self.denoiser.device)
             given = self.denoiser.scores(tokens)[where]
@@ -230,14 +223,12 @@ class Writer:
         return text, ended or stopped
 
 
-def _drawn(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:
+def _words(rows: Tensor, temperature: Tensor, u: Tensor) -> Tensor:
     """Draw a token of each row, (M, V) nats; the most probable at temperature 0."""
     best = rows.argmax(-1).cpu()
     warm = temperature > 0
     if warm.any():
         heat = sent(temperature[warm, None], rows.device)
-        mass = (widened(rows[warm.to(rows.device)]) / heat).softmax(-1).cumsum(-1)
-        threshold = sent_uniforms(u[warm, None].contiguous(), rows.device)
-        found = torch.searchsorted(mass / mass[:, -1:], threshold, right=True)
-        best[warm] = found[:, 0].cpu()
+        p = (widened(rows[warm.to(rows.device)]) / heat).softmax(-1)
+        best[warm] = invert_cdf(p, sent_uniforms(u[warm], rows.device)).cpu()
     return best

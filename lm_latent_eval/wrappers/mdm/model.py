@@ -120,12 +120,7 @@ class MDMScorer(NetworkScorer):
         yield from self._answers(queries, self.cut.whole, estimated)
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p-hat of texts after their contexts, as they are found.
-
-        Raises:
-            MissedTextsError: At the end, if a text has no probability.
-            ValueError: If a text cannot be scored; the error names the query.
-        """
+        """Yield log p-hat of texts after their contexts, as ``score_texts`` does."""
         yield from self._answers(queries, self.cut.continuation, compared)
 
     def _answers(
@@ -192,7 +187,10 @@ class MDMScorer(NetworkScorer):
         estimate = Estimate.product(factors or [self._exact(0.0, 0)])
         if self.options.bounds == "lower":
             estimate = replace(estimate, upper=None, upper_stderr=None)
-        if self.network.rounds and estimate.bound in (Bound.EXACT, Bound.STRICT_LOWER):
+        if self.network.mixed_precision and estimate.bound in (
+            Bound.EXACT,
+            Bound.STRICT_LOWER,
+        ):
             # Nothing was drawn, so rounding is its only error, which is not estimated.
             estimate = replace(
                 estimate, bound=Bound.NONE, stderr=None, upper=None, upper_stderr=None

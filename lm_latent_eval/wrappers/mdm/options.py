@@ -16,7 +16,6 @@ from lm_latent_eval.options import (
     positive,
     whole,
 )
-from lm_latent_eval.wrappers.mdm.orders import most_passes
 from lm_latent_eval.wrappers.mdm.unmasking import (
     ANY_ORDER,
     LOW_CONFIDENCE,
@@ -200,7 +199,7 @@ class MDMOptions(OptionTable):
             return "path"
         if self.estimator != "auto":
             return self.estimator or "elbo"
-        return "exact" if most_passes(length) <= self.num_samples else "is"
+        return "exact" if 2**length - 1 <= self.num_samples else "is"
 
     @property
     def name(self) -> str:

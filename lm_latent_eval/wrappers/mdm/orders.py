@@ -20,13 +20,8 @@ import math
 import torch
 from torch import Tensor
 
-from lm_latent_eval.inference.streams import LANES, Streams
-from lm_latent_eval.wrappers.mdm.unmasking import (
-    Predicted,
-    Requests,
-    Unmasking,
-    subsets,
-)
+from lm_latent_eval.inference.streams import LANES, Streams, invert_cdf
+from lm_latent_eval.wrappers.mdm.unmasking import Requests, Unmasking, subsets
 
 PLAIN = Unmasking()
 
@@ -80,7 +75,7 @@ def log_weights(
             log_q = torch.where(
                 total.isneginf()[:, None], hidden.double().log(), log_pi
             )
-            drawn = _drawn(log_q.log_softmax(-1), streams(step)[0, going, 0])
+            drawn = invert_cdf(log_q.softmax(-1), streams(step)[0, going, 0])
             chosen, added = choices[drawn], total
         log_w[going] += added
         masked[going] &= ~chosen
@@ -106,7 +101,7 @@ def _in_any_order(
         lost = log_p.masked_fill(~hidden, -torch.inf).isneginf().all(-1, keepdim=True)
         score = score.masked_fill(lost, 0.0)
         log_q = score.masked_fill(~hidden, -torch.inf).log_softmax(-1)
-        place = _drawn(log_q, u[:, n])
+        place = invert_cdf(log_q.exp(), u[:, n])
         number = int(hidden[0].sum())
         added += log_p[every, place] - math.log(number) - log_q[every, place]
         chosen[every, place] = True
@@ -117,13 +112,6 @@ def _numbers(streams: Streams, step: int, length: int, number: int) -> Tensor:
     """Return n random numbers of (0, 1) for each path at a step, (K, n at least)."""
     rounds = -(-number // LANES)  # no path takes more than L steps
     return torch.cat([streams(step + length * n)[0] for n in range(rounds)], 1)
-
-
-def _drawn(log_q: Tensor, u: Tensor) -> Tensor:
-    """Invert the distribution function of each row at its random number."""
-    mass = log_q.exp().cumsum(-1)
-    u = u[:, None].contiguous()
-    return torch.searchsorted(mass / mass[:, -1:], u, right=True)[:, 0]
 
 
 def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
@@ -159,11 +147,6 @@ def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
     return float(log_f[-1])
 
 
-def most_passes(length: int) -> int:
-    """Return how many sets of masks the sum over all paths reads at most."""
-    return (1 << length) - 1
-
-
 def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]]:
     """Reveal the surest tokens at each step: log p of x in nats, and if it is greedy.
 
@@ -177,7 +160,7 @@ def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]
         predicted = yield masked
         chosen = unmasking.surest(predicted.certainty, masked)
         total += float(predicted.log_p[chosen].sum())
-        greedy &= _all_best(predicted, chosen)
+        greedy &= bool(predicted.is_best[chosen].all())
         masked = masked & ~chosen
     return total, greedy
 
@@ -188,11 +171,7 @@ def is_greedy(length: int, unmasking: Unmasking = PLAIN) -> Requests[bool]:
     while bool(masked.any()):
         predicted = yield masked
         chosen = unmasking.surest(predicted.certainty, masked)
-        if not _all_best(predicted, chosen):
+        if not bool(predicted.is_best[chosen].all()):
             return False
         masked = masked & ~chosen
     return True
-
-
-def _all_best(predicted: Predicted, chosen: Tensor) -> bool:
-    return bool(predicted.is_best[chosen].all())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import torch
 from transformers import (
@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from lm_latent_eval.files import write_text
+from lm_latent_eval.networks.causal import without_adapter
 from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
 from lm_latent_eval.networks.network import Network, text_ends
 from lm_latent_eval.scoring.texts import Query
@@ -125,15 +126,6 @@ class Lengths:
         return digest(json.dumps(dict(self.counts)))
 
 
-@runtime_checkable
-class WithAdapter(Protocol):
-    """A network with an adapter around it, as PEFT makes it."""
-
-    def get_base_model(self) -> PreTrainedModel:
-        """Return the network, in which the adapter's layers are."""
-        ...
-
-
 @dataclass(frozen=True)
 class Source:
     """A function from tokens to scores with its tokenizer, and what is known of both.
@@ -166,8 +158,8 @@ class Source:
     about: dict[str, Any]
     computed_in: str | None = None
     """The floating type, where it is known."""
-    rounds: bool = False
-    """Whether that is narrower than the network's own (mixed precision)."""
+    mixed_precision: torch.dtype | None = None
+    """The same, where that is not the network's own."""
     attention: str = "bidirectional"
     """Or ``block_causal``."""
     block_length: int | None = None
@@ -198,9 +190,7 @@ class Source:
             return self.logits
         asked = not {*names}.isdisjoint(STORES_ASKED)
         store = {"store_kv": True} if asked else {}
-        precision = getattr(torch, str(self.computed_in).removeprefix("torch."))
-        mixed = precision if self.rounds else None
-        return BlockCausal(self.model, block_length, mixed, asked, store)
+        return BlockCausal(self.model, block_length, self.mixed_precision, asked, store)
 
     @classmethod
     def of(cls, network: Network) -> Self:
@@ -209,9 +199,7 @@ class Source:
         Raises:
             ValueError: If that file is damaged, or the network looks at a time.
         """
-        model, tokenizer = network.model, network.tokenizer
-        if isinstance(model, WithAdapter):
-            model = model.get_base_model()
+        model, tokenizer = without_adapter(network.model), network.tokenizer
         config = model.config
         refuse_uniform(config, network.name)
         causal = not {*_architectures(config)}.isdisjoint(BLOCK_CAUSAL)
@@ -220,6 +208,9 @@ class Source:
         shift = getattr(config, "logit_shift", None)
         if shift is None and type(config) in AutoModelForMaskedLM._model_mapping:
             shift = 0  # what transformers means by a masked LM
+        if shift is None:
+            names = _architectures(config)
+            shift = next((SHIFTS[name] for name in names if name in SHIFTS), None)
         return cls(
             scores_of(model, network.mixed_precision),
             tokenizer,
@@ -228,12 +219,12 @@ class Source:
             network.max_length,
             network.device,
             getattr(config, "mask_token_id", None) if mask is None else mask,
-            _published_shift(config) if shift is None else shift,
+            shift,
             network.prefix_token,
             Lengths.load(Path(network.name)),
             network.about,
             str(network.computed_in),
-            network.mixed_precision is not None,
+            network.mixed_precision,
             "block_causal" if causal else "bidirectional",
             next((n for n in lengths if isinstance(n, int)), None),
             model,
@@ -261,10 +252,6 @@ def refuse_uniform(config: PretrainedConfig, name: str) -> None:
 
 def _architectures(config: PretrainedConfig) -> list[str]:
     return getattr(config, "architectures", None) or []
-
-
-def _published_shift(config: PretrainedConfig) -> int | None:
-    return next((SHIFTS[n] for n in _architectures(config) if n in SHIFTS), None)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.networks.masked import MaskedReader
 from lm_latent_eval.wrappers.mdm.unmasking import (
     Predicted,
@@ -89,21 +90,27 @@ class Blocks:
             >>> [len(block) for block in Blocks(2, mask=0, causal=True).of(target)]
             [1, 2]
         """
-        if self.length is None:
-            return [target]
-        begun = len(target.before) % self.length if self.causal else 0
-        starts = [0, *range(self.length - begun, len(target), self.length)]
         blocks = []
-        for first, last in pairwise([*starts, len(target)]):
+        for first, last in self.spans(len(target.before), len(target)):
             before = (*target.before, *target.tokens[:first])
             tokens = target.tokens[first:last]
             if self.causal:
-                read = len(before) - (0 if first else begun)
+                read = self.first_read(len(before))
                 blocks.append(TargetTokens(before, tokens, first_read=read))
             else:
                 later = [self.mask] * (len(target) - last)
                 blocks.append(TargetTokens(before, tokens, (*later, *target.after)))
         return blocks
+
+    def spans(self, given: int, number: int) -> Iterator[tuple[int, int]]:
+        """Yield where each block of so many tokens after given ones begins and ends."""
+        size = self.length or number
+        begun = given % size if self.causal else 0
+        return pairwise([0, *range(size - begun, number, size), number])
+
+    def first_read(self, place: int) -> int:
+        """Return from where on a network reads to predict the block with a place."""
+        return place - place % self.length if self.causal and self.length else 0
 
 
 @dataclass(frozen=True)
@@ -215,10 +222,7 @@ def _predict(
         each = reads[texts] - part.start
         number = where.sum(1)
         begins, hidden = (number.cumsum(0) - number)[each], number[each]
-        ends = hidden.cumsum(0)
-        at = torch.arange(int(ends[-1])) + (begins - ends + hidden).repeat_interleave(
-            hidden
-        )
+        at, _ = expand_ranges(begins, begins + hidden)
         at = at.to(rows.device)
         wanted = truth[texts][masked[texts]].to(rows.device)
         log_p = rows[at, wanted]
@@ -231,13 +235,11 @@ def _predict(
             part_of[places] = values.cpu().to(table.dtype)
             table[texts] = part_of
         if unmasking.draws:
-            spans = zip(
-                *(x.tolist() for x in (texts, begins, hidden, ends)), strict=True
-            )
-            for text, begin, h, end in spans:
-                table = log_beaten(
-                    rows[begin : begin + h], log_p[end - h : end], unmasking.threshold
-                )
+            of_texts = log_p.split(hidden.tolist())
+            spans = zip(texts.tolist(), begins.tolist(), of_texts, strict=True)
+            for text, begin, own in spans:
+                h = len(own)
+                table = log_beaten(rows[begin : begin + h], own, unmasking.threshold)
                 beaten[text, :h, : h + 1] = table.cpu().double()
 
     def named(row: int, err: ValueError) -> ValueError:

@@ -229,7 +229,9 @@ class Unmasking:
         least_sure, behind = backwards.min(-1)
         weakest = choices.shape[1] - 1 - behind
         thrown = masked[:, None] & ~choices  # (n, C, L)
-        beaten = _gathered(predicted.log_beaten, weakest)
+        # What is drawn at j, and if the weakest of A beats it: (n, C, L).
+        index = weakest[:, None].expand(-1, choices.shape[1], -1)
+        beaten = predicted.log_beaten.gather(-1, index).mT
         log_kept = beaten.masked_fill(~thrown, 0.0).sum(-1)
         log_kept = log_kept.masked_fill(number != least, -torch.inf)
         if self.threshold is not None:
@@ -239,13 +241,6 @@ class Unmasking:
             log_all = log_all.masked_fill(number < least, -torch.inf)
             log_kept = torch.where(above, log_all, log_kept)
         return (own + log_kept).masked_fill(~possible, -torch.inf)
-
-
-def _gathered(log_beaten: Tensor, weakest: Tensor) -> Tensor:
-    """Return log P(what is drawn at j is beaten by the weakest of A), (n, C, L)."""
-    n, length = log_beaten.shape[:2]
-    index = weakest[:, None].expand(n, length, -1)
-    return log_beaten.gather(-1, index).mT
 
 
 def log_beaten(rows: Tensor, wanted: Tensor, threshold: float | None) -> Tensor:

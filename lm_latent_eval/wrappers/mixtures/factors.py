@@ -265,17 +265,10 @@ class Orders:
 # -- documents ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Document:
-    """A retrieved document."""
-
-    name: str
-    text: str
-    weight: float
-
-
+Document = tuple[str, float, str]
+"""Name, weight relative to the others, and text of a retrieved document."""
 Retrieve = Callable[[str], Sequence[Document]]
-"""A question's context -> documents; weights are relative to each other."""
+"""A question's context -> documents."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +287,7 @@ class Documents:
             ValueError: If there is none, or two of one name.
         """
         found = self.retrieve(context)
-        asked = [(d.name, d.weight, self._around(d.text)) for d in found]
+        asked = [(name, weight, self._around(text)) for name, weight, text in found]
         return weighed(asked, f"documents of {context!r:.60}")
 
     def _around(self, document: str) -> Rewrite:

@@ -284,7 +284,7 @@ def _document(row: Any, where: str) -> Document:
     parsed = _fields(row, where, ("name", "text", "weight"))
     text = _text(parsed.get("text"), f"{where}: text of a document")
     name = _text(parsed.get("name", short(text)), f"{where}: name of a document")
-    return Document(name, text, _weight(parsed, where))
+    return name, _weight(parsed, where), text
 
 
 def _rows(path: Path) -> list[tuple[str, Any]]:

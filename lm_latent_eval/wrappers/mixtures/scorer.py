@@ -37,7 +37,7 @@ from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import encodable
 from lm_latent_eval.uniforms import stream_key, uniforms
-from lm_latent_eval.wrappers.mixtures.factors import Factor, Fixed, Variant
+from lm_latent_eval.wrappers.mixtures.factors import Factor, Variant
 from lm_latent_eval.wrappers.mixtures.files import Mixture
 
 MOST_SUMMED = 4096
@@ -98,11 +98,6 @@ class Parts:
     draw, nats."""
     exact: bool
     """Whether these are no estimates themselves."""
-
-    @property
-    def have_bounds(self) -> bool:
-        """Whether draws from [0, 1] are all that is between log p-hat and log p."""
-        return self.exact and bool(self.drawn)
 
     @property
     def log_weights(self) -> list[float]:
@@ -196,9 +191,7 @@ class MixtureScorer:
     @property
     def factors(self) -> list[Factor]:
         """All that components differ in, in the order in which they change a text."""
-        of_models: list[Factor] = []
-        if self.mixture.models:
-            of_models = [self.mixture.of_models]
+        of_models = [self.mixture.of_models] if self.mixture.models else []
         return [*self.mixture.factors, *of_models]
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
@@ -259,7 +252,6 @@ class MixtureScorer:
         factors = self.factors
         if not whole and not query.context:
             # There is nothing that anything could stand around.
-            factors = [factor for factor in factors if isinstance(factor, Fixed)]
             factors = [factor for factor in factors if factor.name == "model"]
         listed = [factor.variants(query.context) for factor in factors]
         number = math.prod(map(len, listed))

@@ -131,7 +131,8 @@ class Question:
     def is_decided(self) -> bool | None:
         """Whether the most probable option is certain at 95 %; None: it is no draw."""
         parts = self.options[0].parts
-        if not self.same or len(self.options) < 2 or not parts.have_bounds:
+        is_draw = parts.drawn and parts.exact
+        if not self.same or len(self.options) < 2 or not is_draw:
             return None
         log_w = torch.tensor([[*o.parts.log_p] for o in self.options])
         return Choice.of(log_w.double()).decided is not None

@@ -28,8 +28,10 @@ from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM, TokensScorer
 from lm_latent_eval.wrappers.tokens.proposals import Stretch
-from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, TokenPath
+from lm_latent_eval.wrappers.tokens.search import SegmentationWalk
 
+TokenPath = list[tuple[int, int]]
+"""Tokens, each with the node after it."""
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 """Canonical tokens, and those that another segmentation has instead."""
 PLACES = 10
@@ -119,7 +121,7 @@ def _places(stretch: Stretch, path: TokenPath) -> Iterator[Place]:
     """
     nodes = stretch.lattice.nodes(stretch.canonical)
     plain = dict(zip(nodes, stretch.canonical, strict=True))
-    theirs = dict(_walked(path))
+    theirs = {node: token for token, node in path}
     common = sorted(plain.keys() & theirs.keys())
     before = stretch.lattice.start
     for node in common:
@@ -127,13 +129,6 @@ def _places(stretch: Stretch, path: TokenPath) -> Iterator[Place]:
         if one != other and OVERRUN not in other:
             yield one, other
         before = node
-
-
-def _walked(path: TokenPath) -> Iterator[tuple[int, int]]:
-    """Yield the node after each token of a path, and the token, the last one first."""
-    while path is not None:
-        path, token, node = path
-        yield node, token
 
 
 def _between(tokens: dict[int, int], first: int, last: int) -> tuple[int, ...]:

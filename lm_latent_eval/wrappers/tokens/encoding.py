@@ -249,7 +249,9 @@ class Encoding:
         _, long, _ = self.framed(context + text)
         border = self._border(head, short)
         tail = tuple(short[border:])
-        given = self._condition((*head, *short[:border]) or (self.prefix,), tail)
+        # However long the text is, as all texts after a context have one condition.
+        room = self.window + 1 - self.window // 4 - len(tail)
+        given = ((*head, *short[:border]) or (self.prefix,))[-max(1, room) :]
         joined = (context + text).encode()
         tokens = self._after(short, long, border, joined, len(text.encode()))
         if len(given) + len(tokens) + end > self.window + 1:
@@ -272,17 +274,6 @@ class Encoding:
             raise self._joined(mark for mark, _ in before.values())
         return Continuation(plain, whole, Piece(given, tail, lattice) if tail else None)
 
-    def _condition(
-        self, given: tuple[int, ...], tail: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """Return the end of a context's tokens that the window has room for.
-
-        How long the text after them is does not matter: all texts after one context
-        are conditioned on the same.
-        """
-        room = self.window + 1 - self.window // 4 - len(tail)
-        return given[-max(1, room) :]
-
     def _after(
         self,
         short: Sequence[int],
@@ -295,17 +286,8 @@ class Encoding:
 
         They are the canonical ones of both together. A canonical token that begins
         inside what is given and ends after it is none of them: what it writes there is
-        put as the fewest tokens that do.
-
-        Args:
-            short: Tokens of the context.
-            long: Of context and text together.
-            border: How many of the context are given.
-            joined: Context and text.
-            size: Bytes of the text.
-
-        Raises:
-            ValueError: If no tokens write that.
+        put as the fewest tokens that do. Of the context ``border`` tokens are given,
+        and the text has ``size`` bytes.
         """
         if long[:border] == short[:border]:
             return tuple(long[border:])

@@ -1,4 +1,4 @@
-"""Estimates of log p from walks: of texts, their windows, and continuations.
+"""Estimates of log p from walks.
 
 The estimators are those of ``inference``; here they are given what was found and drawn.
 Where there is none, the canonical segmentation stands for all.
@@ -7,7 +7,6 @@ Where there is none, the canonical segmentation stands for all.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,10 +18,7 @@ from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
-from lm_latent_eval.networks.causal import TokenScores
-from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.base import no_probability
-from lm_latent_eval.wrappers.tokens.encoding import Continuation, Piece
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, Spot, WalkPlan
 
@@ -34,7 +30,6 @@ Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilt
 class WalkEstimator:
     """One estimator of ``inference``, for walks."""
 
-    name: str
     method: Method
     plan: WalkPlan
 
@@ -47,24 +42,21 @@ class WalkEstimator:
         """
         name, k = options.estimator, options.num_samples
         if name == "exact":
-            return cls(name, Exact(), WalkPlan(None))
+            return cls(Exact(), WalkPlan(None))
         if name == "beam":
-            return cls(name, BeamMarginalization(k), WalkPlan(k))
+            return cls(BeamMarginalization(k), WalkPlan(k))
         if name == "is":
-            return cls(name, ImportanceSampling(k), WalkPlan(0, k))
+            return cls(ImportanceSampling(k), WalkPlan(0, k))
         if name == "smc":
             filters = ParticleFilter(k)
-            return cls(name, filters, WalkPlan(0, k, filters.filters))
+            return cls(filters, WalkPlan(0, k, filters.filters))
         mixed = Mixed(k)
-        return cls(
-            name,
-            mixed,
-            WalkPlan(mixed.search.num_samples, mixed.sampling.num_samples),
-        )
+        found, drawn = mixed.search.num_samples, mixed.sampling.num_samples
+        return cls(mixed, WalkPlan(found, drawn))
 
     def log_weights(self, walk: SegmentationWalk) -> Tensor:
         """Return what ``method.estimate`` reads, float64; nats."""
-        if self.name in ("is", "smc"):
+        if isinstance(self.method, ImportanceSampling | ParticleFilter):
             return torch.from_numpy(walk.log_w)
         found = sorted(walk.found, key=lambda spot: not spot.canonical)
         log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
@@ -101,7 +93,7 @@ class WalkEstimator:
         log_p = estimate.log_evidence - context.log_evidence
         if estimate.bound is context.bound is Bound.EXACT:
             return replace(estimate, log_evidence=log_p)
-        if isinstance(self.method, Exact) or self.name == "beam":
+        if isinstance(self.method, Exact | BeamMarginalization):
             error = 0.0
         else:
             error = self.method.difference(log_w, before, num_tokens).draws_stderr
@@ -119,11 +111,9 @@ class WalkEstimator:
 
     def _bounded(self, estimate: Estimate, walk: SegmentationWalk) -> Estimate:
         """Say what the estimate is of all segmentations, those too long included."""
-        complete = self.name in ("beam", "exact") and not walk.pruned
-        if complete:
+        if isinstance(self.method, Exact | BeamMarginalization) and not walk.pruned:
             estimate = replace(estimate, stderr=0.0, bound=Bound.EXACT)
-        too_long = walk.stretch.lattice.longest > walk.stretch.room
-        if not too_long:
+        if walk.stretch.lattice.longest <= walk.stretch.room:
             return estimate
         exact = estimate.bound is Bound.EXACT
         # Neither search nor draws reach what the network cannot read.
@@ -177,75 +167,3 @@ def shifted(estimate: Estimate, log_factor: float) -> Estimate:
         log_evidence=estimate.log_evidence + log_factor,
         log_weights=tuple(log_w + log_factor for log_w in estimate.log_weights),
     )
-
-
-def estimate_windows(
-    estimator: WalkEstimator | None,
-    pieces: Sequence[Piece],
-    plain: Sequence[TokenScores],
-    walks: Sequence[SegmentationWalk],
-    *,
-    restores: bool,
-) -> list[Estimate]:
-    """Estimate log p of each window of a text, whose sum is that of the text.
-
-    Args:
-        estimator: How to sum over segmentations.
-        pieces: The windows.
-        plain: What the network says of their canonical segmentations.
-        walks: Through all of their segmentations, if they are summed over.
-        restores: Whether the canonical tokens write the text.
-
-    Raises:
-        MissedSupportError: If a window has no probability.
-    """
-    if estimator is None:
-        return [
-            canonical(one.total, len(one.log_p), restores=restores) for one in plain
-        ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]
-    # Special tokens that stand before a text are not summed over.
-    return [
-        shifted(
-            estimator.estimate(walk, len(one.log_p)),
-            math.fsum(one.log_p[: piece.leading]),
-        )
-        for piece, walk, one in zip(pieces, walks, plain, strict=True)
-    ]
-
-
-def estimate_continuation(
-    estimator: WalkEstimator | None,
-    query: Query,
-    read: Continuation,
-    plain: TokenScores | None,
-    walks: Mapping[Hashable, SegmentationWalk],
-) -> Estimate:
-    """Estimate log p of a text after its context.
-
-    Args:
-        estimator: How to sum over segmentations.
-        query: Which.
-        read: The same as tokens.
-        plain: What ``--model hf`` makes of it; None of a text without tokens.
-        walks: Through what is summed over, by the query's name and the piece.
-
-    Raises:
-        MissedSupportError: If it has no probability.
-        ValueError: If it has no canonical token of its own, and nothing is summed over.
-    """
-    size = len(read.plain.tokens)
-    if not query.text and not size:
-        return Estimate.exact(0.0, num_tokens=0)
-    if estimator is None and plain is not None:
-        estimate = canonical(plain.total, size)
-        return replace(estimate, bound=Bound.NONE) if query.context else estimate
-    if estimator is None or read.whole is None:
-        raise ValueError(
-            "no canonical token is the continuation's own, the last one of its "
-            "context writes it, too; leave out estimator=canonical"
-        )
-    whole = walks[query.name, read.whole]
-    if read.context is None:
-        return estimator.estimate(whole, size)
-    context = walks[query.name, read.context]
-    return estimator.difference(whole, context, size)

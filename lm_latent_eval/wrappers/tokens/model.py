@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import MemoryLimit
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
@@ -22,15 +22,11 @@ from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
-from lm_latent_eval.wrappers.tokens.encoding import (
-    Continuation,
-    Encoding,
-    Piece,
-)
+from lm_latent_eval.wrappers.tokens.encoding import Continuation, Encoding, Piece
 from lm_latent_eval.wrappers.tokens.estimators import (
     WalkEstimator,
-    estimate_continuation,
-    estimate_windows,
+    canonical,
+    shifted,
 )
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.proposals import (
@@ -39,12 +35,14 @@ from lm_latent_eval.wrappers.tokens.proposals import (
     Stretch,
     frequencies,
 )
-from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan, search
+from lm_latent_eval.wrappers.tokens.search import SegmentationSearch, SegmentationWalk
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 ROWS = 256
 """Sequences that the network goes on with together, where no batch size is given."""
 logger = logging.getLogger(__name__)
+Scores = Mapping[tuple[Tokens, Tokens], TokenScores]
+"""What is given, and tokens after it -> what the network says of these."""
 QUERIES = 256
 """Queries that are answered before the next ones are looked at."""
 UNITS = {
@@ -52,134 +50,6 @@ UNITS = {
     "prefix": "nats; of all texts that begin so",
     "eos": "nats; ends counted",
 }
-
-
-class Walker:
-    """A network that segmentations are read by, under one choice of options."""
-
-    def __init__(
-        self,
-        network: Network,
-        options: TokensOptions,
-        *,
-        batch_size: int | None,
-        most_rows: int | None,
-    ) -> None:
-        """Take a network.
-
-        Args:
-            network: The causal LM.
-            options: How to sum.
-            batch_size: Sequences that it reads together; None is as many as memory
-                allows.
-            most_rows: The most that it goes on with together.
-        """
-        self._network, self._options = network, options
-        self._batch_size = batch_size
-        self._rows = batch_size or most_rows or ROWS
-        self._reader, self._memory_of_walks = network.reader(wide=False), MemoryLimit()
-
-    def scores(
-        self, pieces: Sequence[Piece]
-    ) -> dict[tuple[Tokens, Tokens], TokenScores]:
-        """Score canonical segmentations, equal ones once."""
-        wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
-        found = self._reader.score(wanted, self._batch_size)
-        return dict(zip(wanted, found, strict=True))
-
-    def walk(
-        self,
-        pieces: Sequence[Piece],
-        names: Sequence[str],
-        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
-        plan: WalkPlan,
-    ) -> list[SegmentationWalk]:
-        """Search and draw segmentations.
-
-        Args:
-            pieces: Strings.
-            names: What the random numbers of each follow from.
-            scores: Of their canonical segmentations.
-            plan: How many.
-
-        Raises:
-            ValueError: If ``exact`` would have too many, or a text does not fit into
-                memory; the error names the text.
-        """
-        if self._options.estimator == "exact":
-            self._check_size(pieces, names)
-        stretches = []
-        for piece in pieces:
-            one = scores[piece.scored].log_p[piece.leading :]
-            room = self._network.positions + 1 - len(piece.given)
-            stretches.append(
-                Stretch(piece.given, piece.summed, piece.tokens, one, room)
-            )
-        # What is given the same is read once, together; nothing is padded.
-        order = sorted(
-            range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
-        )
-        walks: dict[int, SegmentationWalk] = {}
-        of_lattice = self._options.proposal == "lattice"
-
-        def work(places: Sequence[int]) -> list[SegmentationWalk]:
-            return search(
-                self._network,
-                [stretches[n] for n in places],
-                plan,
-                0.0 if of_lattice else 1 / self._options.temperature,
-                self._scores,
-                [stream_key(self._options.seed, f"\0{names[n]}") for n in places],
-            )
-
-        def size(place: int) -> int:
-            return len(pieces[place].given) + len(pieces[place].tokens)
-
-        def refusal(place: int) -> ValueError:
-            return ValueError(
-                f"{names[place]}: {size(place)} tokens with num_samples="
-                f"{self._options.num_samples} do not fit into the memory of "
-                f"{self._network.device}: give fewer samples or another device"
-            )
-
-        while order:
-            batch = self._together(order, stretches)
-            for some, found in self._memory_of_walks.in_batches(
-                batch, len(batch), work, size, refusal
-            ):
-                walks.update(zip(some, found, strict=True))
-            order = order[len(batch) :]
-        return [walks[n] for n in range(len(pieces))]
-
-    def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
-        limit = self._options.max_segmentations
-        for piece, name in zip(pieces, names, strict=True):
-            if (most := piece.summed.num_prefixes) > limit:
-                raise ValueError(
-                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
-                    f"beginnings of segmentations; max_segmentations={limit}. Use "
-                    "estimator=mixed"
-                )
-
-    def _together(self, order: list[int], stretches: list[Stretch]) -> list[int]:
-        """Return the next texts that are read together."""
-        texts = max(1, self._rows // max(1, self._options.num_samples))
-        size = len(stretches[order[0]].given)
-        return [n for n in order[:texts] if len(stretches[n].given) == size]
-
-    def _scores(self, edges: LatticeEdges) -> torch.Tensor:
-        temperature = self._options.temperature
-        if self._options.proposal == "lattice":
-            return edges.unigram(self._frequencies, temperature)
-        psi = edges.log_rest
-        if self._options.proposal == "lm":
-            psi = torch.zeros_like(psi)
-        return edges.look_ahead(psi, temperature)
-
-    @cached_property
-    def _frequencies(self) -> Floats:
-        size = self._network.model.config.get_text_config().vocab_size
-        return frequencies(self._network.tokenizer, size)
 
 
 class TokensScorer(NetworkScorer):
@@ -220,12 +90,8 @@ class TokensScorer(NetworkScorer):
                 "With add_bos_token=False they follow one",
                 self._encoding.begin,
             )
-        self._walker = Walker(
-            network,
-            options,
-            batch_size=batch_size,
-            most_rows=most,
-        )
+        self._batch_size, self._rows = batch_size, batch_size or most or ROWS
+        self._reader, self._memory_of_walks = network.reader(wide=False), MemoryLimit()
         plain = options.estimator == "canonical"
         self._estimator = None if plain else WalkEstimator.of(options)
         self.normalization = (
@@ -247,12 +113,7 @@ class TokensScorer(NetworkScorer):
     # -- whole texts ------------------------------------------------------------------
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p of whole texts, as they are found.
-
-        Raises:
-            MissedTextsError: At the end, if a text has no probability.
-            ValueError: If a text cannot be scored; the error names the query.
-        """
+        """Yield log p of whole texts: see ``explore``."""
         return (answer for answer, _ in self.explore(queries))
 
     def explore(
@@ -277,7 +138,7 @@ class TokensScorer(NetworkScorer):
                     for n in range(len(pieces))
                 ]
                 pieces = [piece for pieces in cut for piece in pieces]
-                scores = self._walker.scores(pieces)
+                scores = self._scores(pieces)
                 walks = iter(self._walks(pieces, names, scores))
                 for query, of_query in zip(some, cut, strict=True):
                     found = [next(walks) for _ in of_query if self._estimator]
@@ -291,15 +152,24 @@ class TokensScorer(NetworkScorer):
         query: Query,
         pieces: Sequence[Piece],
         walks: Sequence[SegmentationWalk],
-        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+        scores: Scores,
     ) -> Answer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
-        canonical_only = self._estimator is None
-        restores = canonical_only and self._encoding.restores(query.text)
-        parts = estimate_windows(
-            self._estimator, pieces, plain, walks, restores=restores
-        )
+        if (estimator := self._estimator) is None:
+            restores = self._encoding.restores(query.text)
+            parts = [
+                canonical(one.total, len(one.log_p), restores=restores) for one in plain
+            ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]
+        else:
+            # Special tokens that stand before a text are not summed over.
+            parts = [
+                shifted(
+                    estimator.estimate(walk, len(one.log_p)),
+                    math.fsum(one.log_p[: piece.leading]),
+                )
+                for piece, walk, one in zip(pieces, walks, plain, strict=True)
+            ]
         return Answer(
             query.index,
             Estimate.product(parts),
@@ -312,13 +182,9 @@ class TokensScorer(NetworkScorer):
     # -- continuations ----------------------------------------------------------------
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p of texts after their contexts, as they are found.
+        """Yield log p of texts after their contexts, as ``score_texts`` does.
 
         They are greedy where greedy decoding writes their canonical segmentation.
-
-        Raises:
-            MissedTextsError: At the end, if a text has no probability.
-            ValueError: If a text cannot be scored; the error names the query.
         """
         missed = Missed(queries)
         with self._bar(len(queries), "continuations") as bar:
@@ -327,14 +193,12 @@ class TokensScorer(NetworkScorer):
                 for query in some:
                     with naming(query):
                         asked.append(self._encoding.read(query))
-                scores = self._walker.scores([p for one in asked for p in one.pieces])
+                scores = self._scores([p for one in asked for p in one.pieces])
                 walks = self._sums(some, asked, scores)
                 for query, one in zip(some, asked, strict=True):
                     plain = scores.get(one.plain.scored)
                     with missed.aside(query):
-                        estimate = estimate_continuation(
-                            self._estimator, query, one, plain, walks
-                        )
+                        estimate = self._continued(query, one, plain, walks)
                         yield Answer(
                             query.index,
                             estimate,
@@ -349,7 +213,7 @@ class TokensScorer(NetworkScorer):
         self,
         queries: Sequence[Query],
         asked: Sequence[Continuation],
-        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+        scores: Scores,
     ) -> dict[Hashable, SegmentationWalk]:
         """Walk through texts and through their contexts, by name and piece.
 
@@ -363,6 +227,34 @@ class TokensScorer(NetworkScorer):
         }
         found = self._walks([*sums.values()], [name for name, _ in sums], scores)
         return dict(zip(sums, found, strict=True))
+
+    def _continued(
+        self,
+        query: Query,
+        read: Continuation,
+        plain: TokenScores | None,
+        walks: Mapping[Hashable, SegmentationWalk],
+    ) -> Estimate:
+        """Estimate log p of a text after its context.
+
+        ``plain`` is what ``--model hf`` makes of it; None of a text without tokens.
+        """
+        size = len(read.plain.tokens)
+        if not query.text and not size:
+            return Estimate.exact(0.0, num_tokens=0)
+        estimator = self._estimator
+        if estimator is None and plain is not None:
+            estimate = canonical(plain.total, size)
+            return replace(estimate, bound=Bound.NONE) if query.context else estimate
+        if estimator is None or read.whole is None:
+            raise ValueError(
+                "no canonical token is the continuation's own, the last one of its "
+                "context writes it, too; leave out estimator=canonical"
+            )
+        whole = walks[query.name, read.whole]
+        if read.context is None:
+            return estimator.estimate(whole, size)
+        return estimator.difference(whole, walks[query.name, read.context], size)
 
     # -- generation -------------------------------------------------------------------
 
@@ -381,15 +273,100 @@ class TokensScorer(NetworkScorer):
 
     # -- shared -----------------------------------------------------------------------
 
+    def _scores(self, pieces: Sequence[Piece]) -> Scores:
+        """Score canonical segmentations, equal ones once."""
+        wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
+        found = self._reader.score(wanted, self._batch_size)
+        return dict(zip(wanted, found, strict=True))
+
     def _walks(
-        self,
-        pieces: Sequence[Piece],
-        names: Sequence[str],
-        scores: Mapping[tuple[Tokens, Tokens], TokenScores],
+        self, pieces: Sequence[Piece], names: Sequence[str], scores: Scores
     ) -> list[SegmentationWalk]:
-        if self._estimator is None:
+        """Search and draw segmentations, if they are summed over.
+
+        Args:
+            pieces: Strings.
+            names: What the random numbers of each follow from.
+            scores: Of their canonical segmentations.
+
+        Raises:
+            ValueError: If ``exact`` would have too many, or a text does not fit into
+                memory; the error names the text.
+        """
+        if (estimator := self._estimator) is None:
             return []
-        return self._walker.walk(pieces, names, scores, self._estimator.plan)
+        options, network = self._options, self.network
+        if options.estimator == "exact":
+            self._check_size(pieces, names)
+        stretches = []
+        for piece in pieces:
+            one = scores[piece.scored].log_p[piece.leading :]
+            room = network.positions + 1 - len(piece.given)
+            stretches.append(
+                Stretch(piece.given, piece.summed, piece.tokens, one, room)
+            )
+        # What is given the same is read once, together; nothing is padded.
+        order = sorted(
+            range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
+        )
+        walks: dict[int, SegmentationWalk] = {}
+        of_lattice = options.proposal == "lattice"
+
+        def work(places: Sequence[int]) -> list[SegmentationWalk]:
+            found = SegmentationSearch(
+                network,
+                [stretches[n] for n in places],
+                estimator.plan,
+                0.0 if of_lattice else 1 / options.temperature,
+                self._proposal,
+                [stream_key(options.seed, f"\0{names[n]}") for n in places],
+            )
+            return found.run()
+
+        def size(place: int) -> int:
+            return len(pieces[place].given) + len(pieces[place].tokens)
+
+        def refusal(place: int) -> ValueError:
+            return ValueError(
+                f"{names[place]}: {size(place)} tokens with num_samples="
+                f"{options.num_samples} do not fit into the memory of "
+                f"{network.device}: give fewer samples or another device"
+            )
+
+        texts = max(1, self._rows // max(1, options.num_samples))
+        while order:
+            given = len(pieces[order[0]].given)
+            batch = [n for n in order[:texts] if len(pieces[n].given) == given]
+            for some, found in self._memory_of_walks.in_batches(
+                batch, len(batch), work, size, refusal
+            ):
+                walks.update(zip(some, found, strict=True))
+            order = order[len(batch) :]
+        return [walks[n] for n in range(len(pieces))]
+
+    def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
+        limit = self._options.max_segmentations
+        for piece, name in zip(pieces, names, strict=True):
+            if (most := piece.summed.num_prefixes) > limit:
+                raise ValueError(
+                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
+                    f"beginnings of segmentations; max_segmentations={limit}. Use "
+                    "estimator=mixed"
+                )
+
+    def _proposal(self, edges: LatticeEdges) -> torch.Tensor:
+        """Return the proposal's score of every edge, beside what the network gives."""
+        temperature = self._options.temperature
+        if self._options.proposal == "lattice":
+            return edges.unigram(self._frequencies, temperature)
+        if self._options.proposal == "lm":
+            return torch.zeros(len(edges.tokens), dtype=torch.float64)
+        return edges.look_ahead(temperature)
+
+    @cached_property
+    def _frequencies(self) -> Floats:
+        size = self.network.model.config.get_text_config().vocab_size
+        return frequencies(self.network.tokenizer, size)
 
     def _stream(self, query: Query) -> str:
         return f"{self._options.seed}/{query.name}"

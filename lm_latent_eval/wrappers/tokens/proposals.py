@@ -144,17 +144,13 @@ class LatticeEdges(NamedTuple):
             ),
         )
 
-    def look_ahead(self, log_psi: Tensor, temperature: float) -> Tensor:
+    def look_ahead(self, temperature: float) -> Tensor:
         """Return log psi / temperature of every edge, nats, (E,), beside what p gives.
 
-        q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature).
-
-        Args:
-            log_psi: Of each node, nats, (N,): ``log_rest``, a share of a token for a
-                part of its bytes; or 0, for the network's own next token.
-            temperature: Of the proposal.
+        q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature),
+        where log psi is ``log_rest``: a share of a token for a part of its bytes.
         """
-        ahead = log_psi[self.nexts].masked_fill(self.tokens == OVERRUN, 0.0)
+        ahead = self.log_rest[self.nexts].masked_fill(self.tokens == OVERRUN, 0.0)
         return ahead / temperature
 
     def unigram(self, frequencies: Floats, temperature: float) -> Tensor:

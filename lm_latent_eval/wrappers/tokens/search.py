@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,17 +37,9 @@ from lm_latent_eval.inference.ragged import (
 )
 from lm_latent_eval.inference.smc import RESAMPLING_LANE, resampled
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.networks.causal import Reading
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
-from lm_latent_eval.wrappers.tokens.proposals import (
-    Floats,
-    LatticeEdges,
-    Stretch,
-)
-
-TokenPath: TypeAlias = "tuple[TokenPath, int, int] | None"
-"""The path before, its next token, and the node after that."""
+from lm_latent_eval.wrappers.tokens.proposals import Floats, LatticeEdges, Stretch
 
 
 @dataclass(frozen=True)
@@ -86,15 +78,14 @@ class Spot:
     links: Links = field(repr=False)
 
     @property
-    def path(self) -> TokenPath:
+    def path(self) -> list[tuple[int, int]]:
         """Its tokens, each with the node after it."""
-        numbers = [self.number]
-        while (before := int(self.links.before[numbers[-1]])) >= 0:
-            numbers.append(before)
-        path: TokenPath = None
-        for number in numbers[-2::-1]:
-            path = path, int(self.links.tokens[number]), int(self.links.nodes[number])
-        return path
+        found, number = [], self.number
+        while (before := int(self.links.before[number])) >= 0:
+            token, node = self.links.tokens[number], self.links.nodes[number]
+            found.append((int(token), int(node)))
+            number = before
+        return found[::-1]
 
 
 @dataclass(eq=False)
@@ -131,29 +122,35 @@ class _Spots(NamedTuple):
         return _Spots(*(column[index] for column in self))
 
 
-class _Walks:
-    """The walks through several texts, side by side."""
+class SegmentationSearch:
+    """A search for segmentations of several texts, side by side, that draws some."""
 
     def __init__(
         self,
+        network: Network,
         stretches: Sequence[Stretch],
         plan: WalkPlan,
         power: float,
         scores: Callable[[LatticeEdges], Tensor],
         keys: Sequence[int],
-        row: Tensor,
     ) -> None:
-        """Begin.
+        """Read what is given.
 
         Args:
-            stretches: The texts.
+            network: What gives tokens their probability.
+            stretches: The texts; all are given equally many tokens, at least one.
             plan: How much to look at.
             power: Of what the network gives to a token, in the proposal of draws.
             scores: What that has beside it for every edge, nats.
             keys: Of each text's random numbers.
-            row: Where the reading has what is given to each.
         """
         self.stretches, self.plan = stretches, plan
+        roots = {stretch.given: None for stretch in stretches}
+        place = {given: row for row, given in enumerate(roots)}
+        given = sent(torch.tensor([*roots]), network.device)
+        self._reading = network.reader(wide=False).begin(given)
+        self._row = torch.tensor([place[stretch.given] for stretch in stretches])
+        """Where the reading has each of those that go on."""
         self._edges, self._power = LatticeEdges.of(stretches), power
         self._scores = scores(self._edges)
         self._uniforms = Streams(keys, max(1, plan.num_draws))
@@ -161,7 +158,7 @@ class _Walks:
         texts = torch.arange(len(stretches))
         zeros = torch.zeros(len(stretches), dtype=torch.float64)
         same = torch.ones_like(texts, dtype=torch.bool)
-        self.going = _Spots(
+        self._going = _Spots(
             texts,
             texts,
             self._edges.start,
@@ -171,9 +168,8 @@ class _Walks:
             same & (plan.width != 0),
         )
         """Those that go on."""
-        self.row = row
-        """Where the reading has each of them."""
-        self.depth = 0
+        self._depth = 0
+        # Canonical tokens; -2 past the end.
         self._canonical = torch.full(
             (len(stretches), 1 + max(len(one.canonical) for one in stretches)), -2
         )
@@ -184,17 +180,24 @@ class _Walks:
         self._before, self._token = [texts * 0 - 1], [texts * 0 + OVERRUN]
         self._node = [self._edges.start]
         self._count = len(texts)
-        draws = plan.num_draws
-        self._text = texts.repeat_interleave(draws)
-        """Of each draw."""
-        self._at = self._text.clone()
+        self._at = texts.repeat_interleave(plan.num_draws)
         """The spot where each draw is, by number."""
-        self._place = self._text.clone()
+        self._place = self._at.clone()
         """The same among those that go on; -1: it goes on no more."""
-        self._draw_node = self._edges.start[self._text]
-        self._log_w = torch.zeros(len(self._text), dtype=torch.float64)
+        self._draw_node = self._edges.start[self._at]
+        self._log_w = torch.zeros(len(self._at), dtype=torch.float64)
 
-    def step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self) -> list[SegmentationWalk]:
+        """Go on until all have ended; return what was found and drawn of each text."""
+        while True:
+            rows, tokens = self._step(self._reading.log_p)
+            if not len(rows):
+                return self._finished()
+            in_order = torch.equal(rows, torch.arange(len(self._reading.log_p)))
+            rows, tokens = sent(torch.stack([rows, tokens]), self._reading.log_p.device)
+            self._reading.read(tokens[:, None], None if in_order else rows)
+
+    def _step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
         """Go on by a token.
 
         Args:
@@ -203,12 +206,12 @@ class _Walks:
         Returns:
             The rows that go on, with the token that each does by, (R',) each.
         """
-        now, edges = self.going, self._edges
+        now, edges = self._going, self._edges
         edge, spot = expand_ranges(edges.first[now.node], edges.first[now.node + 1])
-        fits = edges.fewest[edge] + self.depth < self._room[now.text[spot]]
+        fits = edges.fewest[edge] + self._depth < self._room[now.text[spot]]
         if not bool(fits.all()):
             edge, spot = edge[fits], spot[fits]
-        given = self._given(log_p, self.row[spot], edge)
+        given = self._given(log_p, self._row[spot], edge)
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
@@ -216,7 +219,7 @@ class _Walks:
         score = score + self._scores[edge]
         log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
         taken = now.searched[spot]
-        uniform = self._uniforms(self.depth).flatten(0, 1) if len(self._at) else None
+        uniform = self._uniforms(self._depth).flatten(0, 1) if len(self._at) else None
         if uniform is not None:
             drawn, chosen = self._draw(log_q, spot, uniform[:, 0])
             self._log_w[drawn] += given[chosen] - log_q[chosen]
@@ -225,13 +228,15 @@ class _Walks:
         edge, spot = edge[kept], spot[kept]
         after = now.of(spot)
         tokens = edges.tokens[edge]
+        last = self._canonical.shape[1] - 1
+        canonical = self._canonical[after.text, min(self._depth, last)]
         after = _Spots(
             torch.arange(self._count, self._count + len(kept)),
             after.text,
             edges.nexts[edge],
             after.log_p + given[kept],
             after.log_q + log_q[kept],
-            after.canonical & (tokens == self._canonical_token(after.text)),
+            after.canonical & (tokens == canonical),
             after.searched,
         )
         self._before.append(now.number[spot])
@@ -241,7 +246,7 @@ class _Walks:
             place = (taken.cumsum(0) - 1)[chosen]
             self._at[drawn] = after.number[place]
             self._draw_node[drawn] = after.node[place]
-        self.depth += 1
+        self._depth += 1
         ended = edges.ends[after.node]
         searched = self._pruned_to_width(after, ended)
         if self.plan.filters and uniform is not None:
@@ -255,12 +260,12 @@ class _Walks:
         self._place.fill_(-1)
         self._place[here] = place[self._at[here] - self._count]
         self._count += len(kept)
-        self.going = after._replace(searched=searched).of(rest)
+        self._going = after._replace(searched=searched).of(rest)
         row, token, which = distinct_pairs(
-            self.row[spot[rest]], tokens[rest], log_p.shape[1]
+            self._row[spot[rest]], tokens[rest], log_p.shape[1]
         )
         slot = _slots(row)
-        self.row = slot[which]
+        self._row = slot[which]
         order = torch.empty_like(slot)
         order[slot] = torch.arange(len(slot))
         return row[order], token[order]
@@ -285,7 +290,7 @@ class _Walks:
         self, log_q: Tensor, spot: Tensor, uniform: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Draw how those that go on do; return which do, and their choices."""
-        counts = spot.bincount(minlength=len(self.going.text))
+        counts = spot.bincount(minlength=len(self._going.text))
         there = self._place >= 0
         alive = there & (counts[self._place.clamp_min(0)] > 0)
         # All that went on from here was too long, or never is.
@@ -294,10 +299,6 @@ class _Walks:
         place = self._place[drawn]
         chosen = invert_cdf(log_q.exp(), spot, len(counts), place, uniform[drawn])
         return drawn, chosen
-
-    def _canonical_token(self, text: Tensor) -> Tensor:
-        """Return the next canonical token; -2 past the end."""
-        return self._canonical[text, min(self.depth, self._canonical.shape[1] - 1)]
 
     def _pruned_to_width(self, after: _Spots, ended: Tensor) -> Tensor:
         """Keep what ended, and the most probable of what goes on; return what is."""
@@ -331,8 +332,7 @@ class _Walks:
         self._log_w = log_w.flatten()
         self._at, self._draw_node = self._at[chosen], self._draw_node[chosen]
 
-    def finished(self) -> list[SegmentationWalk]:
-        """Return what was found and drawn of each text."""
+    def _finished(self) -> list[SegmentationWalk]:
         nodes = torch.cat(self._node)
         links = Links(
             torch.cat(self._before).numpy(),
@@ -362,49 +362,6 @@ class _Walks:
             )
             for text, stretch in enumerate(self.stretches)
         ]
-
-
-def search(
-    network: Network,
-    stretches: Sequence[Stretch],
-    plan: WalkPlan,
-    power: float,
-    scores: Callable[[LatticeEdges], Tensor],
-    keys: Sequence[int],
-) -> list[SegmentationWalk]:
-    """Search for segmentations of texts, and draw some.
-
-    Args:
-        network: What gives tokens their probability.
-        stretches: The texts; all are given equally many tokens, at least one.
-        plan: How much to look at.
-        power: Of what the network gives to a token, in the proposal of draws.
-        scores: What that has beside it for every edge, nats.
-        keys: Of each text's random numbers.
-
-    Returns:
-        What was found of each.
-    """
-    roots = {stretch.given: None for stretch in stretches}
-    place = {given: row for row, given in enumerate(roots)}
-    given = sent(torch.tensor([*roots]), network.device)
-    reading = network.reader(wide=False).begin(given)
-    row = torch.tensor([place[stretch.given] for stretch in stretches])
-    walks = _Walks(stretches, plan, power, scores, keys, row)
-    while True:
-        rows, tokens = walks.step(reading.log_p)
-        if not len(rows):
-            return walks.finished()
-        _go_on(reading, rows, tokens, network.device)
-
-
-def _go_on(
-    reading: Reading, rows: Tensor, tokens: Tensor, device: torch.device
-) -> None:
-    """Read a token after each of some rows."""
-    in_order = torch.equal(rows, torch.arange(len(reading.log_p)))
-    before, tokens = sent(torch.stack([rows, tokens]), device)
-    reading.read(tokens[:, None], None if in_order else before)
 
 
 def _slots(row: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Answers, intervals and files of thoughts, beside sums over every thought."""
 
+import json
 import math
 
 import pytest
@@ -11,10 +12,12 @@ from lm_latent_eval.wrappers.cot import model as scoring
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.model import read_answers
 from lm_latent_eval.wrappers.cot.prompts import Ending
+from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import (
     FORMAT,
     Kept,
     Thought,
+    kept_of,
     read_unfinished,
     row_of,
 )
@@ -23,7 +26,7 @@ from tests.wrappers.cot import tiny
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION, asked
 
 DRAWN = 4096
-TRIALS = 30
+TRIALS = 16
 OPTIONS = {"close": "forced"}
 
 
@@ -198,8 +201,7 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
     # Hints show all answers, so the number of one is the same whichever are asked.
     same(found, {key: wanted[key] for key in found})
     again.known = {(t.name, t.question): t for t in kept}
-    draw = "lm_latent_eval.wrappers.cot.thinking.draw"
-    monkeypatch.setattr(draw, lambda *_, **__: pytest.fail("drew"))
+    monkeypatch.setattr(Thinker, "draw", lambda *_: pytest.fail("drew"))
     completed = tiny.keeping(again)
     same(numbers(again, every), wanted)
     assert all({*t.answers} == {*ANSWERS} for t in completed)
@@ -239,17 +241,27 @@ def test_answers_that_are_none_are_named(tmp_path, line):
         read_answers(path)
 
 
+def test_a_line_of_answers_ends_where_json_says(tmp_path):
+    """A separator of lines that JSON lets stand, and a mark of byte order."""
+    path, answers = tmp_path / "answers.jsonl", [" a\u2028b", " c\x85"]
+    row = json.dumps({"document": 3, "answers": answers}, ensure_ascii=False)
+    path.write_text(f"{row}\n", encoding="utf-8-sig")
+    assert read_answers(path) == {3: answers}
+
+
 def test_a_row_that_is_no_question_is_named(network, tmp_path):
-    path = tmp_path / f"thoughts_{UNFINISHED}"
-    settings = tiny.scorer(network, **FEW).fingerprint
     _, kept = run(network, asked(answers=[" c"], questions=["a "]), **FEW)
     right = row_of(Kept(0, kept["t/0"], None))
     for name in right.keys() - {"right"}:
         for odd in (None, 3.5, [[]], {}):
-            with Ledger(path, "", FORMAT).going_on(settings, None) as rows:
-                rows.add("t", (0, ""), right | {name: odd})
-            with pytest.raises(ValueError, match=rf"row \d+ is not .*\({name} "):
-                read_unfinished([path])
+            with pytest.raises(ValueError, match=rf"^{name} "):
+                kept_of(right | {name: odd})
+    path = tmp_path / f"thoughts_{UNFINISHED}"
+    settings = tiny.scorer(network, **FEW).fingerprint
+    with Ledger(path, "", FORMAT).going_on(settings, None) as rows:
+        rows.add("t", (0, ""), right | {"name": None})
+    with pytest.raises(ValueError, match=r"row 1 is not .*\(name is None"):
+        read_unfinished([path])
 
 
 def test_other_ends_of_texts_are_another_run(network, monkeypatch):

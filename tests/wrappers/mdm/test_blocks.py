@@ -282,11 +282,13 @@ def test_the_convention_of_llada_is_its_program(model):
     asked = [estimators.log_p_llada(5, 64, tiny.numbers(seed)) for seed in range(200)]
     found = dict(answer_all(reader, PLAIN, [(target, each) for each in asked]))
     wanted = by_the_program(network, text)
-    mean_is([f.value.value for f in found.values()], wanted, 0.05)
+    mean_is([f.value.log_evidence for f in found.values()], wanted, 0.05)
     # The bound that the loop is meant to estimate: every set, every count alike.
     job = target, estimators.elbo(len(text), 10**6, None)
     [(_, bounded)] = answer_all(network.reader(), PLAIN, [job])
-    assert abs(wanted - bounded.value.value) > 0.3, "premise: it is another number"
+    assert abs(wanted - bounded.value.log_evidence) > 0.3, (
+        "premise: it is another number"
+    )
     estimate = scored(model, convention="llada", num_samples=64)
     assert str(estimate.bound) == "none" and estimate.estimator == "llada"
     assert estimate.stderr is None and estimate.draws_stderr > 0
@@ -388,7 +390,7 @@ def test_texts_are_written_as_often_as_they_are_scored(how):
     asked = [(Query(n, f"q/{n}", "", ""), warm, []) for n in range(number)]
     tokens = torch.full((number, 3), MASK)
     step = 0
-    for first, last in one._blocks(0, 3):
+    for first, last in one.blocks.spans(0, 3):
         while len(rows := one._unfinished(tokens, slice(first, last))):
             one._reveal(tokens, rows, slice(first, last), 0, asked, step)
             step += 1

@@ -10,7 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm_latent_eval.estimators import MissedSupportError, certified_log_likelihood
+from lm_latent_eval.estimators import (
+    Bound,
+    MissedSupportError,
+    certified_log_likelihood,
+)
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.wrappers.mdm import estimators, orders
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
@@ -50,8 +54,8 @@ def log_mean(log_p) -> float:
 
 def test_the_bound_by_every_set_is_the_mean_over_all_orders(reader, six):
     found = tiny.ask(reader, SIX, estimators.elbo(6, 63, numbers(0)))
-    assert found.value.value == pytest.approx(float(six.mean()), abs=1e-10)
-    assert found.passes == 63 and not found.value.drawn
+    assert found.value.log_evidence == pytest.approx(float(six.mean()), abs=1e-10)
+    assert found.passes == 63 and found.value.bound is Bound.STRICT_LOWER
     assert found.value.stderr == 0.0
     assert float(six.mean()) < log_mean(six) - 0.01, "premise: a bound, and not tight"
 
@@ -62,7 +66,9 @@ def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
         (SIX, estimators.elbo(6, num_samples, numbers(seed))) for seed in range(300)
     ]
     found = dict(tiny.answer_all(reader, tiny.ANY_ORDER, jobs))
-    values = torch.tensor([f.value.value for f in found.values()], dtype=torch.float64)
+    values = torch.tensor(
+        [f.value.log_evidence for f in found.values()], dtype=torch.float64
+    )
     mean_is(values, float(six.mean()), 0.1)
     if num_samples < estimators.REPLICATES:
         assert all(f.value.stderr is None for f in found.values())
@@ -165,15 +171,13 @@ def test_impossible_orders_are_draws_of_weight_zero(rules_out, temperature):
     weights_are_of(truth, log_w, 0.06)
 
 
-def scorer_of(network, **options):
-    return tiny.scorer_of(lambda x: network(input_ids=x).logits, **options)
-
-
 @pytest.mark.parametrize("options", ESTIMATORS)
 @pytest.mark.parametrize("text", ["Bo", "the saw Bo Ada"])
 def test_a_text_that_is_never_written_is_named(rules_out, options, text):
-    scorer = scorer_of(rules_out, **options, logit_shift=0)
+    scorer = tiny.scorer_of(lambda x: rules_out(input_ids=x).logits, **options)
     reason = r"text/1 \(.*Bo.*probability of zero"
+    if options.get("estimator") == "elbo" and " " in text:  # by orders it may not be
+        reason += r".*some of the masks.*=is"
     for score, asked in (
         (scorer.score_texts, asking.queries("saw Ada", text)),
         (scorer.score_continuations, asking.queries(" Ada", f" {text}", context="saw")),
@@ -182,10 +186,3 @@ def test_a_text_that_is_never_written_is_named(rules_out, options, text):
         with pytest.raises(MissedSupportError, match=reason):
             found.extend(answer.index for answer in score(asked[::-1]))
         assert found == [0], "the other one is scored"
-
-
-def test_a_bound_that_is_no_number_says_what_is_one(rules_out):
-    bounded, drawn = (scorer_of(rules_out, estimator=e) for e in ("elbo", "is"))
-    with pytest.raises(MissedSupportError, match=r"text/0.*some of the masks.*=is"):
-        asking.estimate(bounded, "the fox saw")
-    assert math.isfinite(asking.estimate(drawn, "the fox saw").log_evidence)

@@ -114,8 +114,8 @@ def test_continuations_of_a_context_have_one_condition(letters, end, context_tok
     model = SegmentedLM(network)
     options = {"end": end, "context_tokens": context_tokens}
     joint = changed = 0
-    # All segmentations of a context of twenty letters would take long.
-    most = 10 if context_tokens == "all" else None
+    # All segmentations of a context of ten letters would take long.
+    most = 6 if context_tokens == "all" else None
     for context in (context[:most] for context in CONTEXTS[letters]):
         short, texts = tokenizer.encode(context), []
         for some in itertools.product(alphabet, repeat=2):
