@@ -194,11 +194,11 @@ def _explained(content: dict[str, Any]) -> str:
     bound = _bound(ours)
     for task, values in content["results"].items():
         lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
-        head = one_line(task)
         parts = ours.get("mixture", {}).get(task)
-        if parts:
-            lines += [_indented(said) for said in components(parts)]
-        sections.append("\n".join([head, _task(values, bound), *lines]))
+        for said in components(parts) if parts else ():
+            table = "\n" in said
+            lines.append(textwrap.indent(said, "  ") if table else _wrapped(said, "  "))
+        sections.append("\n".join([one_line(task), _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
 
@@ -306,13 +306,6 @@ def _task(values: dict[str, Any], bound: Bound) -> str:
             meaning += BOUNDS.get(bound, "")
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
     return "\n".join(lines)
-
-
-def _indented(text: str) -> str:
-    """Return a sentence for a terminal, or a table as it stands."""
-    if "\n" in text:
-        return textwrap.indent(text, "  ")
-    return _wrapped(text, indent="  ")
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -21,7 +21,6 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
 from lm_latent_eval.report.export.statement import (
     DELTA,
-    OF_LOG_P,
     Statement,
     command,
     statements_of,
@@ -150,7 +149,7 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
             "max_score": "Infinity" if likelihood else 1.0,
             "metric_parameters": {
                 **statement.settings,
-                "bound": OF_LOG_P[statement.bound] if likelihood else "none",
+                "bound": statement.bound_of(name),
                 "aggregation": "sum over texts before dividing"
                 if likelihood
                 else "mean over questions",

@@ -21,7 +21,6 @@ from huggingface_hub import (
 
 from lm_latent_eval.files import safe_name, write_text
 from lm_latent_eval.report.export.statement import (
-    OF_LOG_P,
     Statement,
     section,
     statements_of,
@@ -131,7 +130,7 @@ def _results(statement: Statement) -> list[EvalResult]:
             metric_value=number.value,
             metric_args={
                 **statement.settings,
-                "bound": OF_LOG_P[statement.bound],
+                "bound": statement.bound_of(name),
                 **_errors(number),
             },
             dataset_args={

@@ -136,11 +136,17 @@ class Statement:
         except OverflowError:
             return None
 
+    def bound_of(self, metric: str) -> str:
+        """Say how a number bounds the true one: an accuracy not at all."""
+        if metric in RATES or self.bound is Bound.EXACT:
+            return OF_LOG_P[self.bound]
+        return OF_LOG_P[Bound.NONE]
+
     @property
     def note(self) -> str:
         """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
-        bound = OF_LOG_P[self.bound]
+        bound = self.bound_of(next(iter(self.numbers)))
         checkpoint = self.record.settings["checkpoint"]
         kind = "questions" if "acc" in self.numbers else "texts"
         return (
