@@ -33,6 +33,8 @@ from lm_latent_eval.values import parse
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
 """Arguments of lm-eval, for archives."""
+PROMPTED = ("system_instruction", "fewshot_as_multiturn")
+"""Those that it does not count among a run's configuration."""
 SAID = {
     **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
     **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
@@ -86,7 +88,16 @@ def read_runs(
         FileNotFoundError: If there is no result.
         ValueError: As for ``read``.
     """
-    found = _read(path, metric, documents)
+    if path.is_dir():
+        found = _folder(path, metric, documents)
+    elif not is_there(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    elif path.suffix == ".json":
+        found = _results(path, metric, documents)
+    else:
+        refuse_old([path])
+        whole = path.suffix == ".parquet" or path.name.endswith(UNFINISHED)
+        found = [*(records.read(path) if whole else [read_record(path)])]
     for record in found:
         for name, kinds in SAID.items():
             said = record.settings.get(name)
@@ -96,19 +107,6 @@ def read_runs(
         if not isinstance(configs.get(record.task, {}), dict):
             raise ValueError(f"{path}: configs of {record.task} is no object")
     return found
-
-
-def _read(path: Path, metric: str | None, documents: bool) -> list[Run]:
-    if path.is_dir():
-        return _folder(path, metric, documents)
-    if not is_there(path):
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.suffix == ".json":
-        return _results(path, metric, documents)
-    refuse_old([path])
-    if path.suffix == ".parquet" or path.name.endswith(UNFINISHED):
-        return [*records.read(path)]
-    return [read_record(path)]
 
 
 def newest(folder: Path) -> Path | None:
@@ -152,16 +150,15 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
             about = {**named, "groups": _groups(content, listed)}
-            stamp = path.stem.removeprefix("results_")
-            log = beside(path, f"samples_{listed}_{stamp}.jsonl")
             if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
                 settings = {**about, **record.settings}
-                said = read_documents(log) if documents and log.exists() else {}
+                log = _sample_log(path, listed) if documents else None
+                said = read_documents(log) if log and log.exists() else {}
                 found.append(
                     replace(record, task=name, settings=settings, documents=said)
                 )
-            elif log.exists():
+            elif (log := _sample_log(path, listed)).exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
                 found.append(_of_log(log, name, task, settings, metric, documents))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
@@ -217,6 +214,8 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
     """Return lm-eval's facts about a run, for archives."""
     said = str(content.get("pretty_env_info"))
     torch = re.match(r"PyTorch version: (\S+)", said)
+    run = {name: content["config"].get(name) for name in RUN}
+    run |= {name: content.get(name) for name in PROMPTED}
     return {
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
@@ -224,8 +223,13 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
         "configs": content.get("configs") or {},
         "transformers": content.get("transformers_version"),
         "torch": torch and torch[1],
-        "run": {name: content["config"].get(name) for name in RUN},
+        "run": run | {"apply_chat_template": bool(content.get("chat_template"))},
     }
+
+
+def _sample_log(results: Path, task: str) -> Path:
+    stamp = results.stem.removeprefix("results_")
+    return beside(results, f"samples_{task}_{stamp}.jsonl")
 
 
 def _foreign(config: dict[str, Any]) -> dict[str, Any]:
