@@ -139,7 +139,6 @@ def _groups(sides: Sides, asked: Asked, known: Collection[str]) -> list[dict[str
 
 
 def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any]:
-    """Return a task's part of the page."""
     runs = {name: [[record] for record in records] for name, records in sides.items()}
     compared: list[Comparison] = []
     refused = ""
@@ -215,7 +214,6 @@ def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
 
 
 def _said(each: Comparison) -> str:
-    """Say a difference with its interval."""
     a, b = (side.name for side in each.sides)
     value = f"{score(each, each.difference.value, '+')} {each.metric}"
     low, high = (score(each, end, "+") for end in each.interval)

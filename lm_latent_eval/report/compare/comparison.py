@@ -408,7 +408,6 @@ def _units(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _verdict(compared: TextComparison, level: float) -> tuple[bool, str]:
-    """Decide which side is better, if that can be known at this level."""
     (a, b), found = compared.sides, compared.difference
     total = next(iter(compared.totals.values()))
     better, worse = (a, b) if found.value < 0 else (b, a)
