@@ -16,6 +16,7 @@ import lm_latent_eval
 from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.files import write_text
 from lm_latent_eval.registry import require
 from lm_latent_eval.report import charts
@@ -354,11 +355,14 @@ def _interval(
     name: str, record: Record
 ) -> tuple[str, float, tuple[float, float], float | None]:
     side = Side.of(name, [record])
+    keys = [*side.runs[0]]
     # What a text takes, compared with taking nothing: an interval of its own.
     found = PairedDifference.of(
-        side.nats([*side.runs[0]])[0],
+        side.nats(keys)[0],
         torch.tensor([answer.bytes for answer in record.answers]),
-        draws_stderr=side.draws_stderr([*side.runs[0]]),
+        draws_stderr=side.draws_in_sums(keys),
+        draws_degrees=pooled_degrees(side.draws_parts(keys)),
+        too_high=side.too_high(keys),
     )
     bound = side.bound
     units = sum(answer.bytes for answer in record.answers)
