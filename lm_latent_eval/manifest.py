@@ -36,24 +36,16 @@ class Entry:
 
 
 _RULES: Rules = {"sha256": Matching("[0-9a-f]{64}", "64 hex digits"), "size": Whole(0)}
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
-"""Errors of reading a file of any content."""
 
 
 def write(directory: Path) -> str:
     """Write the manifest of a directory as it is; return its digest."""
-    entries = {path.name: _entry(path) for path in _members(directory)}
-    content = {
-        "format": FORMAT,
-        "files": {name: asdict(entry) for name, entry in entries.items()},
+    entries = {
+        path.name: Entry(file_digest(path), path.stat().st_size)
+        for path in _members(directory)
     }
+    files = {name: asdict(entry) for name, entry in entries.items()}
+    content = {"format": FORMAT, "files": files}
     write_text(directory / FILE_NAME, json.dumps(content, indent=2) + "\n")
     return _digest(entries)
 
@@ -98,7 +90,6 @@ def _members(directory: Path) -> list[Path]:
 
 
 def _read(directory: Path) -> dict[str, Entry]:
-    """Return the entries of the files."""
     path = directory / FILE_NAME
     if not path.is_file():
         raise ManifestError(
@@ -112,7 +103,7 @@ def _read(directory: Path) -> dict[str, Entry]:
         for entry in content["files"].values():
             check(entry, _RULES)
         return {name: Entry(**entry) for name, entry in content["files"].items()}
-    except _UNREADABLE as err:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as err:
         raise ManifestError(
             f"{path} is not a readable manifest ({err}): {_remedy(directory)}"
         ) from err
@@ -131,7 +122,3 @@ def _remedy(directory: Path) -> str:
         "copy or train it again, or, if you changed it yourself, accept it as it is by "
         f"`lm-latent-eval manifest {directory}`"
     )
-
-
-def _entry(path: Path) -> Entry:
-    return Entry(file_digest(path), path.stat().st_size)

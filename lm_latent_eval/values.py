@@ -140,7 +140,6 @@ class Flag:
     """``True`` or ``False``; 1 is neither, nor is ``None``."""
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is one of them."""
         return isinstance(value, bool)
 
     def expected(self, values: Values) -> str:
@@ -155,7 +154,6 @@ class Matching:
     what: str
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is of that form."""
         return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
 
     def expected(self, values: Values) -> str:
@@ -169,7 +167,6 @@ class OneOf:
         self.names = names
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is one of them."""
         return isinstance(value, str) and value in self.names
 
     def expected(self, values: Values) -> str:
@@ -183,7 +180,6 @@ class Each:
     rule: Rule
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is such a list."""
         return (
             isinstance(value, list | tuple)
             and all(self.rule.allows(each, values) for each in value)
@@ -191,7 +187,6 @@ class Each:
         )
 
     def expected(self, values: Values) -> str:
-        """Describe the allowed lists."""
         return f"a list of distinct values, each {self.rule.expected(values)}"
 
 

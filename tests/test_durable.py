@@ -183,7 +183,7 @@ def made(tmp_path_factory) -> Path:
     """What commands read."""
     folder = tmp_path_factory.mktemp("made")
     tiny_checkpoint.write(folder / "kglm", tiny_checkpoint.kglm())
-    (folder / "texts.txt").write_text("\n".join(SENTENCES * 20) + "\n")
+    (folder / "texts.txt").write_text("\n".join(SENTENCES * 3) + "\n")
     return folder
 
 

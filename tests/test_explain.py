@@ -33,12 +33,12 @@ def write(folder, config, results):
     (folder / "results_2026.json").write_text(json.dumps(content))
 
 
-def explained(folder, estimator, values):
+def explained(folder, estimator, values, model="latent_kglm"):
     """Explain numbers of one task by an estimator of 100 samples."""
     ours = {**CONFIG["latent_eval"], "estimator": estimator}
     ours["bound_of_log_likelihood"] = {str(estimator_class(estimator).bound): 9}
     ours["default_proposal"] = "adapted"
-    write(folder, {**CONFIG, "latent_eval": ours}, {"t": values})
+    write(folder, {**CONFIG, "model": model, "latent_eval": ours}, {"t": values})
     return " ".join(explain(folder).split())
 
 
@@ -133,7 +133,11 @@ def with_errors(unknown, error, over_texts=0.2):
     ("estimator", "values", "advised"),
     [
         ("is", with_errors(7, "N/A: 7 of 9 texts", "N/A"), "estimator=auto searches"),
-        ("beam", with_errors(9, "N/A: 9 of 9 texts", "N/A"), "adds what the beam left"),
+        (
+            "beam",
+            with_errors(9, "N/A: 9 of 9 texts", "N/A"),
+            "auto adds what it leaves",
+        ),
         ("auto", with_errors(2, "N/A: 2 of 9 texts", "N/A"), "num_samples=400 would"),
         ("auto", with_errors("3 (4 of 9 texts)", "N/A"), "more of 3 texts"),
         ("is", with_errors("0.0000 (4 of 9 texts)", 0.03), "what counts is more texts"),
@@ -149,6 +153,17 @@ def test_it_says_what_would_help(tmp_path, estimator, values, advised):
     assert ("token_perplexity_monte_carlo_error: N/A" in text) == isinstance(error, str)
     unknown = str(values["texts_without_monte_carlo_error,none"])
     assert ("proposal=adapted, the model's own" in text) == (unknown[0] != "0")
+
+
+@pytest.mark.parametrize("estimator", ["is", "beam"])
+def test_no_estimator_is_advised_that_a_model_lacks(tmp_path, estimator):
+    values = with_errors(9, "N/A: 9 of 9 texts", "N/A")
+    advised = {"latent_tokens": "mixed", "latent_lstm": None, "latent_mixture": None}
+    for model, name in advised.items():
+        text = explained(tmp_path, estimator, values, model)
+        assert "Nothing has checked" in text or "How far this bound is" in text
+        assert (f"estimator={name}" in text) is (name is not None)
+        assert "estimator=auto" not in text
 
 
 def test_every_metric_has_a_meaning():

@@ -26,22 +26,6 @@ from tests.journals import sealed
 from tests.killing import KILLS
 from tests.limits import little, no_file_above, within
 
-# -- one writer ----------------------------------------------------------------------
-
-
-def test_two_processes_do_not_write_at_once(tmp_path):
-    code = (
-        "import sys\nfrom pathlib import Path\n"
-        "from lm_latent_eval.ledger.files import only_writer\n"
-        "with only_writer(Path(sys.argv[1]), 'all'): pass"
-    )
-    other = [sys.executable, "-c", code, tmp_path]
-    with only_writer(tmp_path, "all"):
-        done = subprocess.run(other, capture_output=True, text=True)
-        assert f"another run is writing into {tmp_path}: wait" in done.stderr
-    subprocess.run(other, check=True)
-
-
 # -- ledgers -------------------------------------------------------------------------
 
 ASKED = {"seed": 0, "sizes": (1, 2)}
@@ -76,7 +60,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(
@@ -195,7 +179,7 @@ for kill in range(kills):
     os.waitpid(child, 0)
     rows += len(os.read(told, 1 << 16))
     os.close(told)
-    if ledger.path.exists() and ledger.path.stat().st_size and rows:
+    if ledger.path.exists() and ledger.path.stat().st_size:
         found = ledger.read()[1]
         assert [each.row["n"] for each in found] == list(range(len(found)))
         assert rows <= len(found) <= rows + 1, (kill, rows, len(found))
@@ -400,7 +384,7 @@ def test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing(tmp_path):
     rng, seen = random.Random(0), {"refused": 0, "same": 0}
     expected = ledger(whole).read()
     path = ledger(cut).path
-    for trial in range(600):
+    for trial in range(300):
         damaged = bytearray(content)
         if trial % 4:
             # Half of them where a page says what it holds.

@@ -196,12 +196,7 @@ def add_options(
     rows = table(kind)
     for row in rows:
         if names is None or row.name in names:
-            action = parser.add_argument(
-                _flag(row.name),
-                metavar=_METAVARS.get(row.kind, "NAME"),
-                help=_help(row, rows),
-            )
-            _complete(action, row.choices)
+            _complete(_add(parser, row, rows), row.choices)
 
 
 def given(args: argparse.Namespace, kind: type[Any]) -> dict[str, str]:
@@ -217,19 +212,22 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
     rows = table(kind)
     for row in rows:
         default = getattr(options, row.name)
-        group.add_argument(
-            _flag(row.name),
-            type=type(default),
-            default=default,
-            metavar=_METAVARS.get(row.kind, "NAME"),
-            help=_help(dataclasses.replace(row, default=default), rows),
-        )
+        told = dataclasses.replace(row, default=default)
+        _add(group, told, rows, type=type(default), default=default)
 
 
 def fields(options: type[T] | T, args: argparse.Namespace) -> T:
     """Read that dataclass back."""
     kind = options if isinstance(options, type) else type(options)
     return kind(**{row.name: getattr(args, row.name) for row in table(kind)})
+
+
+def _add(
+    parser: Arguments, row: Option, rows: Sequence[Option], **more: Any
+) -> argparse.Action:
+    metavar = _METAVARS.get(row.kind, "NAME")
+    said = _help(row, rows)
+    return parser.add_argument(_flag(row.name), metavar=metavar, help=said, **more)
 
 
 def _flag(name: str) -> str:

@@ -182,19 +182,7 @@ def _texts(path: Path) -> list[str]:
 def _command(args: argparse.Namespace) -> list[str]:
     """Return the given command without its choice of parts."""
     command = ["lm-latent-eval", "audit", "--model", args.model]
-    for name in (
-        "model_args",
-        "batch_size",
-        "device",
-        "kind",
-        "tasks",
-        "include_path",
-        "data",
-        "options",
-        "requests",
-        "tolerance",
-        "seed",
-    ):
-        if name in getattr(args, "given", {}):
+    for name in getattr(args, "given", {}):
+        if name not in ("model", "complete", "only", "json"):
             command += [f"--{name}", str(getattr(args, name))]
     return command + ["--complete"] * args.complete

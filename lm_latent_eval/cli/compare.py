@@ -24,9 +24,9 @@ from lm_latent_eval.scoring.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from lm_latent_eval.report.compare import Asked, Comparison, More
+    from lm_latent_eval.report.compare import Asked
     from lm_latent_eval.report.scores import Run
     from lm_latent_eval.scoring.records import Record
 
@@ -107,7 +107,7 @@ def comparing(args: argparse.Namespace) -> Asked:
 
     if args.power is not None:
         positive("--power", args.power)
-    return Asked(args.cluster, args.pass_at)
+    return Asked(args.cluster, args.pass_at, args.power)
 
 
 def read_sides(
@@ -138,10 +138,10 @@ def read_sides(
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import compare, more, rows
+    from lm_latent_eval.report.compare import as_text, compare, more, rows
     from lm_latent_eval.report.compare.questions import is_asked
     from lm_latent_eval.report.compare.sides import NONE
-    from lm_latent_eval.report.tabular import Table, rendered
+    from lm_latent_eval.report.tabular import Table, one_line, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
         raise ValueError(
@@ -178,24 +178,14 @@ def _compare(args: argparse.Namespace) -> None:
     if kind != "text":
         print(rendered(Table.of(rows(found, wanted)), kind))
     else:
-        _print_text(labels, found, wanted)
+        said = [f"{name} = {side}" for name, side in labels.items()]
+        print("\n".join(said), as_text(found), sep="\n\n")
+        for each in wanted:
+            print(f"\n{one_line(str(each))}")
     if args.page:
         from lm_latent_eval.report import page
 
-        options = page.Options(asked, args.power)
-        page.write(sides, labels, args.page, options=options)
-
-
-def _print_text(
-    labels: Mapping[str, str], found: Sequence[Comparison], wanted: Sequence[More]
-) -> None:
-    from lm_latent_eval.report.compare import as_text
-    from lm_latent_eval.report.tabular import one_line
-
-    print("\n".join(f"{name} = {side}" for name, side in labels.items()), end="\n\n")
-    print(as_text(found))
-    for each in wanted:
-        print(f"\n{one_line(str(each))}")
+        page.write(sides, labels, args.page, asked=asked)
 
 
 def runs(side: str) -> list[Path]:
@@ -284,8 +274,8 @@ def add_report(commands: Commands, summary: str) -> None:
 def _report(args: argparse.Namespace) -> None:
     from lm_latent_eval.report import page
 
-    options = page.Options(comparing(args), args.power)
+    asked = comparing(args)
     not_read(args.output, [run for side in args.results for run in runs(side)])
     labels, sides = read_sides(args.results, args)
-    page.write(sides, labels, args.output, args.figures, options)
+    page.write(sides, labels, args.output, args.figures, asked)
     print(f"wrote {args.output}")

@@ -33,15 +33,10 @@ from lm_latent_eval.training.options import (
     SRNNSize,
 )
 
-_READERS = {
-    "texts": "models.texts:read_texts",
-    "annotated": "models.kglm.data:read_annotated",
-    "coreference": "models.entitynlm.data:read_conll",
-    "sentences": "models.rnng.data:read_sentences",
-}
 _TEXTS = (
     "texts: JSON lines with tokens or text, or one text a line; or the trees or CoNLL "
-    "files of other models"
+    "files of other models",
+    "models.texts:read_texts",
 )
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "min_count": {
@@ -78,7 +73,7 @@ class Trainable:
     data: str
     """Description of its training text."""
     reads: str
-    """Reader of that text, one of ``_READERS``."""
+    """Where the reader of that text is."""
     ending: str
     """Of such a file, for the example."""
     tables: Mapping[str, Any]
@@ -92,7 +87,11 @@ class Trainable:
     """Whether there is development text."""
 
 
-_ANNOTATED = ("annotated texts, JSON lines", "annotated", "jsonl")
+_ANNOTATED = (
+    "annotated texts, JSON lines",
+    "models.kglm.data:read_annotated",
+    "jsonl",
+)
 _WITH_FACTS = ("min_count", "knowledge")
 _WITH_WORDS = ("min_count", "vocabulary", "already_cut")
 TRAINABLE = {
@@ -117,14 +116,13 @@ TRAINABLE = {
     "entitynlm": Trainable(
         "an entity LM and its proposals",
         "documents with coreference, a CoNLL file or a folder of them",
-        "coreference",
+        "models.entitynlm.data:read_conll",
         "conll",
         {"size": EntityNLMSize, "options": Options(batch_size=4)},  # long documents
     ),
     "lda": Trainable(
         "a topic model, by the sampler of tomotopy",
-        _TEXTS,
-        "texts",
+        *_TEXTS,
         "jsonl",
         {"fit": LDAFit},
         ("min_count", "lowercase"),
@@ -132,8 +130,7 @@ TRAINABLE = {
     ),
     "lstm": Trainable(
         "a plain LSTM LM",
-        _TEXTS,
-        "texts",
+        *_TEXTS,
         "jsonl",
         {"size": LSTMSize, "options": Options},
         _WITH_WORDS,
@@ -141,8 +138,7 @@ TRAINABLE = {
     ),
     "rnn": Trainable(
         "a simple recurrent (Elman) LM",
-        _TEXTS,
-        "texts",
+        *_TEXTS,
         "txt",
         {"size": RNNSize, "options": Options},
         _WITH_WORDS,
@@ -150,8 +146,8 @@ TRAINABLE = {
     ),
     "srnn": Trainable(
         "a sentence-level RNN, unnormalised",
-        f"{_TEXTS}; every line of a text is a sentence",
-        "texts",
+        f"{_TEXTS[0]}; every line of a text is a sentence",
+        _TEXTS[1],
         "txt",
         {
             "size": SRNNSize,
@@ -164,15 +160,14 @@ TRAINABLE = {
     "rnng": Trainable(
         "a recurrent neural network grammar",
         "sentences: trees in brackets, or (unsupervised) one a line",
-        "sentences",
+        "models.rnng.data:read_sentences",
         "mrg",
         {"size": RNNGSize, "options": Options},
         ("min_count", "objective", "init", "num_samples"),
     ),
     "mdm": Trainable(
         "a masked diffusion transformer",
-        _TEXTS,
-        "texts",
+        *_TEXTS,
         "jsonl",
         {"size": MDMSize, "options": Options},
         (),
@@ -226,7 +221,7 @@ def _add_model(models: Commands, name: str, model: Trainable) -> None:
 
 def _train(name: str, model: Trainable, args: argparse.Namespace) -> None:
     _warn_of_idle(args)
-    read = _function(_READERS[model.reads])
+    read = _function(model.reads)
     files = [args.data, args.dev] if model.dev else [args.data]
     train = _function(f"{model.where.format(name=name)}:train_{name}")
     tables = {argument: fields(kind, args) for argument, kind in model.tables.items()}
@@ -253,7 +248,6 @@ def _function(place: str) -> Callable[..., Any]:
 
 
 def _warn_of_idle(args: argparse.Namespace) -> None:
-    """Warn about options that other options make ineffective."""
     if source := getattr(args, "vocabulary", None):
         warn_of_idle(args, ["min_count"], f"the vocabulary is that of {source}")
     if start := getattr(args, "init", None):

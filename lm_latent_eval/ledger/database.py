@@ -115,7 +115,13 @@ class Ledger:
             if not self.path.exists() or not self.path.stat().st_size:
                 self._begin(settings)
             with self._opened() as connection:
-                rows = self._taken_up(connection, settings)
+                theirs = self._settings(connection)
+                refuse_others(self.path, theirs, settings, self.kind)
+                rows = Rows(self, connection, theirs)
+                if _is_local(self.path):
+                    with self.in_one_line():
+                        connection.execute("PRAGMA journal_mode = WAL")
+                        connection.execute("PRAGMA synchronous = NORMAL")
                 try:
                     yield rows
                 except BaseException:
@@ -199,16 +205,6 @@ class Ledger:
                 connection.execute("INSERT INTO run VALUES (?)", (_json(settings),))
                 connection.execute("COMMIT")
 
-    def _taken_up(self, connection: sqlite3.Connection, settings: Settings) -> Rows:
-        """Open the file of an interrupted run to add to it."""
-        theirs = self._settings(connection)
-        refuse_others(self.path, theirs, settings, self.kind)
-        if _is_local(self.path):
-            with self.in_one_line():
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-        return Rows(self, connection, theirs)
-
     def _settings(self, connection: sqlite3.Connection) -> Settings:
         """Return the settings of a file that is whole.
 
@@ -216,12 +212,9 @@ class Ledger:
         others: no trigger, no view, no function of a schema.
         """
         with self.in_one_line():
-            for said in (
-                "trusted_schema = OFF",
-                "cell_size_check = ON",
-                "mmap_size = 0",
-            ):
-                connection.execute(f"PRAGMA {said}")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA cell_size_check = ON")
+            connection.execute("PRAGMA mmap_size = 0")
             tables = connection.execute(
                 "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name "
                 f"LIMIT {len(TABLES) + 2}"

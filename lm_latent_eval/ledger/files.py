@@ -116,27 +116,12 @@ def going_on(
         ValueError: If the folder has other settings, or a file that is none.
     """
     with only_writer(directory, kept):
-        claim(directory, settings, kind)
+        path = directory / SETTINGS_FILE
+        if path.exists():
+            refuse_others(directory, read(directory, kind), settings, kind)
+        else:
+            write_text(path, json.dumps(settings, indent=2) + "\n")
         yield
-
-
-def claim(directory: Path, settings: Settings, kind: str) -> None:
-    """Write settings into a folder, or check that it has the same ones.
-
-    Args:
-        directory: New, or of an interrupted run.
-        settings: What its results depend on.
-        kind: What the folder holds, for messages: "study", say.
-
-    Raises:
-        ValueError: If the folder has other settings, or a file that is none.
-    """
-    path = directory / SETTINGS_FILE
-    if path.exists():
-        refuse_others(directory, read(directory, kind), settings, kind)
-    else:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(settings, indent=2) + "\n")
 
 
 def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:

@@ -12,10 +12,10 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.ledger.database import UNFINISHED
+from lm_latent_eval.models import MODELS, WRAPPERS, model_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.results import RESULTS, newest, read_begun
+from lm_latent_eval.report.results import newest, read_begun
 from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
@@ -125,20 +125,23 @@ def explain(results: Path) -> str:
     """
     if not is_there(results):
         raise FileNotFoundError(f"{results} does not exist")
-    if results.is_dir():
-        begun = not any(results.rglob(RESULTS)) and any(results.rglob(f"*{UNFINISHED}"))
-    else:
-        begun = results.suffix != ".json" or not results.exists()
-    if begun:
-        found = read_begun(results)
+    file = newest(results) if results.is_dir() else results
+    if file is not None and file.suffix == ".json" and file.exists():
         try:
-            return "\n\n".join(_of_record(record) for record in found)
-        except KeyError as err:
+            return _explained(strict_json.read(file))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise ValueError(
-                f"{results} does not say its {err}, on which numbers depend: give the "
-                "file as it was written"
+                f"{file} holds no results of lm_eval ({err!r}): run it again with "
+                f"--output_path {results}"
             ) from err
-    return _newest(results)
+    found = read_begun(results)
+    try:
+        return "\n\n".join(_of_record(record) for record in found)
+    except KeyError as err:
+        raise ValueError(
+            f"{results} does not say its {err}, on which numbers depend: give the file "
+            "as it was written"
+        ) from err
 
 
 def _of_record(record: Record) -> str:
@@ -170,22 +173,6 @@ def _content(record: Record) -> dict[str, Any]:
     return {"config": config, "results": {record.task: values}}
 
 
-def _newest(directory: Path) -> str:
-    results = directory if directory.is_file() else newest(directory)
-    if results is None:
-        raise FileNotFoundError(
-            f"{directory} has no results_*.json: run lm_eval with "
-            f"--output_path {directory}"
-        )
-    try:
-        return _explained(strict_json.read(results))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
-        raise ValueError(
-            f"{results} holds no results of lm_eval ({err!r}): run it again with "
-            f"--output_path {directory}"
-        ) from err
-
-
 def _explained(content: dict[str, Any]) -> str:
     config = content["config"]
     ours = config.get("latent_eval")
@@ -193,17 +180,17 @@ def _explained(content: dict[str, Any]) -> str:
     sections = [_how(config, ours)]
     bound = _bound(ours)
     for task, values in content["results"].items():
-        lines = [_wrapped(line, indent="  ") for line in advice(values, ours)]
-        head = one_line(task)
+        advised = advice(values, ours, str(config.get("model")))
+        lines = [_wrapped(line, indent="  ") for line in advised]
         parts = ours.get("mixture", {}).get(task)
-        if parts:
-            lines += [_indented(said) for said in components(parts)]
-        sections.append("\n".join([head, _task(values, bound), *lines]))
+        for said in components(parts) if parts else ():
+            table = "\n" in said
+            lines.append(textwrap.indent(said, "  ") if table else _wrapped(said, "  "))
+        sections.append("\n".join([one_line(task), _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
 
 def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
-    """How the numbers were made."""
     if not ours:
         name = config.get("model")
         return _wrapped(
@@ -308,13 +295,6 @@ def _task(values: dict[str, Any], bound: Bound) -> str:
     return "\n".join(lines)
 
 
-def _indented(text: str) -> str:
-    """Return a sentence for a terminal, or a table as it stands."""
-    if "\n" in text:
-        return textwrap.indent(text, "  ")
-    return _wrapped(text, indent="  ")
-
-
 def _wrapped(text: str, indent: str = "") -> str:
     """Return lines for a terminal; names in them come from files."""
     return textwrap.fill(
@@ -325,12 +305,23 @@ def _wrapped(text: str, indent: str = "") -> str:
 # -- advice and mixtures ---------------------------------------------------------------
 
 
-def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
+def _searching(model: str) -> str | None:
+    """Return the estimator of a backend that searches and draws, if it has one."""
+    name = model.removeprefix("latent_")
+    if name in MODELS:
+        return "auto" if "auto" in model_class(name).estimators else None
+    if name in WRAPPERS or name == "mixture":
+        return "mixed" if name == "tokens" else None
+    return "auto, where the model has it,"
+
+
+def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator[str]:
     """Advise how to improve a task's numbers, if anything would help.
 
     Args:
         values: Of a task, as lm-eval writes them.
         ours: How they were made.
+        model: Name of the backend.
     """
     said = values.get("texts_without_monte_carlo_error,none")
     if said in (None, UNKNOWN):
@@ -339,16 +330,16 @@ def advice(values: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
     number, checks = ours.get("num_samples", 1), ours.get("checks", True)
     strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
     proposal, best = ours.get("proposal"), ours.get("default_proposal")
-    if unknown and strict:
-        yield (
-            "How far a beam's bound is from the truth is not known. estimator=auto "
-            "adds what the beam left out, and an error."
+    if unknown and (strict or not checks):
+        said = "Nothing has checked these draws."
+        does = (
+            "searches as well, sums what it finds, and gives an error where both agree."
         )
-    elif unknown and not checks:
-        yield (
-            "Nothing has checked these draws. estimator=auto searches as well, sums "
-            "what it finds, and gives an error where the two agree."
-        )
+        if strict:
+            said = "How far this bound is from the truth is not known."
+            does = "adds what it leaves out, and an error."
+        by = _searching(model)
+        yield f"{said} estimator={by} {does}" if by else said
     elif unknown:
         yield (
             f"Wider searches still find more of {unknown:g} texts, or search and draws "
@@ -410,7 +401,6 @@ def components(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _carriers(factor: str, rows: list[dict[str, Any]]) -> Table:
-    """Return what each variant of a factor is worth."""
     head = [factor, "weight", "carries", "its own accuracy", "questions"]
     cells: list[list[Cell]] = [
         [

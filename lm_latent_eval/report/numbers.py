@@ -111,7 +111,9 @@ def numbers(record: Record) -> dict[str, Number]:
 
 
 def _number(name: str, answers: Sequence[Answer]) -> Number:
-    if name in CORPUS_LEVEL and _lacks_weights(answers):
+    estimates = (answer.estimate for answer in answers)
+    drawn = [e for e in estimates if e.bound is Bound.STOCHASTIC_LOWER]
+    if name in CORPUS_LEVEL and not all(e.log_weights for e in drawn):
         return Number(NO_WEIGHTS)
     value = METRICS[name](answers)
     if isinstance(value, str):
@@ -122,13 +124,6 @@ def _number(name: str, answers: Sequence[Answer]) -> Number:
     of_error = METRICS.get(f"{name}_stderr")
     error = of_error(answers) if of_error else UNKNOWN
     return Number(value, None if isinstance(error, str) else error)
-
-
-def _lacks_weights(answers: Sequence[Answer]) -> bool:
-    """Whether there were log-weights that the record does not hold."""
-    estimates = (answer.estimate for answer in answers)
-    drawn = [e for e in estimates if e.bound is Bound.STOCHASTIC_LOWER]
-    return not all(estimate.log_weights for estimate in drawn)
 
 
 def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:

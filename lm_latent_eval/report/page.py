@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 
 import lm_latent_eval
-from lm_latent_eval.estimators import Bound, Estimate, log_grid, sample_size_curve
+from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
+from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.files import write_text
 from lm_latent_eval.registry import require
 from lm_latent_eval.report import charts
@@ -55,21 +55,12 @@ FULL, LONGEST = 4.0, 1200
 Sides = Mapping[str, Sequence[Sequence[Run]]]
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a page."""
-
-    asked: Asked = field(default_factory=Asked)
-    power: float | None = None
-    """Points that are to be decided; None says nothing of it."""
-
-
 def write(
     sides: Sides,
     labels: Mapping[str, str],
     output: Path,
     figures: Path | None = None,
-    options: Options | None = None,
+    asked: Asked | None = None,
 ) -> None:
     """Write the page.
 
@@ -78,18 +69,18 @@ def write(
         labels: Name -> where they are from.
         output: The file.
         figures: A folder for the charts as PNG, SVG and PDF; None writes none.
-        options: What to compare; None is all by itself.
+        asked: What to compare; None is all by itself.
 
     Raises:
         ValueError: If there is nothing to show.
         ModuleNotFoundError: If a library is missing; says how to install it.
     """
     jinja2 = require("jinja2", extra="report")
-    options = options or Options()
+    asked = asked or Asked()
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    tasks = [_task(task, some, options) for task, some in _by_task(sides).items()]
-    tasks = [*_groups(sides, options, {task["name"] for task in tasks}), *tasks]
+    tasks = [_task(task, some, asked) for task, some in _by_task(sides).items()]
+    tasks = [*_groups(sides, asked, {task["name"] for task in tasks}), *tasks]
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
         labels=labels,
@@ -99,15 +90,11 @@ def write(
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
     if figures:
-        _save_charts(tasks, figures)
-
-
-def _save_charts(tasks: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    for task in tasks:
-        for each in (task["picture"], *task.get("charts", ())):
-            if each["drawn"]:
-                name = f"{task['name']} {each['title']}".lower()
-                each["drawn"].save(folder / re.sub(r"[^\w.]+", "-", name))
+        for task in tasks:
+            for each in (task["picture"], *task.get("charts", ())):
+                if each["drawn"]:
+                    name = f"{task['name']} {each['title']}".lower()
+                    each["drawn"].save(figures / re.sub(r"[^\w.]+", "-", name))
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
@@ -136,12 +123,10 @@ def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
     return found
 
 
-def _groups(
-    sides: Sides, options: Options, known: Collection[str]
-) -> list[dict[str, Any]]:
+def _groups(sides: Sides, asked: Asked, known: Collection[str]) -> list[dict[str, Any]]:
     """Return the part on groups of tasks, whose tasks are clusters."""
     try:
-        found = compare(sides, options.asked) if len(sides) > 1 else []
+        found = compare(sides, asked) if len(sides) > 1 else []
     except ValueError:  # said of the task that it is about
         return []
     groups: dict[str, list[Comparison]] = {}
@@ -149,19 +134,18 @@ def _groups(
         if each.task not in known:
             groups.setdefault(each.task, []).append(each)
     return [
-        {"name": name, "models": [], **_verdicts(some, options)}
+        {"name": name, "models": [], **_verdicts(some, asked)}
         for name, some in groups.items()
     ]
 
 
-def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str, Any]:
-    """Return a task's part of the page."""
+def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any]:
     runs = {name: [[record] for record in records] for name, records in sides.items()}
     compared: list[Comparison] = []
     refused = ""
     if len(sides) > 1:
         try:
-            compared = compare(runs, options.asked)
+            compared = compare(runs, asked)
         except ValueError as err:
             refused = str(err)
     every = {
@@ -179,7 +163,7 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
             _model(each, run, kept)
             for each, run in zip(kept, every.values(), strict=True)
         ],
-        **_verdicts(compared, options),
+        **_verdicts(compared, asked),
         "refused": refused,
     }
     if any(is_asked(run) for run in every.values()):
@@ -197,22 +181,23 @@ def _task(task: str, sides: dict[str, list[Run]], options: Options) -> dict[str,
     }
 
 
-def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any]:
+def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
     """Return the first screen of a task: verdicts, confidence and chart."""
     ranks = rank(compared)
     says = [each.verdict for each in ranks] or [each.verdict for each in compared]
-    wanted = [] if options.power is None else [more(e, options.power) for e in compared]
+    wanted = [] if asked.power is None else [more(e, asked.power) for e in compared]
     found = rows(compared, wanted)
-    table = Table.of(found) if found else None
-    picture = {
-        "title": "Differences",
-        "drawn": charts.intervals(
-            [_band(each) for each in compared], _scale(compared[0])
-        )
-        if compared
-        else None,
-        "note": _band_note(compared) if compared else "",
-    }
+    picture: dict[str, Any] = {"title": "Differences", "drawn": None}
+    copies = {}
+    if compared:
+        bands = [_band(each) for each in compared]
+        picture["drawn"] = charts.intervals(bands, _scale(compared[0]))
+        picture["note"] = _band_note(compared)
+        table = Table.of(found)
+        copies = {
+            "LaTeX": rendered(table, "latex"),
+            "Markdown": rendered(table, "text"),
+        }
     return {
         "says": says,
         "intervals": [_said(each) for each in compared][:MOST_PAIRS],
@@ -225,17 +210,11 @@ def _verdicts(compared: Sequence[Comparison], options: Options) -> dict[str, Any
         ],
         "picture": picture,
         "differences": [_difference(row) for row in found],
-        "copies": {
-            "LaTeX": rendered(table, "latex"),
-            "Markdown": rendered(table, "text"),
-        }
-        if table
-        else {},
+        "copies": copies,
     }
 
 
 def _said(each: Comparison) -> str:
-    """Say a difference with its interval."""
     a, b = (side.name for side in each.sides)
     value = f"{score(each, each.difference.value, '+')} {each.metric}"
     low, high = (score(each, end, "+") for end in each.interval)
@@ -376,11 +355,14 @@ def _interval(
     name: str, record: Record
 ) -> tuple[str, float, tuple[float, float], float | None]:
     side = Side.of(name, [record])
+    keys = [*side.runs[0]]
     # What a text takes, compared with taking nothing: an interval of its own.
     found = PairedDifference.of(
-        side.nats([*side.runs[0]])[0],
+        side.nats(keys)[0],
         torch.tensor([answer.bytes for answer in record.answers]),
-        draws_stderr=side.draws_stderr([*side.runs[0]]),
+        draws_stderr=side.draws_in_sums(keys),
+        draws_degrees=pooled_degrees(side.draws_parts(keys)),
+        too_high=side.too_high(keys),
     )
     bound = side.bound
     units = sum(answer.bytes for answer in record.answers)
@@ -409,25 +391,19 @@ def _scale(each: Comparison) -> str:
 
 
 def _over_samples(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
-    curves = {
-        name: curve
-        for name, record in scored.items()
-        if (curve := _curve(record.answers))
-    }
+    curves = {name: _curve(record.answers) for name, record in scored.items()}
+    curves = {name: curve for name, curve in curves.items() if curve}
+    every = [answer for record in scored.values() for answer in record.answers]
     chart, note = None, "From the first samples of every text."
     if curves:
         chart = charts.lines(curves, [*scored], "samples a text", "bits per byte")
-    elif any(e.effective_sample_size for e in _estimates([*scored.values()])):
+    elif any(answer.estimate.effective_sample_size for answer in every):
         note = (
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
     else:
         return
     yield {"title": "More samples", "drawn": chart, "note": note}
-
-
-def _estimates(records: Sequence[Record]) -> Iterator[Estimate]:
-    return (answer.estimate for record in records for answer in record.answers)
 
 
 def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
@@ -453,17 +429,11 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
 
 
 def _by_length(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
-    clouds = {
-        name: some
-        for name, record in scored.items()
-        if (
-            some := [
-                (answer.words, answer.estimate.effective_sample_size)
-                for answer in record.answers
-                if answer.estimate.effective_sample_size is not None
-            ]
-        )
-    }
+    clouds = {}
+    for name, record in scored.items():
+        sizes = [(a.words, a.estimate.effective_sample_size) for a in record.answers]
+        if known := [(words, size) for words, size in sizes if size is not None]:
+            clouds[name] = known
     if clouds:
         yield {
             "title": "Effective samples by length",
@@ -475,17 +445,11 @@ def _by_length(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
 
 
 def _tails(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
-    known = {
-        name: some
-        for name, record in scored.items()
-        if (
-            some := [
-                e.pareto_k
-                for e in _estimates([record])
-                if e.pareto_k is not None and math.isfinite(e.pareto_k)
-            ]
-        )
-    }
+    known = {}
+    for name, record in scored.items():
+        every = [answer.estimate.pareto_k for answer in record.answers]
+        if some := [k for k in every if k is not None and math.isfinite(k)]:
+            known[name] = some
     if known:
         label, number = "share of these texts above", sum(map(len, known.values()))
         yield {

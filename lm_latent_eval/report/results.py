@@ -25,7 +25,7 @@ from lm_latent_eval.report.scores import (
 )
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record
-from lm_latent_eval.scoring.records import Document, Record
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.values import parse
@@ -33,6 +33,8 @@ from lm_latent_eval.values import parse
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
 """Arguments of lm-eval, for archives."""
+PROMPTED = ("system_instruction", "fewshot_as_multiturn")
+"""Those that it does not count among a run's configuration."""
 SAID = {
     **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
     **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
@@ -86,7 +88,16 @@ def read_runs(
         FileNotFoundError: If there is no result.
         ValueError: As for ``read``.
     """
-    found = _read(path, metric, documents)
+    if path.is_dir():
+        found = _folder(path, metric, documents)
+    elif not is_there(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    elif path.suffix == ".json":
+        found = _results(path, metric, documents)
+    else:
+        refuse_old([path])
+        whole = path.suffix == ".parquet" or path.name.endswith(UNFINISHED)
+        found = [*(records.read(path) if whole else [read_record(path)])]
     for record in found:
         for name, kinds in SAID.items():
             said = record.settings.get(name)
@@ -96,19 +107,6 @@ def read_runs(
         if not isinstance(configs.get(record.task, {}), dict):
             raise ValueError(f"{path}: configs of {record.task} is no object")
     return found
-
-
-def _read(path: Path, metric: str | None, documents: bool) -> list[Run]:
-    if path.is_dir():
-        return _folder(path, metric, documents)
-    if not is_there(path):
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.suffix == ".json":
-        return _results(path, metric, documents)
-    refuse_old([path])
-    if path.suffix == ".parquet" or path.name.endswith(UNFINISHED):
-        return [*records.read(path)]
-    return [read_record(path)]
 
 
 def newest(folder: Path) -> Path | None:
@@ -155,9 +153,10 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
             if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
                 settings = {**about, **record.settings}
-                more = _documents(path, listed) if documents else {}
+                log = _sample_log(path, listed) if documents else None
+                said = read_documents(log) if log and log.exists() else {}
                 found.append(
-                    replace(record, task=name, settings=settings, documents=more)
+                    replace(record, task=name, settings=settings, documents=said)
                 )
             elif (log := _sample_log(path, listed)).exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
@@ -170,12 +169,6 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
             remedy = f"what {metric} is of each stands in sample logs; run it with"
         raise ValueError(f"{path} says nothing of single texts: {remedy} --log_samples")
     return found
-
-
-def _documents(results: Path, task: str) -> dict[int, Document]:
-    """Return the documents of the sample log beside a record."""
-    log = _sample_log(results, task)
-    return read_documents(log) if log.exists() else {}
 
 
 def _of_log(
@@ -201,8 +194,8 @@ def _of_log(
     if kind == WHOLE_TEXTS:
         # Neither greedy nor the contrary: lm-eval 0.5 writes False.
         answers = [replace(answer, is_greedy=None) for answer in answers]
-    more = read_documents(log) if documents else {}
-    return Record(name, settings, answers, documents=more)
+    said = read_documents(log) if documents else {}
+    return Record(name, settings, answers, documents=said)
 
 
 def _groups(content: dict[str, Any], task: str) -> list[str]:
@@ -219,21 +212,19 @@ def _groups(content: dict[str, Any], task: str) -> list[str]:
 
 def _about(content: dict[str, Any]) -> dict[str, Any]:
     """Return lm-eval's facts about a run, for archives."""
+    said = str(content.get("pretty_env_info"))
+    torch = re.match(r"PyTorch version: (\S+)", said)
+    run = {name: content["config"].get(name) for name in RUN}
+    run |= {name: content.get(name) for name in PROMPTED}
     return {
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
         "model_name": content.get("model_name"),
         "configs": content.get("configs") or {},
         "transformers": content.get("transformers_version"),
-        "torch": _torch(content.get("pretty_env_info")),
-        "run": {name: content["config"].get(name) for name in RUN},
+        "torch": torch and torch[1],
+        "run": run | {"apply_chat_template": bool(content.get("chat_template"))},
     }
-
-
-def _torch(environment: Any) -> str | None:
-    """Return the version in what PyTorch says of an environment."""
-    found = re.match(r"PyTorch version: (\S+)", str(environment))
-    return found[1] if found else None
 
 
 def _sample_log(results: Path, task: str) -> Path:
@@ -245,8 +236,14 @@ def _foreign(config: dict[str, Any]) -> dict[str, Any]:
     """Describe a model that is not ours."""
     by_words = config["model"] == "kenlm"
     known = config.get("model_sha") or config.get("checkpoint_digest")
+    if not known:  # lm-eval records no commit
+        given = model_arguments(config.get("model_args"))
+        named = given.get("pretrained") or given.get("model") or config["model"]
+        name = Path(str(named)).name if Path(str(named)).is_absolute() else named
+        says = f"no digest: lm_eval {config['model']} says none of its weights"
+        known = f"{name} ({says})"
     return {
-        "checkpoint": known or _name(config),
+        "checkpoint": known,
         "strings_scored": not by_words,
         "tokens_are": "words, and the ends of sentences" if by_words else NO_END,
         "estimator": "exact",
@@ -259,11 +256,3 @@ def model_arguments(given: Any) -> dict[str, Any]:
         pairs = (part.partition("=") for part in given.split(",") if part)
         return {name: value for name, _, value in pairs}
     return dict(given or {})
-
-
-def _name(config: dict[str, Any]) -> str:
-    """Identify a model's weights where lm-eval records no commit."""
-    given = model_arguments(config.get("model_args"))
-    named = given.get("pretrained") or given.get("model") or config["model"]
-    name = Path(str(named)).name if Path(str(named)).is_absolute() else named
-    return f"{name} (no digest: lm_eval {config['model']} says none of its weights)"

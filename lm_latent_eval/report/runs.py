@@ -35,12 +35,6 @@ RATE = re.compile("perplexity|bits_per_byte")
 """Names of metrics that are no means over samples."""
 
 
-def is_aggregate(content: Any) -> bool:
-    """Whether JSON is an aggregate of *Every Eval Ever*."""
-    names = {"schema_version", "evaluation_results"}
-    return isinstance(content, dict) and names <= content.keys()
-
-
 def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
     """Read the scores of each sample of *Every Eval Ever*.
 
@@ -136,19 +130,6 @@ LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Correct, partly, incorrect, no answer."""
 ENDING = ".eval"
 """Of inspect's own container, which is no JSON."""
-
-
-def is_log(content: Any) -> bool:
-    """Whether JSON is a log of inspect_ai."""
-    return isinstance(content, dict) and {"eval", "status"} <= content.keys()
-
-
-def refuse_container(path: Path) -> None:
-    """Raise a ``ValueError`` that says how a container becomes JSON."""
-    raise ValueError(
-        f"{path} is inspect's own container: `inspect log convert {path} --to json "
-        "--output-dir DIR` writes the log that is read here"
-    )
 
 
 def read_inspect(path: Path, content: Any, metric: str | None) -> list[Scores]:
@@ -261,8 +242,7 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
                 f"it; {', '.join(ABOUT)} are written so"
             )
     likelihoods = "bytes" in head
-    found: dict[str, dict[str, list[Score]]] = {name: {} for name in names}
-    answers: dict[str, dict[str, list[Answer]]] = {name: {} for name in names}
+    found: dict[str, dict[str, list[Any]]] = {name: {} for name in names}
     documents: dict[str, dict[int, Document]] = {}
     for place, cells in enumerate(rows, start=2):
         try:
@@ -275,33 +255,25 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
             about[place] = Document(text, fields)
             for name in names:
                 value = number(name, row[name])
+                made: Answer | Score
                 if likelihoods:
-                    answer = _likelihood(place, value, row)
-                    answers[name].setdefault(task, []).append(answer)
-                    continue
-                score = Score(
-                    row.get("id", str(place)),
-                    value,
-                    int(number("repeat", row.get("repeat", 0))),
-                    text=text,
-                    fields=fields,
-                )
-                found[name].setdefault(task, []).append(score)
+                    made = _likelihood(place, value, row)
+                else:
+                    question = row.get("id", str(place))
+                    repeat = int(number("repeat", row.get("repeat", 0)))
+                    made = Score(question, value, repeat, text=text, fields=fields)
+                found[name].setdefault(task, []).append(made)
         except ValueError as err:
             raise ValueError(f"{path}, row {place}: {err}") from err
-    if likelihoods:
-        strings = {"strings_scored": True, "unk": "spelled"}
-        return {
-            name: [
-                Record(task, _said(name) | strings, some, documents=documents[task])
-                for task, some in answers[name].items()
-            ]
-            for name in names
-        }
-    return {
-        name: [Scores(t, "score", _said(name), rows) for t, rows in found[name].items()]
-        for name in names
-    }
+
+    def run(name: str, task: str) -> Run:
+        settings: dict[str, Any] = {"model": name, "estimator": "exact"}
+        if not likelihoods:
+            return Scores(task, "score", settings, found[name][task])
+        settings |= {"strings_scored": True, "unk": "spelled"}
+        return Record(task, settings, found[name][task], documents=documents[task])
+
+    return {name: [run(name, task) for task in documents] for name in names}
 
 
 def _cells(path: Path) -> list[list[str]]:
@@ -316,10 +288,6 @@ def _cells(path: Path) -> list[list[str]]:
         ) from err
     finally:
         csv.field_size_limit(default)
-
-
-def _said(name: str) -> dict[str, Any]:
-    return {"model": name, "estimator": "exact"}
 
 
 def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
@@ -365,14 +333,19 @@ def read(path: Path, metric: str | None = None) -> list[Run]:
     if path.is_dir():
         if others := _of_others(path, metric):
             return others
-        if containers := sorted(path.rglob(f"*{ENDING}")):
-            refuse_container(containers[0])
-    elif path.suffix == ENDING and path.exists():
-        refuse_container(path)
-    elif path.name.endswith(SAMPLES):
+        containers = sorted(path.rglob(f"*{ENDING}"))
+    else:
+        containers = [path] if path.suffix == ENDING and path.exists() else []
+    if containers:
+        raise ValueError(
+            f"{containers[0]} is inspect's own container: `inspect log convert "
+            f"{containers[0]} --to json --output-dir DIR` writes the log that is read "
+            "here"
+        )
+    if path.name.endswith(SAMPLES) and path.is_file():
         stem = path.name.removesuffix(SAMPLES)
         return read(path.with_name(f"{stem}.json"), metric)
-    elif path.suffix == ".json" and path.exists():
+    if path.suffix == ".json" and path.is_file():
         found = _of_file(path, metric)
         if found is not None:
             return [*found]
@@ -398,8 +371,9 @@ def _of_others(folder: Path, metric: str | None) -> list[Run]:
 def _of_file(path: Path, metric: str | None) -> list[Scores] | None:
     """Read a file of theirs; None if it is of another kind."""
     content = parse(read_text(path), infinities=True)
-    if is_log(content):
+    names = content.keys() if isinstance(content, dict) else set()
+    if {"eval", "status"} <= names:
         return read_inspect(path, content, metric)
-    if is_aggregate(content):
+    if {"schema_version", "evaluation_results"} <= names:
         return read_archive(path, content, metric)
     return None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lm_latent_eval.files import regular
 from lm_latent_eval.scoring.answer import Answer
@@ -79,6 +79,7 @@ def as_fields(values: object) -> dict[str, str]:
 
 
 Sample = dict[str, Any]
+T = TypeVar("T")
 
 
 def read_answers(path: Path) -> list[Answer]:
@@ -88,17 +89,8 @@ def read_answers(path: Path) -> list[Answer]:
         ValueError: If a line is no sample, or its answers are no log-likelihoods; it
             names the line and the field.
     """
-    found: dict[tuple[int, int], Answer] = {}
-
-    def add(sample: Sample) -> None:
-        for answer in _answers(sample):
-            place = answer.index, answer.option
-            if place in found:
-                raise ValueError(f"doc_id: {answer.index} stands twice")
-            found[place] = answer
-
-    _each(path, add)
-    return [*found.values()]
+    found = _by_document(path, lambda sample: [*_answers(sample)])
+    return [answer for answers in found.values() for answer in answers]
 
 
 def read_scores(path: Path, metric: str) -> list[Score]:
@@ -107,12 +99,8 @@ def read_scores(path: Path, metric: str) -> list[Score]:
     Raises:
         ValueError: If a line is no sample, or the metric is no number in it.
     """
-    found: dict[int, list[Score]] = {}
 
-    def add(sample: Sample) -> None:
-        document = _document(sample)
-        if document in found:
-            raise ValueError(f"doc_id: {document} stands twice")
+    def scores(sample: Sample) -> list[Score]:
         if metric not in sample:
             there = sorted(
                 name
@@ -127,9 +115,9 @@ def read_scores(path: Path, metric: str) -> list[Score]:
         several = repeats.get(metric) if isinstance(repeats, dict) else None
         values = several if isinstance(several, list) else [sample[metric]]
         about, digest = _about(sample), sample.get("doc_hash")
-        found[document] = [
+        return [
             Score(
-                str(document),
+                str(sample["doc_id"]),
                 number(metric, value),
                 repeat,
                 digest=f"lm_eval {digest}" if isinstance(digest, str) else "",
@@ -139,23 +127,17 @@ def read_scores(path: Path, metric: str) -> list[Score]:
             for repeat, value in enumerate(values)
         ]
 
-    _each(path, add)
-    return [score for scores in found.values() for score in scores]
+    return [score for some in _by_document(path, scores).values() for score in some]
 
 
 def read_documents(path: Path) -> dict[int, Document]:
     """Read the documents of a sample log."""
-    found: dict[int, Document] = {}
-
-    def add(sample: Sample) -> None:
-        found[_document(sample)] = _about(sample)
-
-    _each(path, add)
-    return found
+    return _by_document(path, _about)
 
 
-def _each(path: Path, add: Callable[[Sample], None]) -> None:
-    """Hand over the samples of the first filter; errors name their line."""
+def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
+    """Return what is made of the samples of the first filter; errors name a line."""
+    found: dict[int, T] = {}
     first: Any = None
     for place, line in numbered_lines(regular(path)):
         try:
@@ -163,17 +145,19 @@ def _each(path: Path, add: Callable[[Sample], None]) -> None:
             if not isinstance(sample, dict):
                 raise ValueError("it is no object")
             first = sample if first is None else first
-            if sample.get("filter") == first.get("filter"):
-                add(sample)
+            if sample.get("filter") != first.get("filter"):
+                continue
+            document = sample.get("doc_id")
+            if type(document) is not int:
+                raise ValueError(
+                    f"doc_id: expected a whole number, not {document!a:.40}"
+                )
+            if document in found:
+                raise ValueError(f"doc_id: {document} stands twice")
+            found[document] = make(sample)
         except ValueError as err:
             raise ValueError(f"{path}, line {place}: {err}") from err
-
-
-def _document(sample: Sample) -> int:
-    document = sample.get("doc_id")
-    if type(document) is not int:
-        raise ValueError(f"doc_id: expected a whole number, not {document!a:.40}")
-    return document
+    return found
 
 
 def _about(sample: Sample) -> Document:
@@ -194,7 +178,6 @@ def _answers(sample: Sample) -> Iterator[Answer]:
         raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
     if not isinstance(given, list) or len(given) != len(asked):
         raise ValueError(f"resps: expected a list of {len(asked)}, not {given!a:.40}")
-    document = _document(sample)
     accuracy = sample.get("acc")
     if accuracy is not None:
         accuracy = number("acc", accuracy)
@@ -207,7 +190,7 @@ def _answers(sample: Sample) -> Iterator[Answer]:
         yield checked_answer(
             replace(
                 answer,
-                index=document,
+                index=sample["doc_id"],
                 option=option,
                 words=_count(sample, "word_perplexity", answer.words),
                 bytes=_count(sample, "bits_per_byte", answer.bytes),

@@ -184,6 +184,12 @@ class Table:
         cells = [cell for cell in self.column(place) if cell is not None]
         return bool(cells) and all(isinstance(c, int | float) for c in cells)
 
+    def plain(self, value: Any) -> str:
+        """Write a number for a reader."""
+        if isinstance(value, float) and math.isinf(value):
+            return "∞" if value > 0 else "-∞"
+        return self.number(value) if isinstance(value, float) else f"{value:,}"
+
 
 def rendered(table: Table, kind: str) -> str:
     """Return a table as ``text`` (Markdown, with its notes), ``csv`` or ``latex``."""
@@ -254,12 +260,12 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
 
 
 def _markdown(table: Table) -> str:
-    numeric = map(table.is_numeric, range(len(table.head)))
-    rule = ["---:" if number else "---" for number in numeric]
+    numeric, number = map(table.is_numeric, range(len(table.head))), table.plain
+    rule = ["---:" if each else "---" for each in numeric]
     cells = [
         [*map(markdown, table.head)],
         rule,
-        *([_plain(table, c) for c in r] for r in table.rows),
+        *([_shown(c, markdown, number) for c in r] for r in table.rows),
     ]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     return "\n\n".join([lines, *table.notes])
@@ -270,20 +276,17 @@ def _is_empty(cell: Cell) -> bool:
     return number is None or (isinstance(number, float) and math.isnan(number))
 
 
-def _plain(table: Table, value: Cell) -> str:
+def _shown(
+    cell: Cell, words: Callable[[str], str], number: Callable[[Any], str]
+) -> str:
     """Write a cell for a reader."""
-    if _is_empty(value):
+    if _is_empty(cell):
         return ""
-    if isinstance(value, Interval):
-        value, lower, upper = (
-            _plain(table, each) for each in (value.value, value.lower, value.upper)
-        )
+    if isinstance(cell, Interval):
+        ends = (cell.value, cell.lower, cell.upper)
+        value, lower, upper = (_shown(each, words, number) for each in ends)
         return f"{value} ({lower} to {upper})"
-    if isinstance(value, str):
-        return markdown(value)
-    if isinstance(value, float) and math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return table.number(value) if isinstance(value, float) else f"{value:,}"
+    return words(cell) if isinstance(cell, str) else number(cell)
 
 
 # -- for programs -------------------------------------------------------------------
@@ -291,16 +294,19 @@ def _plain(table: Table, value: Cell) -> str:
 
 def _csv(table: Table) -> str:
     written = io.StringIO()
+    columns: list[list[Cell]] = []
+    for place, name in enumerate(table.head):
+        ends = [c if isinstance(c, Interval) else None for c in table.column(place)]
+        cells = [None if _is_empty(c) else c for c in table.column(place)]
+        columns.append(
+            [name, *(c.value if isinstance(c, Interval) else c for c in cells)]
+        )
+        if any(ends):
+            for end in ("lower", "upper"):
+                some = [None if _is_empty(e) else getattr(e, end) for e in ends]
+                columns.append([f"{name}, {end}", *some])
     writer = csv.writer(written, lineterminator="\n")
-    divided = [
-        any(isinstance(cell, Interval) for cell in table.column(place))
-        for place in range(len(table.head))
-    ]
-    names = (_columns(n, each) for n, each in zip(table.head, divided, strict=True))
-    writer.writerow([_inert(name) for some in names for name in some])
-    for row in table.rows:
-        cells = (_parts(c, each) for c, each in zip(row, divided, strict=True))
-        writer.writerow([_inert(cell) for some in cells for cell in some])
+    writer.writerows([map(_inert, row) for row in zip(*columns, strict=True)])
     return written.getvalue().rstrip("\n")
 
 
@@ -309,31 +315,27 @@ def _inert(cell: Cell) -> Cell:
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
-def _columns(name: str, divided: bool) -> list[str]:
-    return [name, f"{name}, lower", f"{name}, upper"] if divided else [name]
-
-
-def _parts(cell: Cell, divided: bool) -> list[Cell]:
-    if _is_empty(cell):
-        cell = None
-    if isinstance(cell, Interval):
-        return [cell.value, cell.lower, cell.upper]
-    return [cell, None, None] if divided else [cell]
-
-
 # -- for papers ---------------------------------------------------------------------
 
 
 def _latex(table: Table) -> str:
+    def number(value: float) -> str:
+        plain = table.plain(value)
+        if power := re.fullmatch(r"(.+)e([+-]\d+)", plain):
+            return rf"${power[1]} \times 10^{{{int(power[2])}}}$"
+        plain = plain.replace("∞", r"\infty")
+        return f"${plain}$" if plain[:1] in ("-", "\\") else plain
+
     columns = "".join(
         "r" if table.is_numeric(place) else "l" for place in range(len(table.head))
     )
+    rows = ([_shown(c, _letters, number) for c in row] for row in table.rows)
     lines = [
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         rf"{' & '.join(map(_letters, table.head))} \\",
         r"\midrule",
-        *(rf"{' & '.join(_set(table, cell) for cell in row)} \\" for row in table.rows),
+        *(rf"{' & '.join(cells)} \\" for cells in rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
@@ -342,21 +344,3 @@ def _latex(table: Table) -> str:
 
 def _letters(text: str) -> str:
     return one_line(text).translate(_ESCAPED)
-
-
-def _set(table: Table, value: Cell) -> str:
-    """Write a cell for LaTeX: with signs and powers of ten as mathematics has them."""
-    if _is_empty(value):
-        return ""
-    if isinstance(value, Interval):
-        value, lower, upper = (
-            _set(table, each) for each in (value.value, value.lower, value.upper)
-        )
-        return f"{value} ({lower} to {upper})"
-    if isinstance(value, str):
-        return _letters(value)
-    plain = _plain(table, value)
-    if power := re.fullmatch(r"(.+)e([+-]\d+)", plain):
-        return rf"${power[1]} \times 10^{{{int(power[2])}}}$"
-    plain = plain.replace("∞", r"\infty")
-    return f"${plain}$" if plain[:1] in ("-", "\\") else plain

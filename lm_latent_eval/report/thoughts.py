@@ -145,32 +145,12 @@ class ChoiceQuestions:
             [torch.tensor(q.right, dtype=torch.float64) for q in self.questions],
         )
 
-    @property
-    def unsure(self) -> int:
-        """Questions whose answer other draws might change, by the Monte Carlo error."""
-        margins = [Margin.of(q.thoughts.log_weights) for q in self.questions]
-        return sum(not margin.is_sure for margin in margins)
-
     def by_right(self, right: bool) -> Iterator[tuple[Kept, int]]:
         """Yield question and place of every right answer, or of every wrong one."""
         for question in self.questions:
             for place, score in enumerate(question.right or ()):
                 if (score > 0) == right:
                     yield question, place
-
-    def sample_sizes(self, right: bool) -> list[float]:
-        """Return effective sample sizes of right answers, or of wrong ones."""
-        return [
-            effective_sample_size(q.thoughts.log_weights[place]).item()
-            for q, place in self.by_right(right)
-        ]
-
-    def gaps(self) -> list[float]:
-        """Return log-mean minus mean-log of the right answers, nats."""
-        return [
-            log_mean_gap(q.thoughts.log_p_answers, q.thoughts.log_ratios)[place].item()
-            for q, place in self.by_right(True)
-        ]
 
 
 def most_of(kept: ThoughtFile) -> float:
@@ -333,19 +313,29 @@ def _certain(choices: ChoiceQuestions) -> Iterator[str]:
 
 
 def _chosen(choices: ChoiceQuestions) -> Iterator[str]:
-    if gaps := choices.gaps():
+    gaps = [
+        log_mean_gap(q.thoughts.log_p_answers, q.thoughts.log_ratios)[place].item()
+        for q, place in choices.by_right(True)
+    ]
+    if gaps:
         yield (
             "  log of the mean less mean of the log, right answers: median "
             f"{statistics.median(gaps):.3f} nats, largest {max(gaps):.3f}"
         )
     for name, right in (("right", True), ("wrong", False)):
-        if sizes := choices.sample_sizes(right):
+        sizes = [
+            effective_sample_size(q.thoughts.log_weights[place]).item()
+            for q, place in choices.by_right(right)
+        ]
+        if sizes:
             yield (
                 f"  effective thoughts, {name} answers: median "
                 f"{statistics.median(sizes):.1f}, fewest {min(sizes):.1f}"
             )
+    margins = [Margin.of(q.thoughts.log_weights) for q in choices.questions]
+    unsure = sum(not margin.is_sure for margin in margins)
     yield (
-        f"  within Monte Carlo error: {choices.unsure:,} of "
+        f"  within Monte Carlo error: {unsure:,} of "
         f"{len(choices.questions):,} questions, whose two best answers are less than "
         "1.96 errors apart"
     )

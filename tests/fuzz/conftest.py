@@ -2,14 +2,19 @@
 
 import pytest
 
-from tests.fuzz.models import WRITE
+from tests import tiny_checkpoint
+from tests.fuzz.models import BUILD
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """Return the checkpoint directories of tiny models, by name."""
     root = tmp_path_factory.mktemp("fuzz")
-    return {name: str(write(root / name)) for name, write in WRITE.items()}
+    for name, build in BUILD.items():
+        spelled = name.endswith("_spelled")
+        writing = tiny_checkpoint.orthography() if spelled else None
+        tiny_checkpoint.write(root / name, build(), writing)
+    return {name: str(root / name) for name in BUILD}
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM
@@ -30,29 +27,21 @@ def rnng() -> RNNG:
     return randomised(RNNG(config).double(), 3, 0.7).eval()
 
 
-rnn = partial(tiny_models.rnn, spread=0.7, **WORDS)
 srnn = partial(tiny_models.srnn, 1, WORDS["vocab_size"], 4)
 
 
-def _writer(build: Callable[[], Any], *, spelled: bool = False):
-    def write(folder: Path) -> Path:
-        writing = tiny_checkpoint.orthography() if spelled else None
-        return tiny_checkpoint.write(folder, build(), writing)
-
-    return write
-
-
-WRITE = {
-    "entitynlm": _writer(entitynlm),
-    "kglm": _writer(tiny_checkpoint.kglm),
-    "kglm_spelled": _writer(tiny_checkpoint.kglm, spelled=True),
-    "lrlm": _writer(partial(relation_model, "lrlm")),
-    "lrlm_spelled": _writer(partial(relation_model, "lrlm"), spelled=True),
-    "lstm": _writer(tiny_checkpoint.lstm),
-    "lstm_spelled": _writer(tiny_checkpoint.lstm, spelled=True),
-    "nklm": _writer(partial(relation_model, "nklm")),
-    "rnn": _writer(rnn),
-    "rnng": _writer(rnng),
-    "srnn": _writer(srnn),
+lrlm = partial(relation_model, "lrlm")
+BUILD = {
+    "entitynlm": entitynlm,
+    "kglm": tiny_checkpoint.kglm,
+    "kglm_spelled": tiny_checkpoint.kglm,
+    "lrlm": lrlm,
+    "lrlm_spelled": lrlm,
+    "lstm": tiny_checkpoint.lstm,
+    "lstm_spelled": tiny_checkpoint.lstm,
+    "nklm": partial(relation_model, "nklm"),
+    "rnn": partial(tiny_models.rnn, spread=0.7, **WORDS),
+    "rnng": rnng,
+    "srnn": srnn,
 }
-"""Name -> what writes its directory. Spelled ones charge every character."""
+"""Name -> what builds it. Spelled ones charge every character."""

@@ -58,7 +58,7 @@ VALUES = st.one_of(
 """What a command line, JSON and Python can put where a number or a name is expected."""
 
 
-@share(3)
+@share(1.5)
 @given(
     arguments=st.dictionaries(st.sampled_from(OPTIONS), VALUES, max_size=3),
     typed=st.booleans(),

@@ -378,7 +378,8 @@ def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
 def test_documents_of_a_task_with_spaces_in_its_name_are_found(tmp_path):
     document = SAMPLE | {"doc": {"text": "Ada saw the fox ."}, "target": ""}
     folder = lm_eval_folder(tmp_path / "hf", "my task", [document], {})
-    assert [*results._documents(folder / "results_1.json", "my task")] == [0]
+    [found] = results.read_runs(folder, documents=True)
+    assert [*found.documents] == [0]
 
 
 def test_folders_without_one_answer_are_refused(tmp_path):

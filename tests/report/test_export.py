@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,17 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from markdown_it import MarkdownIt
 
-from lm_latent_eval.cli import main
+from lm_latent_eval.cli import _parser, main
+from lm_latent_eval.cli.estimate import scoring
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
-from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.export.statement import Statement, command
 from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import TOO_LARGE
+from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests.report.test_compare import (
     SAMPLE,
     estimated,
@@ -166,6 +171,16 @@ def test_benchmarks_of_the_hub_are_read_back(tmp_path):
         hub.export_results([answers()], tmp_path)
 
 
+def test_no_bound_of_a_likelihood_is_one_of_an_accuracy(tmp_path):
+    drawn = estimated(answers(), bound=Bound.STOCHASTIC_LOWER)
+    _, results, _ = archived(tmp_path, drawn)
+    archive = results["acc"]["metric_config"]["metric_parameters"]["bound"]
+    path = hub.export_card([drawn], tmp_path / "README.md", "us/model")
+    [entry] = ModelCard.load(path).data.eval_results
+    assert archive == entry.metric_args["bound"] == "none"
+    assert "; bound: none; " in Statement.of(drawn).note
+
+
 def test_a_task_without_right_answers_leaves_the_others(tmp_path, caplog):
     without = replace(unjudged(), settings=SETTINGS | {"configs": BENCHMARK})
     both = [without, answers(configs=BENCHMARK)]
@@ -214,6 +229,16 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
         assert entry.dataset_args == expected
 
 
+def test_a_command_asks_for_a_network_with_its_own_options():
+    settings = {"model": "tokens", "estimator": "beam", "num_samples": 9}
+    found = command(Record(TASK, settings | {"context_tokens": None}, []))
+    words = shlex.split(found.partition("--data TEXTS ")[2])
+    given = _parser().parse_args(["estimate", "DIR", "--data", "TEXTS", *words])
+    assert given.model == "tokens"
+    read = TokensOptions.parse(scoring(given))
+    assert read == TokensOptions("beam", 9, context_tokens=None)
+
+
 def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
     path = tmp_path / "README.md"
     estimates = replace(result(lm_eval=None, date=None), task="estimate")
@@ -251,11 +276,17 @@ def test_rates_without_a_finite_value_are_left_out(tmp_path):
 def test_models_of_others_are_exported_too(tmp_path, sha):
     samples = [SAMPLE, SAMPLE | {"doc_id": 1}]
     folder = lm_eval_folder(tmp_path / "hf", "t", samples, {}, sha=sha)
+    results = json.loads((folder / "results_1.json").read_text())
+    results |= {"chat_template": "{{ messages }}", "fewshot_as_multiturn": False}
+    results |= {"system_instruction": "Be brief."}
+    (folder / "results_1.json").write_text(json.dumps(results))
     card = tmp_path / "README.md"
     command = ["export", str(folder), "--to", "model-card", "--model-id", "us/gpt2"]
     assert main([*command, "--output", str(card)]) == 0
     said = card.read_text()
-    assert "lm_eval --model hf --model_args pretrained=gpt2 --tasks t" in said
+    asked = "lm_eval --model hf --model_args pretrained=gpt2 --tasks t "
+    asked += "--apply_chat_template --fewshot_as_multiturn false "
+    assert f"{asked}--system_instruction 'Be brief.'\n" in said
     assert f"checkpoint {sha or 'gpt2 (no digest'}" in said
     assert "word_perplexity" in said
     assert "token_perplexity" not in said

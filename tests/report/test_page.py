@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -74,6 +75,20 @@ def test_a_band_is_of_texts_that_all_have_an_error():
     assert band == (value, value)
     _, value, (low, high), _ = page._interval("A", estimated(a_beam, stderr=0.1))
     assert low < value < high
+
+
+def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
+    """Of texts that are alike, so that draws alone make it."""
+
+    def width(made):
+        _, _, (low, high), _ = page._interval("A", made)
+        return high - low
+
+    drawn = estimated(record(kind="stochastic lower", spread=0.0), stderr=0.2)
+    shared = [replace(answer, stream="0") for answer in drawn.answers[:5]]
+    copies = replace(drawn, answers=[*shared, *drawn.answers[5:]])
+    assert width(drawn) < width(copies)
+    assert width(drawn) < width(estimated(drawn, stderr=0.25))
 
 
 def test_charts_are_files_for_papers(tmp_path):

@@ -46,11 +46,9 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """Say in a sentence what holds."""
-        decided = sum(pair.decided for pair in self.pairs)
-        ends = [pair for pair in self.pairs if pair.decided]
+        decided = [_names(pair) for pair in self.pairs if pair.decided]
         best = self.models[0][0]
-        beaten = {n for pair in ends for n in _names(pair) if best in _names(pair)}
-        behind = beaten - {best}
+        behind = {n for names in decided if best in names for n in names} - {best}
         if len(behind) == len(self.models) - 1:
             first = f"{best} is better than every other model"
         elif behind:
@@ -59,7 +57,7 @@ class Ranking:
         else:
             first = f"{best} is first, and not told apart from any other model"
         return (
-            f"{first}; {decided} of {len(self.pairs)} pairs are told apart, all "
+            f"{first}; {len(decided)} of {len(self.pairs)} pairs are told apart, all "
             "together at 95 % (Holm)."
         )
 
@@ -216,15 +214,13 @@ def lines_of_gap(found: TextComparison) -> list[str]:
     half = sum(abs(each) < abs(total) / 2 for each in reached) + 1
     sentences = []
     if same:
+        most = ", ".join(
+            f"{p.document} ({bits(p.nats):+.1f} ± {bits(p.draws_stderr):.1g} bits)"
+            for p in same[:3]
+        )
         sentences.append(
             f"  Half of {a} - {b} is in {half:,} of {len(found.parts):,} texts; most "
-            "in "
-            + ", ".join(
-                f"{part.document} ({bits(part.nats):+.1f} ± "
-                f"{bits(part.draws_stderr):.1g} bits)"
-                for part in same[:3]
-            )
-            + "."
+            f"in {most}."
         )
     for kind in kinds(found):
         d = kind.difference
@@ -295,10 +291,8 @@ def more(found: Comparison, points: float) -> More:
     drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
     inner, cause = drawn, "draws of latents"
     if not isinstance(found, TextComparison) and any(found.repeats):
-        inner, cause = (
-            min(math.hypot(*found.repeats) ** 2, d.texts_stderr**2),
-            "repeats",
-        )
+        inner = min(math.hypot(*found.repeats) ** 2, d.texts_stderr**2)
+        cause = "repeats"
     every = d.texts_stderr**2 + drawn
     parts = {
         what: every - inner,
@@ -349,7 +343,6 @@ def _remedy(
     now: Needed | None,
     ideal: Needed | None,
 ) -> str:
-    """Say what would help most."""
     inner, runs = shares.get(cause, 0.0), shares.get("runs", 0.0)
     more_of = "latents a text" if cause.startswith("draws") else "answers a question"
     if now is None:

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import combinations
 
 import torch
-from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import (
@@ -39,6 +38,7 @@ from lm_latent_eval.report.compare.sides import (
     TEXT,
     Clusters,
     Key,
+    Rates,
     Side,
     bits,
     check_alike,
@@ -50,26 +50,6 @@ from lm_latent_eval.report.numbers import with_numbers
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import Aligned, align
-
-
-@dataclass(frozen=True)
-class Rates:
-    """A side's rate, nats a unit."""
-
-    mean: float
-    spread: float | None
-    """Standard deviation over its runs; None of one run."""
-    runs: int
-
-    @property
-    def stderr(self) -> float:
-        """Of the mean, over runs."""
-        return self.spread / math.sqrt(self.runs) if self.spread else 0.0
-
-    @property
-    def part(self) -> tuple[float, float]:
-        """The same with its degrees of freedom."""
-        return self.stderr, self.runs - 1.0
 
 
 @dataclass(frozen=True)
@@ -153,6 +133,8 @@ class Asked:
     ``find_clusters``."""
     passes: Sequence[int] = ()
     """For which k pass@k is compared, where questions have several answers."""
+    power: float | None = None
+    """Points of which a page says what decides them; None says nothing of it."""
 
 
 def compare(
@@ -277,8 +259,8 @@ def _pair(
     runs = [*a[1], *b[1]]
     records = [run for run in runs if isinstance(run, Record)]
     if len(records) == len(runs):
-        sides = [Side.of(name, _records(some)) for name, some in (a, b)]
-        left, right = sides
+        left = Side.of(a[0], records[: len(a[1])])
+        right = Side.of(b[0], records[len(a[1]) :])
         check_alike(
             left.name,
             left.runs[0],
@@ -295,10 +277,6 @@ def _pair(
         )
     one, other = (Questions.of(n, [*map(scores_of, some)]) for n, some in (a, b))
     return compare_questions(task, one, other, asked.cluster, asked.passes)
-
-
-def _records(runs: Sequence[Run]) -> list[Record]:
-    return [run for run in runs if isinstance(run, Record)]
 
 
 # -- texts ---------------------------------------------------------------------------
@@ -326,7 +304,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     found = {}
     for unit in totals:
         counts = torch.tensor([getattr(text, unit) for text in texts])
-        rates = [_rates(nats, totals[unit]) for nats in (nats_a, nats_b)]
+        rates = [Rates.of(nats.sum(1) / totals[unit]) for nats in (nats_a, nats_b)]
         runs_stderr = math.hypot(rates[0].stderr, rates[1].stderr)
         found[unit] = (
             rates[0],
@@ -348,7 +326,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
             nats,
             error,
             text.bytes,
-            next((s.documents[key].text for s in (a, b) if key in s.documents), ""),
+            a.about(key).text or b.about(key).text,
             _aligned(a, b, key),
         )
         for key, text, nats, error in zip(
@@ -372,21 +350,16 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
 
 def _aligned(a: Side, b: Side, key: Key) -> list[Aligned]:
     """Return the parts of a text, where single runs say what they take."""
-    spans = [s.documents[key].spans for s in (a, b) if key in s.documents]
-    if len(a.runs) > 1 or len(b.runs) > 1 or len(spans) < 2:
+    one, other = a.about(key).spans, b.about(key).spans
+    if len(a.runs) > 1 or len(b.runs) > 1 or one is None or other is None:
         return []
-    one, other = spans
-    return [] if one is None or other is None else align(one, other)
+    return align(one, other)
 
 
 def _clusters(
     a: Side, b: Side, keys: Sequence[Key], cluster: str | None
 ) -> Clusters | None:
-    fields = [
-        {**(b.documents[key].fields if key in b.documents else {}), **known}
-        for key in keys
-        for known in [a.documents[key].fields if key in a.documents else {}]
-    ]
+    fields = [{**b.about(key).fields, **a.about(key).fields} for key in keys]
     found = find_clusters(fields, cluster)
     if found is None and cluster is None and any(copy for _, copy in keys):
         return Clusters(TEXT, [digest for digest, _ in keys])
@@ -413,12 +386,6 @@ def _by_upper_bounds(found: TextComparison, level: float) -> TextComparison:
     return replace(found, verdict=verdict, decided=True)
 
 
-def _rates(nats: Tensor, total: int) -> Rates:
-    rates = nats.sum(1) / total
-    spread = rates.std().item() if len(rates) > 1 else None
-    return Rates(rates.mean().item(), spread, len(rates))
-
-
 def _units(a: Side, b: Side) -> tuple[str, ...]:
     """Return the units in which two models compare.
 
@@ -441,7 +408,6 @@ def _units(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _verdict(compared: TextComparison, level: float) -> tuple[bool, str]:
-    """Decide which side is better, if that can be known at this level."""
     (a, b), found = compared.sides, compared.difference
     total = next(iter(compared.totals.values()))
     better, worse = (a, b) if found.value < 0 else (b, a)

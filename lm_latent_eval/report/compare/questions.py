@@ -21,7 +21,7 @@ from lm_latent_eval.estimators import log_ratio_stderr
 from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
-from lm_latent_eval.report.compare.sides import DELTA, Clusters, find_clusters
+from lm_latent_eval.report.compare.sides import DELTA, Clusters, Rates, find_clusters
 from lm_latent_eval.report.numbers import NoNumberError
 from lm_latent_eval.report.scores import Run, Score, Scores
 from lm_latent_eval.scoring.answer import Answer
@@ -80,10 +80,7 @@ class Questions:
     def means(self, questions: Sequence[str]) -> np.ndarray:
         """Return the mean score of each question, of each run, (R, N)."""
         rows = [
-            [
-                np.mean([score.value for score in run[question]])
-                for question in questions
-            ]
+            [np.mean([score.value for score in run[each]]) for each in questions]
             for run in self.runs
         ]
         return np.array(rows, dtype=float)
@@ -264,7 +261,7 @@ def compare_questions(
     ]
     clusters = find_clusters(fields, cluster)
     unsure = [not (a.is_sure(q) and b.is_sure(q)) for q in questions]
-    runs = [_over_runs(mean) for mean in means]
+    runs = [Rates.of(torch.from_numpy(mean.mean(1))).part for mean in means]
     names = None if clusters is None else clusters.names
 
     def paired(d: Tensor, with_runs: bool = True) -> PairedDifference:
@@ -287,6 +284,7 @@ def compare_questions(
     alone = [(right[0] & ~right[1]).tolist(), (~right[0] & right[1]).tolist()]
     at_risk = [sum(u and w for u, w in zip(unsure, won, strict=True)) for won in alone]
     values = [[np.array([s.value for s in each]) for each in some] for some in scores]
+    ties = [sum(any(s.is_tied for s in each) for each in some) for some in scores]
     text = [
         left if left.text else replace(left, text=right.text)
         for left, right in zip(firsts, others, strict=True)
@@ -301,7 +299,7 @@ def compare_questions(
         (repeat_stderr(values[0]), repeat_stderr(values[1])),
         {k: _passes(task, k, values, partial(paired, with_runs=False)) for k in passes},
         (at_risk[0], at_risk[1]),
-        (_count_tied(scores[0]), _count_tied(scores[1])),
+        (ties[0], ties[1]),
         "",
         False,
         clusters,
@@ -342,14 +340,6 @@ def _of_several_kinds(digests: set[str]) -> bool:
     return len({kind if space else "" for kind, space, _ in kinds}) > 1
 
 
-def _over_runs(means: np.ndarray) -> tuple[float, float]:
-    """Return the error of a mean over runs, and its degrees of freedom."""
-    rates = means.mean(1)
-    if len(rates) < 2:
-        return 0.0, 0.0
-    return float(rates.std(ddof=1)) / math.sqrt(len(rates)), len(rates) - 1.0
-
-
 def _passes(
     task: str,
     k: int,
@@ -364,10 +354,6 @@ def _passes(
         found.append(pass_at(k, np.array([each.sum() for each in some]), number))
     a, b = found
     return float(a.mean()), float(b.mean()), paired(torch.from_numpy(a - b))
-
-
-def _count_tied(scores: Sequence[Sequence[Score]]) -> int:
-    return sum(any(score.is_tied for score in some) for some in scores)
 
 
 def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -58,14 +58,9 @@ class Clusters:
     field: str
     names: Sequence[str]
 
-    @property
-    def number(self) -> int:
-        """Of clusters."""
-        return len({*self.names})
-
     def __str__(self) -> str:
         """Describe the clusters."""
-        return f"{self.number:,} clusters ({self.field})"
+        return f"{len({*self.names}):,} clusters ({self.field})"
 
 
 def find_clusters(
@@ -98,6 +93,32 @@ def find_clusters(
             "inspect's metadata and columns of a CSV have such fields"
         )
     return Clusters(field, [each[field] for each in fields])
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A side's rate by its runs: nats a unit, or a mean score."""
+
+    mean: float
+    spread: float | None
+    """Standard deviation over its runs; None of one run."""
+    runs: int
+
+    @classmethod
+    def of(cls, rates: Tensor) -> Self:
+        """Take the rate of each run, (R,)."""
+        spread = rates.std().item() if len(rates) > 1 else None
+        return cls(rates.mean().item(), spread, len(rates))
+
+    @property
+    def stderr(self) -> float:
+        """Of the mean, over runs."""
+        return self.spread / math.sqrt(self.runs) if self.spread else 0.0
+
+    @property
+    def part(self) -> tuple[float, float]:
+        """The same with its degrees of freedom."""
+        return self.stderr, self.runs - 1.0
 
 
 DELTA = 0.05
@@ -152,6 +173,10 @@ class Side:
             all(r.finished for r in runs),
             documents,
         )
+
+    def about(self, key: Key) -> Document:
+        """Return what is known of a text; nothing, perhaps."""
+        return self.documents.get(key) or Document("")
 
     @property
     def strings_scored(self) -> bool:

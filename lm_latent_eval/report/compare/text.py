@@ -9,13 +9,9 @@ from typing import Any
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference, wilson
 from lm_latent_eval.report.compare.analysis import More, Ranking, lines_of_gap, rank
-from lm_latent_eval.report.compare.comparison import (
-    Comparison,
-    Rates,
-    TextComparison,
-)
+from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
 from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
-from lm_latent_eval.report.compare.sides import Side, bits, rate_in, with_error
+from lm_latent_eval.report.compare.sides import Rates, Side, bits, rate_in, with_error
 from lm_latent_eval.report.tabular import aligned, one_line
 
 
@@ -205,15 +201,12 @@ def _lines_of_choices(each: QuestionComparison) -> list[str]:
         for side, number in zip(each.sides, each.ties, strict=True)
         if number
     ]
-    return [head, *aligned(rows), *ties, *_unfinished(each), each.verdict]
-
-
-def _unfinished(each: QuestionComparison) -> list[str]:
-    return [
+    unfinished = [
         f"  {side.name} is not finished: only what it has is compared."
         for side in each.sides
         if not side.finished
     ]
+    return [head, *aligned(rows), *ties, *unfinished, each.verdict]
 
 
 def _rows_of_right(each: QuestionComparison) -> list[list[str]]:

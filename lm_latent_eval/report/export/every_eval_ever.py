@@ -21,12 +21,11 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
 from lm_latent_eval.report.export.statement import (
     DELTA,
-    OF_LOG_P,
     Statement,
     command,
     statements_of,
 )
-from lm_latent_eval.report.numbers import RATES, Number, numbers
+from lm_latent_eval.report.numbers import RATES, numbers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 
@@ -91,6 +90,11 @@ def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
     record, now = statement.record, str(time.time())
     date = record.settings.get("date")
     when = {} if date is None else {"evaluation_timestamp": str(date)}
+    ours = str(record.settings.get("lm_latent_eval", lm_latent_eval.__version__))
+    library: dict[str, Any] = {"name": "lm_latent_eval", "version": ours}
+    if host := record.settings.get("lm_eval"):
+        more = {"lm_latent_eval": ours}
+        library = {"name": "lm_eval", "version": host, "additional_details": more}
     return {
         "schema_version": SCHEMA_VERSION,
         "evaluation_id": f"{record.task}/{source.model_id}/{now}",
@@ -101,21 +105,10 @@ def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
             "source_organization_name": source.organization,
             "evaluator_relationship": source.relationship,
         },
-        "eval_library": _library(record.settings),
+        "eval_library": library,
         "model_info": _model(statement, source),
         "evaluation_results": [_result(statement, name) for name in statement.numbers],
     }
-
-
-def _library(settings: dict[str, Any]) -> dict[str, Any]:
-    ours = str(settings.get("lm_latent_eval", lm_latent_eval.__version__))
-    if host := settings.get("lm_eval"):
-        return {
-            "name": "lm_eval",
-            "version": host,
-            "additional_details": {"lm_latent_eval": ours},
-        }
-    return {"name": "lm_latent_eval", "version": ours}
 
 
 def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
@@ -137,6 +130,26 @@ def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
 def _result(statement: Statement, name: str) -> dict[str, Any]:
     number, record = statement.numbers[name], statement.record
     likelihood = name in RATES
+    least = 1.0 if name.endswith("perplexity") else 0.0
+    uncertainty: dict[str, Any] = {"num_samples": len(statement.documents)}
+    if number.stderr is not None:
+        over_texts = "over texts (ratio of sums), draws included"
+        uncertainty["standard_error"] = {
+            "value": number.stderr,
+            "method": f"analytic, {over_texts if likelihood else 'over questions'}",
+        }
+    upper = statement.certified(name)
+    if upper is not None and statement.bound is not Bound.EXACT:
+        markov = statement.bound is Bound.STOCHASTIC_LOWER
+        uncertainty["confidence_interval"] = {
+            "lower": least,
+            "upper": upper,
+            "confidence_level": 1 - DELTA if markov else 1.0,
+            "method": "Markov's inequality on the product of unbiased estimates, over "
+            "draws; says nothing of other texts"
+            if markov
+            else "strict bound of log p of each text; says nothing of other texts",
+        }
     return {
         "evaluation_result_id": f"{record.task}/{name}",
         "evaluation_name": record.task,
@@ -146,11 +159,11 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
             "metric_name": name,
             "lower_is_better": likelihood,
             "score_type": "continuous",
-            "min_score": _least(name),
+            "min_score": least,
             "max_score": "Infinity" if likelihood else 1.0,
             "metric_parameters": {
                 **statement.settings,
-                "bound": OF_LOG_P[statement.bound] if likelihood else "none",
+                "bound": statement.bound_of(name),
                 "aggregation": "sum over texts before dividing"
                 if likelihood
                 else "mean over questions",
@@ -158,48 +171,10 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
         },
         "score_details": {
             "score": number.value,
-            "uncertainty": {
-                **_standard_error(number, likelihood=likelihood),
-                **_interval(statement, name),
-                "num_samples": len(statement.documents),
-            },
+            "uncertainty": uncertainty,
             "details": _details(statement, name),
         },
     }
-
-
-def _standard_error(number: Number, *, likelihood: bool) -> dict[str, Any]:
-    """State the standard error where there is one."""
-    if number.stderr is None:
-        return {}
-    method = "over texts (ratio of sums), draws included"
-    error = {
-        "value": number.stderr,
-        "method": f"analytic, {method if likelihood else 'over questions'}",
-    }
-    return {"standard_error": error}
-
-
-def _least(name: str) -> float:
-    """Return what no such number is below."""
-    return 1.0 if name.endswith("perplexity") else 0.0
-
-
-def _interval(statement: Statement, name: str) -> dict[str, Any]:
-    upper = statement.certified(name)
-    if upper is None or statement.bound is Bound.EXACT:
-        return {}
-    markov = statement.bound is Bound.STOCHASTIC_LOWER
-    interval = {
-        "lower": _least(name),
-        "upper": upper,
-        "confidence_level": 1 - DELTA if markov else 1.0,
-        "method": "Markov's inequality on the product of unbiased estimates, over "
-        "draws; says nothing of other texts"
-        if markov
-        else "strict bound by a beam; says nothing of other texts",
-    }
-    return {"confidence_interval": interval}
 
 
 def _details(statement: Statement, name: str) -> dict[str, str]:

@@ -21,25 +21,13 @@ from huggingface_hub import (
 
 from lm_latent_eval.files import safe_name, write_text
 from lm_latent_eval.report.export.statement import (
-    OF_LOG_P,
     Statement,
     section,
     statements_of,
 )
-from lm_latent_eval.report.numbers import Number
 from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
 from lm_latent_eval.scoring.model import put_section, read_card
 from lm_latent_eval.scoring.records import Record
-
-HEAD = (
-    "task",
-    "metric",
-    "value",
-    "± over texts",
-    "of it Monte Carlo",
-    "at most (95 %)",
-)
-"""Columns of the card's table."""
 
 
 def export_results(
@@ -122,34 +110,32 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
 def _results(statement: Statement) -> list[EvalResult]:
     record = statement.record
     config = record.settings.get("configs", {}).get(record.task, {})
-    return [
-        EvalResult(
-            task_type="language-modeling",
-            dataset_type=str(config.get("dataset_path") or record.task),
-            dataset_name=record.task,
-            metric_type=name,
-            metric_value=number.value,
-            metric_args={
-                **statement.settings,
-                "bound": OF_LOG_P[statement.bound],
-                **_errors(number),
-            },
-            dataset_args={
-                "num_samples": len(statement.documents),
-                "digest": record.texts_digest,
-            },
+    found = []
+    for name, number in statement.numbers.items():
+        errors = {  # for which a model index has no field
+            "standard_error": number.stderr,
+            "monte_carlo_standard_error": number.monte_carlo_stderr,
+        }
+        known = {of: error for of, error in errors.items() if error is not None}
+        found.append(
+            EvalResult(
+                task_type="language-modeling",
+                dataset_type=str(config.get("dataset_path") or record.task),
+                dataset_name=record.task,
+                metric_type=name,
+                metric_value=number.value,
+                metric_args={
+                    **statement.settings,
+                    "bound": statement.bound_of(name),
+                    **known,
+                },
+                dataset_args={
+                    "num_samples": len(statement.documents),
+                    "digest": record.texts_digest,
+                },
+            )
         )
-        for name, number in statement.numbers.items()
-    ]
-
-
-def _errors(number: Number) -> dict[str, float]:
-    """Return the errors that are known, for which a model index has no field."""
-    errors = {
-        "standard_error": number.stderr,
-        "monte_carlo_standard_error": number.monte_carlo_stderr,
-    }
-    return {name: error for name, error in errors.items() if error is not None}
+    return found
 
 
 def _section(statements: Sequence[Statement]) -> str:
@@ -163,7 +149,8 @@ def _section(statements: Sequence[Statement]) -> str:
         f"{markdown(f'- {s.record.task}: {s.note}.')}\n{section(s.record)}"
         for s in statements
     ]
-    table = Table(HEAD, rows, ["\n".join(notes)])
+    head = ["task", "metric", "value", "± over texts", "of it Monte Carlo"]
+    table = Table([*head, "at most (95 %)"], rows, ["\n".join(notes)])
     return f"## Likelihoods\n\n{rendered(table, 'text')}"
 
 

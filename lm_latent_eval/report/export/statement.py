@@ -18,6 +18,7 @@ from typing import Any
 
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.folders import task_path
+from lm_latent_eval.models import WRAPPERS, model_class
 from lm_latent_eval.report.numbers import (
     RATES,
     NoNumberError,
@@ -136,11 +137,17 @@ class Statement:
         except OverflowError:
             return None
 
+    def bound_of(self, metric: str) -> str:
+        """Say how a number bounds the true one: an accuracy not at all."""
+        if metric in RATES or self.bound is Bound.EXACT:
+            return OF_LOG_P[self.bound]
+        return OF_LOG_P[Bound.NONE]
+
     @property
     def note(self) -> str:
         """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
-        bound = OF_LOG_P[self.bound]
+        bound = self.bound_of(next(iter(self.numbers)))
         checkpoint = self.record.settings["checkpoint"]
         kind = "questions" if "acc" in self.numbers else "texts"
         return (
@@ -176,11 +183,20 @@ def command(record: Record) -> str:
 
 def _estimate(settings: Mapping[str, Any]) -> Iterator[str]:
     yield from ("DIRECTORY", "--data", "TEXTS")
-    defaults = ScoringOptions()
-    for name, default in vars(defaults).items():
+    model, shared = settings.get("model"), vars(ScoringOptions())
+    defaults = shared
+    if model in WRAPPERS:
+        yield from ("--model", str(model))
+        defaults = vars(model_class(model).options()())
+    for name, default in defaults.items():
         value = settings.get(name, default)
-        if value != default:
-            yield from (f"--{name.replace('_', '-')}", str(value))
+        if value == default:
+            continue
+        said = "all" if value is None else str(value)
+        if name in shared:
+            yield from (f"--{name.replace('_', '-')}", said)
+        else:
+            yield from ("--option", f"{name}={said}")
 
 
 def _lm_eval(record: Record) -> Iterator[str]:
@@ -190,7 +206,11 @@ def _lm_eval(record: Record) -> Iterator[str]:
     # Folders are named by their last part.
     arguments = model_arguments(run.get("model_args"))
     if arguments:
-        shown = ",".join(f"{name}={_shown(value)}" for name, value in arguments.items())
+        paths = {name: Path(str(value)) for name, value in arguments.items()}
+        shown = ",".join(
+            f"{name}={path.name if path.is_absolute() else arguments[name]}"
+            for name, path in paths.items()
+        )
         yield f"--model_args {_quoted(shown)}"
     yield f"--tasks {_quoted(record.task)}"
     if folder := _include_path(config):
@@ -204,13 +224,14 @@ def _lm_eval(record: Record) -> Iterator[str]:
         yield f"--metadata {_quoted(json.dumps(metadata))}"
     if shots := config.get("num_fewshot"):
         yield f"--num_fewshot {shots}"
+    if run.get("apply_chat_template"):
+        yield "--apply_chat_template"
+        if run.get("fewshot_as_multiturn") is False:
+            yield "--fewshot_as_multiturn false"
+    if said := run.get("system_instruction"):
+        yield f"--system_instruction {_quoted(said)}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
-
-
-def _shown(value: Any) -> str:
-    path = Path(str(value))
-    return path.name if path.is_absolute() else str(value)
 
 
 def _include_path(config: Mapping[str, Any]) -> str | None:
