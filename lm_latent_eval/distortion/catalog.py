@@ -21,8 +21,14 @@ from lm_latent_eval.distortion.languages.language import (
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.learners.architectures import fitting
-from lm_latent_eval.distortion.learners.latent import LatentLearner
+from lm_latent_eval.distortion.learners.latent import (
+    LatentLearner,
+    check_whole,
+    words_of,
+)
 from lm_latent_eval.ledger.settings import differences
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 from lm_latent_eval.scoring.string_scorers import is_latent
 
@@ -74,7 +80,8 @@ def load_language(name: str | Path, **options: Any) -> Language:
         return CausalLanguage.load(name, **options)
     if wrong := sorted(_OF_CAUSAL & {*options}):
         raise ValueError(f"{name} is a latent LM: it has no {', '.join(wrong)}")
-    return LatentLanguage.load(name, **options)
+    size = options.pop("batch_size", None)
+    return LatentLanguage(_checkpoint(name, **options), batch_size=size)
 
 
 def language_of(
@@ -124,15 +131,22 @@ def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdMo
     Args:
         path: A directory or a hub repository.
         corpus: Sequences of the language: its tokens must be the model's.
-        settings: Of a causal LM ``device``, ``dtype`` and ``batch_size``; of a latent
-            one as :meth:`LatentLearner.load`.
+        settings: ``device``, ``dtype`` and ``batch_size``; of a latent LM also
+            those of :class:`ScoringOptions`.
 
     Raises:
-        ValueError: If there is no such model, its tokens are others, or it has no such
-            setting.
+        ValueError: If there is no such model, its tokens are others, it has no such
+            setting, or a latent one cannot score such a corpus.
     """
     if is_latent(path):
-        return LatentLearner.load(path, corpus, **settings)
+        words = words_of(corpus)
+        check_whole(corpus)
+        of_model = {n: settings.pop(n) for n in ("device", "dtype") if n in settings}
+        size = settings.pop("batch_size", None)
+        options = ScoringOptions.parse(settings)
+        checkpoint = _checkpoint(path, **of_model)
+        end_id = corpus.end_id
+        return LatentLearner(checkpoint, words, end_id, options, batch_size=size)
     wrong = sorted(settings.keys() - {"device", "dtype", "batch_size"})
     if wrong:
         raise ValueError(
@@ -140,3 +154,9 @@ def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdMo
             f"{', '.join(wrong)}"
         )
     return fitting(path, TokenIds.of(corpus), corpus.max_length, **settings)
+
+
+def _checkpoint(path: str | Path, device: Any = None, dtype: Any = None) -> Checkpoint:
+    """Load a latent model, on a GPU if there is one, as its file has it."""
+    where, kind = parse_device(device), parse_dtype(dtype)
+    return load_checkpoint(path, device=where, dtype=kind)

@@ -60,32 +60,6 @@ def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> 
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Consecutive sequences and their file."""
-
-    path: Path
-    indices: range
-    schema: pa.Schema
-    rows_each: int = 1
-    """Rows of a sequence, one after the other."""
-
-    def is_whole(self) -> bool:
-        """Whether every row is there and can be read."""
-        table = _read(self.path, self.schema)
-        number = self.indices.stop - self.indices.start  # which no len() may hold
-        # The size of the file bounds what is compared, whatever its settings say.
-        if table is None or len(table) != number * self.rows_each:
-            return False
-        expected = np.repeat(np.array(self.indices), self.rows_each)
-        return np.array_equal(table["index"].to_numpy(), expected)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows in the pieces they were written in."""
-        with pa.memory_map(str(self.path)) as file:
-            yield from pa.ipc.open_stream(file)
-
-
-@dataclass(frozen=True)
 class ShardFolder:
     """Base class of folders of rows about consecutive sequences, in Arrow shards.
 
@@ -120,13 +94,8 @@ class ShardFolder:
     ) -> Self:
         """Make a folder, or write what is still missing of it.
 
-        Args:
-            directory: Where.
-            settings: What the rows depend on.
-            rows: The rows of some sequences, by their numbers.
-            at_once: Sequences asked for together.
-            quiet: Show no progress bar.
-            begin: Writes what lies beside the shards of a new folder.
+        ``rows`` gives the rows of so many sequences ``at_once``, by their numbers, and
+        ``begin`` writes what lies beside the shards of a new folder.
 
         Raises:
             ValueError: If the directory is of other settings.
@@ -152,11 +121,11 @@ class ShardFolder:
                         yield rows(some)
                         bar.update(len(some))
 
-                for shard in folder:
-                    if shard.is_whole():
-                        bar.update(len(shard.indices))
+                for path, indices in folder.shards():
+                    if folder._is_whole(path, indices):
+                        bar.update(len(indices))
                     else:
-                        _write(shard.path, cls.schema, batches(shard.indices))
+                        _write(path, cls.schema, batches(indices))
         return folder
 
     @classmethod
@@ -179,10 +148,10 @@ class ShardFolder:
                 f"{cls.kind} ({err})"
             ) from err
         folder = cls(Path(directory), settings)
-        for shard in folder:
-            if not shard.is_whole():
+        for path, indices in folder.shards():
+            if not folder._is_whole(path, indices):
                 raise ValueError(
-                    f"{shard.path} is missing or cut short: {cls.remedy} with the same "
+                    f"{path} is missing or cut short: {cls.remedy} with the same "
                     "settings, which goes on where it was"
                 )
         return folder
@@ -193,22 +162,30 @@ class ShardFolder:
         first = int(self.settings["first"])
         return range(first, first + int(self.settings["num_sequences"]))
 
-    def __iter__(self) -> Iterator[Shard]:
-        """Iterate over the files, in order."""
+    def shards(self) -> Iterator[tuple[Path, range]]:
+        """Iterate over the files and the numbers of their sequences, in order."""
         size = int(self.settings["shard_size"])
-        rows_each = int(self.settings.get("rows_each", 1))
         starts = range(0, int(self.settings["num_sequences"]), size)
         for number, start in enumerate(starts):
-            yield Shard(
-                self.directory / SHARDS / f"{number:05}.arrow",
-                self.indices[start : start + size],
-                self.schema,
-                rows_each,
-            )
+            path = self.directory / SHARDS / f"{number:05}.arrow"
+            yield path, self.indices[start : start + size]
 
     def record_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in the pieces they were written in."""
-        return (batch for shard in self for batch in shard.batches())
+        for path, _ in self.shards():
+            with pa.memory_map(str(path)) as file:
+                yield from pa.ipc.open_stream(file)
+
+    def _is_whole(self, path: Path, indices: range) -> bool:
+        """Whether every row of a file is there and can be read."""
+        rows_each = int(self.settings.get("rows_each", 1))
+        table = _read(path, self.schema)
+        number = indices.stop - indices.start  # which no len() may hold
+        # The size of the file bounds what is compared, whatever its settings say.
+        if table is None or len(table) != number * rows_each:
+            return False
+        expected = np.repeat(np.array(indices), rows_each)
+        return np.array_equal(table["index"].to_numpy(), expected)
 
 
 SCHEMA = pa.schema(
@@ -222,7 +199,6 @@ SCHEMA = pa.schema(
         "stderr": pa.float64(),
     }
 )
-EPOCHS = "epochs"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ Departures: lengths that a maximum does not leave room for are not drawn.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -43,6 +42,7 @@ from lm_latent_eval.distortion.languages.language import (
     cumulative,
     endless_uniforms,
 )
+from lm_latent_eval.files import digest
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import positive, whole
 from lm_latent_eval.uniforms import stream_key, uniforms
@@ -69,12 +69,6 @@ class Perturbation:
     max_length: int
 
     def __post_init__(self) -> None:
-        """Check the alphabet and the length.
-
-        Raises:
-            ValueError: If the alphabet has fewer than two tokens, or no token fits
-                before an end.
-        """
         if self.max_length < 2:
             raise ValueError(
                 f"max_length={self.max_length}: perturbations need at least 2, a token "
@@ -92,12 +86,7 @@ class Perturbation:
         """Return a sequence after 0, 1, .. ``num_edits`` perturbations.
 
         A function of its arguments alone; more edits change nothing about the first.
-
-        Args:
-            ids: The sequence, with its end or cut.
-            num_edits: How often it is perturbed.
-            seed: The user's seed.
-            index: Its number in the corpus.
+        The sequence has its end or is cut, and has an index in its corpus.
         """
         ended = ids[-1] == self.end_id
         tail = [self.end_id] if ended else []
@@ -159,13 +148,8 @@ def random_sequence(
 ) -> list[int]:
     """Draw a sequence; a function of its arguments alone.
 
-    Args:
-        alphabet: Sigma; neither begin nor end.
-        end_id: What it ends with.
-        max_length: The most tokens, the end included.
-        seed: The user's seed.
-        index: The number of the sequence.
-        mean_length: lambda, of the tokens without the end.
+    The maximum length counts the end, the mean (lambda) does not; the alphabet (Sigma)
+    has neither begin nor end.
     """
     numbers = endless_uniforms(stream_key(seed, f"random/{index}"))
     length = bisect_right(_poisson(mean_length, max_length), next(numbers))
@@ -289,11 +273,6 @@ class Perturbed(Source):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the number.
-
-        Raises:
-            ValueError: If there is nothing to do.
-        """
         whole("num_edits", self.num_edits, 1)
 
     @property
@@ -335,11 +314,6 @@ class Random(Source):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the length.
-
-        Raises:
-            ValueError: If it is not above 0.
-        """
         positive("mean_length", self.mean_length)
 
     @property
@@ -401,8 +375,7 @@ class Texts(Source):
         return range(len(self.texts))
 
     def settings(self) -> Settings:
-        digest = hashlib.sha256(json.dumps([*self.texts]).encode()).hexdigest()[:16]
-        return {"sequences": "texts", "texts": digest}
+        return {"sequences": "texts", "texts": digest(json.dumps([*self.texts]))}
 
     def read(self, indices: range) -> Sample:
         corpus = self.corpus

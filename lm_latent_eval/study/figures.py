@@ -69,13 +69,8 @@ def _ridge(
 ) -> None:
     """Draw a density over its base, and what was drawn as ticks on it.
 
-    Args:
-        ax: To draw into.
-        values: Logarithms of estimates less their median.
-        single: The same of replicates.
-        base: Where on the vertical axis.
-        color: Of it.
-        away: How far from the median the density is drawn.
+    Values are logarithms less their median: the density's, which reaches so far away,
+    and single ones of replicates.
     """
     from matplotlib.colors import to_rgba
     from scipy.stats import gaussian_kde

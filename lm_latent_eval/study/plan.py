@@ -62,12 +62,9 @@ class StudyPlan:
     def of(
         cls, proposals: Sequence[str], tempered: Sequence[str] | None, **choices: object
     ) -> StudyPlan:
-        """Choose among the proposals of a model.
+        """Choose among the proposals of a model, the one that reads most first.
 
-        Args:
-            proposals: What the model has, the one that reads most first.
-            tempered: Those to draw from at every temperature; None is the first.
-            choices: The other attributes.
+        Where no tempered ones are named it is the first alone.
 
         Raises:
             ValueError: If the model has no such proposal, or a number is impossible.

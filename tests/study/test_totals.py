@@ -101,8 +101,6 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     row = {(r["num_samples"], r["level"]): r for r in made}
     last, corpus, five = row[60, "instance"], row[60, "corpus"], row[5, "instance"]
     log_p = log_evidence(log_w).sum().item()
-    assert last["log_likelihood"] == pytest.approx(log_p, rel=1e-8)
-    assert last["perplexity"] == pytest.approx(math.exp(-log_p / TOKENS), rel=1e-8)
     # 95 %, and the best of 3 settings x 4 sizes x 2 levels.
     certified = math.exp(-(log_p - math.log(24 / 0.05)) / TOKENS)
     assert last["certified_perplexity"] == pytest.approx(certified, rel=1e-8)
@@ -111,13 +109,8 @@ def test_rows_say_what_the_estimators_say(some, log_w):
     sizes = effective_sample_size(log_w)
     assert last["effective_sample_size_minimum"] == pytest.approx(sizes.min().item())
     assert last["effective_sample_size_median"] == pytest.approx(sizes.median().item())
-    products = corpus_weights(log_w)
-    assert corpus["perplexity"] == pytest.approx(
-        math.exp(-log_evidence(products).item() / TOKENS), rel=1e-8
-    )
-    assert corpus["effective_sample_size"] == pytest.approx(
-        effective_sample_size(products).item(), rel=1e-8
-    )
+    products = effective_sample_size(corpus_weights(log_w)).item()
+    assert corpus["effective_sample_size"] == pytest.approx(products, rel=1e-8)
     assert len(five["replicates"]) == 12
     inside = [five["low"] <= p <= five["high"] for p in five["predicted"]]
     assert 0.94 < sum(inside) / RECOMBINED < 0.96

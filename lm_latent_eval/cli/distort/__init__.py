@@ -28,11 +28,18 @@ def add_distort(commands: Commands, summary: str) -> None:
         "once.",
     )
     steps = distort.add_subparsers(required=True, metavar="STEP")
-    languages.add_to(steps)
-    train.add_to(steps)
-    languages.add_trees(steps)
-    measure.add_to(steps)
-    _add_study(steps)
+    for add in (
+        languages.add_sample,
+        languages.add_tokenizer,
+        train.add_train,
+        languages.add_trees,
+        measure.add_score,
+        measure.add_measure,
+        measure.add_productivity,
+        measure.add_show,
+        _add_study,
+    ):
+        add(steps)
 
 
 def _add_study(steps: Commands) -> None:

@@ -13,13 +13,8 @@ from lm_latent_eval.scoring.options import (
 )
 
 
-def add_to(steps: Commands) -> None:
-    """Add ``sample`` and ``tokenizer``."""
-    _add_sample(steps)
-    _add_tokenizer(steps)
-
-
-def _add_sample(steps: Commands) -> None:
+def add_sample(steps: Commands) -> None:
+    """Add ``sample``."""
     sample = steps.add_parser(
         "sample",
         help="draw sequences with their log-probabilities",
@@ -68,7 +63,8 @@ def _add_sample(steps: Commands) -> None:
     sample.set_defaults(run=_sample)
 
 
-def _add_tokenizer(steps: Commands) -> None:
+def add_tokenizer(steps: Commands) -> None:
+    """Add ``tokenizer``."""
     tokenizer = steps.add_parser(
         "tokenizer",
         help="train a byte-pair encoding for a causal LM",

@@ -20,15 +20,8 @@ from lm_latent_eval.scoring.options import (
 )
 
 
-def add_to(steps: Commands) -> None:
-    """Add ``score``, ``measure``, ``productivity`` and ``show``."""
-    _add_score(steps)
-    _add_measure(steps)
-    _add_productivity(steps)
-    _add_show(steps)
-
-
-def _add_score(steps: Commands) -> None:
+def add_score(steps: Commands) -> None:
+    """Add ``score``."""
     score = steps.add_parser(
         "score",
         help="score sequences under their language and a model",
@@ -86,7 +79,8 @@ def _add_score(steps: Commands) -> None:
     score.set_defaults(run=_score)
 
 
-def _add_measure(steps: Commands) -> None:
+def add_measure(steps: Commands) -> None:
+    """Add ``measure``."""
     measure = steps.add_parser(
         "measure",
         help="numbers and figures from columns",
@@ -118,7 +112,8 @@ def _add_measure(steps: Commands) -> None:
     measure.set_defaults(run=_measure)
 
 
-def _add_productivity(steps: Commands) -> None:
+def add_productivity(steps: Commands) -> None:
+    """Add ``productivity``."""
     productivity = steps.add_parser(
         "productivity",
         help="how often a text has something new: n-grams by Good and Turing",
@@ -138,7 +133,8 @@ def _add_productivity(steps: Commands) -> None:
     productivity.set_defaults(run=_productivity)
 
 
-def _add_show(steps: Commands) -> None:
+def add_show(steps: Commands) -> None:
+    """Add ``show``."""
     show = steps.add_parser(
         "show",
         help="print sequences of a corpus with their log-probabilities",
@@ -151,16 +147,10 @@ def _add_show(steps: Commands) -> None:
 
 
 def _score(args: argparse.Namespace) -> None:
+    from lm_latent_eval.distortion import sources
     from lm_latent_eval.distortion.catalog import language_of, load_learner
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.learners.scores import score_sequences
-    from lm_latent_eval.distortion.sources import (
-        MEAN_LENGTH,
-        Perturbed,
-        Random,
-        Source,
-        Unchanged,
-    )
     from lm_latent_eval.scoring.string_scorers import is_latent
 
     device = args.device and parse_device(args.device)
@@ -184,15 +174,17 @@ def _score(args: argparse.Namespace) -> None:
     settings = {name: value for name, value in given.items() if value is not None}
     learner = load_learner(args.learner, corpus, **settings)
     how = {"num_sequences": args.num_sequences}
-    source: Source = Unchanged(corpus, **how)
+    source: sources.Source = sources.Unchanged(corpus, **how)
     if altered:
         where = {} if device is None else {"device": device}
         language = language_of(corpus, args.language, **where)
         if args.random:
-            length = MEAN_LENGTH if args.mean_length is None else args.mean_length
-            source = Random(corpus, language, length, args.seed, **how)
+            length = args.mean_length
+            length = sources.MEAN_LENGTH if length is None else length
+            source = sources.Random(corpus, language, length, args.seed, **how)
         else:
-            source = Perturbed(corpus, language, args.perturb, args.seed, **how)
+            perturb = args.perturb
+            source = sources.Perturbed(corpus, language, perturb, args.seed, **how)
     scores = score_sequences(learner, source, args.output)
     print(f"wrote {scores.directory}")
 

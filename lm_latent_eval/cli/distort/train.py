@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from lm_latent_eval.cli.arguments import (
     Commands,
     add_options,
+    given,
     output_folder,
     warn_of_idle,
 )
+from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.scoring.options import OpeningOptions, parse_device
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.distortion.learners.data import TrainingData
 
 
-def add_to(steps: Commands) -> None:
+def add_train(steps: Commands) -> None:
     """Add ``train``."""
     train = steps.add_parser(
         "train",
@@ -94,23 +96,8 @@ def _add_options(train: argparse.ArgumentParser) -> None:
         type=float,
         help="at the beginning (default: that of the named architecture)",
     )
-    options.add_argument(
-        "--batch-size", type=int, default=128, help="sequences an update (default: 128)"
-    )
-    options.add_argument(
-        "--micro-batch",
-        type=int,
-        metavar="N",
-        help="sequences computed together, where memory is short (default: all)",
-    )
-    options.add_argument(
-        "--max-grad-norm",
-        type=float,
-        default=1.0,
-        metavar="NORM",
-        help="scale longer gradients to it; 0 leaves them (default: 1)",
-    )
-    options.add_argument("--seed", type=int, default=0, help="default: 0")
+    optional = ("batch_size", "micro_batch", "max_grad_norm", "seed")
+    add_options(options, TrainingOptions, optional)
     options.add_argument("--bf16", action="store_true", help="mixed precision")
     add_options(options, OpeningOptions, ("device",))
 
@@ -118,20 +105,12 @@ def _add_options(train: argparse.ArgumentParser) -> None:
 def _train(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.languages.corpus import Corpus
     from lm_latent_eval.distortion.learners.data import open_data
-    from lm_latent_eval.distortion.learners.options import TrainingOptions
     from lm_latent_eval.distortion.learners.training import train_learner
     from lm_latent_eval.ledger.files import SETTINGS_FILE
 
     start, learning_rate = _start(args)
-    options = TrainingOptions(
-        epochs=args.epochs,
-        learning_rate=learning_rate,
-        batch_size=args.batch_size,
-        micro_batch=args.micro_batch,
-        max_grad_norm=args.max_grad_norm,
-        seed=args.seed,
-        bf16=args.bf16,
-    )
+    chosen = given(args, TrainingOptions) | {"learning_rate": learning_rate}
+    options = TrainingOptions.parse(chosen)
     if all((path / SETTINGS_FILE).is_file() for path in (args.data, args.dev)):
         warn_of_idle(args, ["tokenizer", "max_length"], "a corpus has its own")
     how = {"tokenizer": args.tokenizer, "max_length": args.max_length}

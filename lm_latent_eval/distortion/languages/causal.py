@@ -88,14 +88,8 @@ class CausalLanguage(Language):
     ) -> Self:
         """Load a directory or a repository of the hub.
 
-        Args:
-            path: Where it is.
-            temperature: T.
-            begin_id: None is the one that configuration and tokenizer agree on.
-            end_id: As ``begin_id``.
-            device: Where to compute; None is a GPU if there is one.
-            dtype: Of the model.
-            batch_size: Sequences computed together.
+        Begin and end are those that configuration and tokenizer agree on, where they
+        are not given; the device is a GPU if there is one.
 
         Raises:
             ValueError: If there is no such model, or it leaves open

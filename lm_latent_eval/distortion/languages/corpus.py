@@ -136,7 +136,7 @@ class Corpus(ShardFolder):
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""
-        parts = [Dataset.from_file(str(shard.path)) for shard in self]
+        parts = [Dataset.from_file(str(path)) for path, _ in self.shards()]
         return concatenate_datasets(parts)
 
     def read(self, indices: range) -> Sample:
@@ -280,50 +280,40 @@ class TokenIds:
             )
         return cls(str(path), len(tokenizer), begin_id, end_id, tokenizer)
 
-    def check_tokens(
-        self, owner: str, size: int, tokenizer: PreTrainedTokenizerBase | None
-    ) -> None:
-        """Raise unless a model's ids stand for the same tokens.
+    def check(self, other: TokenIds) -> None:
+        """Raise unless the ids of another vocabulary stand for the same tokens.
 
-        Where the ids of this vocabulary have no strings, only the numbers compare.
+        Where the ids of this one have no strings, only the numbers compare.
 
         Raises:
             ValueError: If they do not; names the first id that differs.
         """
-        if size != self.size:
+        if other.size != self.size:
             raise ValueError(
-                f"{owner} has {size} token ids and {self.owner} has {self.size}: "
-                "probabilities compare between models of one tokenizer only"
+                f"{other.owner} has {other.size} token ids and {self.owner} has "
+                f"{self.size}: probabilities compare between models of one tokenizer "
+                "only"
             )
-        if self.tokenizer is None:
-            return
-        if tokenizer is None:
-            raise ValueError(
-                f"{owner} has no tokenizer to compare with that of {self.owner}: save "
-                "the one it was trained with beside it"
-            )
-        ours, theirs = _tokens(self.tokenizer), _tokens(tokenizer)
-        for id_ in sorted(ours | theirs):
-            if ours.get(id_) != theirs.get(id_):
-                raise ValueError(
-                    f"token {id_} is {theirs.get(id_)!r} for {owner} and "
-                    f"{ours.get(id_)!r} for {self.owner}: they have other tokenizers"
-                )
-
-    def check(self, other: TokenIds) -> None:
-        """Raise unless another vocabulary is the same.
-
-        Raises:
-            ValueError: If it is another one.
-        """
-        self.check_tokens(other.owner, other.size, other.tokenizer)
         ours, theirs = (self.begin_id, self.end_id), (other.begin_id, other.end_id)
         if ours != theirs:
             raise ValueError(
                 f"sequences begin and end with the tokens {theirs} in {other.owner} "
                 f"and {ours} in {self.owner}"
             )
-
-
-def _tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    return {id_: token for token, id_ in tokenizer.get_vocab().items()}
+        if self.tokenizer is None:
+            return
+        if other.tokenizer is None:
+            raise ValueError(
+                f"{other.owner} has no tokenizer to compare with that of {self.owner}: "
+                "save the one it was trained with beside it"
+            )
+        own, found = (
+            {id_: token for token, id_ in tokenizer.get_vocab().items()}
+            for tokenizer in (self.tokenizer, other.tokenizer)
+        )
+        for id_ in sorted(own | found):
+            if own.get(id_) != found.get(id_):
+                raise ValueError(
+                    f"token {id_} is {found.get(id_)!r} for {other.owner} and "
+                    f"{own.get(id_)!r} for {self.owner}: they have other tokenizers"
+                )

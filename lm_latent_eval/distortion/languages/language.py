@@ -18,7 +18,6 @@ the words in the order of their file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -115,12 +114,6 @@ def write_description(description: Mapping[str, Any], path: Path) -> None:
     """Write the JSON file of a language."""
     text = json.dumps(description, indent=1, ensure_ascii=False)
     write_text(path, text + "\n")
-
-
-def description_digest(description: Mapping[str, Any]) -> str:
-    """Return the digest of a description."""
-    text = json.dumps(description, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

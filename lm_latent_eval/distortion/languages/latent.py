@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,10 +38,9 @@ from lm_latent_eval.distortion.languages.language import (
     write_description,
 )
 from lm_latent_eval.latent import Enumerable, Normalization
-from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.calibration import simulate
-from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.text.words import END, PADDING, START
 
 MOST_WORDS = 10
@@ -92,31 +91,6 @@ class LatentLanguage(Language):
             raise ValueError(f"{checkpoint.directory}: {err}") from err
         # What the model calls each token.
         self._ids = torch.tensor([START, END, *uttered])
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        batch_size: int | None = None,
-    ) -> Self:
-        """Load a checkpoint directory.
-
-        Args:
-            path: Where it is.
-            device: Where to compute; None is a GPU if there is one.
-            dtype: ``float32`` or ``float64``; None is that of the file.
-            batch_size: As of the language.
-
-        Raises:
-            ValueError: If there is no such checkpoint, or it is no language.
-        """
-        checkpoint = load_checkpoint(
-            path, device=parse_device(device), dtype=parse_dtype(dtype)
-        )
-        return cls(checkpoint, batch_size=batch_size)
 
     @property
     def vocab_size(self) -> int:

@@ -18,22 +18,18 @@ Source: Baker (1979) for b; Jelinek and Lafferty (1991) for f.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_latent_eval.distortion.languages.grammar import (
-    Derivation,
-    Grammar,
-    NormalForm,
-    Rewriter,
-    Step,
-)
 from lm_latent_eval.distortion.languages.language import (
     BEGIN_ID,
     END_ID,
@@ -41,17 +37,264 @@ from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
     Language,
     Sample,
+    checked_distribution,
     checked_sequences,
-    description_digest,
+    checked_words,
+    cumulative,
+    endless_uniforms,
     log_p_by_length,
     sequence_key,
     word_tokenizer,
     write_description,
 )
+from lm_latent_eval.files import digest
 from lm_latent_eval.options import whole
 
 _CELLS = 1 << 23
 """Products of parts held at a time."""
+
+Rules = dict[str, dict[tuple[str, ...], float]]
+"""Symbol -> what it is rewritten as -> with which probability."""
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A grammar whose derivations end, and whose rules total one for every symbol.
+
+    Example:
+        >>> grammar = Grammar.of({
+        ...     "kind": "pcfg",
+        ...     "start": "S",
+        ...     "words": ["plums", "grow", "quickly"],
+        ...     "rules": {"S": {"plums V": 1}, "V": {"grow": 0.75, "V quickly": 0.25}},
+        ... })
+        >>> grammar.rules["V"]
+        {('grow',): 0.75, ('V', 'quickly'): 0.25}
+    """
+
+    start: str
+    words: tuple[str, ...]
+    rules: Rules
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """Check a description of a grammar, as its JSON file has it.
+
+        Args:
+            description: ``{"kind": "pcfg", "start": symbol, "words": [word, ...],
+                "rules": {symbol: {"symbols and words": probability, ...}, ...}}``.
+
+        Raises:
+            ValueError: If rules do not total one, name what is neither a symbol nor a
+                word, cannot be reached, never end, or sequences have no finite
+                expected length.
+        """
+        if description.get("kind") != "pcfg":
+            raise ValueError(f"kind is {description.get('kind')!r}, expected 'pcfg'")
+        keys = {"kind", "start", "words", "rules"}
+        if different := sorted(keys ^ set(description)):
+            raise ValueError(
+                f"keys missing or unknown: {different}; expected {sorted(keys)}"
+            )
+        words = checked_words(description["words"])
+        start, given = description["start"], description["rules"]
+        if not isinstance(given, Mapping) or start not in given:
+            raise ValueError(f"rules: expected symbols, {start!r} (the start) for one")
+        rules: Rules = {}
+        for symbol, weights in given.items():
+            if symbol in words:
+                raise ValueError(f"{symbol!r} is a word, and has rules as well")
+            rules[symbol] = {}
+            found = checked_distribution(weights, f"the rules of {symbol}")
+            for right, probability in found.items():
+                parts = tuple(right.split())
+                if not parts:
+                    raise ValueError(f"{symbol} is rewritten as nothing: leave it out")
+                if parts in rules[symbol]:
+                    raise ValueError(
+                        f"{symbol} -> {right} stands there twice: give their total"
+                    )
+                for part in parts:
+                    if part not in given and part not in words:
+                        raise ValueError(
+                            f"{symbol} -> {right}: {part} is neither a symbol with "
+                            "rules nor one of the words"
+                        )
+                rules[symbol][parts] = probability
+        grammar = cls(start, words, rules)
+        grammar._check()
+        return grammar
+
+    def _check(self) -> None:
+        """Require that symbols are reached, and a spectral radius below one.
+
+        Then derivations end, and total one. Where no words come from a symbol the
+        radius is one at least.
+        """
+        reached = _closure([self.start], self.rules)
+        if lost := [symbol for symbol in self.rules if symbol not in reached]:
+            raise ValueError(f"nothing leads from {self.start} to {', '.join(lost)}")
+        place = {symbol: number for number, symbol in enumerate(self.rules)}
+        # How many B one rewriting of A leaves on average, [A, B].
+        growth = np.zeros((len(place), len(place)))
+        for symbol, rights in self.rules.items():
+            for right, probability in rights.items():
+                for part in right:
+                    if part in place:
+                        growth[place[symbol], place[part]] += probability
+        radius = max(abs(np.linalg.eigvals(growth)))
+        if radius >= 1 - 1e-9:
+            again = [s for s in self.rules if s in _closure(self._parts(s), self.rules)]
+            raise ValueError(
+                "the expected length of a sequence is infinite: each rewriting leaves "
+                f"{radius:.4g} symbols of the same kind, expected less than 1. Make "
+                "rules less probable that lead from a symbol to itself, beside others "
+                f"that lead to words: those of {', '.join(again)}"
+            )
+
+    def _parts(self, symbol: str) -> list[str]:
+        return [part for right in self.rules[symbol] for part in right]
+
+
+@dataclass(frozen=True)
+class NormalForm:
+    """The same language by rules A -> B C, A -> B and A -> w.
+
+    A longer rule A -> X Y Z becomes A -> X (Y Z), (Y Z) -> Y Z, where (Y Z) is a symbol
+    of its own; a word among other parts becomes a symbol that is always that word.
+    Probabilities of sequences stay what they were. Symbol 0 is the start.
+    """
+
+    pairs: NDArray[np.int64]
+    """B and C of the rules A -> B C, each pair once, (R, 2)."""
+    pair_rules: NDArray[np.float64]
+    """p(A -> B C), (R, A)."""
+    unary: NDArray[np.float64]
+    """p(A -> B), (A, A)."""
+    words: NDArray[np.float64]
+    """p(A -> w), (A, W)."""
+
+    @classmethod
+    def of(cls, grammar: Grammar) -> Self:
+        """Rewrite a grammar."""
+        symbols: dict[tuple[str, ...], int] = {}
+        waiting: list[tuple[str, ...]] = []
+
+        def number(parts: tuple[str, ...]) -> int:
+            if parts not in symbols:
+                symbols[parts] = len(symbols)
+                waiting.append(parts)
+            return symbols[parts]
+
+        word_id = {word: place for place, word in enumerate(grammar.words)}
+        emitted, alone, paired = [], [], []
+        number((grammar.start,))
+        while waiting:
+            parts = waiting.pop()
+            rights: Iterable[tuple[tuple[str, ...], float]]
+            if len(parts) == 1 and parts[0] in grammar.rules:
+                rights = grammar.rules[parts[0]].items()
+            else:  # a word, or the rest of a longer rule: there is one way
+                rights = [(parts, 1.0)]
+            for right, probability in rights:
+                if len(right) > 1:
+                    pair = number(right[:1]), number(right[1:])
+                    paired.append((symbols[parts], pair, probability))
+                elif right[0] in word_id:
+                    emitted.append((symbols[parts], word_id[right[0]], probability))
+                else:
+                    alone.append((symbols[parts], number(right), probability))
+        pairs = sorted({pair for _, pair, _ in paired})
+        row = {pair: place for place, pair in enumerate(pairs)}
+        form = cls(
+            np.array(pairs, dtype=np.int64).reshape(-1, 2),
+            np.zeros((len(pairs), len(symbols))),
+            np.zeros((len(symbols), len(symbols))),
+            np.zeros((len(symbols), len(grammar.words))),
+        )
+        for parent, pair, probability in paired:
+            form.pair_rules[row[pair], parent] += probability
+        for parent, child, probability in alone:
+            form.unary[parent, child] += probability
+        for parent, word, probability in emitted:
+            form.words[parent, word] += probability
+        return form
+
+
+def _closure(symbols: Iterable[str], rules: Rules) -> set[str]:
+    """Return what symbols lead to, themselves included."""
+    found: set[str] = set()
+    waiting = list(symbols)
+    while waiting:
+        symbol = waiting.pop()
+        if symbol in rules and symbol not in found:
+            found.add(symbol)
+            waiting += [part for right in rules[symbol] for part in right]
+    return found
+
+
+Step = str | None
+"""A symbol, a word, or None where a symbol closes."""
+
+
+class Phrase(NamedTuple):
+    """A symbol and the words that came from it."""
+
+    symbol: str
+    first: int
+    """Its first word, counted from 0."""
+    last: int
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A sequence of words and the phrases that it is made of.
+
+    Example:
+        >>> steps = ["S", "plums", "V", "grow", None, None]
+        >>> derivation = Derivation.of(steps, symbols={"S", "V"})
+        >>> derivation.words, derivation.phrases[1]
+        (('plums', 'grow'), Phrase(symbol='V', first=1, last=1))
+        >>> derivation.brackets()
+        '(S (_ plums) (V grow))'
+    """
+
+    words: tuple[str, ...]
+    phrases: tuple[Phrase, ...]
+    """Parents before children, and left before right."""
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], symbols: Iterable[str]) -> Self:
+        """Read the steps of a derivation that ends."""
+        symbols = frozenset(symbols)
+        words: list[str] = []
+        phrases: list[Phrase] = []
+        still_open: list[int] = []
+        for step in steps:
+            if step is None:
+                number = still_open.pop()
+                phrases[number] = phrases[number]._replace(last=len(words) - 1)
+            elif step in symbols:
+                still_open.append(len(phrases))
+                phrases.append(Phrase(step, len(words), -1))
+            else:
+                words.append(step)
+        return cls(tuple(words), tuple(phrases))
+
+    def brackets(self) -> str:
+        """Write it as treebanks do; a word beside other parts has the label ``_``."""
+        opening: list[list[Phrase]] = [[] for _ in self.words]
+        closing = [0] * len(self.words)
+        for phrase in self.phrases:
+            opening[phrase.first].append(phrase)
+            closing[phrase.last] += 1
+        found = []
+        for place, word in enumerate(self.words):
+            labels = "".join(f"({phrase.symbol} " for phrase in opening[place])
+            alone = any(phrase.last == place for phrase in opening[place])
+            leaf = word if alone else f"(_ {word})"
+            found.append(labels + leaf + ")" * closing[place])
+        return " ".join(found)
 
 
 class PCFG(Language):
@@ -84,7 +327,6 @@ class PCFG(Language):
         self.grammar = Grammar.of(description)
         self._description = dict(description)
         form = NormalForm.of(self.grammar)
-        self._start = form.start
         self._first, self._second = torch.from_numpy(form.pairs.T.copy())
         self._rules = torch.from_numpy(form.pair_rules)
         # (V, A): neither begin nor end is a word.
@@ -96,7 +338,14 @@ class PCFG(Language):
             first_parts[:, first] += probability
         self._chains = _closed(form.unary)
         self._first_chains = _closed(first_parts)
-        self._rewriter = Rewriter(self.grammar)
+        # The last part first, as a stack takes them; under them what closes the symbol.
+        self._rights: dict[Step, tuple[list[float], list[tuple[Step, ...]]]] = {
+            symbol: (
+                cumulative(rights.values()),
+                [(None, *reversed(right)) for right in rights],
+            )
+            for symbol, rights in self.grammar.rules.items()
+        }
         words = enumerate(self.grammar.words, FIRST_WORD)
         self._ids: dict[Step, int] = {word: id_ for id_, word in words}
 
@@ -112,7 +361,7 @@ class PCFG(Language):
 
     def derivation(self, seed: int, index: int) -> Derivation:
         """Return the derivation of a sequence of :meth:`sample`, uncut."""
-        steps = self._rewriter.steps(sequence_key(seed, index))
+        steps = self._steps(sequence_key(seed, index))
         return Derivation.of(steps, self.grammar.rules)
 
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -120,15 +369,27 @@ class PCFG(Language):
         return log_p_by_length(checked_sequences(sequences, self), self._log_p)
 
     def settings(self) -> dict[str, Any]:
-        return {"kind": "pcfg", "digest": description_digest(self._description)}
+        text = json.dumps(self._description, ensure_ascii=False)
+        return {"kind": "pcfg", "digest": digest(text)}
 
     def save(self, directory: Path) -> None:
         write_description(self._description, directory / LANGUAGE_FILE)
         word_tokenizer(self.grammar.words).save_pretrained(directory)
 
+    def _steps(self, key: int) -> Iterator[Step]:
+        """Yield the derivation that a key's random numbers make, one a rule."""
+        uniform = endless_uniforms(key)
+        waiting: list[Step] = [self.grammar.start]
+        while waiting:
+            step = waiting.pop()
+            yield step
+            if step in self._rights:
+                sums, rights = self._rights[step]
+                waiting += rights[bisect_right(sums, next(uniform))]
+
     def _draw(self, key: int, max_length: int) -> list[int]:
         ids: list[int] = []
-        for step in self._rewriter.steps(key):
+        for step in self._steps(key):
             if step in self._ids:
                 ids.append(self._ids[step])
                 if len(ids) == max_length:
@@ -151,7 +412,7 @@ class PCFG(Language):
         """Return the log-probabilities of all words, without the end."""
         if ids.numel() == 0:  # nothing to score, or only an end, which cannot be
             return torch.full((len(ids),), -torch.inf, dtype=torch.float64)
-        return self._inside(ids, ids.shape[1])[-1][:, 0, self._start]
+        return self._inside(ids, ids.shape[1])[-1][:, 0, 0]
 
     def _beginning(self, ids: Tensor) -> Tensor:
         """Return the log-probabilities that sequences begin like this."""
@@ -164,7 +425,7 @@ class PCFG(Language):
             whole = torch.stack([each[:, first : first + 1] for each in spans], 2)
             found = self._joined(whole, prefix[:, None], self._first_chains)
             prefix = torch.cat([found, prefix], 1)
-        return prefix[:, 0, self._start]
+        return prefix[:, 0, 0]
 
     def _inside(self, ids: Tensor, widest: int) -> list[Tensor]:
         """Return log b of all spans, (n, places, A) for each width from 1 on."""

@@ -73,22 +73,15 @@ def named_size(name: str) -> Size:
 def fitting(
     path: str | Path, vocabulary: TokenIds, max_length: int, **how: Any
 ) -> CausalLanguage:
-    """Load a causal LM for some sequences, whose begin and end it takes.
-
-    Args:
-        path: A directory, or a repository of the hub.
-        vocabulary: What the sequences are made of.
-        max_length: The most tokens of a sequence.
-        how: As :meth:`CausalLanguage.load`.
+    """Load a causal LM, as a language does, for sequences whose begin and end it takes.
 
     Raises:
         ValueError: If there is no such model, its tokens are others, or it has too few
             positions.
     """
-    found = CausalLanguage.load(
-        path, begin_id=vocabulary.begin_id, end_id=vocabulary.end_id, **how
-    )
-    vocabulary.check_tokens(str(path), found.vocab_size, found.tokenizer)
+    ends = vocabulary.begin_id, vocabulary.end_id
+    found = CausalLanguage.load(path, begin_id=ends[0], end_id=ends[1], **how)
+    vocabulary.check(TokenIds(str(path), found.vocab_size, *ends, found.tokenizer))
     check_positions(found.model, str(path), max_length)
     return found
 
@@ -105,11 +98,6 @@ class Configuration:
     config: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Refuse what is none.
-
-        Raises:
-            ValueError: If the type is missing, or the vocabulary is given.
-        """
         if "model_type" not in self.config:
             raise ValueError(
                 'a configuration names its type: {"model_type": "gpt2", ...}'
@@ -138,11 +126,6 @@ class Configuration:
         self, vocabulary: TokenIds, max_length: int, seed: int
     ) -> PreTrainedModel:
         """Return the untrained model, in float32 on the CPU.
-
-        Args:
-            vocabulary: What its sequences are made of.
-            max_length: The most tokens of a sequence.
-            seed: Of random weights.
 
         Raises:
             ValueError: If it cannot learn such sequences.

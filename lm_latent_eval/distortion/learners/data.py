@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,7 +19,8 @@ from tqdm import tqdm
 
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import Language
-from lm_latent_eval.files import file_digest
+from lm_latent_eval.distortion.learners.options import TrainingOptions
+from lm_latent_eval.files import digest, file_digest
 from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.options import whole
 from lm_latent_eval.text.corpora import stream_texts
@@ -56,11 +56,6 @@ class TokenSequences:
         lengths = [np.diff(starts) for _, starts in pieces]
         return cls(pieces, np.cumsum([0, *sizes[:-1]]), np.concatenate(lengths))
 
-    @classmethod
-    def of_corpus(cls, corpus: Corpus) -> TokenSequences:
-        """Map the files of a corpus into memory."""
-        return cls.of([batch["ids"] for batch in corpus.record_batches()])
-
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -81,19 +76,14 @@ class Batches:
     epoch has no order of lengths. The last, smaller batch is of random sequences.
 
     Attributes:
-        sequences: Those of an epoch, counted from 0.
-        num_sequences: How many, in every epoch.
-        batch_size: Sequences a batch.
-        begin_id: What a sequence follows.
-        seed: Of the order.
+        data: The sequences.
+        options: Sequences a batch, and the seed.
         quiet: Show no progress bar.
+        epoch: Which, counted from 0.
     """
 
-    sequences: Callable[[int], TokenSequences]
-    num_sequences: int
-    batch_size: int
-    begin_id: int
-    seed: int
+    data: TrainingData
+    options: TrainingOptions
     quiet: bool = False
     epoch: int = 0
 
@@ -102,11 +92,12 @@ class Batches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-self.num_sequences // self.batch_size)
+        return -(-self.data.num_sequences // self.options.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """Yield the inputs and labels of the batches."""
-        sequences = self.sequences(self.epoch)
+        sequences = self.data.sequences(self.epoch)
+        begin_id = self.data.vocabulary.begin_id
         for places in tqdm(
             self.order(sequences.lengths),
             desc=f"epoch {self.epoch + 1}",
@@ -114,18 +105,18 @@ class Batches:
             leave=False,
             disable=self.quiet or None,  # None: quiet but on a terminal
         ):
-            yield padded([sequences[place] for place in places], self.begin_id)
+            yield padded([sequences[place] for place in places], begin_id)
 
     def order(self, lengths: NDArray[np.int32]) -> list[NDArray[np.int64]]:
         """Return the places of each batch's sequences."""
-        generator = np.random.default_rng((self.seed, self.epoch))
-        shuffled = generator.permutation(len(lengths))
-        whole = len(lengths) // self.batch_size * self.batch_size
+        generator = np.random.default_rng((self.options.seed, self.epoch))
+        shuffled, size = generator.permutation(len(lengths)), self.options.batch_size
+        whole = len(lengths) // size * size
         batches = [shuffled[whole:]] if whole < len(lengths) else []
-        for start in range(0, whole, window := self.batch_size * _WINDOW):
+        for start in range(0, whole, window := size * _WINDOW):
             some = shuffled[start : min(start + window, whole)]
             by_length = some[np.argsort(lengths[some], kind="stable")]
-            batches += np.split(by_length, len(some) // self.batch_size)
+            batches += np.split(by_length, len(some) // size)
         return [batches[number] for number in generator.permutation(len(batches))]
 
 
@@ -183,10 +174,9 @@ class TextData:
     def settings(self) -> dict[str, Any]:
         """Return digests of file and tokenizer, begin, end and the maximum length."""
         tokenizer: Any = self.vocabulary.tokenizer
-        rules = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
         return {
             "text": file_digest(Path(self.path))[:16],
-            "tokenizer": rules.hexdigest()[:16],
+            "tokenizer": digest(tokenizer.backend_tokenizer.to_str()),
             "begin_id": self.vocabulary.begin_id,
             "end_id": self.vocabulary.end_id,
             "max_length": self.max_length,
@@ -194,10 +184,12 @@ class TextData:
 
     @cached_property
     def _sequences(self) -> TokenSequences:
-        arrays, num_cut = [], 0
-        for ids, cut in self._encoded():
-            arrays.append(pa.array(ids, pa.list_(pa.int32())))
-            num_cut += cut
+        arrays, num_cut, stream = [], 0, stream_texts(self.path)
+        while texts := list(islice(stream, _ROWS_AT_ONCE)):
+            rows = [[*row, self.vocabulary.end_id] for row in self._ids(texts)]
+            num_cut += sum(len(row) > self.max_length for row in rows)
+            cut = [row[: self.max_length] for row in rows]
+            arrays.append(pa.array(cut, pa.list_(pa.int32())))
         sequences = TokenSequences.of(arrays)
         if num_cut and not self.quiet:
             print(
@@ -207,27 +199,22 @@ class TextData:
             )
         return sequences
 
-    def _encoded(self) -> Iterator[tuple[list[list[int]], int]]:
-        """Yield the ids of some texts, and how many of them were cut."""
+    def _ids(self, texts: list[str]) -> list[list[int]]:
         tokenizer: Any = self.vocabulary.tokenizer
-        stream = stream_texts(self.path)
-        while texts := list(islice(stream, _ROWS_AT_ONCE)):
-            try:
-                rows = tokenizer(
-                    texts,
-                    add_special_tokens=False,
-                    split_special_tokens=True,
-                    return_attention_mask=False,
-                    verbose=False,
-                ).input_ids
-            except Exception as err:  # the Rust library raises nothing narrower
-                raise ValueError(
-                    f"the tokenizer of {self.vocabulary.owner} cannot read "
-                    f"{self.path} ({err})"
-                ) from err
-            ended = [[*row, self.vocabulary.end_id] for row in rows]
-            cut = [row[: self.max_length] for row in ended]
-            yield cut, sum(len(row) > self.max_length for row in ended)
+        try:
+            found: list[list[int]] = tokenizer(
+                texts,
+                add_special_tokens=False,
+                split_special_tokens=True,
+                return_attention_mask=False,
+                verbose=False,
+            ).input_ids
+        except Exception as err:  # the Rust library raises nothing narrower
+            raise ValueError(
+                f"the tokenizer of {self.vocabulary.owner} cannot read "
+                f"{self.path} ({err})"
+            ) from err
+        return found
 
 
 @dataclass(frozen=True)
@@ -266,7 +253,8 @@ class CorpusData(_LikeCorpus):
 
     @cached_property
     def _sequences(self) -> TokenSequences:
-        return TokenSequences.of_corpus(self.corpus)
+        batches = self.corpus.record_batches()
+        return TokenSequences.of([batch["ids"] for batch in batches])
 
 
 @dataclass(frozen=True)
@@ -287,11 +275,6 @@ class FreshData(_LikeCorpus):
     num_sequences: int
 
     def __post_init__(self) -> None:
-        """Refuse an empty epoch.
-
-        Raises:
-            ValueError: If it is.
-        """
         whole("fresh sequences an epoch", self.num_sequences, 1)
 
     def sequences(self, epoch: int) -> TokenSequences:
@@ -322,19 +305,9 @@ TrainingData = CorpusData | TextData | FreshData
 
 
 def open_data(
-    path: Path,
-    *,
-    tokenizer: Path | None = None,
-    max_length: int = 128,
-    quiet: bool = False,
+    path: Path, *, tokenizer: Path | None = None, max_length: int = 128
 ) -> CorpusData | TextData:
-    """Open the folder of a corpus, or a file of texts.
-
-    Args:
-        path: Either.
-        tokenizer: Directory of what cuts texts.
-        max_length: The most tokens of a text.
-        quiet: Do not say how many texts were cut.
+    """Open the folder of a corpus, or a file of texts that a tokenizer cuts.
 
     Raises:
         ValueError: If it is neither, texts have no tokenizer, or no token fits.
@@ -351,13 +324,13 @@ def open_data(
     if tokenizer is None:
         raise ValueError(f"{path} is not a corpus: name the tokenizer of a text")
     whole("max_length", max_length, 1)
-    return TextData(path, TokenIds.read(tokenizer), max_length, quiet)
+    return TextData(path, TokenIds.read(tokenizer), max_length)
 
 
 def check_apart(
     data: TrainingData, epochs: int, others: dict[str, Corpus], used: str
 ) -> None:
-    """Raise if sequences are among those of other corpora.
+    """Refuse named corpora of the same language and seed that share sequences.
 
     Args:
         data: The sequences.
@@ -366,7 +339,7 @@ def check_apart(
         used: What the sequences are, for messages: "trained on".
 
     Raises:
-        ValueError: If a corpus of the same language and seed has a number of them.
+        ValueError: If there is such a corpus.
     """
     if isinstance(data, TextData):
         return  # of no language of ours

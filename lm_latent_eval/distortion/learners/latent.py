@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from tokenizers.models import WordLevel
@@ -30,9 +29,9 @@ from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Normalization, SentenceModel
-from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.answer import Missed
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
+from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from lm_latent_eval.scoring.texts import Query, Text
@@ -93,11 +92,7 @@ def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
 
 
 def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
-    """Return what a checkpoint calls the words of a language.
-
-    Args:
-        tokenizer: The checkpoint's.
-        words: Token of the language -> word.
+    """Return what a checkpoint calls the words of a language, by their tokens.
 
     Raises:
         ValueError: If the checkpoint lacks a word, or cuts it into several.
@@ -140,59 +135,37 @@ class LatentLearner:
         *,
         batch_size: int | str | None = None,
     ) -> None:
-        """Match the words of language and model.
+        """Match the words of the language, by their tokens, with those of the model.
 
-        Args:
-            checkpoint: Model and vocabulary.
-            words: Token of the language -> word.
-            end_id: What its sequences end with.
-            options: How to estimate; unknown words are errors, so ``unk`` is closed.
-            batch_size: Texts scored together; None is as many as memory allows.
+        Unknown words are errors, so ``unk`` is closed. As many texts are scored
+        together as memory allows, where no ``batch_size`` is given.
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution
                 over texts, or for options that do not apply.
         """
         options = options or ScoringOptions()
-        _check_options(options)
-        _check_normalization(checkpoint.model.normalization)
+        if options.target_stderr is not None:
+            raise ValueError(
+                "target_stderr: sequences of a corpus are compared at one number of "
+                "samples: give num_samples"
+            )
+        if options.unk not in (None, UnknownWords.CLOSED):
+            raise ValueError(
+                f"unk={options.unk!r}: a learner knows every word of its language, and "
+                "its vocabulary is closed"
+            )
+        mass = checkpoint.model.normalization
+        if mass in (Normalization.UNNORMALISED, Normalization.BY_LENGTH):
+            raise ValueError(
+                f"the model is no distribution over texts ({mass}): nothing can be "
+                "said of its errors against a language's probabilities"
+            )
         self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
         self._words, self._end_id = dict(words), end_id
         self._checkpoint = checkpoint
         options = replace(options, unk=str(UnknownWords.CLOSED))
         self._scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        corpus: Corpus,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        batch_size: int | str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Load a checkpoint for the sequences of a corpus.
-
-        Args:
-            path: A checkpoint directory.
-            corpus: Names the words, and must have whole sequences.
-            device: Where to compute; None is a GPU if there is one.
-            dtype: ``float32`` or ``float64``; None is that of the file.
-            batch_size: Texts scored together; None is as many as memory allows.
-            options: As :class:`ScoringOptions`.
-
-        Raises:
-            ValueError: If corpus and checkpoint do not fit together.
-        """
-        words = words_of(corpus)
-        check_whole(corpus)
-        checkpoint = load_checkpoint(
-            path, device=parse_device(device), dtype=parse_dtype(dtype)
-        )
-        how = ScoringOptions.parse(options)
-        return cls(checkpoint, words, corpus.end_id, how, batch_size=batch_size)
 
     @property
     def bound(self) -> Bound:
@@ -273,25 +246,4 @@ class LatentLearner:
             log_spacing=0.0,
             unspelled=0,
             respaced=0,
-        )
-
-
-def _check_options(options: ScoringOptions) -> None:
-    if options.target_stderr is not None:
-        raise ValueError(
-            "target_stderr: sequences of a corpus are compared at one number of "
-            "samples: give num_samples"
-        )
-    if options.unk not in (None, UnknownWords.CLOSED):
-        raise ValueError(
-            f"unk={options.unk!r}: a learner knows every word of its language, and "
-            "its vocabulary is closed"
-        )
-
-
-def _check_normalization(normalization: Normalization) -> None:
-    if normalization in (Normalization.UNNORMALISED, Normalization.BY_LENGTH):
-        raise ValueError(
-            f"the model is no distribution over texts ({normalization}): nothing can "
-            "be said of its errors against a language's probabilities"
         )

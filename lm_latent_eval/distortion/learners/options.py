@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_latent_eval.files import write_text
-from lm_latent_eval.options import positive, whole
+from lm_latent_eval.options import OptionTable, at_least_0, option, positive, whole
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(OptionTable):
     """How to train; the defaults are those of LeBrun et al. (2022), section 3.3.
 
     Attributes:
@@ -25,7 +25,7 @@ class TrainingOptions:
             the end of every epoch whose validation loss is not below the lowest so far.
         batch_size: Sequences an update.
         micro_batch: Sequences computed together, where a batch does not fit into
-            memory; moves numbers by rounding alone. None is all of them.
+            memory; moves numbers by rounding alone.
         max_grad_norm: Longer gradients are scaled to this norm; 0 leaves them. The
             paper names none; 1 is the default of the Trainer.
         seed: Of the initial weights, the order of sequences and dropout.
@@ -36,24 +36,18 @@ class TrainingOptions:
     epochs: int
     learning_rate: float
     batch_size: int = 128
-    micro_batch: int | None = None
-    max_grad_norm: float = 1.0
+    micro_batch: int | None = option(None, unset="all of them")
+    max_grad_norm: float = option(1.0, at_least_0)
     seed: int = 0
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot train.
-
-        Raises:
-            ValueError: If there is such.
-        """
         for name in ("epochs", "batch_size", "micro_batch"):
             value = getattr(self, name)
             if value is not None:
                 whole(name, value, 1)
         positive("learning_rate", self.learning_rate)
-        if not self.max_grad_norm >= 0:
-            raise ValueError(f"max_grad_norm={self.max_grad_norm}: expected at least 0")
+        at_least_0("max_grad_norm", self.max_grad_norm)
 
     @property
     def computed_at_once(self) -> int:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from lm_latent_eval.distortion.catalog import language_of
 from lm_latent_eval.distortion.languages.corpus import Corpus
-from lm_latent_eval.distortion.languages.grammar import Derivation
-from lm_latent_eval.distortion.languages.pcfg import PCFG
+from lm_latent_eval.distortion.languages.pcfg import PCFG, Derivation
 from lm_latent_eval.distortion.learners.latent import (
     check_whole,
     exact_vocabulary,
@@ -64,7 +63,12 @@ def write_trees(corpus: Corpus, path: Path) -> int:
         suffixes = " or ".join(TREE_SUFFIXES)
         raise ValueError(f"{path}: a file of trees ends in {suffixes}")
     found = derivations(corpus)
-    _check_brackets(found)
+    names = {word for each in found for word in each.words}
+    names |= {phrase.symbol for each in found for phrase in each.phrases}
+    if wrong := sorted(name for name in names if {*name} & {*"()"}):
+        raise ValueError(
+            f"brackets in words or symbols: {', '.join(wrong)}; rename them"
+        )
     with replacing(path) as partial:
         lines = (f"{derivation.brackets()}\n" for derivation in found)
         partial.write_text("".join(lines), encoding="utf-8")
@@ -78,15 +82,6 @@ def write_trees(corpus: Corpus, path: Path) -> int:
     return len(found)
 
 
-def _check_brackets(found: list[Derivation]) -> None:
-    names = {word for each in found for word in each.words}
-    names |= {phrase.symbol for each in found for phrase in each.phrases}
-    if wrong := sorted(name for name in names if {*name} & {*"()"}):
-        raise ValueError(
-            f"brackets in words or symbols: {', '.join(wrong)}; rename them"
-        )
-
-
 def train_grammar(
     corpus: Corpus,
     dev: Corpus,
@@ -98,14 +93,9 @@ def train_grammar(
     """Train a model of a language of words, and write its checkpoint.
 
     Its vocabulary is that of the language, drawn words or not, and has no unknown word:
-    all of its mass is on sequences of the language's words.
-
-    Args:
-        corpus: What to learn.
-        dev: Of the same language: for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        size: How large the model is.
-        options: How to train.
+    all of its mass is on sequences of the language's words. ``dev``, of the same
+    language, is for the learning rate and for stopping. An interrupted run in the
+    directory is resumed.
 
     Raises:
         ValueError: If the corpora are of different words, or sequences were cut or

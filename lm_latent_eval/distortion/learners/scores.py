@@ -25,13 +25,8 @@ def score_sequences(
 ) -> ScoresFolder:
     """Score sequences, or those that are still missing.
 
-    Memory does not grow with their number: rows are written as they come.
-
-    Args:
-        learner: The model.
-        source: The sequences, with their true log-probabilities.
-        directory: Where the columns go. An interrupted run there goes on.
-        quiet: Show no progress bar.
+    Memory does not grow with their number: rows are written as they come. An
+    interrupted run in the directory goes on.
 
     Raises:
         ValueError: If the directory has other scores, or a sequence cannot be scored.

@@ -19,9 +19,8 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 import lm_latent_eval
@@ -61,9 +61,6 @@ from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
 
-AfterEpoch = Callable[["LearnerTrainer", float], float]
-"""Takes the trainer and the training loss of an epoch, returns the validation loss."""
-
 
 class LearnerTrainer(Trainer):
     r"""Minimises nats per token by Adam, which is AdamW without decay.
@@ -79,21 +76,18 @@ class LearnerTrainer(Trainer):
     def __init__(
         self,
         model: PreTrainedModel,
-        checkpoints: Path,
-        batches: Batches,
-        after_epoch: AfterEpoch,
+        output: Path,
+        data: TrainingData,
+        dev: CorpusData | TextData,
         options: TrainingOptions,
+        tracked: Mapping[Path, Unchanged],
         device: torch.device,
+        *,
+        quiet: bool,
     ) -> None:
-        """Prepare the training.
+        """Prepare the training of a model; see :func:`train_learner`.
 
-        Args:
-            model: What learns.
-            checkpoints: Folder that the state after an epoch goes into.
-            batches: What it learns from.
-            after_epoch: Called at the end of an epoch.
-            options: How to train.
-            device: Where to compute.
+        Sequences that are tracked go by the folder of their trajectory.
 
         Raises:
             ValueError: If several processes or an impossible device are asked for.
@@ -103,7 +97,7 @@ class LearnerTrainer(Trainer):
                 f"device={device}: name the GPU by CUDA_VISIBLE_DEVICES instead"
             )
         arguments = TrainingArguments(
-            output_dir=str(checkpoints),
+            output_dir=str(output / CHECKPOINTS),
             num_train_epochs=options.epochs,
             per_device_train_batch_size=options.batch_size,
             optim="adamw_torch",
@@ -137,19 +131,15 @@ class LearnerTrainer(Trainer):
         super().__init__(model, arguments, eval_dataset=[])
         self.remove_callback(PrinterCallback)
         model.config.use_cache = True  # which Trainer sets, for the saved model as well
-        self._batches, self._after_epoch, self._options = batches, after_epoch, options
+        self._output, self._data, self._dev = output, data, dev
+        self._options, self._tracked, self._quiet = options, tracked, quiet
         self._nats = torch.zeros((), dtype=torch.float64, device=arguments.device)
         self._tokens = torch.zeros_like(self._nats)
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the last update."""
-        optimizer: Any = self.optimizer
-        return float(optimizer.param_groups[0]["lr"])
+        self._since = time.perf_counter()
 
     def get_train_dataloader(self) -> Any:
         """Return the batches, an iterable in place of a DataLoader."""
-        return self._batches
+        return Batches(self._data, self._options, self._quiet)
 
     def training_step(
         self,
@@ -173,11 +163,49 @@ class LearnerTrainer(Trainer):
         return (total / num_tokens).float()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Return the validation loss, after an epoch."""
+        """Score the model, write down how it is doing, return the validation loss."""
+        epoch = len(History.of(self.state.log_history).epochs) + 1
         train_loss = (self._nats / self._tokens).item()
+        optimizer: Any = self.optimizer
+        learning_rate = float(optimizer.param_groups[0]["lr"])  # of the last update
+        if not math.isfinite(train_loss):
+            raise FloatingPointError(
+                f"the training diverged in epoch {epoch} (its loss is {train_loss}): "
+                f"lower the learning rate, which is {learning_rate:g}"
+            )
         self._nats.zero_()
         self._tokens.zero_()
-        metrics = {"eval_loss": self._after_epoch(self, train_loss)}
+        vocabulary = self._data.vocabulary
+        learner = CausalLanguage(
+            self.model,
+            1.0,
+            vocabulary.begin_id,
+            vocabulary.end_id,
+            name="the model in training",
+            batch_size=self._options.computed_at_once,
+        )
+        dev_loss = nats_per_token(learner, self._dev.sequences(0))
+        for trajectory, source in self._tracked.items():
+            score_epoch(learner, source, trajectory, epoch)
+        now = time.perf_counter()
+        record = Epoch(
+            epoch=epoch,
+            train_nats_per_token=train_loss,
+            dev_nats_per_token=dev_loss,
+            learning_rate=learning_rate,
+            sequences_seen=epoch * self._data.num_sequences,
+            updates=self.state.global_step,
+            seconds=now - self._since,
+        )
+        self._since = now
+        # The Trainer keeps its log in every checkpoint.
+        self.state.log_history.append(vars(record))
+        History.of(self.state.log_history).write(self._output)
+        self.say(
+            f"epoch {epoch}: nats a token, train -> dev: {train_loss:.4f} -> "
+            f"{dev_loss:.4f}; learning rate {learning_rate:g}; {record.seconds:.1f} s"
+        )
+        metrics = {"eval_loss": dev_loss}
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
@@ -186,6 +214,11 @@ class LearnerTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Count none: the Trainer would walk over all parameters at every step."""
         return 0
+
+    def say(self, line: str) -> None:
+        """Tell the user, unless nothing is to be printed."""
+        if not self._quiet:
+            print(line, file=sys.stderr)
 
     def _nats_of(self, model: nn.Module, input_ids: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of -log p of the targets."""
@@ -263,7 +296,8 @@ def train_learner(
     model = None
     if not _is_complete(output):
         lengths = [data.max_length, dev.max_length, test.max_length if test else 0]
-        with _quiet_transformers():
+        _ = data.num_sequences, dev.num_sequences  # of texts: reads them
+        with _undisturbed():
             model = start.build(data.vocabulary, max(lengths), options.seed)
     with going_on(output, settings, "training", "the finished epochs"):
         shutil.rmtree(output / _COMPLETE, ignore_errors=True)  # of a killed run
@@ -276,117 +310,43 @@ def train_learner(
                 )
                 for name, corpus in others.items()
             }
-            run = _Run(output, data, dev, options, tracked, quiet)
-            with _quiet_transformers(), _own_randomness():
-                run.train(model, parse_device(device))
+            how = {"dev": dev, "tracked": tracked, "device": parse_device(device)}
+            with _undisturbed():
+                _go_on(output, model, data, options, quiet=quiet, **how)
             _finish(output, History.read(output), data.vocabulary)
         return History.read(output)
 
 
-@dataclass
-class _Run:
-    """One start of a training, up to its last epoch."""
-
-    output: Path
-    data: TrainingData
-    dev: CorpusData | TextData
-    options: TrainingOptions
-    tracked: dict[Path, Unchanged]
-    """By the folder of their trajectory."""
-    quiet: bool
-    since: float = field(default_factory=time.perf_counter)
-
-    def train(self, model: Any, device: torch.device) -> None:
-        """Go on from the last checkpoint, if there is more to do."""
-        checkpoint = _last_checkpoint(self.output / CHECKPOINTS)
-        before = _history(checkpoint) if checkpoint else History(())
-        if self._is_over(before):
-            return
-        batches = Batches(
-            self.data.sequences,
-            self.data.num_sequences,
-            self.options.batch_size,
-            self.data.vocabulary.begin_id,
-            self.options.seed,
-            self.quiet,
-        )
-        trainer = LearnerTrainer(
-            model,
-            self.output / CHECKPOINTS,
-            batches,
-            self.after_epoch,
-            self.options,
-            device,
-        )
-        self._say(
-            f"training {type(model).__name__}, {model.num_parameters():,} parameters: "
-            f"{self.data.num_sequences:,} sequences an epoch"
-        )
-        if checkpoint:
-            self._say(f"resuming after epoch {len(before.epochs)}")
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-    def after_epoch(self, trainer: LearnerTrainer, train_loss: float) -> float:
-        """Score the model, write down how it is doing, return the validation loss."""
-        epoch = len(History.of(trainer.state.log_history).epochs) + 1
-        learning_rate = trainer.learning_rate
-        if not math.isfinite(train_loss):
-            raise FloatingPointError(
-                f"the training diverged in epoch {epoch} (its loss is {train_loss}): "
-                f"lower the learning rate, which is {learning_rate:g}"
-            )
-        learner = self._learner(trainer.model)
-        dev_loss = nats_per_token(learner, self.dev.sequences(0))
-        for trajectory, source in self.tracked.items():
-            score_epoch(learner, source, trajectory, epoch)
-        now = time.perf_counter()
-        record = Epoch(
-            epoch=epoch,
-            train_nats_per_token=train_loss,
-            dev_nats_per_token=dev_loss,
-            learning_rate=learning_rate,
-            sequences_seen=epoch * self.data.num_sequences,
-            updates=trainer.state.global_step,
-            seconds=now - self.since,
-        )
-        self.since = now
-        # The Trainer keeps its log in every checkpoint.
-        trainer.state.log_history.append(vars(record))
-        history = History.of(trainer.state.log_history)
-        history.write(self.output)
-        self._say(
-            f"epoch {epoch}: nats a token, train -> dev: {train_loss:.4f} -> "
-            f"{dev_loss:.4f}; learning rate {learning_rate:g}; {record.seconds:.1f} s"
-        )
-        trainer.control.should_training_stop = self._is_over(history)
-        return dev_loss
-
-    def _is_over(self, history: History) -> bool:
-        return len(history.epochs) >= self.options.epochs
-
-    def _learner(self, model: Any) -> CausalLanguage:
-        vocabulary, at_once = self.data.vocabulary, self.options.computed_at_once
-        ids = (vocabulary.begin_id, vocabulary.end_id)
-        return CausalLanguage(
-            model, 1.0, *ids, name="the model in training", batch_size=at_once
-        )
-
-    def _say(self, line: str) -> None:
-        if not self.quiet:
-            print(line, file=sys.stderr)
+def _go_on(
+    output: Path,
+    model: Any,
+    data: TrainingData,
+    options: TrainingOptions,
+    **others: Any,
+) -> None:
+    """Train from the last checkpoint on, if there is more to do."""
+    checkpoint = _last_checkpoint(output / CHECKPOINTS)
+    done = len(_history(checkpoint).epochs) if checkpoint else 0
+    if done >= options.epochs:
+        return
+    trainer = LearnerTrainer(model, output, data, options=options, **others)
+    trainer.say(
+        f"training {type(model).__name__}, {model.num_parameters():,} parameters: "
+        f"{data.num_sequences:,} sequences an epoch"
+    )
+    if checkpoint:
+        trainer.say(f"resuming after epoch {done}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 def _last_checkpoint(checkpoints: Path) -> Path | None:
     """Return the last checkpoint that is whole; remove those that are not."""
-    folders = {
-        int(f.name.rpartition("-")[2]): f for f in checkpoints.glob("checkpoint-*")
-    }
-    for _, folder in sorted(folders.items(), reverse=True):
+    while checkpoints.exists() and (found := get_last_checkpoint(checkpoints)):
         try:
-            _history(folder)
-            return folder
+            _history(Path(found))
+            return Path(found)
         except (OSError, ValueError, KeyError, TypeError):
-            shutil.rmtree(folder)
+            shutil.rmtree(found)
     return None
 
 
@@ -402,7 +362,7 @@ def _is_complete(output: Path) -> bool:
 def _finish(output: Path, history: History, vocabulary: TokenIds) -> None:
     """Put the best model and its tokenizer into the folder, remove the checkpoints."""
     checkpoints = output / CHECKPOINTS
-    with _quiet_transformers():
+    with _undisturbed():
         model: Any = AutoModelForCausalLM.from_pretrained(
             checkpoints / f"checkpoint-{history.best.updates}",
             dtype="auto",
@@ -416,27 +376,19 @@ def _finish(output: Path, history: History, vocabulary: TokenIds) -> None:
 
 
 @contextmanager
-def _own_randomness() -> Iterator[None]:
-    """Leave the global random numbers as they were: the Trainer seeds them all."""
-    before = random.getstate(), np.random.get_state()
+def _undisturbed() -> Iterator[None]:
+    """Silence transformers, and undo what the Trainer does to global random numbers."""
+    numbers, others = random.getstate(), np.random.get_state()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     with torch.random.fork_rng(devices):
         try:
             yield
         finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and messages."""
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shown:
-            logging.enable_progress_bar()
+            random.setstate(numbers)
+            np.random.set_state(others)
+            logging.set_verbosity(verbosity)
+            if shown:
+                logging.enable_progress_bar()

@@ -110,6 +110,8 @@ def overestimation(
             share = last.share_overestimated
             half = TWO_SIDED * math.sqrt(share * (1 - share) / last.count)
             verdict = ClaimVerdict.below(1 - share - half, 1 - share + half, 0.5)
+        if last.count < FEWEST:
+            verdict = ClaimVerdict.UNDECIDED
         turned = next((r.edits for r in error_map.rows() if r.mean_error > 0), None)
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
         higher, shared = _higher_at_equal_rarity(error_map)
@@ -136,6 +138,8 @@ def more_data(trajectories: Mapping[str, Sequence[Columns]]) -> list[ClaimCase]:
         lessened = ClaimVerdict.below(*_normal_interval(first - last))
         remains = ClaimVerdict.below(*_normal_interval(last))
         verdict = ClaimVerdict.both(lessened, remains)
+        if len(last) < FEWEST:
+            verdict = ClaimVerdict.UNDECIDED
         lower, upper = _normal_interval(last)
         numbers = (
             f"{first.mean():.2f} to {last.mean():.2f} ({lower:.2f} .. {upper:.2f})"

@@ -5,7 +5,7 @@ Figures 3, 4, 6, 8 and 10 to 13, and what an estimator adds to an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from lm_latent_eval.distortion.report.style import (
-    COLUMN,
     ERROR,
     LIGHTEST,
-    PAGE,
     TRUTH,
-    colours,
     legend,
     plot_band,
     shades,
@@ -36,79 +33,25 @@ from lm_latent_eval.report.figures import page
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
 
 
-LATENT_PANELS, LENGTH_PANELS = 4, 3
+LATENT_PANELS, TRAINING_PANELS = 4, 3
 """Panels that share the width of a page."""
-EXACT, ESTIMATED, CORRECTED = "black", "#0072b2", "#d55e00"
+COLOURS = {"exact": "black", "estimated": "#0072b2", "corrected": "#d55e00"}
 SLICES = 80
 """Equal ranges of log-probability that a density is counted in."""
-
-
-def plot_curve(ax: Axes, curve: ErrorCurve, *, color: str, label: str) -> None:
-    """Draw the mean error of each bin at its mean log p_L, in its bootstrap band."""
-    x = [each.mean_true_log_p for each in curve.bins]
-    plot_band(ax, x, curve.bins, color=color, label=label)
 
 
 def plot_curves(
     ax: Axes, curves: Mapping[str, ErrorCurve], colour_of: Mapping[str, str]
 ) -> None:
-    """Draw curves by name, with the line of no error."""
+    """Draw mean errors at the mean log p_L of their bins, and the line of no error."""
     for name, curve in curves.items():
-        plot_curve(ax, curve, color=colour_of[name], label=name)
+        x = [each.mean_true_log_p for each in curve.bins]
+        plot_band(ax, x, curve.bins, color=colour_of[name], label=name)
     zero_line(ax)
     ax.set_xlabel(TRUTH)
     ax.set_ylabel(ERROR)
-
-
-def draw_random(path: Path, curves: Mapping[str, ErrorCurve]) -> None:
-    """Draw the error of models on random sequences (figure 11).
-
-    Args:
-        path: Of the files, without their endings.
-        curves: By model.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-        ValueError: If there are more models than colours.
-    """
-    with page(path, width=COLUMN, height=2.8) as figure:
-        plot_curves(figure.subplots(), curves, colours(curves))
-        legend(figure)
-
-
-def draw_temperatures(
-    path: Path,
-    distributions: Mapping[float, Tensor],
-    curves: Mapping[float, ErrorCurve],
-) -> None:
-    """Draw languages of several temperatures and a model's error on each (figure 6).
-
-    Args:
-        path: Of the files, without their endings.
-        distributions: Log p_L of sequences of each language, nats, finite, shape
-            ``(N,)``, by temperature.
-        curves: By temperature.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-    """
-    temperatures = sorted({*distributions, *curves})
-    names = {each: f"T = {each:g}" for each in temperatures}
-    with page(path, width=PAGE, height=2.9) as figure:
-        left, right = figure.subplots(1, 2)
-        hue = dict(zip(temperatures, shades(len(temperatures)), strict=True))
-        plot_densities(left, distributions, hue)
-        plot_curves(
-            right,
-            {names[each]: curves[each] for each in sorted(curves)},
-            {names[each]: hue[each] for each in temperatures},
-        )
-        left.set_title("languages")
-        right.set_title("models")
-        legend(figure)
 
 
 def plot_densities(
@@ -129,7 +72,7 @@ def plot_densities(
 def draw_latent(
     path: Path,
     curves: Mapping[str, ErrorCurve],
-    exact: ErrorCurve | None,
+    exact: ErrorCurve,
 ) -> None:
     """Draw how much of a latent model's underestimation is its estimator's.
 
@@ -137,15 +80,10 @@ def draw_latent(
     average, so a curve of estimates lies below the model's own. Dashed: estimates less
     the estimator's bias to second order, which is an approximation, not a bound.
 
-    Args:
-        path: Of the files, without their endings.
-        curves: Of estimates, by what they were estimated with: a panel each, so that no
-            band lies on another's curve.
-        exact: Of the model's own probabilities, where they can be summed exactly; in
-            every panel.
+    Estimates have a panel each, so that no band lies on another's curve, and the exact
+    curve is in every panel.
 
     Raises:
-        ModuleNotFoundError: If matplotlib is missing.
         ValueError: If there are no curves.
     """
     if not curves:
@@ -166,40 +104,18 @@ def draw_latent(
         legend(figure)
 
 
-def plot_corrected(ax: Axes, curve: ErrorCurve, exact: ErrorCurve | None) -> None:
+def plot_corrected(ax: Axes, curve: ErrorCurve, exact: ErrorCurve) -> None:
     """Draw estimates and, dashed, the same less the estimator's bias."""
-    if exact is not None:
-        plot_curve(ax, exact, color=EXACT, label="exact")
-    plot_curves(ax, {"estimated": curve}, {"estimated": ESTIMATED})
+    plot_curves(ax, {"exact": exact, "estimated": curve}, COLOURS)
     ax.plot(
         [each.mean_true_log_p for each in curve.bins],
         [each.mean_error - each.estimator_bias for each in curve.bins],
         "--",
         marker="D" if len(curve.bins) == 1 else "",
-        color=CORRECTED,
+        color=COLOURS["corrected"],
         linewidth=1,
         label="estimated, corrected to second order",
     )
-
-
-def draw_lengths(path: Path, panels: Sequence[tuple[str, LengthErrors]]) -> None:
-    """Draw expected and observed error by length (figure 12).
-
-    Args:
-        path: Of the files, without their endings.
-        panels: Models and their errors, from left to right.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-    """
-    width = width_of(len(panels), LENGTH_PANELS)
-    with page(path, width=width, height=2.7) as figure:
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        for ax, (name, errors) in zip(axes, panels, strict=True):
-            plot_lengths(ax, errors)
-            ax.set_title(name)
-        axes[0].set_ylabel(ERROR)
-        legend(figure)
 
 
 def plot_lengths(ax: Axes, errors: LengthErrors) -> None:
@@ -215,22 +131,6 @@ def plot_lengths(ax: Axes, errors: LengthErrors) -> None:
     )
     zero_line(ax)
     ax.set_xlabel("tokens of a sequence")
-
-
-def draw_productivity(path: Path, curves: Mapping[str, ProductivityCurve]) -> None:
-    """Draw the probability that the next event is new (figure 13).
-
-    Args:
-        path: Of the files, without their endings.
-        curves: By what is counted (1-grams, 2-grams, ..., sequences), from dark to
-            light.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-    """
-    with page(path, width=COLUMN, height=2.8) as figure:
-        plot_productivity(figure.subplots(), curves)
-        legend(figure)
 
 
 def plot_productivity(ax: Axes, curves: Mapping[str, ProductivityCurve]) -> None:
@@ -253,8 +153,6 @@ def plot_productivity(ax: Axes, curves: Mapping[str, ProductivityCurve]) -> None
     ax.set_ylabel("probability that the next is new")
 
 
-TRAINING_PANELS = 3
-"""Panels that share the width of a page."""
 MANY = 30
 """Epochs above which lines are pixels in an SVG, which is then smaller."""
 INSET = (0.42, 0.12, 0.56, 0.31)
@@ -265,51 +163,34 @@ CLEAR = 0.52
 """Share of a panel's height that the lines above an inset stay clear of."""
 
 
-def draw_training(
+def draw_epochs(
     path: Path,
     panels: Sequence[tuple[str, ErrorTrajectory, int]],
+    plot: Callable[[Axes, ErrorTrajectory, int, ScalarMappable], None],
+    *,
+    sharey: bool,
+    height: float,
 ) -> None:
-    """Draw the error after each epoch, darker for less probable sequences (figure 3).
+    """Draw errors over training, darker for less probable sequences.
 
-    Args:
-        path: Of the files, without their endings.
-        panels: Sequences (those of training, of test), their errors, and the epoch of
-            the least validation loss, counted from 1; shaded.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
+    A panel has a name, errors, and the number that ``plot_training`` (figure 3) or
+    ``plot_amount`` (figures 4, 8 and 10) takes.
     """
     width = width_of(len(panels), TRAINING_PANELS)
-    with page(path, width=width, height=2.8) as figure:
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    with page(path, width=width, height=height) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=sharey)[0]
         scale = colour_scale([trajectory for _, trajectory, _ in panels])
-        for ax, (name, trajectory, best) in zip(axes, panels, strict=True):
-            plot_training(ax, trajectory, best, scale)
+        for ax, (name, trajectory, number) in zip(axes, panels, strict=True):
+            plot(ax, trajectory, number, scale)
             ax.set_title(name)
-        _finish(figure, axes, scale)
-
-
-def draw_amount(
-    path: Path,
-    panels: Sequence[tuple[str, ErrorTrajectory, int]],
-) -> None:
-    """Draw the error by sequences seen, its change inset (figures 4, 8 and 10).
-
-    Args:
-        path: Of the files, without their endings.
-        panels: Models, their errors, and how many sequences an epoch brings each.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-    """
-    width = width_of(len(panels), TRAINING_PANELS)
-    with page(path, width=width, height=3.0) as figure:
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        scale = colour_scale([trajectory for _, trajectory, _ in panels])
-        for ax, (name, trajectory, sequences) in zip(axes, panels, strict=True):
-            plot_amount(ax, trajectory, sequences, scale)
-            ax.set_title(name)
-        _finish(figure, axes, scale)
+        axes[0].set_ylabel(ERROR)
+        figure.colorbar(
+            scale,
+            ax=list(axes),
+            label="mean true log-probability\nof a bin (nats)",
+            pad=0.02,
+        )
+        legend(figure)
 
 
 def plot_training(
@@ -318,7 +199,7 @@ def plot_training(
     best_epoch: int,
     scale: ScalarMappable,
 ) -> None:
-    """Draw the error by epoch, with the best one shaded."""
+    """Draw the error by epoch, with the one of least validation loss shaded."""
     from matplotlib.ticker import MaxNLocator
 
     ax.axvspan(
@@ -385,16 +266,7 @@ def plot_bins(
     scale: ScalarMappable,
     linewidth: float = 0.8,
 ) -> None:
-    """Draw a line a bin through rows of an epoch each, the most probable bin first.
-
-    Args:
-        ax: To draw into.
-        x: Where each row stands.
-        rows: Of a value a bin, from the least probable on.
-        trajectory: Whose bins they are.
-        scale: From log-probability to colour.
-        linewidth: Points.
-    """
+    """Draw a line a bin through rows of an epoch each, the most probable bin first."""
     lines = list(zip(trajectory.mean_true_log_p, zip(*rows, strict=True), strict=True))
     for log_p, values in reversed(lines):
         ax.plot(
@@ -417,17 +289,6 @@ def colour_scale(trajectories: Sequence[ErrorTrajectory]) -> ScalarMappable:
     ends = [each for one in trajectories for each in one.mean_true_log_p]
     shades = ListedColormap([viridis(LIGHTEST * i / 255) for i in range(256)])
     return ScalarMappable(Normalize(min(ends), max(ends)), shades)
-
-
-def _finish(figure: Figure, axes: Sequence[Axes], scale: ScalarMappable) -> None:
-    axes[0].set_ylabel(ERROR)
-    figure.colorbar(
-        scale,
-        ax=list(axes),
-        label="mean true log-probability\nof a bin (nats)",
-        pad=0.02,
-    )
-    legend(figure)
 
 
 def _make_room(ax: Axes, seen: Sequence[int], trajectory: ErrorTrajectory) -> None:

@@ -1,6 +1,6 @@
 """Joint histograms of log-probabilities, and the heat map of errors.
 
-Figures 1, 2, 7 and 9; figure 5 is the mean error by rarity and perturbations.
+The map, figure 5, is the mean error by rarity and perturbations.
 """
 
 from __future__ import annotations
@@ -48,15 +48,11 @@ def draw_estimates(
     panels: Sequence[tuple[str, JointHistogram]],
     curves: Mapping[str, ErrorCurve],
 ) -> None:
-    """Draw joint histograms and error curves of models (figures 1, 2 and 9).
+    """Draw joint histograms of models, and their error curves in a last panel.
 
-    Args:
-        path: Of the files, without their endings.
-        panels: Models and their histograms, from left to right.
-        curves: By model, in a last panel; none, no panel.
+    Figures 1, 2 and 9.
 
     Raises:
-        ModuleNotFoundError: If matplotlib is missing.
         ValueError: If there are more models than colours.
     """
     count = len(panels) + bool(curves)
@@ -68,35 +64,6 @@ def draw_estimates(
         if curves:
             plot_curves(axes[-1], curves, colours(curves))
             axes[-1].set_title("mean error")
-        legend(figure)
-
-
-def draw_language_check(
-    path: Path,
-    histogram: JointHistogram,
-    curve: ErrorCurve,
-    random_curve: ErrorCurve,
-) -> None:
-    """Draw a model on the language's and on random sequences (figure 7).
-
-    Args:
-        path: Of the files, without their endings.
-        histogram: Of the language's sequences.
-        curve: Of the same.
-        random_curve: Of random sequences.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
-    """
-    with page(path, width=PAGE, height=2.3) as figure:
-        left, middle, right = figure.subplots(1, 3)
-        plot_histograms(figure, [left], [("sequences of the language", histogram)])
-        for ax, name, each, color in (
-            (middle, "sequences of the language", curve, "#0072b2"),
-            (right, "random sequences", random_curve, "#cc79a7"),
-        ):
-            plot_curves(ax, {name: each}, {name: color})
-            ax.set_title(name)
         legend(figure)
 
 
@@ -142,12 +109,7 @@ def plot_histogram(ax: Axes, histogram: JointHistogram, norm: Normalize) -> Quad
         cmap=ListedColormap(colormaps["YlGnBu"](np.linspace(PALEST, 1, 256))),
         rasterized=True,
     )
-    ax.axline(
-        (edges[-1], edges[-1]),
-        slope=1,
-        label=NO_ERROR,
-        **DOTTED,
-    )
+    ax.axline((edges[-1], edges[-1]), slope=1, label=NO_ERROR, **DOTTED)
     grey: dict[str, Any] = {"color": "0.45", "fontsize": 6.5, "transform": ax.transAxes}
     grey["bbox"] = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
     ax.text(0.97, 0.04, "underestimated", ha="right", va="bottom", **grey)
@@ -179,14 +141,7 @@ def draw_map(
 
     Cells of ten sequences or fewer stay blank, and the figure says how many sequences
     those are. Sequences without a finite error are in no cell; the table counts them.
-
-    Args:
-        path: Of the files, without their endings.
-        error_map: With at least one sequence.
-        examples: Where a sequence lies in the map, and the sequence.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing.
+    Examples say where a sequence lies in the map, and the sequence.
     """
     lines = [line for example in examples for line in _lines(*example)]
     below = LINE * len(lines) + 0.01
@@ -244,11 +199,7 @@ def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
 def table(
     cells: Sequence[ErrorCell], error_map: ErrorMap
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the edges and mean errors of cells, as rows of equal perturbation.
-
-    Args:
-        cells: To be shaded; the others are NaN.
-        error_map: Whose numbers of perturbations the rows are, with or without cells.
+    """Return cells to be shaded as rows of equal perturbation; others are NaN.
 
     Returns:
         Edges of log p_L (C + 1,), edges of perturbations (R + 1,), errors (R, C).

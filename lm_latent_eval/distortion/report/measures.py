@@ -7,7 +7,7 @@ Each measure reads named folders and writes ``STEM.json``, all of its numbers, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -16,19 +16,30 @@ import torch
 from lm_latent_eval.distortion.columns import Columns, ScoresFolder, read_epochs
 from lm_latent_eval.distortion.learners.options import History
 from lm_latent_eval.distortion.report.curves import (
-    draw_amount,
-    draw_lengths,
-    draw_productivity,
-    draw_random,
-    draw_temperatures,
-    draw_training,
+    draw_epochs,
+    plot_amount,
+    plot_curves,
+    plot_densities,
+    plot_lengths,
+    plot_productivity,
+    plot_training,
 )
 from lm_latent_eval.distortion.report.maps import (
     draw_estimates,
-    draw_language_check,
     draw_map,
+    plot_histograms,
 )
-from lm_latent_eval.distortion.report.style import write_json
+from lm_latent_eval.distortion.report.style import (
+    COLUMN,
+    ERROR,
+    LENGTH_PANELS,
+    PAGE,
+    colours,
+    legend,
+    shades,
+    width_of,
+    write_json,
+)
 from lm_latent_eval.distortion.statistics import (
     ErrorBin,
     ErrorCurve,
@@ -42,6 +53,7 @@ from lm_latent_eval.distortion.statistics import (
 from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.estimators import Bound, perplexity
 from lm_latent_eval.options import positive
+from lm_latent_eval.report.figures import page
 from lm_latent_eval.report.tabular import Cell, Interval, Table
 from lm_latent_eval.text.words import split
 
@@ -111,6 +123,11 @@ class Comparison:
             num_bins=num_bins,
         )
 
+    def histogram(self, num_bins: int) -> JointHistogram:
+        """Count sequences by both their log-probabilities."""
+        found = self.columns
+        return JointHistogram.of(found.true_log_p, found.model_log_p, num_bins=num_bins)
+
     @property
     def left_out(self) -> str:
         """Say what has no error, and which sequences are beginnings; "" if none."""
@@ -149,7 +166,7 @@ def errors(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure joint histograms and mean error by probability (figures 1, 2 and 9)."""
     found = {name: Comparison.open(path) for name, path in folders.items()}
     curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
-    histograms = {name: histogram(each, num_bins) for name, each in found.items()}
+    histograms = {name: each.histogram(num_bins) for name, each in found.items()}
     draw_estimates(stem, [*histograms.items()], curves)
     write_json(
         stem, {n: {"curve": curves[n], "histogram": histograms[n]} for n in found}
@@ -160,9 +177,18 @@ def errors(folders: Folders, stem: Path, num_bins: int) -> Table:
 def language(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure one model on the folders ``test`` and ``random`` (figure 7)."""
     test, random = (Comparison.open(_named(folders, n)) for n in ("test", "random"))
-    counts = histogram(test, num_bins)
+    counts = test.histogram(num_bins)
     curve, random_curve = (each.curve(num_bins=num_bins) for each in (test, random))
-    draw_language_check(stem, counts, curve, random_curve)
+    with page(stem, width=PAGE, height=2.3) as figure:
+        left, middle, right = figure.subplots(1, 3)
+        plot_histograms(figure, [left], [("sequences of the language", counts)])
+        for ax, name, each, color in (
+            (middle, "sequences of the language", curve, "#0072b2"),
+            (right, "random sequences", random_curve, "#cc79a7"),
+        ):
+            plot_curves(ax, {name: each}, {name: color})
+            ax.set_title(name)
+        legend(figure)
     write_json(stem, {"histogram": counts, "test": curve, "random": random_curve})
     return error_table({"test": test, "random": random})
 
@@ -170,19 +196,24 @@ def language(folders: Folders, stem: Path, num_bins: int) -> Table:
 def training(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors over the epochs of trajectories (figure 3)."""
     opened = {name: open_trajectory(path, num_bins) for name, path in folders.items()}
-    draw_training(stem, [(n, t, h.best.epoch) for n, (t, h) in opened.items()])
+    panels = [(n, t, h.best.epoch) for n, (t, h) in opened.items()]
+    draw_epochs(stem, panels, plot_training, sharey=True, height=2.8)
     found = {name: trajectory for name, (trajectory, _) in opened.items()}
     write_json(stem, found)
-    rows: list[list[Cell]] = [
-        [name, epoch, overall, bins[0], bins[-1]]
+    rows = [
+        {
+            "name": name,
+            "epoch": epoch,
+            "mean error": overall,
+            "rarest bin": bins[0],
+            "most probable bin": bins[-1],
+        }
         for name, trajectory in found.items()
         for epoch, (overall, bins) in enumerate(
             zip(trajectory.overall, trajectory.mean_error, strict=True), start=1
         )
     ]
-    return Table(
-        ["name", "epoch", "mean error", "rarest bin", "most probable bin"], rows
-    )
+    return Table.of(rows)
 
 
 def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
@@ -191,7 +222,8 @@ def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
     for name, path in folders.items():
         trajectory, history = open_trajectory(path, num_bins)
         found[name] = trajectory, history.epochs[0].sequences_seen
-    draw_amount(stem, [(name, *each) for name, each in found.items()])
+    panels = [(name, *each) for name, each in found.items()]
+    draw_epochs(stem, panels, plot_amount, sharey=False, height=3.0)
     write_json(
         stem,
         {
@@ -203,19 +235,18 @@ def amount(folders: Folders, stem: Path, num_bins: int) -> Table:
             for name, (trajectory, size) in found.items()
         },
     )
-    rows: list[list[Cell]] = [
-        [
-            name,
-            size * len(trajectory.overall),
-            trajectory.overall[0],
-            trajectory.overall[-1],
-            trajectory.mean_error[-1][0],
-            trajectory.mean_error[-1][-1],
-        ]
+    rows = [
+        {
+            "name": name,
+            "sequences seen": size * len(trajectory.overall),
+            "first mean error": trajectory.overall[0],
+            "last": trajectory.overall[-1],
+            "rarest bin": trajectory.mean_error[-1][0],
+            "most probable bin": trajectory.mean_error[-1][-1],
+        }
         for name, (trajectory, size) in found.items()
     ]
-    head = ["name", "sequences seen", "first mean error", "last", "rarest bin"]
-    return Table([*head, "most probable bin"], rows)
+    return Table.of(rows)
 
 
 def perturbed(folders: Folders, stem: Path, num_bins: int) -> Table:
@@ -230,7 +261,9 @@ def random(folders: Folders, stem: Path, num_bins: int) -> Table:
     """Measure errors of random sequences by probability (figure 11)."""
     found = {name: Comparison.open(path) for name, path in folders.items()}
     curves = {name: each.curve(num_bins=num_bins) for name, each in found.items()}
-    draw_random(stem, curves)
+    with page(stem, width=COLUMN, height=2.8) as figure:
+        plot_curves(figure.subplots(), curves, colours(curves))
+        legend(figure)
     write_json(stem, curves)
     return error_table(found)
 
@@ -243,8 +276,16 @@ def temperatures(folders: Folders, stem: Path, num_bins: int) -> Table:
     opened = map(Comparison.open, folders.values())
     found = dict(zip(values, opened, strict=True))
     curves = {t: each.curve(num_bins=num_bins) for t, each in found.items()}
-    known = {t: each.columns.true_log_p for t, each in found.items()}
-    draw_temperatures(stem, known, curves)
+    hue = dict(zip(sorted(found), shades(len(found)), strict=True))
+    with page(stem, width=PAGE, height=2.9) as figure:
+        left, right = figure.subplots(1, 2)
+        known = {t: each.columns.true_log_p for t, each in found.items()}
+        plot_densities(left, known, hue)
+        named = {f"T = {t:g}": curves[t] for t in hue}
+        plot_curves(right, named, dict(zip(named, hue.values(), strict=True)))
+        left.set_title("languages")
+        right.set_title("models")
+        legend(figure)
     write_json(stem, {f"{t:g}": curve for t, curve in curves.items()})
     return error_table({f"T = {t:g}": each for t, each in found.items()})
 
@@ -260,20 +301,27 @@ def lengths(folders: Folders, stem: Path, num_bins: int) -> Table:
             columns.num_tokens.long(),
             estimated=columns.estimated,
         )
-    draw_lengths(stem, [*found.items()])
+    width = width_of(len(found), LENGTH_PANELS)
+    with page(stem, width=width, height=2.7) as figure:
+        axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+        for ax, (name, errors) in zip(axes, found.items(), strict=True):
+            plot_lengths(ax, errors)
+            ax.set_title(name)
+        axes[0].set_ylabel(ERROR)
+        legend(figure)
     write_json(stem, found)
-    rows: list[list[Cell]] = [
-        [
-            name,
-            each.num_tokens,
-            each.count,
-            Interval(each.mean_error, each.lower, each.upper),
-            each.expected,
-        ]
+    rows = [
+        {
+            "name": name,
+            "tokens": each.num_tokens,
+            "sequences": each.count,
+            "observed error": Interval(each.mean_error, each.lower, each.upper),
+            "expected": each.expected,
+        }
         for name, errors in found.items()
         for each in errors.lengths
     ]
-    return Table(["name", "tokens", "sequences", "observed error", "expected"], rows)
+    return Table.of(rows)
 
 
 def perplexities(folders: Folders, stem: Path, num_bins: int) -> Table:
@@ -327,21 +375,23 @@ def novelty(
             curves[f"{order}-grams"] = ProductivityCurve.of(grams)
         except ValueError as err:
             raise ValueError(f"{order}-grams of words: {err}") from err
-    draw_productivity(stem, {n: c for n, c in curves.items() if n != WHOLE} or curves)
+    shown = {n: c for n, c in curves.items() if n != WHOLE} or curves
+    with page(stem, width=COLUMN, height=2.8) as figure:
+        plot_productivity(figure.subplots(), shown)
+        legend(figure)
     write_json(stem, curves)
-    rows: list[list[Cell]] = [
-        [
-            name,
-            curve.sample_sizes[-1],
-            curve.num_types[-1],
-            curve.num_hapax[-1],
-            curve.productivity[-1],
-            curve.stderr[-1],
-        ]
+    rows = [
+        {
+            "of": name,
+            "N": curve.sample_sizes[-1],
+            "types": curve.num_types[-1],
+            "once": curve.num_hapax[-1],
+            "probability that the next is new": curve.productivity[-1],
+            "±": curve.stderr[-1],
+        }
         for name, curve in curves.items()
     ]
-    new = "probability that the next is new"
-    return Table(["of", "N", "types", "once", new, "±"], rows)
+    return Table.of(rows)
 
 
 def _grams(text: str, order: int) -> Iterator[tuple[str, ...]]:
@@ -358,82 +408,50 @@ def _with_interval(found: ErrorBin) -> Interval | float:
 
 def error_table(found: Mapping[str, Comparison]) -> Table:
     """Return mean errors, of all sequences and of the rarest and commonest tenths."""
-    rows: list[list[Cell]] = []
+    rows: list[dict[str, Cell]] = []
     notes = []
     for name, each in found.items():
         tenths = min(TENTHS, len(each.columns))
         curve = each.curve(Bins.COUNT, tenths)
         whole = each.curve(Bins.COUNT, 1).bins[0]
         rarest, commonest = curve.bins[0], curve.bins[-1]
+        bias = curve.estimator_bias if each.bias_is_known else "unknown"
         rows.append(
-            [
-                name,
-                len(each.columns),
-                _with_interval(whole),
-                curve.estimator_bias if each.bias_is_known else "unknown",
-                100 * curve.share_underestimated,
-                _with_interval(rarest),
-                _with_interval(commonest),
-            ]
+            {
+                "name": name,
+                "sequences": len(each.columns),
+                "mean error (95 %)": _with_interval(whole),
+                "of it the estimator's": bias,
+                "underestimated, %": 100 * curve.share_underestimated,
+                "rarest tenth": _with_interval(rarest),
+                "most probable tenth": _with_interval(commonest),
+            }
         )
         if each.left_out:
             notes.append(f"{name}: {each.left_out}.")
-    head = [
-        "name",
-        "sequences",
-        "mean error (95 %)",
-        "of it the estimator's",
-        "underestimated, %",
-        "rarest tenth",
-        "most probable tenth",
-    ]
-    return Table(head, rows, notes)
-
-
-def histogram(found: Comparison, num_bins: int) -> JointHistogram:
-    """Count sequences by both their log-probabilities."""
-    return JointHistogram.of(
-        found.columns.true_log_p, found.columns.model_log_p, num_bins=num_bins
-    )
+    return replace(Table.of(rows), notes=notes)
 
 
 def write_map(
     error_map: ErrorMap, stem: Path, examples: Sequence[tuple[str, str]] = ()
 ) -> Table:
-    """Write a heat map and its numbers; return mean errors by perturbations.
-
-    Args:
-        error_map: What to write.
-        stem: Of its files.
-        examples: As of ``draw_map``.
-    """
+    """Write a heat map and its numbers; return mean errors by perturbations."""
     draw_map(stem, error_map, examples)
     write_json(stem, {"rows": error_map.rows(), "cells": error_map.cells()})
-    return Table(
-        [
-            "perturbations",
-            "sequences",
-            "with an error",
-            "mean error",
-            "±",
-            "overestimated",
-            "impossible",
-            "ruled out",
-        ],
-        [
-            [
-                row.edits,
-                row.count,
-                row.num_finite,
-                row.mean_error,
-                row.stderr,
-                row.share_overestimated,
-                row.impossible,
-                row.ruled_out,
-            ]
-            for row in error_map.rows()
-        ],
-    )
+    rows = [
+        {
+            "perturbations": row.edits,
+            "sequences": row.count,
+            "with an error": row.num_finite,
+            "mean error": row.mean_error,
+            "±": row.stderr,
+            "overestimated": row.share_overestimated,
+            "impossible": row.impossible,
+            "ruled out": row.ruled_out,
+        }
+        for row in error_map.rows()
+    ]
+    return Table.of(rows)
 
 
 def perplexity_row(path: Path) -> dict[str, float]:

@@ -18,7 +18,6 @@ from lm_latent_eval.distortion.report.measures import (
     MEASURES,
     Comparison,
     error_table,
-    histogram,
     novelty,
     perplexity_row,
     read_map,
@@ -89,7 +88,7 @@ class Report:
         yield "## Estimates on test sequences (figures 1, 2 and 12)"
         yield self._measured("errors", scores(learners.fixed), 2)
         found = Comparison.open(self.layout.scores(learners.fixed[-1], "test"))
-        panel = (learners.fixed[-1].label, histogram(found, self.plan.num_bins))
+        panel = (learners.fixed[-1].label, found.histogram(self.plan.num_bins))
         draw_estimates(self._stem(1), [panel], {})
         self._measured("lengths", scores(learners.fixed[1:]), 12)
         yield "## Training time (figure 3)"
@@ -103,12 +102,12 @@ class Report:
         yield self._amount(learners.untempered, 8)
         yield self._amount([learners.pretrained_online], 10)
         yield "## Perturbed sequences (figure 5)"
-        error_map = read_map(self.layout.scores(learners.mapped[0], "perturbed"))
-        examples = self._examples(learners.mapped[0])
+        error_map = read_map(self.layout.scores(learners.mapped, "perturbed"))
+        examples = self._examples(learners.mapped)
         table = write_map(error_map, self._stem(5), examples)
         yield self._kept(table, self._stem(5))
         yield "## Random sequences (figure 11)"
-        yield self._measured("random", scores(learners.mapped, "random"), 11)
+        yield self._measured("random", scores([learners.mapped], "random"), 11)
         yield "## Temperatures (figure 6)"
         by_temperature = {
             f"{each.temperature:g}": self.layout.scores(each, "test")
@@ -199,36 +198,31 @@ class Report:
         return self._kept(found, self._stem("latent"))
 
     def _perplexities(self, learners: Sequence[LearnerSpec]) -> str:
-        rows: list[list[Cell]] = []
+        rows: list[dict[str, Cell]] = []
         for learner in sorted(learners, key=lambda each: (each.temperature, each.name)):
-            test = perplexity_row(self.layout.scores(learner, "test"))
-            text = perplexity_row(self.layout.scores(learner, "text"))
-            rows.append(
-                [
-                    learner.label
-                    + ", pretrained" * learner.pretrained
-                    + ", more data" * learner.online,
-                    learner.language,
-                    f"{learner.temperature:g}",
-                    test["corpus"],
-                    test["mean_of_sentences"],
-                    test["language"],
-                    text["corpus"],
-                    text["mean_of_sentences"],
-                    text["language"],
-                ]
-            )
-        head = ["model", "language", "T"]
-        for what in ("test", "text"):
-            head += [what, f"{what}, mean of sentences", f"{what}, by the language"]
-        return self._kept(Table(head, rows), self.output / "perplexities")
+            name = learner.label + ", pretrained" * learner.pretrained
+            name += ", more data" * learner.online
+            row: dict[str, Cell] = {
+                "model": name,
+                "language": learner.language,
+                "T": f"{learner.temperature:g}",
+            }
+            for what in ("test", "text"):
+                found = perplexity_row(self.layout.scores(learner, what))
+                row |= {
+                    what: found["corpus"],
+                    f"{what}, mean of sentences": found["mean_of_sentences"],
+                    f"{what}, by the language": found["language"],
+                }
+            rows.append(row)
+        return self._kept(Table.of(rows), self.output / "perplexities")
 
     def _claims(self) -> str:
         learners, scores = self.learners, self.layout.scores
         compared = [*learners.fixed, *learners.pretrained, learners.of_finetuned]
         online = [*learners.online, *learners.untempered, learners.pretrained_online]
-        maps = {each.name: scores(each, "perturbed") for each in learners.mapped}
-        random = [*learners.mapped, learners.of_finetuned]
+        mapped = learners.mapped
+        random = [mapped, learners.of_finetuned]
         temperatures = {each.temperature: each for each in learners.by_temperature}
 
         def epochs(learner: LearnerSpec) -> list[Columns]:
@@ -236,7 +230,7 @@ class Report:
 
         return claims(
             {each.name: Comparison.open(scores(each, "test")) for each in compared},
-            {name: read_map(path) for name, path in maps.items()},
+            {mapped.name: read_map(scores(mapped, "perturbed"))},
             {each.name: Comparison.open(scores(each, "random")) for each in random},
             {each.name: epochs(each) for each in online},
             {t: Comparison.open(scores(e, "test")) for t, e in temperatures.items()},

@@ -34,6 +34,8 @@ MODELS = {
     "GPT2-large": "#003b66",
 }
 """Colours of a study's models, the same in every figure."""
+LENGTH_PANELS = 3
+"""Panels of errors by length that share the width of a page."""
 LIGHTEST = 0.85
 """Where an ordered scale ends: viridis grows too pale for lines on white after it."""
 ERROR = "mean estimation error (nats)"
@@ -45,12 +47,7 @@ DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1
 
 
 def width_of(panels: int, most: int) -> float:
-    """Return the width of panels side by side, inches.
-
-    Args:
-        panels: How many.
-        most: That share a page's width; further ones make the figure wider.
-    """
+    """Return the width of panels, inches; more than share a page make it wider."""
     return COLUMN if panels == 1 else PAGE * max(1, panels / most)
 
 
@@ -156,10 +153,6 @@ REPLACEMENT = "\ufffd"
 
 def sample_table(corpus: Corpus, num_sequences: int) -> Table:
     """Return the first sequences of a corpus as a table.
-
-    Args:
-        corpus: What to read.
-        num_sequences: How many, or all there are.
 
     Raises:
         ValueError: If the number is below 1.

@@ -42,6 +42,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,7 +53,6 @@ from lm_latent_eval.distortion.statistics.bins import (
     equal_count,
     equal_edges,
     equal_width,
-    places,
 )
 from lm_latent_eval.estimators.checks import checked_floating, refuse_first
 from lm_latent_eval.estimators.standard_errors import (
@@ -332,10 +332,8 @@ class JointHistogram:
         """
         estimation_error(true_log_p, model_log_p, estimated=True)
         both = torch.stack([true_log_p.double(), model_log_p.double()])
-        edges = equal_edges(both, num_bins)
-        row, column = places(both, edges)
-        counts = torch.bincount(row * num_bins + column, minlength=num_bins**2)
-        return cls(
-            edges=tuple(edges.tolist()),
-            counts=tuple(map(tuple, counts.view(num_bins, num_bins).tolist())),
-        )
+        edges = equal_edges(both, num_bins).numpy()
+        true, model = both.numpy()
+        found, _, _ = np.histogram2d(true, model, bins=[edges, edges])
+        counts = tuple(map(tuple, found.astype(int).tolist()))
+        return cls(tuple(edges.tolist()), counts)

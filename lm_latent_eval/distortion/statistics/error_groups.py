@@ -200,13 +200,12 @@ class ErrorTrajectory:
         :math:`m_{i-1}` is 0, from where no change is relative.
         """
         return tuple(
-            tuple(map(_relative_change, before, after))
-            for before, after in pairwise(self.mean_error)
+            tuple(
+                (after - before) / abs(before) if before else math.nan
+                for before, after in zip(*rows, strict=True)
+            )
+            for rows in pairwise(self.mean_error)
         )
-
-
-def _relative_change(before: float, after: float) -> float:
-    return (after - before) / abs(before) if before else math.nan
 
 
 def _errors(true_log_p: Tensor, model_log_p: Tensor) -> Tensor:

@@ -161,34 +161,25 @@ class ErrorMap:
 
     def rows(self) -> tuple[ErrorRow, ...]:
         """Return a row for each number of perturbations that occurs, in order."""
-        return tuple(
-            _row(edits, *sums.tolist()) for (edits,), sums in sorted(self._rows.items())
-        )
-
-
-def _row(
-    edits: int,
-    count: float,
-    impossible: float,
-    ruled_out: float,
-    overestimated: float,
-    total: float,
-    squares: float,
-) -> ErrorRow:
-    finite = count - impossible - ruled_out
-    mean = total / finite if finite else math.nan
-    variance = math.inf
-    if finite > 1:
-        variance = max(0.0, squares - total * mean) / (finite - 1)
-    return ErrorRow(
-        edits=edits,
-        count=int(count),
-        impossible=int(impossible),
-        ruled_out=int(ruled_out),
-        mean_error=mean,
-        stderr=math.sqrt(variance / finite) if finite else math.inf,
-        share_overestimated=overestimated / count,
-    )
+        found = []
+        for (edits,), sums in sorted(self._rows.items()):
+            count, impossible, ruled_out, over, total, squares = sums.tolist()
+            finite = count - impossible - ruled_out
+            mean = total / finite if finite else math.nan
+            variance = math.inf
+            if finite > 1:
+                variance = max(0.0, squares - total * mean) / (finite - 1)
+            row = ErrorRow(
+                edits=edits,
+                count=int(count),
+                impossible=int(impossible),
+                ruled_out=int(ruled_out),
+                mean_error=mean,
+                stderr=math.sqrt(variance / finite) if finite else math.inf,
+                share_overestimated=over / count,
+            )
+            found.append(row)
+        return tuple(found)
 
 
 def _add(sums: dict[tuple[int, ...], Tensor], keys: Tensor, values: Tensor) -> None:

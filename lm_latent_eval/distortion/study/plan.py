@@ -50,11 +50,6 @@ class LatentSizes:
     estimates: list[tuple[str, int]]
 
     def __post_init__(self) -> None:
-        """Check what is learned, estimated and summed.
-
-        Raises:
-            ValueError: If there is no such proposal, or a number is impossible.
-        """
         if not isinstance(self.language, str):
             raise ValueError(f"latent: language={self.language!r}: expected a name")
         if self.max_words > MOST_WORDS:
@@ -127,12 +122,6 @@ class DistortionPlan:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        """Check what the study relies on.
-
-        Raises:
-            ValueError: If a size or a temperature is missing, an architecture is
-                unknown, or a number too small.
-        """
         if missing := [size for size in SIZES if size not in self.sizes]:
             raise ValueError(f"sizes: {', '.join(missing)} missing")
         for size in self.sizes.values():
@@ -287,9 +276,9 @@ class Learners:
         ]
 
     @property
-    def mapped(self) -> list[LearnerSpec]:
+    def mapped(self) -> LearnerSpec:
         """Figures 5 and 11."""
-        return [LearnerSpec("medium", self.plan.temperature, online=True)]
+        return LearnerSpec("medium", self.plan.temperature, online=True)
 
     @property
     def by_temperature(self) -> list[LearnerSpec]:

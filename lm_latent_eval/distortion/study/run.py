@@ -97,23 +97,20 @@ class DistortionStudy:
         ]
         first = learners.of_finetuned
         base = [(BASE, t) for t in self.plan.temperatures]
-        yield [
-            ("finetuned language", steps.finetune_language),
-            *_draw(steps, base),
-        ]
+        yield [("finetuned language", steps.finetune_language), *_draw(steps, base)]
         yield [
             *_train(steps, [each for each in learners.all if each != first]),
             *_draw(steps, [(FINETUNED, first.temperature)]),
         ]
-        mapped = [(f"{e.name}, perturbed", e) for e in learners.mapped]
+        mapped = learners.mapped
         yield [
             *_train(steps, [first]),
-            *((name, partial(steps.score_perturbed, each)) for name, each in mapped),
+            (f"{mapped.name}, perturbed", partial(steps.score_perturbed, mapped)),
         ]
         yield [
             *(
                 (f"{each.name}, random", partial(steps.score_random, each))
-                for each in [*learners.mapped, first]
+                for each in (mapped, first)
             ),
             *(
                 (f"{each.name}, text", partial(steps.score_text, each))

@@ -14,13 +14,14 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stderr
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from lm_latent_eval.demo import SPLITS, other_texts
 from lm_latent_eval.demo import texts as texts_of
+from lm_latent_eval.distortion import sources
 from lm_latent_eval.distortion.catalog import language_of, load_language, load_learner
 from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import (
@@ -43,18 +44,9 @@ from lm_latent_eval.distortion.learners.data import (
     TextData,
     TrainingData,
 )
-from lm_latent_eval.distortion.learners.latent import LatentLearner
 from lm_latent_eval.distortion.learners.options import TrainingOptions
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.learners.training import train_learner
-from lm_latent_eval.distortion.sources import (
-    Perturbed,
-    Random,
-    Short,
-    Source,
-    Texts,
-    Unchanged,
-)
 from lm_latent_eval.distortion.study.plan import (
     BASE,
     FINETUNED,
@@ -65,6 +57,8 @@ from lm_latent_eval.distortion.study.plan import (
     LearnerSpec,
     pretrained,
 )
+from lm_latent_eval.models.checkpoint import load_checkpoint
+from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.training.options import Options, RNNGSize
 from lm_latent_eval.uniforms import stream_key
@@ -81,18 +75,18 @@ def write_texts(texts: Iterator[str], directory: Path) -> None:
         ValueError: If there are too few to hold some out.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    parts = {name: directory / f"{name}.txt" for name in ("train", "dev", "test")}
-    counts = dict.fromkeys(parts, 0)
-    files = {name: path.open("w", encoding="utf-8") for name, path in parts.items()}
-    try:
+    paths = {name: directory / f"{name}.txt" for name in ("train", "dev", "test")}
+    counts = dict.fromkeys(paths, 0)
+    held_out = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(path.open("w", encoding="utf-8"))
+            for name, path in paths.items()
+        }
         for number, text in enumerate(texts):
-            place = {HELD_OUT // 2 - 1: "dev", HELD_OUT - 1: "test"}
-            name = place.get(number % HELD_OUT, "train")
+            name = held_out.get(number % HELD_OUT, "train")
             files[name].write(f"{in_one_line(text)}\n")
             counts[name] += 1
-    finally:
-        for file in files.values():
-            file.close()
     if not all(counts.values()):
         raise ValueError(
             f"too few texts for {directory}: {counts}; expected at least {HELD_OUT}"
@@ -164,12 +158,11 @@ class StudySteps:
         for part in (LANGUAGE_TEXT, OTHER_TEXT):
             write_texts(natural_texts(self.text, part), self.layout.text(part))
         if not self.layout.tokenizer.exists():
-            parts = (LANGUAGE_TEXT, OTHER_TEXT)
-            lines = (
-                text
-                for part in parts
-                for text in stream_texts(self.layout.text(part) / "train.txt")
+            paths = (
+                self.layout.text(part) / "train.txt"
+                for part in (LANGUAGE_TEXT, OTHER_TEXT)
             )
+            lines = chain.from_iterable(map(stream_texts, paths))
             bpe = train_bpe(lines, self.plan.vocab_size)
             partial = self.layout.tokenizer.with_suffix(".partial")
             bpe.save_pretrained(partial)
@@ -190,11 +183,6 @@ class StudySteps:
 
     def draw(self, language: str, temperature: float, split: str) -> None:
         """Draw a corpus of a language at a temperature."""
-        number = {
-            "train": self.plan.num_train,
-            "dev": self.plan.num_dev,
-            "test": self.plan.num_test,
-        }[split]
         Corpus.draw(
             load_language(
                 self.layout.language(language),
@@ -203,7 +191,7 @@ class StudySteps:
                 device=self.device,
             ),
             self.layout.corpus(language, temperature, split),
-            number,
+            getattr(self.plan, f"num_{split}"),
             # Languages draw independently of each other.
             seed=stream_key(self.plan.seed, f"{language}/{temperature:g}") % 2**32,
             first=FIRST[split],
@@ -238,19 +226,19 @@ class StudySteps:
             device=self.device,
             quiet=True,
         )
-        self._score(learner, "test", Unchanged(corpora["test"]))
+        self._score(learner, "test", sources.Unchanged(corpora["test"]))
 
     def score_text(self, learner: LearnerSpec) -> None:
         """Score natural text that no language has read."""
         corpus, language = self._test_language(learner)
         lines = stream_texts(self.layout.text(LANGUAGE_TEXT) / "test.txt")
         texts = [*islice(lines, self.plan.num_test)]
-        self._score(learner, "text", Texts(corpus, language, texts))
+        self._score(learner, "text", sources.Texts(corpus, language, texts))
 
     def score_perturbed(self, learner: LearnerSpec) -> None:
         """Score test sequences after every number of perturbations."""
         corpus, language = self._test_language(learner)
-        source = Perturbed(
+        source = sources.Perturbed(
             corpus,
             language,
             self.plan.num_edits,
@@ -263,7 +251,7 @@ class StudySteps:
         """Score random sequences."""
         corpus, language = self._test_language(learner)
         how = {"seed": self.plan.seed, "num_sequences": self.plan.num_random}
-        source = Random(corpus, language, **how)
+        source = sources.Random(corpus, language, **how)
         self._score(learner, "random", source)
 
     def train_latent(self) -> None:
@@ -307,13 +295,15 @@ class StudySteps:
                 )
             partial.rename(checkpoint)
         test = corpora["test"]
-        short = Short(test, latent.max_words + 1, num_sequences=latent.num_test)
-        every = LatentLanguage.load(checkpoint, device=self.device)
+        short = sources.Short(test, latent.max_words + 1, num_sequences=latent.num_test)
+        device = parse_device(self.device)
+        every = LatentLanguage(load_checkpoint(checkpoint, device=device))
+        ids = (every.vocab_size, every.begin_id, every.end_id)
         words = word_tokenizer(every.words)
-        TokenIds.of(test).check_tokens(str(checkpoint), every.vocab_size, words)
+        TokenIds.of(test).check(TokenIds(str(checkpoint), *ids, words))
         score_sequences(every, short, self.layout.latent_scores("exact"), quiet=True)
         for proposal, number in latent.estimates:
-            some = LatentLearner.load(
+            some = load_learner(
                 checkpoint,
                 test,
                 proposal=proposal,
@@ -377,7 +367,7 @@ class StudySteps:
             corpus, path, batch_size=_SAMPLED_AT_ONCE, device=self.device
         )
 
-    def _score(self, learner: LearnerSpec, kind: str, source: Source) -> None:
+    def _score(self, learner: LearnerSpec, kind: str, source: sources.Source) -> None:
         model = load_learner(
             self.layout.learner(learner),
             source.corpus,

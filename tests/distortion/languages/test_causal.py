@@ -1,5 +1,8 @@
 """A tiny GPT-2 as a language, against its own logits without batches or cache."""
 
+import math
+from functools import cache
+
 import pytest
 import torch
 
@@ -16,15 +19,18 @@ from tests.distortion.languages.tiny import causal, gpt2, records
 def test_probabilities_are_products_of_tempered_predictions(temperature, end_id):
     language, model = causal(temperature, end_id), gpt2().eval()
     every = records(language, 4)
-    expected = []
+
+    @cache
+    def after(*ids: int) -> list[float]:
+        """Return the probabilities of the next token, of one sequence alone."""
+        weights = (model(torch.tensor([[0, *ids]])).logits[0, -1] / temperature).exp()
+        return (weights / weights.sum()).tolist()
+
     with torch.inference_mode():
-        for ids in every:
-            p = 1.0
-            for t, token in enumerate(ids):
-                logits = model(torch.tensor([[0, *ids[:t]]])).logits[0, -1]
-                weights = (logits / temperature).exp()
-                p *= (weights[token] / weights.sum()).item()
-            expected.append(p)
+        expected = [
+            math.prod(after(*ids[:t])[token] for t, token in enumerate(ids))
+            for ids in every
+        ]
     found = language.log_p(every).exp().tolist()
     assert found == pytest.approx(expected, rel=1e-11, abs=0)
 

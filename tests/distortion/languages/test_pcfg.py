@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from lm_latent_eval.distortion.languages.grammar import Phrase
-from lm_latent_eval.distortion.languages.pcfg import PCFG
+from lm_latent_eval.distortion.languages.pcfg import PCFG, Phrase
 from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
 from tests.means import p_value
 

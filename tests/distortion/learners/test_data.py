@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lm_latent_eval.distortion.learners.data import (
     check_apart,
     open_data,
 )
+from lm_latent_eval.distortion.learners.options import TrainingOptions
 from tests.distortion.languages.tiny import regular
 from tests.distortion.learners.tiny import draw
 
@@ -80,7 +82,8 @@ def test_what_is_no_data_is_refused(tmp_path):
 def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):
     corpus = draw(tmp_path, 1000, shard_size=300)
     data = CorpusData(corpus)
-    batches = Batches(data.sequences, 1000, 16, 0, seed=3, quiet=True)
+    options = TrainingOptions(epochs=3, learning_rate=1.0, batch_size=16, seed=3)
+    batches = Batches(data, options, quiet=True)
     lengths = data.sequences(0).lengths
     orders = []
     for epoch in range(3):
@@ -99,7 +102,7 @@ def test_batches_of_an_epoch_are_all_sequences_once(tmp_path):
     assert orders[0] != orders[1] != orders[2] != orders[0]
     batches.set_epoch(1)
     assert np.concatenate(batches.order(lengths)).tolist() == orders[1]
-    other = Batches(data.sequences, 1000, 16, 0, seed=4, epoch=1)
+    other = Batches(data, replace(options, seed=4), epoch=1)
     assert np.concatenate(other.order(lengths)).tolist() != orders[1]
     rows = [row for batch in batches for row in batch["labels"].tolist()]
     read = [[label for label in row if label >= 0] for row in rows]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
+from lm_latent_eval.distortion.catalog import load_learner
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.latent import (
     LatentLearner,
@@ -35,7 +34,6 @@ from tests.distortion.learners.tiny import (
     sequences,
     unlike,
 )
-from tests.means import p_value
 from tests.models.rnng.reference import every_prefix
 
 OF_LANGUAGE = {0: START, 1: END, 2: 4, 3: 5}
@@ -63,25 +61,32 @@ def listed(given: Checkpoint, sequences) -> torch.Tensor:
 # -- learners ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_samples": 6, "estimator": "is", "seed": 3, "temperature": 1.5},
-        {"num_samples": 6, "estimator": "is", "proposal": "adapted"},
-        {"num_samples": 4, "estimator": "auto"},
-        {"num_samples": 3, "estimator": "beam"},
-    ],
-    ids=str,
+WITHOUT = Checkpoint(
+    "lstm", tiny_checkpoint.lstm(), tiny_checkpoint.tokenizer(), Path("untrained")
 )
-def test_numbers_are_those_of_the_model(options):
+RNNG = checkpoint()
+NUMBERS = [
+    (RNNG, {"num_samples": 6, "estimator": "is", "seed": 3, "temperature": 1.5}),
+    (RNNG, {"num_samples": 6, "estimator": "is", "proposal": "adapted"}),
+    (RNNG, {"num_samples": 4, "estimator": "auto"}),
+    (RNNG, {"num_samples": 3, "estimator": "beam"}),
+    (WITHOUT, {"estimator": None}),
+]
+
+
+@pytest.mark.parametrize(("given", "options"), NUMBERS)
+def test_numbers_are_those_of_the_model(given, options):
     """Where no sentence ends within a text, ``LatentModel`` says the same of that one.
 
     In another order and in other batches: numbers follow from those of the sequences.
+    Those of a model without latents may be empty.
     """
-    some = sequences(4)
-    texts = [" ".join(WORDS[token] for token in ids[:-1]) for ids in some]
-    expected = LatentModel(checkpoint()).log_likelihood(texts, unk="closed", **options)
-    learner = latent(batch_size=2, **options)
+    exact = given is WITHOUT
+    words = dict(enumerate(tiny_checkpoint.UTTERED, start=2)) if exact else WORDS
+    some = [[END_ID]] * exact + sequences(4)
+    texts = [" ".join(words[token] for token in ids[:-1]) for ids in some]
+    expected = LatentModel(given).log_likelihood(texts, unk="closed", **options)
+    learner = latent(given, words, batch_size=2, **options)
     found = learner.score(some[::-1], range(len(some))[::-1])
     log_p = [estimate.log_evidence for estimate in expected[::-1]]
     stderr = [estimate.draws_stderr for estimate in expected[::-1]]
@@ -89,6 +94,7 @@ def test_numbers_are_those_of_the_model(options):
     assert found.stderr.tolist() == pytest.approx(stderr, rel=0, abs=1e-10)
     bounds = {e.bound for e in expected} - {Bound.EXACT}  # of one tree
     assert bounds <= {learner.bound}
+    assert (learner.bound is Bound.EXACT) == exact
 
 
 def test_a_sequence_is_not_cut_into_sentences():
@@ -103,23 +109,6 @@ def test_a_sequence_is_not_cut_into_sentences():
         ["Plums . Plums ."], estimator="beam", num_samples=5, unk="closed"
     )
     assert abs(cut[0].log_evidence - expected.item()) > 0.1
-
-
-def test_a_model_without_latents_is_exact():
-    """Its sequences may be empty; all of them and longer beginnings total one."""
-    words = dict(enumerate(tiny_checkpoint.UTTERED, start=2))
-    model, tokenizer = tiny_checkpoint.lstm(), tiny_checkpoint.tokenizer()
-    given = Checkpoint("lstm", model, tokenizer, Path("untrained"))
-    learner = latent(given, words, estimator=None)
-    some = [[*ids, END_ID] for n in range(3) for ids in product(words, repeat=n)]
-    found = learner.score(some, range(len(some)))
-    texts = [" ".join(words[token] for token in ids[:-1]) for ids in some]
-    alone = LatentModel(given).log_likelihood(texts, unk="closed")
-    expected = [estimate.log_evidence for estimate in alone]
-    assert found.log_p.tolist() == pytest.approx(expected, abs=1e-10)
-    assert found.stderr.tolist() == [0.0] * len(some)
-    assert learner.bound is Bound.EXACT
-    assert 0.01 < found.log_p.exp().sum() < 1
 
 
 def test_a_sentence_has_words():
@@ -183,7 +172,7 @@ def test_from_files(tmp_path):
     assert words_of(corpus) == {2: "a", 3: "b", 4: "never"}
     path = saved(tmp_path / "rnng")
     options = {"estimator": "is", "num_samples": 7, "proposal": "prior"}
-    learner = LatentLearner.load(path, corpus, **options)
+    learner = load_learner(path, corpus, **options)
     rows = corpus.dataset()
     found = learner.score(rows["ids"], corpus.indices)
     assert found.log_p.isfinite().all()
@@ -199,39 +188,13 @@ def test_corpora_that_cannot_be_scored(tmp_path):
     assert 0 < number < 40, "premise"
     message = f"{number} of 40 sequences of .* cut at 3 tokens, .* larger --max-length"
     with pytest.raises(ValueError, match=message):
-        LatentLearner.load(path, cut)
+        load_learner(path, cut)
     pieces = draw(tmp_path / "pieces", 4, language=tiny.causal())
     with pytest.raises(ValueError, match="its tokens are not words"):
-        LatentLearner.load(path, pieces)
+        load_learner(path, pieces)
 
 
 # -- languages: what they owe beside the laws of every language ----------------------
-
-
-def opinionated() -> Checkpoint:
-    """An RNNG whose words tell much of their trees."""
-    given = checkpoint(seed=2, spread=1.0)
-    generative = given.model.generative
-    for even in (generative.bias, generative.action.bias):
-        even.zero_()
-    generative.embeddings.weight.mul_(3)
-    return given
-
-
-def test_draws_are_from_the_marginal():
-    given = opinionated()
-    every, number = records(LatentLanguage(given), 5), 2000
-    p = listed(given, every).exp()
-    assert p.sum().item() == pytest.approx(1, abs=1e-12)
-    language = LatentLanguage(given, batch_size=number)
-    drawn = Counter(map(tuple, language.sample(0, range(number), 5).sequences))
-
-    def agree(p: torch.Tensor) -> float:
-        expected = zip(map(tuple, every), (number * p).tolist(), strict=True)
-        return p_value(drawn, dict(expected))
-
-    assert agree(p) > 1e-3
-    assert agree((p + listed(checkpoint(), every).exp()) / 2) < 1e-6
 
 
 def test_log_p_sums_over_every_history():

@@ -4,13 +4,8 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.catalog import load_language
-from lm_latent_eval.distortion.languages.grammar import Derivation
+from lm_latent_eval.distortion.catalog import load_language, load_learner
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.latent import (
-    LatentLearner,
-    exact_vocabulary,
-)
 from lm_latent_eval.distortion.learners.rnng import (
     derivations,
     parsed,
@@ -18,8 +13,7 @@ from lm_latent_eval.distortion.learners.rnng import (
     write_trees,
 )
 from lm_latent_eval.models import checkpoint as checkpoints
-from lm_latent_eval.models.rnng.data import ParsedSentence, read_treebank, reduces
-from lm_latent_eval.text.words import END
+from lm_latent_eval.models.rnng.data import read_treebank
 from lm_latent_eval.training.options import Options, RNNGSize
 from tests.distortion.languages import tiny
 from tests.distortion.learners.tiny import draw
@@ -42,7 +36,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path):
         options = Options(epochs=epochs, learning_rate=2e-2)
         path = tmp_path / f"rnng{epochs}"
         train_grammar(corpus, dev, path, size=SIZE, options=options)
-        learner = LatentLearner.load(path, dev, num_samples=10)
+        learner = load_learner(path, dev, num_samples=10)
         mean[epochs] = learner.score(ids, dev.indices).log_p.mean().item()
     best = language.log_p(ids).mean().item()
     assert mean[1] < mean[4] < best
@@ -74,21 +68,6 @@ def some(language, directory, number=60, max_length=200):
     """Draw a corpus that begins elsewhere than at the first sequence."""
     how = {"first": 11, "seed": 2, "max_length": max_length}
     return draw(directory, number, language=language, **how)
-
-
-def test_binary_trees_by_hand():
-    """Chains collapse, single words too, and more than two parts branch right."""
-    steps = ["S", "X", "N", "A", "old", None, "B", "fox", None, None, None]
-    steps += ["and", "V", "naps", None, "Q", "so", None, None]
-    sentence = parsed(Derivation.of(steps, "SXNABVQ"))
-    assert sentence == ParsedSentence(
-        "old fox and naps so", (0, 4, 8, 12, 17), frozenset({(0, 4), (0, 1)})
-    )
-    words = ["so", "old", "fox", "and", "naps"]
-    ids, before = reduces(sentence, exact_vocabulary(words))
-    assert ids == [5, 6, 7, 8, 4, END]
-    # ((old fox) (and (naps so)))
-    assert before == [0, 0, 1, 0, 0, 3]
 
 
 def test_brackets_are_read_as_what_they_were(tmp_path):

@@ -70,8 +70,18 @@ def unlike(name: str, *given: Any) -> Checkpoint:
     return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
 
 
+def opinionated() -> Checkpoint:
+    """An RNNG whose words tell much of their trees."""
+    given = checkpoint(seed=2, spread=1.0)
+    generative = given.model.generative
+    for even in (generative.bias, generative.action.bias):
+        even.zero_()
+    generative.embeddings.weight.mul_(3)
+    return given
+
+
 LATENT = {
-    "rnng": lambda: LatentLanguage(checkpoint(), batch_size=40),
+    "rnng": lambda: LatentLanguage(opinionated(), batch_size=40),
     "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=40),
     "rnn": lambda: LatentLanguage(unlike("rnn"), batch_size=40),
 }

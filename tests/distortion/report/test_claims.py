@@ -65,7 +65,15 @@ def test_a_few_sequences_decide_nothing():
         true, error = language(20, seed=seed), normal(20, seed=seed)
         [rare] = claims.rarity({"m": comparison(error, true)})
         [drawn] = claims.overestimation({}, {"m": comparison(error[:5], true[:5])})
+        few = ErrorMap(5.0)
+        few.add(true[:5] - torch.inf, true[:5], torch.zeros(5, dtype=torch.long))
+        over = claims.overestimation({"m": few}, {})
+        shrunk = [
+            columns(true[:5], true[:5] + e) for e in (error[:5] - 9, error[:5] - 3)
+        ]
+        more = claims.more_data({"m": shrunk})
         assert rare.verdict is drawn.verdict is UNDECIDED
+        assert verdicts(over) == verdicts(more) == [UNDECIDED]
         assert ".." not in rare.numbers + drawn.numbers, "no interval"
 
 

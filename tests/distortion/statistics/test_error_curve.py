@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -8,7 +7,6 @@ import torch
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorTrajectory,
-    JointHistogram,
     LengthErrors,
 )
 from lm_latent_eval.estimators import bootstrap_interval, log_evidence, standard_errors
@@ -57,26 +55,6 @@ def test_pieces_move_no_number(monkeypatch):
 # Bins of equal width
 
 
-def test_bins_of_equal_width_by_brute_force():
-    true_log_p, model_log_p = language(300)
-    error = model_log_p - true_log_p
-    low, high = true_log_p.min().item(), true_log_p.max().item()
-    edges = torch.linspace(low, high, 13, dtype=torch.float64)
-    place = torch.bucketize(true_log_p, edges[1:-1], right=True)
-    kept = [part for i in range(12) if len(part := error[place == i]) > 10]
-
-    curve = ErrorCurve.of(true_log_p, model_log_p, num_bins=12, resamples=50)
-
-    assert [b.count for b in curve.bins] == [*map(len, kept)]
-    means = [part.mean().item() for part in kept]
-    assert [b.mean_error for b in curve.bins] == pytest.approx(means)
-    assert curve.left_out == 300 - sum(map(len, kept))
-    assert curve.mean_error == pytest.approx(error.mean().item())
-    for b in curve.bins:
-        assert b.lowest <= b.mean_true_log_p <= b.highest
-        assert b.lower < b.mean_error < b.upper
-
-
 @pytest.mark.parametrize(
     ("sizes", "num_bins", "bins", "left_out"),
     [
@@ -116,23 +94,6 @@ def test_bins_of_equal_count_by_brute_force(num_bins):
         ends = bootstrap_interval(error[part], seed=(4, index), resamples=5)
         assert (found.lower, found.upper) == pytest.approx(ends)
     assert curve.left_out == 0
-
-
-# The histogram
-
-
-def test_histogram_agrees_with_numpy():
-    true_log_p, model_log_p = language(500)
-
-    found = JointHistogram.of(true_log_p, model_log_p, num_bins=9)
-
-    counts, _, _ = np.histogram2d(
-        true_log_p.numpy(), model_log_p.numpy(), bins=[np.array(found.edges)] * 2
-    )
-    assert found.counts == tuple(tuple(map(int, row)) for row in counts)
-    assert sum(itertools.chain(*found.counts)) == 500
-    both = torch.cat([true_log_p, model_log_p])
-    assert (found.edges[0], found.edges[-1]) == (both.min(), both.max())
 
 
 # Bad input
@@ -301,19 +262,6 @@ def test_epochs_by_brute_force(num_bins):
     assert found.overall == pytest.approx(error.mean(-1))
     change = (expected[1:] - expected[:-1]) / np.abs(expected[:-1])
     assert np.array(found.relative_change) == pytest.approx(change)
-
-
-def test_signs_of_relative_change():
-    """Up is above 0, from under- and from overestimation; nothing is relative to 0."""
-    true_log_p = torch.tensor([-10.0])
-    errors = [-4.0, -1.0, 0.0, 2.0, 1.0, -1.0]
-    model_log_p = torch.tensor(errors)[:, None] - 10
-
-    found = ErrorTrajectory.of(true_log_p, model_log_p, num_bins=1).relative_change
-
-    (first,), (second,), (third,), (fourth,), (fifth,) = found
-    assert (first, second, fourth, fifth) == (0.75, 1, -0.5, -2)
-    assert math.isnan(third)
 
 
 def test_errors_name_the_epoch():

@@ -85,13 +85,6 @@ def test_curve_by_counting_every_beginning():
         assert curve.stderr[i] == expected
 
 
-def test_round_sizes_and_the_end():
-    for expected in ((1,), (1, 2, 4), (1, 2, 5, 10, 20, 50, 100)):
-        curve = ProductivityCurve.of(range(expected[-1]))
-        assert curve.sample_sizes == curve.num_types == curve.num_hapax == expected
-        assert set(curve.productivity) == {1}
-
-
 def test_refusals():
     with pytest.raises(ValueError, match="no events"):
         ProductivityCurve.of([])

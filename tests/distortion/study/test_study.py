@@ -60,7 +60,7 @@ def test_columns_are_of_the_models(study):
         assert len(history.read_text().splitlines()) == epochs
         text = ScoresFolder.open(layout.scores(learner, "text"))
         assert text.settings["learner"]["digest"] == digest
-    (mapped,) = Learners(plan).mapped
+    mapped = Learners(plan).mapped
     assert mapped.online
     rows = ScoresFolder.open(layout.scores(mapped, "perturbed")).columns()
     assert len(rows) == plan.num_perturbed * (plan.num_edits + 1)
@@ -123,7 +123,7 @@ def test_tables_are_of_the_right_columns(study):
     for place, found in ((3, test), (6, text.columns())):
         nats = -found.model_log_p.sum() / found.num_tokens.sum()
         assert cells[place] == f"{nats.exp().item():.4g}"
-    mapped = ScoresFolder.open(layout.scores(learners.mapped[0], "perturbed")).columns()
+    mapped = ScoresFolder.open(layout.scores(learners.mapped, "perturbed")).columns()
     last = mapped[mapped.edits == plan.num_edits]
     mean = (last.model_log_p - last.true_log_p).mean().item()
     number = str(plan.num_perturbed)
