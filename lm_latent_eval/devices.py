@@ -266,20 +266,21 @@ def shared_type(weights: Mapping[str, Tensor]) -> torch.dtype:
     """Return the floating type of all weights.
 
     Raises:
-        ValueError: If one has another type than the others, or one that is none to
-            compute in; what it was cast to would be another number.
+        ValueError: If there is none, or one has another type than the others or one
+            that is none to compute in; what it was cast to would be another number.
     """
-    first, *others = weights
-    for name in weights:
-        if weights[name].dtype not in FLOATS.values():
+    if not weights:
+        raise ValueError("it holds no tensor")
+    first = next(iter(weights))
+    for name, weight in weights.items():
+        if weight.dtype not in FLOATS.values():
             raise ValueError(
-                f"tensor {name!r} is {weights[name].dtype}; expected one of "
+                f"tensor {name!r} is {weight.dtype}; expected one of "
                 f"{', '.join(FLOATS)}"
             )
-    for name in others:
-        if weights[name].dtype != weights[first].dtype:
+        if weight.dtype != weights[first].dtype:
             raise ValueError(
-                f"tensor {name!r} is {weights[name].dtype}, but {first!r} is "
+                f"tensor {name!r} is {weight.dtype}, but {first!r} is "
                 f"{weights[first].dtype}: all weights are of one type"
             )
     return weights[first].dtype

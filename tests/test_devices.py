@@ -21,7 +21,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm_latent_eval.devices import fetched, in_float64, moved, sent_uniforms, widened
+from lm_latent_eval.devices import (
+    fetched,
+    in_float64,
+    moved,
+    sent_uniforms,
+    shared_type,
+    widened,
+)
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.inference import ParticleFilter, estimator_named
@@ -369,6 +376,11 @@ def test_gradients_flow_through_what_is_fetched():
             found = fetched(*(2 * leaf for leaf in leaves))
             sum(part.double().sum() for part in found).backward()
             assert all(leaf.grad.tolist() == [2, 2] for leaf in leaves)
+
+
+def test_no_weights_have_no_type():
+    with pytest.raises(ValueError, match="it holds no tensor"):
+        shared_type({})
 
 
 def test_estimates_are_float64_wherever_weights_are():
