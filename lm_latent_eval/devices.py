@@ -129,7 +129,8 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
     if mixed and any(tensor.requires_grad for tensor in there):
         return tuple(tensor.cpu() for tensor in tensors)  # bytes have none
     if mixed:
-        parts = [_bytes(part) for part in parts]
+        plain = torch.contiguous_format
+        parts = [p.clone(memory_format=plain).view(torch.uint8) for p in parts]
     here = torch.cat(parts).cpu().split([len(part) for part in parts])
     if mixed:  # a copy begins where numbers of its type may
         pairs = zip(here, there, strict=True)
@@ -139,11 +140,6 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
         tensor if tensor.is_cpu else next(copies).view(tensor.shape)
         for tensor in tensors
     )
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Return the numbers of a vector as bytes."""
-    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:

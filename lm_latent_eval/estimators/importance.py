@@ -137,8 +137,7 @@ def stderr(log_w: Tensor) -> Tensor:
     Reference:
         Owen (2013), chapter 9, for the variance of the mean; its logarithm is ours.
     """
-    num_samples = checked_weights(log_w)
-    return (relative_variance(log_w) / num_samples).sqrt()
+    return (relative_variance(log_w) / log_w.shape[-1]).sqrt()
 
 
 def effective_sample_size(log_w: Tensor) -> Tensor:
