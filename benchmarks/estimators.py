@@ -221,7 +221,7 @@ def some_of(file: Path, number: int, seed: int, words: int | None) -> list[str]:
 def hidden_markov() -> Checkpoint:
     """Return the tests' hidden Markov model of 12 states, which looks nowhere ahead."""
     from lm_latent_eval.text.words import WordTokenizer
-    from tests.inference.test_questions import Peaked
+    from tests.inference.test_discrete import Peaked
     from tests.tiny_steps import tiny
 
     words = WordTokenizer.of_words(["a", "b"], already_cut=True)

@@ -34,8 +34,11 @@ from lm_latent_eval.inference import (
     Mixed,
     ParticleFilter,
 )
-from lm_latent_eval.inference.annealing import log_evidence_from_above
-from lm_latent_eval.inference.gibbs import SweepNumbers, redraw
+from lm_latent_eval.inference.chains import (
+    log_evidence_from_above,
+    redraw,
+    sweep_uniforms,
+)
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.models.lda.modeling import LDA, LDAConfig
@@ -80,10 +83,11 @@ def harmonic_mean(model: LDA, batch: TokenBatch, sweeps: int) -> Tensor:
     """The harmonic mean of p(x | z) over draws of the posterior, (B,) nats."""
     encoded = model.encode(batch)
     latents = model.conditionals(encoded, 1)
-    numbers = SweepNumbers(Streams(keys("harmonic"), 1))
+    streams = Streams(keys("harmonic"), 1)
     found = []
     for sweep in range(sweeps):
-        redraw(latents, range(LENGTH), numbers(1 + sweep, LENGTH))
+        uniforms = sweep_uniforms(streams, 1 + sweep, LENGTH)
+        redraw(latents, range(LENGTH), uniforms)
         topics = latents.latents[..., None]
         log_words = encoded.read[:, None].gather(3, topics)[..., 0]
         found.append(log_words.sum(-1)[:, 0])

@@ -129,7 +129,8 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
     if mixed and any(tensor.requires_grad for tensor in there):
         return tuple(tensor.cpu() for tensor in tensors)  # bytes have none
     if mixed:
-        parts = [_bytes(part) for part in parts]
+        plain = torch.contiguous_format
+        parts = [p.clone(memory_format=plain).view(torch.uint8) for p in parts]
     here = torch.cat(parts).cpu().split([len(part) for part in parts])
     if mixed:  # a copy begins where numbers of its type may
         pairs = zip(here, there, strict=True)
@@ -139,11 +140,6 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
         tensor if tensor.is_cpu else next(copies).view(tensor.shape)
         for tensor in tensors
     )
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Return the numbers of a vector as bytes."""
-    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:
@@ -266,20 +262,21 @@ def shared_type(weights: Mapping[str, Tensor]) -> torch.dtype:
     """Return the floating type of all weights.
 
     Raises:
-        ValueError: If one has another type than the others, or one that is none to
-            compute in; what it was cast to would be another number.
+        ValueError: If there is none, or one has another type than the others or one
+            that is none to compute in; what it was cast to would be another number.
     """
-    first, *others = weights
-    for name in weights:
-        if weights[name].dtype not in FLOATS.values():
+    if not weights:
+        raise ValueError("it holds no tensor")
+    first = next(iter(weights))
+    for name, weight in weights.items():
+        if weight.dtype not in FLOATS.values():
             raise ValueError(
-                f"tensor {name!r} is {weights[name].dtype}; expected one of "
+                f"tensor {name!r} is {weight.dtype}; expected one of "
                 f"{', '.join(FLOATS)}"
             )
-    for name in others:
-        if weights[name].dtype != weights[first].dtype:
+        if weight.dtype != weights[first].dtype:
             raise ValueError(
-                f"tensor {name!r} is {weights[name].dtype}, but {first!r} is "
+                f"tensor {name!r} is {weight.dtype}, but {first!r} is "
                 f"{weights[first].dtype}: all weights are of one type"
             )
     return weights[first].dtype

@@ -94,9 +94,9 @@ ESTIMATORS = Registry(
         "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
         "dpf": "lm_latent_eval.inference.discrete:DiscreteFilter",
         "smc": "lm_latent_eval.inference.smc:ParticleFilter",
-        "ais": "lm_latent_eval.inference.annealing:AnnealedImportanceSampling",
-        "l2r": "lm_latent_eval.inference.gibbs:LeftToRightEstimator",
-        "chib": "lm_latent_eval.inference.gibbs:ChibStyle",
+        "ais": "lm_latent_eval.inference.chains:AnnealedImportanceSampling",
+        "l2r": "lm_latent_eval.inference.chains:LeftToRightEstimator",
+        "chib": "lm_latent_eval.inference.chains:ChibStyle",
         "exact": "lm_latent_eval.inference.beam:Exact",
     },
 )

@@ -143,12 +143,6 @@ PAIRS = [
 ]
 
 
-READ_ON = tuple(
-    (name, which) for name, tiny in TINY_MODELS.items() for which in tiny.reads_on
-)
-"""Proposals that read to the end of a text, or of the piece of it at hand."""
-
-
 def proposals(*but: str | tuple[str, str]) -> Any:
     """Every model with each of its proposals, but some models, proposals or pairs.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.stepwise import Step, StepLM
+from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.values import Whole
 
@@ -68,6 +72,14 @@ class TinyHMM(StepLM):
 def tiny(ahead: Tensor | None = None, kind: type[TinyHMM] = TinyHMM) -> TinyHMM:
     """Return one in float64."""
     return kind(TinyConfig(), ahead).double().eval().requires_grad_(False)
+
+
+def scored(
+    model: TinyHMM, texts: list[list[int]], proposal: str | None = None
+) -> Texts[Any, Any]:
+    """Return texts as estimators take them."""
+    batch = TokenBatch.collate(texts, first=2)
+    return Texts(model, model.proposal(proposal), batch, keys(len(texts)))
 
 
 def log_p(model: TinyHMM, text: list[int]) -> float:

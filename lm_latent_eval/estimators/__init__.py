@@ -6,8 +6,8 @@ the library:
 
 - ``importance``: log p-hat, its error and effective sample size; ``diagnostics``:
   whether they can be believed; ``estimate``: the record of a text;
-- ``corpus``, ``corpus_estimate``, ``rates``: perplexity and bits of a corpus;
-- ``standard_errors``, ``intervals``, ``certificate``: what follows a ±;
+- ``corpus``, ``corpus_estimate``, ``rates``: perplexity, bits, certificate of a corpus;
+- ``standard_errors``, ``intervals``: what follows a ±;
 - ``paired``, ``power``, ``choices``: two models, how many texts, an answer.
 
 Example:
@@ -18,11 +18,6 @@ Example:
     -1.204
 """
 
-from lm_latent_eval.estimators.certificate import (
-    certificate_cost,
-    certified_log_likelihood,
-    certified_perplexity,
-)
 from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.choices import (
     AccuracyPoint,
@@ -32,6 +27,9 @@ from lm_latent_eval.estimators.choices import (
     votes,
 )
 from lm_latent_eval.estimators.corpus import (
+    certificate_cost,
+    certified_log_likelihood,
+    certified_perplexity,
     checked_log_evidences,
     corpus_perplexity,
     corpus_weights,

@@ -1,6 +1,7 @@
 """Validation of log-weights, finite values and counts."""
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -45,7 +46,6 @@ def checked_weights(log_w: Tensor) -> int:
         ValueError: If K is 0, or a weight is NaN or ``+inf``.
 
     Example:
-        >>> import torch
         >>> checked_weights(torch.zeros(2, 3))
         3
         >>> checked_weights(torch.tensor([0.0, torch.inf]))
@@ -59,7 +59,7 @@ def checked_weights(log_w: Tensor) -> int:
             f"log_w must have shape (..., K) with K >= 1; got {tuple(log_w.shape)}"
         )
     expected = "finite or -inf. Did the proposal return log q = -inf?"
-    refuse_first(log_w.isnan() | log_w.isposinf(), log_w, "log_w", expected)
+    refuse_first(~(log_w < torch.inf), log_w, "log_w", expected)
     return int(log_w.shape[-1])
 
 

@@ -12,7 +12,6 @@ Chen et al. (2021), section 2.1, for pass@k.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -299,8 +298,8 @@ def _credit(scores: Tensor, right: Tensor) -> Tensor:
 def _mean(values: list[float]) -> tuple[float, float]:
     """Return a mean over questions and its standard error."""
     number = len(values)
-    error = statistics.stdev(values) / math.sqrt(number) if number > 1 else math.inf
-    return statistics.fmean(values), error
+    error = stdev(values) / math.sqrt(number) if number > 1 else math.inf
+    return fmean(values), error
 
 
 def is_undecided(options: Sequence[Sequence[float]]) -> bool:
@@ -330,17 +329,13 @@ def is_undecided(options: Sequence[Sequence[float]]) -> bool:
     if (number := max(sizes)) == 1:
         return False
     wide = stdtrit(number - 1, (1 + CONFIDENCE) / 2)
-    best, *others = sorted(options, key=fmean, reverse=True)
+    rows = [[*option] * (number // len(option)) for option in options]
+    best, *others = sorted(rows, key=fmean, reverse=True)
     for other in others:
-        pairs = zip(_all(best, number), _all(other, number), strict=True)
-        gaps = [a - b for a, b in pairs]
+        gaps = [a - b for a, b in zip(best, other, strict=True)]
         if fmean(gaps) < wide * stdev(gaps) / math.sqrt(number):
             return True
     return False
-
-
-def _all(option: Sequence[float], number: int) -> list[float]:
-    return list(option) * (number if len(option) == 1 else 1)
 
 
 def pass_at(k: int, right: np.ndarray, number: np.ndarray) -> np.ndarray:

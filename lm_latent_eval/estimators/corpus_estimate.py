@@ -22,8 +22,11 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.certificate import certified_perplexity
-from lm_latent_eval.estimators.corpus import corpus_weights, total_count
+from lm_latent_eval.estimators.corpus import (
+    certified_perplexity,
+    corpus_weights,
+    total_count,
+)
 from lm_latent_eval.estimators.estimate import Bound, Estimate
 from lm_latent_eval.estimators.importance import (
     effective_sample_size,

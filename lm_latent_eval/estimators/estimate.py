@@ -386,7 +386,7 @@ class Estimate:
         if len(factors) == 1:
             return factors[0]
         drawn = math.hypot(*(factor.draws_stderr for factor in factors))
-        missed = _sum([factor.missed for factor in factors])
+        missed = _if_all(math.fsum, [factor.missed for factor in factors])
         return cls(
             log_evidence=math.fsum(factor.log_evidence for factor in factors),
             stderr=None if missed is None else math.hypot(drawn, missed),
@@ -401,8 +401,11 @@ class Estimate:
             estimator="+".join(sorted({factor.estimator for factor in factors})),
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
-            upper=_sum([factor.upper for factor in factors]),
-            upper_stderr=_root_sum([factor.upper_stderr for factor in factors]),
+            upper=_if_all(math.fsum, [factor.upper for factor in factors]),
+            upper_stderr=_if_all(
+                lambda errors: math.hypot(*errors),
+                [factor.upper_stderr for factor in factors],
+            ),
             replicates=_replicates([factor.replicates for factor in factors]),
             draws_degrees=pooled_degrees(
                 (factor.draws_stderr, factor.draws_degrees) for factor in factors
@@ -501,14 +504,11 @@ class Estimate:
         )
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
+def _if_all(
+    together: Callable[[list[float]], float], values: Sequence[float | None]
+) -> float | None:
     known = [value for value in values if value is not None]
-    return math.fsum(known) if len(known) == len(values) else None
-
-
-def _root_sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.hypot(*known) if len(known) == len(values) else None
+    return together(known) if len(known) == len(values) else None
 
 
 def _worst(

@@ -137,8 +137,7 @@ def stderr(log_w: Tensor) -> Tensor:
     Reference:
         Owen (2013), chapter 9, for the variance of the mean; its logarithm is ours.
     """
-    num_samples = checked_weights(log_w)
-    return (relative_variance(log_w) / num_samples).sqrt()
+    return (relative_variance(log_w) / log_w.shape[-1]).sqrt()
 
 
 def effective_sample_size(log_w: Tensor) -> Tensor:
@@ -200,9 +199,11 @@ def log_normal_stderr(log_w: Tensor) -> float:
         Fenton (1960), for the sum of log-normal variables.
     """
     num_samples = checked_weights(log_w)
-    levels = torch.tensor([0.5, 0.8413], dtype=torch.float64, device=log_w.device)
-    # Not between two weights, of which one may be zero.
-    median, above = in_float64(log_w).quantile(levels, interpolation="nearest")
+    # Not between two weights, of which one may be zero, and of any number of weights,
+    # which ``torch.quantile`` is not.
+    ordered = in_float64(log_w).sort().values
+    places = (round(level * (num_samples - 1)) for level in (0.5, 0.8413))
+    median, above = (ordered[place] for place in places)
     if median == -torch.inf:
         return 0.0
     return stderr_of_log_normal((above - median).square(), num_samples)

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
-from lm_latent_eval.estimators.certificate import certificate_cost
 from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.choices import ROUNDING
+from lm_latent_eval.estimators.corpus import certificate_cost
 
 _STAKES = torch.tensor([2.0**-j for j in range(25)], dtype=torch.float64)[:, None]
 """From 1 down to 6e-8, shape ``(J, 1)``: the last is for a hundred million draws."""
@@ -82,9 +82,25 @@ def probability_interval(
     """
     log_y = checked_bounded(log_w, b)
     threshold = certificate_cost(confidence) + math.log(2)
-    at_least = _least_mean(log_y, threshold) + math.log(b)
-    at_most = _most_mean(log_y.exp(), threshold).log() + math.log(b)
-    return at_least, at_most.clamp(max=0.0)
+    # A log-mean that the largest y alone rejects, however small the others.
+    stakes, lost = _STAKES[1:, 0], log_y.shape[-1] - 1
+    wins = _LOG_PRIOR[1:] + stakes.log() + lost * torch.log1p(-stakes)
+    far_below = log_y.amax(-1) + wins.max() - threshold
+    least = _boundary(
+        lambda log_m: torch.expm1((log_y - log_m).clamp(max=_MOST_GAIN)),
+        log_y.logsumexp(-1) - math.log(log_y.shape[-1]),
+        far_below,
+        threshold,
+    )
+    y = log_y.exp()
+    mean = y.mean(-1).clamp(max=1.0)
+    most = _boundary(
+        lambda m: (m - y) / (1 - m).clamp(min=1e-300),
+        mean,
+        torch.ones_like(mean),
+        threshold,
+    )
+    return least + math.log(b), (most.log() + math.log(b)).clamp(max=0.0)
 
 
 @dataclass(frozen=True)
@@ -263,36 +279,6 @@ def _mixed(
         )
     ]
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
-
-
-def _least_mean(log_y: Tensor, threshold: float) -> Tensor:
-    """Return the least log-mean that no bet has won against, (..., K) -> (...)."""
-    number = log_y.shape[-1]
-    inside = log_y.logsumexp(-1) - math.log(number)
-    return _boundary(
-        lambda log_m: torch.expm1((log_y - log_m).clamp(max=_MOST_GAIN)),
-        inside,
-        _far_below(log_y, threshold),
-        threshold,
-    )
-
-
-def _most_mean(y: Tensor, threshold: float) -> Tensor:
-    """Return the largest mean that no bet has won against, (..., K) -> (...)."""
-    inside = y.mean(-1).clamp(max=1.0)
-    return _boundary(
-        lambda m: (m - y) / (1 - m).clamp(min=1e-300),
-        inside,
-        torch.ones_like(inside),
-        threshold,
-    )
-
-
-def _far_below(log_y: Tensor, threshold: float) -> Tensor:
-    """Return a log-mean that the largest y alone rejects, however small the others."""
-    stakes, lost = _STAKES[1:, 0], log_y.shape[-1] - 1
-    wins = _LOG_PRIOR[1:] + stakes.log() + lost * torch.log1p(-stakes)
-    return log_y.amax(-1) + wins.max() - threshold
 
 
 def _boundary(

@@ -243,7 +243,8 @@ class PairedDifference:
         correction = num_texts / (num_texts - 1) if num_texts > 1 else math.inf
         num_clusters = None
         if clusters is not None:
-            place = np.unique(numbered(clusters), return_inverse=True)[1]
+            number: dict[Hashable, int] = {}
+            place = [number.setdefault(name, len(number)) for name in clusters]
             d, units = (np.bincount(place, each) for each in (d, units))
             num_clusters = len(d)
             correction, degrees = _of_clusters(units)
@@ -269,12 +270,6 @@ class PairedDifference:
             num_texts=num_texts,
             num_clusters=num_clusters,
         )
-
-
-def numbered(names: Sequence[Hashable]) -> np.ndarray:
-    """Return a whole number for each name, equal where names are, (N,)."""
-    places: dict[Hashable, int] = {}
-    return np.array([places.setdefault(name, len(places)) for name in names])
 
 
 def _of_clusters(units: np.ndarray) -> tuple[float, float]:
@@ -320,12 +315,9 @@ TAIL = 16
 
 
 def _outside(reach: float, degrees: float, slope: float) -> float:
-    """Return the two-sided tail probability of an interval of this reach.
+    """Return the two-sided tail probability of an interval of so many errors.
 
-    Args:
-        reach: How many, at either end, but for what skewness adds.
-        degrees: Of freedom of the error.
-        slope: How much further the end towards a tail is an error of the skewness.
+    The end towards a tail is further by ``slope`` an error of the skewness.
     """
     if not slope:
         return 2 * float(stdtr(degrees, -reach))

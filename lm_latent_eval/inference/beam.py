@@ -30,7 +30,7 @@ from lm_latent_eval.inference.interface import (
     searching,
 )
 from lm_latent_eval.inference.particles import (
-    Partial,
+    Gathered,
     Particles,
     as_particles,
     continued,
@@ -84,15 +84,8 @@ class BeamMarginalization(SearchingEstimator):
 
     def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        return self.search(texts, encoded)[0].log_w
-
-    def search(
-        self, texts: Texts[P, Q], encoded: tuple[P, Q]
-    ) -> tuple[Particles, Latents]:
-        """Find latents of whole texts; return them as particles, and as they are."""
         p, q = encoded
-        beam = self.found(texts.proposal, q)
-        return self.weighed(texts.model, p, beam), beam.latents
+        return self.weighed(texts.model, p, self.found(texts.proposal, q)).log_w
 
     def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
         """Find latents of whole texts."""
@@ -134,18 +127,9 @@ class BeamMarginalization(SearchingEstimator):
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
         """Return the difference of two bounds, which is no bound itself."""
-        whole = Estimate.from_beam(log_w, num_tokens=num_tokens)
-        return Estimate(
-            log_evidence=whole.log_evidence - log_w_prefix.logsumexp(-1).item(),
-            stderr=None,
-            draws_stderr=0.0,
-            effective_sample_size=None,
-            pareto_k=None,
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            bound=Bound.NONE,
-            estimator=self.name,
-        )
+        whole = self.estimate(log_w, num_tokens)
+        log_p = whole.log_evidence - log_w_prefix.logsumexp(-1).item()
+        return replace(whole, log_evidence=log_p, bound=Bound.NONE)
 
 
 def was_cut(beam: Beam[Latents]) -> Tensor:
@@ -154,6 +138,15 @@ def was_cut(beam: Beam[Latents]) -> Tensor:
 
 
 _BEAM = BeamMarginalization(1)
+
+
+class Summed(Gathered):
+    """B texts with one latent each, which may not be all there is."""
+
+    @property
+    def log_w(self) -> Tensor:
+        """Log p(x, z), then whether that is all, see ``with_mark``, (B, 2)."""
+        return with_mark(self.parts[0].log_w, self.cut)
 
 
 def _summed(texts: Texts[P, Q]) -> tuple[Texts[P, object], bool]:
@@ -178,18 +171,18 @@ class Exact(Estimator):
     num_samples: int = field(default=1, init=False)
 
     def log_weights(self, texts: Texts[P, Q]) -> Tensor:
-        """Return log p(x) and the mark of ``Partial``, (B, 2) float64."""
+        """Return log p(x) and the mark of ``Summed``, (B, 2) float64."""
         summed, proven = _summed(texts)
         log_p = _BEAM.log_weights(summed)
         return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Partial:
-        begun = after if isinstance(after, Partial) else None
-        particles = begun.particles if begun else as_particles(after)
+    def extend(self, texts: Texts[P, Q], after: Weighted) -> Summed:
+        begun = after if isinstance(after, Summed) else None
+        particles = begun.parts[0] if begun else as_particles(after)
         summed, proven = _summed(texts)
         found = _BEAM.extend(summed, particles)
         here = torch.full_like(found.log_w[:, 0], not proven).bool()
-        return Partial(found, here | begun.cut if begun else here)
+        return Summed((found,), here | begun.cut if begun else here)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return log p(x) of one text; a bound where that is not proven."""

@@ -79,7 +79,15 @@ def check(
     p, q = model.encode(batch), proposal.encode(batch)
     draws = proposal.sample(q, streams, DRAWS)
     within = ROUNDING.get(dtype, 1e-3) * max(1, batch.targets.shape[1])
-    _check_draws(proposal, draws, texts)
+    _check_numbers(proposal, "sample", draws.log_q, (texts, DRAWS), "log_q")
+    for part in parts_of(draws.latents):
+        if part.shape[:2] != (texts, DRAWS):
+            _refuse(
+                proposal,
+                "sample",
+                f"gives latents of shape {tuple(part.shape)} where {texts} texts with "
+                f"{DRAWS} each are asked for: leading axes must be (B, K)",
+            )
     if searches:
         beam = _check_beam(proposal, q, draws)
     log_p = model.log_joint(p, draws.latents)
@@ -166,19 +174,6 @@ def _prefixes(batch: TokenBatch, *, whole: bool) -> TokenBatch:
     return one.piece(0, int(one.on_host[1]))
 
 
-def _check_draws(proposal: object, draws: Draws[Latents], texts: int) -> None:
-    """Check shapes and types of what was drawn."""
-    _check_numbers(proposal, "sample", draws.log_q, (texts, DRAWS), "log_q")
-    for part in parts_of(draws.latents):
-        if part.shape[:2] != (texts, DRAWS):
-            _refuse(
-                proposal,
-                "sample",
-                f"gives latents of shape {tuple(part.shape)} where {texts} texts with "
-                f"{DRAWS} each are asked for: leading axes must be (B, K)",
-            )
-
-
 def _check_numbers(
     who: object, method: str, found: Tensor, shape: tuple[int, int], what: str
 ) -> None:
@@ -256,35 +251,25 @@ def _check_total(
     full = (used.all(-1) & (used.shape[1] >= MOST)).tolist()
     rows, zeros = [*zip(total, full, strict=True)], [0] * len(total)
     if any(each < -10 * within and not cut for each, cut in rows):
-        zeros = _count_zeros(model, p, proposal, q, len(total))
-    for (log_total, cut), drawn in zip(rows, zeros, strict=True):
+        drawn = proposal.sample(q, Streams(list(range(len(total))), ZEROS), ZEROS)
+        zeros = model.log_joint(p, drawn.latents).isneginf().sum(-1).tolist()
+    for (log_total, cut), count in zip(rows, zeros, strict=True):
         low = log_total < -10 * within and not cut
         if log_total <= 10 * within and not low:
             continue
-        if low and _plausible(drawn, -math.expm1(log_total)):
-            continue
+        if low:
+            share = -math.expm1(log_total)
+            tails = bdtr(count, ZEROS, share), bdtrc(count - 1, ZEROS, share)
+            if min(tails) > LUCK:
+                continue
         _refuse(
             proposal,
             "log_prob",
             f"totals {math.exp(log_total):.6g} over the latents of a prefix of a text "
-            f"that beam lists, and p(x, z) is 0 for {drawn} of {ZEROS} draws; with "
+            f"that beam lists, and p(x, z) is 0 for {count} of {ZEROS} draws; with "
             "those q(z | x) must total 1 (normalise every step, and list every latent "
             "where they fit)",
         )
-
-
-def _count_zeros(
-    model: LM[P], p: P, proposal: Sampler[Q], q: Q, texts: int
-) -> list[int]:
-    """Return how many of ``ZEROS`` draws of each text have the probability 0."""
-    drawn = proposal.sample(q, Streams(list(range(texts)), ZEROS), ZEROS)
-    return model.log_joint(p, drawn.latents).isneginf().sum(-1).tolist()
-
-
-def _plausible(count: int, share: float) -> bool:
-    """Whether so many of ``ZEROS`` draws may be those of a share, but for luck."""
-    tails = bdtr(count, ZEROS, share), bdtrc(count - 1, ZEROS, share)
-    return bool(min(tails) > LUCK)
 
 
 def _check_causality(

@@ -100,9 +100,8 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it are spread evenly over (0, 1), modulo 1."""
 
 
-@dataclass(frozen=True)
-class Best:
-    """The W best of each text: a beam."""
+class OneGroup:
+    """Base class of rules that keep the best of each text."""
 
     groups: ClassVar[int] = 1
     num_checks: ClassVar[int] = 0
@@ -113,6 +112,13 @@ class Best:
     def widths(self) -> tuple[int, ...]:
         """W of the only group."""
         return (self.width,)
+
+
+@dataclass(frozen=True)
+class Best(OneGroup):
+    """The W best of each text: a beam."""
+
+    width: int
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
@@ -123,7 +129,7 @@ class Best:
 
 
 @dataclass
-class Fading:
+class Fading(OneGroup):
     """The W best of each text, while they hold any of its probability.
 
     Where ranks are log p of what was read, the best hold a share of it that every cut
@@ -131,17 +137,9 @@ class Fading:
     beside draws, so of those only the best one goes on.
     """
 
-    groups: ClassVar[int] = 1
-    num_checks: ClassVar[int] = 0
-    exhaustive: ClassVar[bool] = False
     width: int
     log_share: Tensor
     """Of each text so far, nats, (B,): at the beginning 0."""
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """W of the only group."""
-        return (self.width,)
 
     @property
     def faded(self) -> Tensor:

@@ -25,7 +25,6 @@ particle filters".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -46,24 +45,21 @@ from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.interface import (
     LM,
     P,
-    Predicts,
     Q,
     Texts,
     Weighted,
-    estimate_of_few,
     stderr_of_few,
 )
 from lm_latent_eval.inference.particles import (
+    Gathered,
     Particles,
     as_particles,
     continued,
     in_pieces,
-    predicted_by,
     with_mark,
 )
 from lm_latent_eval.inference.unfolding import StepProposal, Thinning
 from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
-from lm_latent_eval.text.batch import TokenBatch
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
@@ -91,45 +87,37 @@ WIDEST, WIDEST_SHARE = 2.0, 0.01
 """No error is given where passes range over more, likewise."""
 
 
-class Passes(NamedTuple):
+@dataclass(frozen=True)
+class Passes(Gathered):
     """B texts with the latents that N passes have kept, up to W each.
 
     R estimate p(x), C are narrower. If there is another look-ahead, C more go by it.
+    The latents are weighted by log p(x, z), as those of a beam, (B, N W). Whether
+    anything was left out, ``cut``, is known of every pass, (B, N).
     """
 
-    particles: Particles
-    """Weighted by log p(x, z), as those of a beam, (B, N W)."""
     log_f: Tensor
     """Log of one over the probability that each survived, (B, N W) float64 nats."""
-    cut: Tensor
-    """Whether a pass has left anything out, (B, N) bool."""
 
     @property
     def log_w(self) -> Tensor:
         """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
-        total = self.particles.log_w + self.log_f
+        total = self.parts[0].log_w + self.log_f
         log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
         missing = PASSES + 2 * CHECKS - log_p.shape[1]
         log_p = F.pad(log_p, (0, missing), value=-torch.inf)
         return with_mark(log_p, self.cut[:, :PASSES].any(1))
 
+    @property
+    def shares(self) -> list[Tensor]:
+        """Weights of the latents; those of narrower passes predict nothing."""
+        weights = (self.parts[0].log_w + self.log_f).clone()
+        weights[:, weights.shape[1] // self.cut.shape[1] * PASSES :] = -torch.inf
+        return [weights]
+
     def select(self, index: Tensor) -> Passes:
-        return Passes(self.particles.select(index), self.log_f[index], self.cut[index])
-
-    def ahead(
-        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
-    ) -> Passes:
-        """Read the last token of each text, (B,), as one predicts what follows it."""
-        return self._replace(particles=self.particles.ahead(model, inputs, given))
-
-    def next_token(
-        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
-    ) -> Tensor:
-        """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        weights = (self.particles.log_w + self.log_f).clone()
-        first = weights.shape[1] // self.cut.shape[1] * PASSES
-        weights[:, first:] = -torch.inf  # narrower ones predict nothing
-        return predicted_by(model, [(self.particles, weights)], keys, starts)
+        particles = self.parts[0].select(index)
+        return Passes((particles,), self.cut[index], self.log_f[index])
 
 
 class Weights(NamedTuple):
@@ -220,7 +208,7 @@ class DiscreteFilter(SearchingEstimator):
         log_p = _log_joint(texts.model, p, kept.beam)
         path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
         particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes(particles, kept.log_f, kept.cut).log_w
+        return Passes((particles,), kept.cut, kept.log_f).log_w
 
     def _thinned(
         self,
@@ -242,9 +230,6 @@ class DiscreteFilter(SearchingEstimator):
             words: Of the texts that they are of, on the host, (B,).
             score: Of the latents so far, nats, (B, K); None: there are none.
             was_cut: Whether passes have left anything out so far, (B, N).
-
-        Raises:
-            ValueError: If the proposal does not say what its steps are.
         """
         proposal = texts.proposal
         if not isinstance(proposal, StepProposal):
@@ -280,7 +265,7 @@ class DiscreteFilter(SearchingEstimator):
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after)
-            after = Passes(begin, begin.log_w, torch.zeros_like(begin.log_w) > 0)
+            after = Passes((begin,), torch.zeros_like(begin.log_w) > 0, begin.log_w)
         _, words = texts.batch.on_host
 
         def read(piece: Texts[P, Q], before: Passes) -> Passes:
@@ -290,7 +275,7 @@ class DiscreteFilter(SearchingEstimator):
 
     def _thin(self, texts: Texts[P, Q], before: Passes, words: Tensor) -> Passes:
         """Thin pieces, the tokens that follow, and weigh what survives."""
-        old = before.particles
+        (old,) = before.parts
         q = texts.proposal.encode(texts.batch, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
@@ -300,7 +285,7 @@ class DiscreteFilter(SearchingEstimator):
             beam = replace(beam, origin=torch.zeros_like(beam.origin))
         particles = continued(texts, q, beam, old)
         log_f = kept.log_f + before.log_f.gather(1, beam.origin)
-        return Passes(particles, log_f, before.cut | kept.cut)
+        return Passes((particles,), before.cut | kept.cut, log_f)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
@@ -315,12 +300,7 @@ class DiscreteFilter(SearchingEstimator):
             MissedSupportError: If p is zero for all that was found and survived.
         """
         of = Weights.of(log_w)
-        estimate = estimate_of_few(
-            of.passes,
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            estimator=self.name,
-        )
+        estimate = self.estimate_of_few(of.passes, num_tokens)
         if not of.mark.isneginf():
             exact = Estimate.exact(
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name

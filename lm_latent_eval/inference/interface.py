@@ -244,6 +244,23 @@ class Estimator(ABC):
         """
         return log_w
 
+    def estimate_of_few(self, log_w: Tensor, num_tokens: int) -> Estimate:
+        """Estimate log p(x) by the mean of R independent unbiased weights, (R,) nats.
+
+        Their squared deviations are divided by R - 1. The error is infinite, which is
+        to say unknown, of fewer than ``FEWEST``.
+        """
+        estimate = Estimate.from_log_weights(
+            log_w, num_tokens=num_tokens, estimator=self.name
+        )
+        return replace(
+            estimate,
+            draws_stderr=stderr_of_few(estimate.draws_stderr, len(log_w)),
+            draws_degrees=float(max(len(log_w) - 1, 1)),
+            num_samples=self.num_samples,
+            pareto_k=None,
+        )
+
     def ratio_stderr(self, whole: Tensor, prefix: Tensor, /) -> float:
         """Return the error of a difference, nats, from unbiased estimates of both."""
         return log_ratio_stderr(whole, prefix).item()
@@ -268,27 +285,6 @@ def chains_of(num_samples: int, name: str, what: str = "chains") -> int:
             f" the {what} that they are divided among"
         )
     return chains
-
-
-def estimate_of_few(
-    log_w: Tensor, *, num_samples: int, num_tokens: int, estimator: str
-) -> Estimate:
-    """Estimate log p(x) by the mean of R independent unbiased weights, (R,) nats.
-
-    Their squared deviations are divided by R - 1. The error is infinite, which is to
-    say unknown, of fewer than ``FEWEST``.
-    """
-    estimate = Estimate.from_log_weights(
-        log_w, num_tokens=num_tokens, estimator=estimator
-    )
-    error = stderr_of_few(estimate.draws_stderr, len(log_w))
-    return replace(
-        estimate,
-        draws_stderr=error,
-        draws_degrees=float(max(len(log_w) - 1, 1)),
-        num_samples=num_samples,
-        pareto_k=None,
-    )
 
 
 def stderr_of_few(stderr: float, number: int) -> float:
@@ -348,9 +344,4 @@ class MarkovChainEstimator(WholeTextEstimator):
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from those of the chains (R,)."""
-        return estimate_of_few(
-            log_w,
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            estimator=self.name,
-        )
+        return self.estimate_of_few(log_w, num_tokens)

@@ -25,7 +25,6 @@ which is summed in whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
@@ -47,32 +46,26 @@ from lm_latent_eval.inference.beam import (
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import (
     P,
-    Predicts,
     Q,
     Sampler,
     Texts,
     Weighted,
 )
 from lm_latent_eval.inference.particles import (
+    Gathered,
     Particles,
     as_particles,
     in_pieces,
     is_in,
-    predicted_by,
     with_mark,
 )
 from lm_latent_eval.latent import FindsAndDraws, WholeText
-from lm_latent_eval.text.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class Population:
-    """B texts with the latents that were found and those that were drawn."""
+class Population(Gathered):
+    """B texts with latents of two kinds: those that were found, and those drawn."""
 
-    found: Particles
-    drawn: Particles
-    cut: Tensor
-    """Whether the search may have left latents of a text out, (B,) bool."""
     found_log_w: Tensor | None = None
     """Log-weights under the draws' proposal of what was found, (B, W) nats; None where
     nobody asked."""
@@ -83,35 +76,20 @@ class Population:
 
         Then whether B holds every latent, see ``with_mark``. Nats, (B, N + 2 W + 1).
         """
-        log_p = self.found.log_w
-        inside = is_in(self.drawn.path, self.found.path, log_p > -torch.inf)
-        outside = self.drawn.log_w.masked_fill(inside, -torch.inf)
+        found, drawn = self.parts
+        log_p = found.log_w
+        inside = is_in(drawn.path, found.path, log_p > -torch.inf)
+        outside = drawn.log_w.masked_fill(inside, -torch.inf)
         unknown = torch.full_like(log_p, torch.nan)
         weights = unknown if self.found_log_w is None else self.found_log_w
         return with_mark(torch.cat([outside, log_p, weights], -1), self.cut)
 
-    def select(self, index: Tensor) -> Population:
-        found, drawn = self.found.select(index), self.drawn.select(index)
-        return Population(found, drawn, self.cut[index])
-
-    def ahead(
-        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
-    ) -> Population:
-        """Read the last token of each text, (B,), as one predicts what follows it."""
-        return replace(
-            self,
-            found=self.found.ahead(model, inputs, given),
-            drawn=self.drawn.ahead(model, inputs, given),
-        )
-
-    def next_token(
-        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
-    ) -> Tensor:
-        """Predict the next token of each text, (B, words), see ``predicted_by``."""
-        num_draws = self.drawn.log_w.shape[-1]
+    @property
+    def shares(self) -> list[Tensor]:
+        """Log p of what was found; log-weights of the draws outside, shared by all."""
+        num_draws = self.parts[1].log_w.shape[-1]
         outside, log_p, _, _ = divided(self.log_w, num_draws)
-        parts = [(self.drawn, outside - math.log(num_draws)), (self.found, log_p)]
-        return predicted_by(model, parts, keys, starts)
+        return [log_p, outside - math.log(num_draws)]
 
 
 def divided(log_w: Tensor, num_draws: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -192,34 +170,32 @@ class Mixed(SearchingEstimator):
             log_q = proposal.log_prob(q, beam.latents)
         weights = found.log_w - log_q
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
-        return Population(found, drawn, was_cut(beam), weights).log_w
+        return Population((found, drawn), was_cut(beam), weights).log_w
 
     def extend(self, texts: Texts[P, Q], after: Weighted) -> Population:
         """Read on: search and draw over some more tokens."""
         if not isinstance(after, Population):  # the beginning
             begin = as_particles(after)
-            after = Population(begin, begin, begin.log_w[:, 0] < 0)
+            after = Population((begin, begin), begin.log_w[:, 0] < 0)
         searcher = cast(Sampler[object], self.searcher or texts.proposal)
         if isinstance(searcher, WholeText):
             searcher = searcher.left_to_right
 
         def read(piece: Texts[P, Q], before: Population) -> Population:
-            found, cut = self.search.read(piece.by(searcher), before.found)
-            drawn = self.sampling.read(piece, before.drawn)
-            return Population(found, drawn, before.cut | cut)
+            found, drawn = before.parts
+            found, cut = self.search.read(piece.by(searcher), found)
+            drawn = self.sampling.read(piece, drawn)
+            return Population((found, drawn), before.cut | cut)
 
         return in_pieces(texts, after, read)
 
-    def _divided(self, log_w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return divided(log_w, self.sampling.num_samples)
-
     def found(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""
-        return self._divided(log_w)[1].logsumexp(-1)
+        return divided(log_w, self.sampling.num_samples)[1].logsumexp(-1)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (N,)."""
-        outside, found, _, _ = self._divided(log_w)
+        outside, found, _, _ = divided(log_w, self.sampling.num_samples)
         return torch.logaddexp(outside, found.logsumexp(-1, keepdim=True))
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
@@ -236,7 +212,7 @@ class Mixed(SearchingEstimator):
         Raises:
             MissedSupportError: If p is zero for all that was found and drawn.
         """
-        outside, found, weights, mark = self._divided(log_w)
+        outside, found, weights, mark = divided(log_w, self.sampling.num_samples)
         if not mark.isneginf() and outside.isneginf().all():
             return replace(
                 Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),

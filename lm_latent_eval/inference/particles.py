@@ -6,12 +6,13 @@ all of its continuations, and a text of any length fits into the memory of one p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -94,16 +95,9 @@ class Particles:
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Predict the next token of each text from its weighted latents.
+        """Predict the next token of each text from its weighted latents, (B, words).
 
-        Args:
-            model: A left-to-right latent LM that predicts, and has read ``ahead``.
-            keys: The key of each text's random numbers, as ``extend`` of an estimator
-                takes it: what predicts is independent of what is drawn there.
-            starts: How many tokens each text had so far.
-
-        Returns:
-            Log-probabilities in nats, (B, number of words).
+        What predicts is independent of what is drawn by the same keys elsewhere.
         """
         mine = [key ^ PREDICTS for key in keys]
         uniforms = Streams(mine, self.log_w.shape[1], starts=starts)
@@ -138,32 +132,55 @@ def with_mark(log_w: Tensor, cut: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Partial:
-    """B texts with weighted latents, and whether some may have been left out."""
+class Gathered(ABC):
+    """B texts with weighted latents of one kind or several, see ``Weighted``."""
 
-    particles: Particles
+    parts: tuple[Particles, ...]
+    """The latents of each kind."""
     cut: Tensor
     """Whether latents of a text may have been left out, (B,) bool."""
 
     @property
+    @abstractmethod
     def log_w(self) -> Tensor:
-        """Log-weights, then whether these are all, see ``with_mark``."""
-        return with_mark(self.particles.log_w, self.cut)
+        """A row of numbers a text, as the estimator reads it."""
 
-    def select(self, index: Tensor) -> Partial:
-        return Partial(self.particles.select(index), self.cut[index])
+    @property
+    def shares(self) -> Sequence[Tensor]:
+        """Log-weights of each kind as they add to p(x), (B, K) nats each."""
+        return [part.log_w for part in self.parts]
+
+    def select(self, index: Tensor) -> Self:
+        return type(self)(
+            tuple(part.select(index) for part in self.parts), self.cut[index]
+        )
 
     def ahead(
         self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
-    ) -> Partial:
+    ) -> Self:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        return replace(self, particles=self.particles.ahead(model, inputs, given))
+        read = (part.ahead(model, inputs, given) for part in self.parts)
+        return replace(self, parts=tuple(read))
 
     def next_token(
         self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Predict the next token of texts that have read ``ahead``, (B, words)."""
-        return self.particles.next_token(model, keys, starts)
+        """Predict the next token of texts that have read ``ahead``, (B, words).
+
+        Each kind of latents predicts; they are mixed by their shares of p(x).
+        """
+        shares = self.shares
+        total = torch.stack([log_w.logsumexp(-1) for log_w in shares])
+        share = total.log_softmax(0).unsqueeze(-1)
+        predicted = [
+            replace(
+                part, log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0)
+            ).next_token(model, keys, starts)
+            for part, log_w in zip(self.parts, shares, strict=True)
+        ]
+        if len(predicted) == 1:
+            return predicted[0] + share[0]  # NaN where nothing is possible
+        return (share + torch.stack(predicted)).logsumexp(0)
 
 
 def not_negligible(mass: Tensor) -> Tensor:
@@ -174,35 +191,6 @@ def not_negligible(mass: Tensor) -> Tensor:
     sorted_mass, order = mass.sort(descending=True)
     rest = mass.sum() - sorted_mass.cumsum(0) + sorted_mass
     return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
-
-
-def predicted_by(
-    model: Predicts[P],
-    parts: Sequence[tuple[Particles, Tensor]],
-    keys: Sequence[int],
-    starts: Sequence[int],
-) -> Tensor:
-    """Predict the next token of texts from several populations, by their shares.
-
-    Args:
-        model: A left-to-right latent LM that predicts, and has read ``ahead``.
-        parts: Particles, and their log-weights as they add to p(x), (B, K) nats each.
-        keys: The key of each text's random numbers.
-        starts: How many tokens each text had so far.
-
-    Returns:
-        Log-probabilities in nats, (B, number of words).
-    """
-    total = torch.stack([log_w.logsumexp(-1) for _, log_w in parts])
-    share = total.log_softmax(0).unsqueeze(-1)
-    predicted = [
-        replace(
-            particles,
-            log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0),
-        ).next_token(model, keys, starts)
-        for particles, log_w in parts
-    ]
-    return (share + torch.stack(predicted)).logsumexp(0)
 
 
 def encode(texts: Texts[P, Q]) -> tuple[P, Q] | None:

@@ -43,7 +43,6 @@ from lm_latent_eval.inference.interface import (
     Texts,
     Weighted,
     chains_of,
-    estimate_of_few,
     stderr_of_few,
 )
 from lm_latent_eval.inference.particles import (
@@ -106,7 +105,14 @@ class ParticleFilter(Estimator):
                 f"estimator=smc: the proposal {texts.proposal.name!r} reads whole "
                 "texts at once; name one that goes from left to right"
             )
-        return in_pieces(texts, self._begun(as_particles(after)), self._read)
+        begun, size = as_particles(after), (len(texts.keys), self.num_samples)
+        begun = replace(  # the empty text has one
+            begun,
+            log_w=begun.log_w.expand(size),
+            log_q=begun.log_q.expand(size),
+            path=begun.path.expand(size),
+        )
+        return in_pieces(texts, begun, self._read)
 
     def _read(self, texts: Texts[P, Q], particles: Particles) -> Particles:
         """Draw, weigh and choose at every token of pieces."""
@@ -153,18 +159,6 @@ class ParticleFilter(Estimator):
             particles = replace(particles, log_w=log_w, log_q=log_q, path=path)
         return _gone_on(particles, *fetched(origin))
 
-    def _begun(self, particles: Particles) -> Particles:
-        """Give the empty text its K particles."""
-        batch, samples = particles.log_w.shape
-        if samples == self.num_samples:
-            return particles
-        return replace(
-            particles,
-            log_w=particles.log_w.expand(batch, self.num_samples),
-            log_q=particles.log_q.expand(batch, self.num_samples),
-            path=particles.path.expand(batch, self.num_samples),
-        )
-
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         filters = log_w.view(self.filters, -1)
@@ -176,12 +170,7 @@ class ParticleFilter(Estimator):
         Its log-weights and effective sample size are those of the filters. Its error is
         infinite, which is to say unknown, of fewer than ``FEWEST`` filters.
         """
-        return estimate_of_few(
-            self.unbiased(log_w),
-            num_samples=self.num_samples,
-            num_tokens=num_tokens,
-            estimator=self.name,
-        )
+        return self.estimate_of_few(self.unbiased(log_w), num_tokens)
 
     def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
         """Return the error of a difference: of as many filters as there are."""

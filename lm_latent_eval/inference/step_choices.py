@@ -117,7 +117,8 @@ class Dense:
 class Ragged:
     """Choices of z_t where histories have different ones: a row a choice.
 
-    Histories count from 0 to B K - 1 through all texts.
+    Histories count from 0 to B K - 1 through all texts. Methods do what those of
+    ``Dense`` do, with choices numbered through all texts as well.
     """
 
     shape: tuple[int, int]
@@ -139,7 +140,6 @@ class Ragged:
     None: none does."""
 
     def lists_all(self, groups: int) -> Tensor:
-        """Return of which groups every choice is listed by itself, (B, R) bool."""
         number, device = self.shape[0] * groups, self.history.device
         sure = torch.ones(number, dtype=torch.bool, device=device)
         if self.many is not None:
@@ -147,23 +147,15 @@ class Ragged:
         return sure.view(self.shape[0], groups)
 
     def table(self, score: Tensor, groups: int) -> Tensor:
-        """Return the rank of every choice, (B groups, M) float64.
-
-        Args:
-            score: Of the histories so far, (B, K) nats.
-            groups: Into how many the K histories fall.
-        """
         rank = widened(self.log_p) + score.flatten()[self.history]
         if self.ahead is not None:
             rank = rank + widened(self.ahead)
         return self._in_groups(rank, groups, -torch.inf)
 
     def picked(self, values: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
-        """Return a value a choice, (N,), of choices of histories, (B, K')."""
         return widened(self.at(values, choice))
 
     def keys(self, groups: int) -> Tensor | None:
-        """Return the keys of a table's choices, (B groups, M), if there are any."""
         return None if self.key is None else self._in_groups(self.key, groups, 0)
 
     def _in_groups(self, values: Tensor, groups: int, nothing: float) -> Tensor:
@@ -177,7 +169,6 @@ class Ragged:
         return table.index_put((group, place), values)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Return histories and choices of columns of the table, (B, K') each."""
         last = max(len(self.history) - 1, 0)
         row = (self._starts(groups)[:-1, None] + column).clamp_max(last)
         row = row.unflatten(0, (self.shape[0], groups)).flatten(1)
@@ -194,16 +185,9 @@ class Ragged:
     def draw(
         self, u: Tensor, origin: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw a choice of each history by inverting its distribution function.
+        """Draw as ``Dense`` does; all is on the host, for which is waited once.
 
-        Args:
-            u: Numbers of (0, 1), on the host, (B, K').
-            origin: Which history is drawn from, on the host or not, (B, K').
-            temperature: Divides the scores.
-
-        Returns:
-            Choices and log q, (B, K') each, and ``origin``, all on the host, for which
-            is waited once. A history without choices has the choice 0.
+        A history without choices has the choice 0.
         """
         log_q, origin = fetched(self.log_q(temperature), origin)
         batch, histories = self.shape
@@ -217,10 +201,6 @@ class Ragged:
         return drawn.view_as(origin), log_drawn.view_as(origin), origin
 
     def log_q(self, temperature: float) -> Tensor:
-        """Return log q(z_t) of every choice, (N,) float64.
-
-        Where no choice has a score the first is sure: p is then zero whatever is drawn.
-        """
         score = widened(self.log_p if self.score is None else self.score) / temperature
         log_z = segment_logsumexp(score, self.history, self.shape[0] * self.shape[1])
         history = sent(self.history, score.device)
@@ -230,7 +210,6 @@ class Ragged:
         return log_q.masked_fill(dead, -torch.inf).masked_fill(dead & first, 0.0)
 
     def find(self, columns: Columns) -> tuple[Tensor, Tensor]:
-        """Return which choices were decided, and if there are such, (B, K) each."""
         same = torch.ones_like(self.history, dtype=torch.bool)
         for ours, theirs in zip(self.columns, columns, strict=True):
             same &= ours == theirs.flatten()[self.history]
@@ -241,7 +220,6 @@ class Ragged:
         return choice.clamp_min(0), choice >= 0
 
     def at(self, values: Tensor, choice: Tensor) -> Tensor:
-        """Return a value a choice, (N,), of some choices, (B, K)."""
         if not len(values):
             return values.new_zeros(choice.shape)
         return values[sent(choice, values.device)]

@@ -331,15 +331,12 @@ def searching(
         links.append(origin)
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
         stay = _every(score)
-    if not weigh:
-        log_f = torch.zeros_like(score)
     if not links:
-        nothing = _stacked(path, steps.num_columns, stay)
-        score, log_f = score.gather(1, stay), log_f.gather(1, stay)
-        found_q = log_q.gather(1, stay) if with_log_q else None
-        return Found(nothing, score, stay, state, log_f, left_out, found_q)
+        score, log_f, log_q = (x.gather(1, stay) for x in (score, log_f, log_q))
+    elif not weigh:
+        log_f = torch.zeros_like(score)
     # Follow the links back.
-    origin, found = _every(score), []
+    origin, found = stay, []
     for link, decided in zip(reversed(links), reversed(path), strict=True):
         found.append([column.gather(1, origin) for column in decided])
         origin = link.gather(1, origin)
@@ -381,11 +378,7 @@ def _stacked(path: Sequence[Sequence[Tensor]], number: int, like: Tensor) -> Col
 
 
 def _no_classes() -> Tensor:
-    """Refuse to draw within classes of choices.
-
-    Raises:
-        ValueError: Always.
-    """
+    """Refuse to draw within classes of choices."""
     raise ValueError("a choice stands for several, though each was asked for by itself")
 
 

@@ -71,6 +71,14 @@ def invert_cdf(prob: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(mass, target[..., None].contiguous(), right=True)[..., 0]
 
 
+def draw_choice(log_p: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from unnormalised log-probabilities, (B, K, N) and (B, K) -> (B, K).
+
+    The uniform numbers are on the host.
+    """
+    return invert_cdf(log_p.softmax(-1), sent_uniforms(uniform, log_p.device))
+
+
 def standard_normals(
     uniforms: Uniforms, number: int, device: torch.device | str
 ) -> Tensor:

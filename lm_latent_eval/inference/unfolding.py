@@ -82,11 +82,9 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
             raise ValueError(
                 f"{histories} histories cannot continue in {num_samples} latents"
             )
-        drawn = self.drawn_steps(encoded)
         origin = torch.arange(num_samples).clamp_max(histories - 1)
-        return self.sample_from(
-            encoded, uniforms, origin.expand(len(drawn.length), -1)
-        )[0]
+        origin = origin.expand(len(encoded.batch.length), -1)
+        return self.sample_from(encoded, uniforms, origin)[0]
 
     def sample_from(
         self, encoded: EncodedT, uniforms: Uniforms, origin: Tensor

@@ -75,7 +75,8 @@ def announce(
     scored = sum(_all(method) * sum(words) for method, words in groups)
     memory = max((_estimating(*group, stepwise) for group in groups), default=0)
     if kept:
-        memory += sum(_keeping(*group) for group in groups)
+        # Beams have no log-weights, and filters have few.
+        memory += sum(method.kept * len(words) * KEPT for method, words in groups)
     most = max((method.num_samples for method, _ in groups), default=0)
     cost = (
         f"up to {most:,} latents of {texts:,} text{'s' * (texts != 1)}: "
@@ -135,11 +136,6 @@ def _estimating(method: Estimator, words: Sequence[int], stepwise: bool) -> int:
     longest = min(max(words, default=0), PIECE)
     weights = _all(method) * ESTIMATED * bool(words)
     return int(weights + held * DECISION * longest)
-
-
-def _keeping(method: Estimator, words: Sequence[int]) -> int:
-    """Bytes of the log-weights in all estimates; beams have none, filters have few."""
-    return int(method.kept * len(words) * KEPT)
 
 
 def _all(method: Estimator) -> int:

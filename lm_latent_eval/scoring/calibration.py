@@ -153,11 +153,7 @@ def _gone_on(
     predicted: Tensor,
     uniform: Tensor,
 ) -> tuple[Particles, Latents]:
-    """Draw one of all choices of a token by its probability, and continue from it.
-
-    Raises:
-        ValueError: If they are not all listed: they total less than was predicted.
-    """
+    """Draw one of all choices of a token by its probability, and continue from it."""
     p_state, q_state = at.model_state, at.proposal_state
     q = proposal.encode(batch, q_state)
     begun = None if q_state is None else torch.zeros_like(at.log_w)
@@ -232,7 +228,7 @@ def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
     if encoded is None:
         raise ValueError("the text is read in pieces: draw shorter ones")
     (p, q), model, proposal = encoded, text.model, text.proposal
-    found, _ = method.search.search(text, encoded)
+    found = method.search.weighed(model, p, method.search.found(proposal, q))
     log_w, path = method.sampling.draw(text, encoded)
     own = fingerprint(latents, torch.zeros_like(path[:, :1]))
     if not bool(is_in(own, found.path, ~found.log_q.isneginf())):
@@ -241,7 +237,7 @@ def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
         path = torch.cat([own, path[:, 1:]], -1)
     drawn = Particles(None, None, log_w, log_w, path)
     unknown = torch.ones(1, dtype=torch.bool)
-    weights = method.unbiased(Population(found, drawn, cut=unknown).log_w)
+    weights = method.unbiased(Population((found, drawn), unknown).log_w)
     return log_evidence(weights).item()
 
 
@@ -314,18 +310,6 @@ class Calibration:
         return statistics.median(known) if known else math.nan
 
 
-def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibration:
-    """Draw texts from a model, and estimate each from below and from above.
-
-    Args:
-        scorer: Of the model; its options say how texts are estimated. The bound from
-            above is by ``mixed`` with ten times as many latents.
-        number: As of ``written``, which raises the same errors.
-        most: As of ``written``.
-    """
-    return Calibration(list(_calibrated(scorer, number, most)))
-
-
 def written(
     scorer: Scorer, number: int, *, most: int = MOST_WORDS
 ) -> list[tuple[Text, Latents]]:
@@ -379,8 +363,14 @@ def written(
     return [(text_of(n, drawn[n].words), drawn[n].latents) for n in sorted(drawn)]
 
 
-def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
-    """Estimate and bound texts of the model's.
+def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibration:
+    """Draw texts from a model, and estimate each from below and from above.
+
+    Args:
+        scorer: Of the model; its options say how texts are estimated. The bound from
+            above is by ``mixed`` with ten times as many latents.
+        number: As of ``written``, which raises the same errors.
+        most: As of ``written``.
 
     Raises:
         MissedSupportError: If nothing was found of a text, whose gap has no end.
@@ -391,9 +381,11 @@ def _calibrated(scorer: Scorer, number: int, most: int) -> Iterator[Calibrated]:
     texts = [text for text, _ in drawn]
     missed = Missed([text.query for text in texts])
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
+    found = []
     for text, answer in scorer.whole_texts.parts(texts, missed):
         with naming(text.query):
             one = evaluation.whole([text], "upper")
             upper = upper_bound(one, method, latents[text.name])
-        yield Calibrated(len(text.words), answer.estimate, upper)
+        found.append(Calibrated(len(text.words), answer.estimate, upper))
     missed.tell()
+    return Calibration(found)

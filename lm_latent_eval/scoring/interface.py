@@ -14,7 +14,7 @@ no effect on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -185,14 +185,21 @@ def scorer_of(
     max_batch_size: int | str | None = None,
     quiet: bool = False,
 ) -> TextScorer:
-    """Choose settings of an opened model: see ``TextModel.scorer``."""
+    """Choose settings of an opened model: see ``TextModel.scorer``.
+
+    Options of a latent model that have no effect on likelihoods are warned of, once a
+    process.
+    """
     if not isinstance(opened, Checkpoint):
         return opened.scorer(
             options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
         )
     parsed = _parsed(options, opened.name)
-    warn_of_idle(options, parsed, opened)
-    warn_of_batch_sizes(batch_size, max_batch_size)
+    for names, why in _without_effect(parsed, opened.name, opened.model):
+        if idle := [name for name in names if name in options]:
+            _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
+    if max_batch_size is not None and parse_batch_size(batch_size) is not None:
+        _warn(f"max_batch_size: no effect, batch_size={batch_size} is given")
     return Scorer(
         opened,
         parsed,
@@ -218,29 +225,6 @@ _OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "b
 _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 """Model and proposal whose beams are the same at every temperature: they rank by p, or
 by scores of whole latents, whose order no division changes."""
-
-
-def warn_of_idle(
-    given: Collection[str], options: ScoringOptions, checkpoint: Checkpoint
-) -> None:
-    """Warn, once a process, about options that have no effect on likelihoods.
-
-    Args:
-        given: Names of the options that a user has chosen.
-        options: All of them.
-        checkpoint: The model.
-    """
-    for names, why in _without_effect(options, checkpoint.name, checkpoint.model):
-        if idle := [name for name in names if name in given]:
-            _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
-
-
-def warn_of_batch_sizes(
-    batch_size: int | str | None, max_batch_size: int | str | None
-) -> None:
-    """Warn where a largest batch is given beside the size of all."""
-    if max_batch_size is not None and parse_batch_size(batch_size) is not None:
-        _warn(f"max_batch_size: no effect, batch_size={batch_size} is given")
 
 
 def _without_effect(

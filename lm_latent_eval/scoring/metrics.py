@@ -239,14 +239,16 @@ def at_least(answers: Sequence[Answer]) -> float | str:
     )
 
 
-def median_effective_samples(answers: Sequence[Answer]) -> float | str:
-    """Median effective sample size of the documents."""
-    return _over_samples(answers, lambda e: e.effective_sample_size, statistics.median)
+def over_texts(
+    read: Callable[[Estimate], float | None], combine: Callable[[list[float]], float]
+) -> Number:
+    """Return a number of the texts that have a diagnostic of draws; N/A: none has."""
 
+    def combined(answers: Sequence[Answer]) -> float | str:
+        values = [v for a in answers if (v := read(a.estimate)) is not None]
+        return combine(values) if values else UNKNOWN
 
-def least_effective_samples(answers: Sequence[Answer]) -> float | str:
-    """Smallest effective sample size of a document."""
-    return _over_samples(answers, lambda e: e.effective_sample_size, min)
+    return combined
 
 
 def corpus_effective_samples(answers: Sequence[Answer]) -> float | str:
@@ -255,15 +257,6 @@ def corpus_effective_samples(answers: Sequence[Answer]) -> float | str:
     if log_w is None:
         return UNKNOWN
     return float(effective_sample_size(corpus_weights(log_w)).item())
-
-
-def share_unreliable(answers: Sequence[Answer]) -> float | str:
-    """Share of documents of Pareto k above 0.7: their draws' error is unreliable."""
-    return _over_samples(
-        answers,
-        lambda e: None if e.pareto_k is None else e.pareto_k > RELIABLE_PARETO_K,
-        statistics.fmean,
-    )
 
 
 def of_probabilities(name: str, metric: Number) -> Number:
@@ -311,10 +304,15 @@ _OF_PROBABILITIES: dict[str, Number] = {
     "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
     "certified_token_perplexity": certified,
     "token_perplexity_at_least": at_least,
-    "effective_samples_median": median_effective_samples,
-    "effective_samples_minimum": least_effective_samples,
+    "effective_samples_median": over_texts(
+        lambda e: e.effective_sample_size, statistics.median
+    ),
+    "effective_samples_minimum": over_texts(lambda e: e.effective_sample_size, min),
     "effective_samples_corpus": corpus_effective_samples,
-    "share_pareto_k_above_0.7": share_unreliable,
+    "share_pareto_k_above_0.7": over_texts(
+        lambda e: None if e.pareto_k is None else e.pareto_k > RELIABLE_PARETO_K,
+        statistics.fmean,
+    ),
 }
 METRICS = {
     name: of_probabilities(name, metric) for name, metric in _OF_PROBABILITIES.items()
@@ -352,15 +350,6 @@ def _weights(answers: Sequence[Answer]) -> torch.Tensor | None:
     rows = [estimate.log_weights[:least] for estimate in drawn]
     log_w = torch.tensor(rows, dtype=torch.float64)
     return torch.cat([log_w, log_w.new_full((1, least), sure)])
-
-
-def _over_samples(
-    answers: Sequence[Answer],
-    read: Callable[[Estimate], float | None],
-    combine: Callable[[list[float]], float],
-) -> float | str:
-    values = [v for a in answers if (v := read(a.estimate)) is not None]
-    return combine(values) if values else UNKNOWN
 
 
 class Summary:

@@ -219,28 +219,54 @@ class LatentModel:
         texts = dict(scorer.generate(queries))
         return [texts[n] for n in range(len(contexts))]
 
-    def push_to_hub(self, repo_id: str, **how: Any) -> str:
-        """Send the checkpoint to the hub, with a model card that says how it is scored.
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        token: str | bool | None = None,
+    ) -> str:
+        """Send all that loading needs to the hub, in one commit.
+
+        The card, which says how the model is scored, is the checkpoint's ``README.md``
+        or a new one; numbers come into it by ``lm-latent-eval export RESULTS --to
+        model-card --output DIR/README.md``.
 
         Args:
-            repo_id: ``name/model``.
-            **how: See ``push_to_hub`` of this module.
+            repo_id: ``name/model``, made if it is not there.
+            private: Whether a new repository is.
+            revision: Branch to send to; None is ``main``.
+            create_pr: Propose instead of changing the branch.
+            token: Of the hub; None is the one that is logged in.
 
         Returns:
             The address of the commit.
 
         Raises:
-            ValueError: If the model scores strings its own way, or the directory is not
-                what its manifest says.
+            ManifestError: If the directory is not what its manifest says.
+            ValueError: If the model scores strings its own way.
         """
-        return push_to_hub(self.checkpoint, repo_id, **how)
+        checkpoint = self.checkpoint
+        manifest.verify(checkpoint.directory)
+        api = HfApi(token=token)
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        there = manifest.files(checkpoint.directory)
+        files = [CommitOperationAdd(path.name, path) for path in there]
+        found = read_card(checkpoint.directory / CARD, repo_id)
+        put_section(found, "lm-latent-eval: use", _use(checkpoint, repo_id))
+        commit = api.create_commit(
+            repo_id,
+            [*files, CommitOperationAdd(CARD, str(found).encode())],
+            commit_message=f"{checkpoint.name} {checkpoint.digest}, by lm-latent-eval",
+            revision=revision,
+            create_pr=create_pr,
+        )
+        return str(commit.commit_url)
 
     def _scorer(self, options: dict[str, Any], **how: Any) -> TextScorer:
-        """Return a scorer by the given options, without our defaults.
-
-        Raises:
-            ValueError: If one is of opening a model, or impossible.
-        """
+        """Return a scorer by the given options, without our defaults."""
         opening = OpeningOptions.names()
         if other := next((name for name in options if name in opening), None):
             raise ValueError(
@@ -291,62 +317,6 @@ def load(
 
 
 CARD = "README.md"
-
-
-def push_to_hub(
-    checkpoint: Checkpoint,
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-    token: str | bool | None = None,
-) -> str:
-    """Send all that loading needs, in one commit.
-
-    The card is the checkpoint's ``README.md``, or a new one; numbers come into it by
-    ``lm-latent-eval export RESULTS --to model-card --output DIR/README.md``.
-
-    Args:
-        checkpoint: What was loaded.
-        repo_id: ``name/model``, made if it is not there.
-        private: Whether a new repository is.
-        revision: Branch to send to; None is ``main``.
-        create_pr: Propose instead of changing the branch.
-        token: Of the hub; None is the one that is logged in.
-
-    Returns:
-        The address of the commit.
-
-    Raises:
-        ManifestError: If the directory is not what its manifest says.
-    """
-    manifest.verify(checkpoint.directory)
-    api = HfApi(token=token)
-    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    there = manifest.files(checkpoint.directory)
-    files = [CommitOperationAdd(path.name, path) for path in there]
-    text = str(card(checkpoint, repo_id)).encode()
-    commit = api.create_commit(
-        repo_id,
-        [*files, CommitOperationAdd(CARD, text)],
-        commit_message=f"{checkpoint.name} {checkpoint.digest}, by lm-latent-eval",
-        revision=revision,
-        create_pr=create_pr,
-    )
-    return str(commit.commit_url)
-
-
-def card(checkpoint: Checkpoint, repo_id: str) -> ModelCard:
-    """Return the card of a checkpoint with a section on how it is scored.
-
-    Args:
-        checkpoint: The checkpoint.
-        repo_id: Where it will be.
-    """
-    found = read_card(checkpoint.directory / CARD, repo_id)
-    put_section(found, "lm-latent-eval: use", _use(checkpoint, repo_id))
-    return found
 
 
 def read_card(path: Path, name: str) -> ModelCard:

@@ -243,14 +243,10 @@ def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) 
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     texts = _digest(table["text"].to_pylist())
     for name in _ONLY_WHERE_KNOWN:
-        if all(row[name] is None or _is_empty(row[name]) for row in rows):
+        if not any(isinstance(row[name], float) or row[name] for row in rows):
             table = table.drop_columns(name)
     said = {"format": FORMAT, "task": task, "texts": texts, **settings}
     parquet.write(path, table, METADATA, said)
-
-
-def _is_empty(value: float | Sequence[float]) -> bool:
-    return not isinstance(value, float) and not value
 
 
 def read(path: Path) -> list[Record]:

@@ -252,11 +252,7 @@ class Scorer:
 
     @torch.inference_mode()
     def _check(self, texts: Sequence[Text]) -> None:
-        """Check a model of another package on the first texts that it is to score.
-
-        Raises:
-            BrokenModelError: If it contradicts itself.
-        """
+        """Check a model of another package on the first texts that it is to score."""
         some = [text for text in texts if text.words][:2]
         if self._trusted or not some:
             return

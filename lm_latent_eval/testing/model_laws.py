@@ -153,10 +153,8 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
 def _predicted(case: Case, text: list[int], key: int) -> Tensor:
     state, log_w = None, wide_zeros((1, 1), case.device)
     if text:
-        latents, encoded = (
-            case.every_latent(text),
-            case.model.encode(case.batch([text])),
-        )
+        latents = case.every_latent(text)
+        encoded = case.model.encode(case.batch([text]))
         log_w = case.model.log_joint(encoded, latents)
         # Cells have one size, so that weights need not know of it.
         state = case.model.advance(encoded, latents)

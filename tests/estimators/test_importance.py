@@ -116,6 +116,11 @@ def test_intervals_of_wide_weights_hold(sd):
         assert narrow.double().mean() < 0.95 - margin, "premise: it is needed"
 
 
+def test_there_may_be_many_weights():
+    """More than ``torch.quantile`` takes."""
+    assert log_normal_stderr(torch.zeros(2**24 + 1)) < 1e-6
+
+
 def test_the_error_of_a_ratio_counts_what_its_parts_share():
     """Against the spread over replicates, where the delta method is accurate."""
     prefix = normal(4000, 200, seed=0, sd=0.3)

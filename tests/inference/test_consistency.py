@@ -16,7 +16,6 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency
 from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
-from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.latent import Beam, Draws
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -26,11 +25,10 @@ from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import WordTokenizer
 from tests.test_laws import TINY_MODELS
-from tests.tiny_steps import TinyHMM, log_p, tiny
+from tests.tiny_steps import TinyHMM, log_p, scored, tiny
 
 TEXT = [4, 5, 1, 4]
 BATCH = TokenBatch.collate([TEXT, TEXT[:2]], first=2)
@@ -163,8 +161,8 @@ def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
 def test_a_beam_of_one_is_no_exact_number():
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()
-    log_w = method.log_weights(Texts(model, model.proposal(), BATCH, keys(2)))
-    found = method.estimate(log_w[0], len(TEXT))
+    [row] = method.log_weights(scored(model, [TEXT]))
+    found = method.estimate(row, len(TEXT))
     assert found.bound is Bound.STRICT_LOWER
     assert found.stderr is None
     assert found.log_evidence < log_p(model, TEXT) - 0.1, "premise: it is far off"
@@ -196,19 +194,19 @@ class SumsRightly(SumsWrongly):
 
 
 def test_a_sum_is_held_against_a_list():
-    right, wrong = tiny(kind=SumsRightly), tiny(kind=SumsWrongly)
-    log_w = Exact().log_weights(Texts(right, right.proposal(), BATCH, keys(2)))
-    found = Exact().estimate(log_w[0], len(TEXT))
+    right, texts = tiny(kind=SumsRightly), [TEXT, TEXT[:2]]
+    found = Exact().estimate(Exact().log_weights(scored(right, texts))[0], len(TEXT))
     assert found.bound is Bound.EXACT
     assert found.log_evidence == pytest.approx(log_p(right, TEXT))
     with pytest.raises(BrokenModelError, match="summation sums to another"):
-        Exact().log_weights(Texts(wrong, wrong.proposal(), BATCH, keys(2)))
+        Exact().log_weights(scored(tiny(kind=SumsWrongly), texts))
 
 
 def scorer(kind: type[TinyHMM]) -> Scorer:
     words = WordTokenizer.train(["a b"], min_count=1)
     checkpoint = Checkpoint("tiny", tiny(kind=kind), words, Path())
-    return Scorer(checkpoint, ScoringOptions.parse({"unk": "closed"}), quiet=True)
+    options = ScoringOptions(unk="closed", num_samples=20)
+    return Scorer(checkpoint, options, quiet=True)
 
 
 def test_a_model_of_others_is_checked_on_its_first_texts():
@@ -241,9 +239,8 @@ def test_a_model_that_cannot_stop_reads_whole_texts():
     [one], [other] = (scorer(k).score_texts([query]) for k in (TinyHMM, Stuck))
     found, expected = (each.estimate.log_evidence for each in (other, one))
     assert found == pytest.approx(expected, rel=1e-9)
-    model = tiny(kind=Stuck)
     with pytest.raises(ValueError, match=r"smc: Stuck has no advance\("):
-        ParticleFilter(10).log_weights(Texts(model, model.proposal(), BATCH, keys(2)))
+        ParticleFilter(10).log_weights(scored(tiny(kind=Stuck), [TEXT]))
 
 
 def test_a_search_without_a_beam_is_refused():

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from scipy.stats import t as student
+from torch import nn
 
 from lm_latent_eval.estimators import (
     Bound,
@@ -14,6 +15,7 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr_of_log_normal,
 )
+from lm_latent_eval.estimators.choices import is_undecided
 from lm_latent_eval.inference import cuts, discrete, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
@@ -27,16 +29,13 @@ from lm_latent_eval.inference.discrete import (
     DiscreteFilter,
     Weights,
 )
-from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.listing import Unlisted
-from lm_latent_eval.testing.case import keys
-from lm_latent_eval.text.batch import TokenBatch
 from tests.inference.test_mixed import example
 from tests.means import weights_are_of
 from tests.test_laws import TINY_MODELS, opened
-from tests.tiny_steps import NUM_STATES, TinyHMM, log_p, tiny
+from tests.tiny_steps import NUM_STATES, VOCABULARY, TinyHMM, log_p, scored, tiny
 from tests.watching import watch
 
 TEXT = [4, 5, 1, 4]
@@ -80,6 +79,15 @@ def test_a_cut_keeps_sums_on_average(row, number):
         assert len({*columns[those].tolist()}) == those.sum() == min(number, possible)
 
 
+def cut_of(widths: tuple[int, int], doubt: float, *factors: float) -> Thinned:
+    """Return the cut of two groups a text, of texts that take so many more places."""
+    number = len(factors)
+    streams = Streams([*range(number)], 2), Streams([*range(number)], 2 * widths[0], 2)
+    whole = torch.ones(number, 2, dtype=torch.bool)
+    doubts = torch.full((number,), doubt)
+    return Thinned(widths, *streams, whole, doubts, torch.tensor(factors))
+
+
 @pytest.mark.parametrize("doubt", [7.0, 0.0])
 def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
     """What a row keeps does not depend on how long the others are.
@@ -93,10 +101,7 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
     key = torch.randint(40, rank.shape, generator=dice)
 
     def kept() -> list[torch.Tensor]:
-        streams = Streams([1, 2, 3], 2, 0), Streams([1, 2, 3], 100, 2)
-        whole, doubts = torch.ones(3, 2, dtype=torch.bool), torch.full((3,), doubt)
-        factors = torch.tensor([1.0, 3.0, 9.0])
-        cut = Thinned((50, 20), *streams, whole, doubts, factors)
+        cut = cut_of((50, 20), doubt, 1.0, 3.0, 9.0)
         column, log_f = cut.keep(rank, 0, key)
         return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
 
@@ -113,10 +118,7 @@ def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
 def test_a_text_without_doubt_takes_few_places(doubt, number):
     """Of 80 a choice of e^-11 takes one where ranks may be wrong by 7 nats."""
     rank = torch.tensor([[0.0, -5.0, *[-11.0] * 58, *[-40.0] * 40], [0.0] * 100])
-    streams = Streams([1], 2), Streams([1], 160, 2)
-    whole = torch.ones(1, 2, dtype=torch.bool)
-    cut = Thinned((80, 80), *streams, whole, torch.tensor([doubt]), torch.ones(1))
-    column, log_f = cut.keep(rank.double(), 0)
+    column, log_f = cut_of((80, 80), doubt, 1.0).keep(rank.double(), 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [number, 80]
     assert {0, 1} < {*column[0, used[0]].tolist()}
@@ -124,10 +126,7 @@ def test_a_text_without_doubt_takes_few_places(doubt, number):
 
 def test_long_texts_use_more_places():
     rank = torch.tensor([[0.0, *[-40.0] * 300]] * 4).double()
-    streams = Streams([1, 2], 2), Streams([1, 2], 160, 2)
-    whole, doubt = torch.ones(2, 2, dtype=torch.bool), torch.full((2,), 2.0)
-    cut = Thinned((200, 100), *streams, whole, doubt, torch.tensor([1.0, 3.5]))
-    _, log_f = cut.keep(rank, 0)
+    _, log_f = cut_of((200, 100), 2.0, 1.0, 3.5).keep(rank, 0)
     used = (log_f > -math.inf).sum(1)
     assert used.tolist() == [FEWEST, FEWEST / 2, 3.5 * FEWEST, 3.5 * FEWEST / 2]
 
@@ -135,10 +134,8 @@ def test_long_texts_use_more_places():
 def test_which_texts_are_long(monkeypatch):
     """Of twice as many words four times as many places, of 300 and more nine."""
     made = watch(monkeypatch, discrete, "Thinned", lambda cut, *_: cut)
-    texts, model = [[4] * 200, [4] * 50, [5] * 900], tiny()
-    batch = TokenBatch.collate(texts, first=2)
-    proposal = model.proposal("adapted")
-    DiscreteFilter(PASSES).log_weights(Texts(model, proposal, batch, keys(3)))
+    texts = [[4] * 200, [4] * 50, [5] * 900]
+    DiscreteFilter(PASSES).log_weights(scored(tiny(), texts, "adapted"))
     assert len(made) > 1, "premise: the last one is read in pieces"
     assert all(cut.places_factor.tolist() == [4.0, 1.0, 9.0] for cut in made)
     doubt = made[0].doubt - made[0].doubt[1]
@@ -152,10 +149,7 @@ def test_which_texts_are_long(monkeypatch):
 def test_a_group_that_will_not_fit_is_cut_at_once():
     """Of two of 80 places one is told that 100 choices follow."""
     rank = torch.tensor([[0.0, *[-40.0] * 59]] * 2).double()
-    whole = torch.ones(1, 2, dtype=torch.bool)
-    streams = Streams([1], 2), Streams([1], 160, 2)
-    cut = Thinned((80, 80), *streams, whole, torch.tensor([2.0]), torch.ones(1))
-    numbers = torch.tensor([60, 100])
+    cut, numbers = cut_of((80, 80), 2.0, 1.0), torch.tensor([60, 100])
     for known, share in ((FEWEST, math.exp(-2) / 80), (FEWEST - 1, 0.0)):
         least = cut.least(numbers, torch.tensor([known, known]))
         torch.testing.assert_close(least, torch.tensor([0.0, share]))
@@ -164,18 +158,11 @@ def test_a_group_that_will_not_fit_is_cut_at_once():
     assert cut.whole.tolist() == [[True, False]]
 
 
-@pytest.mark.parametrize("name", ["adapted", "prior"])
-def test_it_is_exact_where_every_latent_fits(name):
-    model, width = tiny(BAD.double()), NUM_STATES ** len(TEXT)
-    batch = TokenBatch.collate([TEXT], first=2)
-    for number, bound in ((width, Bound.EXACT), (width - 1, Bound.STOCHASTIC_LOWER)):
-        method = DiscreteFilter(PASSES * number)
-        [row] = method.log_weights(Texts(model, model.proposal(name), batch, keys(1)))
-        found = method.estimate(row, len(TEXT))
-        assert found.bound is bound
-        if bound is Bound.EXACT:
-            assert found.stderr == 0
-            assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
+def test_it_is_not_called_exact_where_one_latent_does_not_fit():
+    """Where all do it is exact, which is a law."""
+    method = DiscreteFilter(PASSES * (NUM_STATES ** len(TEXT) - 1))
+    [row] = method.log_weights(scored(tiny(BAD.double()), [TEXT], "prior"))
+    assert method.estimate(row, len(TEXT)).bound is Bound.STOCHASTIC_LOWER
 
 
 class Merging(TinyHMM):
@@ -201,10 +188,8 @@ def test_passes_and_their_check_are_unbiased(kind, width):
     """By five standard errors, whatever the ranks are, and what is merged."""
     # Draws among those that are merged wrongly vary enough already.
     model, copies = tiny(BAD.double() * (1 if kind is TinyHMM else 0.2), kind), 3000
-    batch = TokenBatch.collate([TEXT] * copies, first=2)
     method = DiscreteFilter(PASSES * width)
-    proposal = model.proposal("adapted")
-    of = Weights.of(method.log_weights(Texts(model, proposal, batch, keys(copies))))
+    of = Weights.of(method.log_weights(scored(model, [TEXT] * copies, "adapted")))
     weights_are_of(log_p(model, TEXT), of.passes)
     if method.narrow_width > 1:  # a pass of one is too uneven for this
         weights_are_of(log_p(model, TEXT), of.narrow)
@@ -213,12 +198,9 @@ def test_passes_and_their_check_are_unbiased(kind, width):
 
 def test_as_many_places_as_there_are_futures_suffice():
     text = [4, 5, 1, 4] * 10
-    batch = TokenBatch.collate([text], first=2)
     for kind, exact in ((Merging, True), (TinyHMM, False)):
         model, method = tiny(kind=kind), DiscreteFilter(PASSES * NUM_STATES)
-        [row] = method.log_weights(
-            Texts(model, model.proposal("adapted"), batch, keys(1))
-        )
+        [row] = method.log_weights(scored(model, [text], "adapted"))
         found = method.estimate(row, len(text))
         assert found.bound is Bound.STOCHASTIC_LOWER, "some were left out"
         passes, truth = Weights.of(row).passes, log_p(model, text)
@@ -304,9 +286,10 @@ def test_intervals_of_the_draws_hold_19_times_in_20():
     draws[:, PASSES:] *= math.sqrt(NARROWER)
     rest = torch.full((number, CHECKS + 1), -math.inf)
     held = 0
+    quantile = student.ppf(0.975, DEGREES)
     for row in torch.cat([draws, rest], 1):
         found = method.estimate(row, 4)
-        reach = student.ppf(0.975, found.draws_degrees) * found.draws_stderr
+        reach = quantile * found.draws_stderr
         held += abs(found.log_evidence - spread**2 / 2) <= reach
     assert abs(held / number - 0.95) < 4 * math.sqrt(0.95 * 0.05 / number)
 
@@ -334,27 +317,24 @@ def test_nothing_found_is_refused():
 
 
 def test_company_and_pieces_move_nothing(monkeypatch):
-    model, method = tiny(), DiscreteFilter(PASSES * 3)
-    proposal = model.proposal("adapted")
-    texts = [TEXT, [5], [1, 4, 4, 5, 5, 1]]
-    batch = TokenBatch.collate(texts, first=2)
-    together = method.log_weights(Texts(model, proposal, batch, keys(3)))
+    method, texts = DiscreteFilter(PASSES * 3), [TEXT, [5], [1, 4, 4, 5, 5, 1]]
+    whole = scored(tiny(), texts, "adapted")
+    together = method.log_weights(whole)
     for n, text in enumerate(texts):
-        one = TokenBatch.collate([text], first=2)
-        alone = method.log_weights(Texts(model, proposal, one, [keys(3)[n]]))
+        one = whole.select(torch.tensor([n])).piece(0, len(text))
+        alone = method.log_weights(one)
         ours, theirs = method.unbiased(together[n]), method.unbiased(alone[0])
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
         assert together[n, -1] == alone[0, -1]
     monkeypatch.setattr(particles, "PIECE", 2)
-    pieces = method.log_weights(Texts(model, proposal, batch, keys(3)))
+    pieces = method.log_weights(whole)
     ours, theirs = method.unbiased(together), method.unbiased(pieces)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_continuation_is_a_ratio_of_the_same_passes():
     model, method = tiny(), DiscreteFilter(PASSES * NUM_STATES**4)
-    batch = TokenBatch.collate([TEXT], first=2)
-    whole = Texts(model, model.proposal("adapted"), batch, keys(1))
+    whole = scored(model, [TEXT], "adapted")
     context = method.extend(whole.piece(0, 2), Particles.begin(1, "cpu"))
     after = method.extend(whole.piece(2, 4), context)
     found = method.difference(after.log_w[0], context.log_w[0], 2)
@@ -376,13 +356,12 @@ def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
 
 
 def test_a_choice_that_there_is_not_has_no_probability():
-    model = tiny()
-    batch = TokenBatch.collate([TEXT[:1]], first=2)
-    proposal = model.proposal("adapted")
+    texts = scored(tiny(), [TEXT[:1]], "adapted")
+    encoded = texts.proposal.encode(texts.batch)
     strange = torch.tensor([[[NUM_STATES], [-1], [0]]])
-    found = proposal.log_prob(proposal.encode(batch), strange)[0]
+    found = texts.proposal.log_prob(encoded, strange)[0]
     assert found.isneginf().tolist() == [True, True, False]
-    assert list(engine.follow(proposal.drawn_steps(proposal.encode(batch)), (strange,)))
+    assert list(engine.follow(texts.proposal.drawn_steps(encoded), (strange,)))
 
 
 def test_a_proposal_without_steps_is_refused():
@@ -391,3 +370,112 @@ def test_a_proposal_without_steps_is_refused():
     case = TINY_MODELS["rnng"].case()
     with pytest.raises(ValueError, match="does not list its choices step by step"):
         case.log_weights(DiscreteFilter(10), case.proposal("crf"), [[4, 5, 3]])
+
+
+# -- questions of which the answers are known: errors of continuations, and decisions --
+
+
+QUESTIONS, OPTIONS, STATES = 100, 4, 12
+CONTEXT, ANSWER = 12, 4
+"""Words."""
+
+
+class Peaked(TinyHMM):
+    """A hidden Markov model of more states, each of which nearly decides the next."""
+
+    def __init__(self, config, ahead=None):
+        super().__init__(config, ahead)
+        generator = torch.Generator().manual_seed(2)
+        size = STATES + 1, STATES
+        self.transitions = nn.Parameter(3 * torch.randn(size, generator=generator))
+        size = STATES, VOCABULARY
+        self.emissions = nn.Parameter(2 * torch.randn(size, generator=generator))
+
+    def begin(self, batch):
+        return (torch.full_like(batch.length[:, None], STATES),)
+
+
+@pytest.fixture(scope="module")
+def answered():
+    """Estimates and truth of every option of questions, (questions, options)."""
+    model, method = tiny(kind=Peaked), DiscreteFilter(100)
+    generator = torch.Generator().manual_seed(7)
+
+    def words(number):
+        size = QUESTIONS, number
+        drawn = torch.randint(VOCABULARY, size, generator=generator)
+        return drawn.tolist()
+
+    contexts, options = words(CONTEXT), [words(ANSWER) for _ in range(OPTIONS)]
+    begin = Particles.begin(QUESTIONS, "cpu")
+    before = method.extend(scored(model, contexts, "adapted"), begin)
+    found, truth = [], []
+    for option in options:
+        texts = [[*both[0], *both[1]] for both in zip(contexts, option, strict=True)]
+        whole = scored(model, texts, "adapted")
+        after = method.extend(whole.piece(CONTEXT, CONTEXT + ANSWER), before)
+        rows = zip(after.log_w, before.log_w, strict=True)
+        found.append([method.difference(*row, ANSWER) for row in rows])
+        both = zip(texts, contexts, strict=True)
+        truth.append([log_p(model, a) - log_p(model, b) for a, b in both])
+    return [*zip(*found, strict=True)], [*zip(*truth, strict=True)]
+
+
+def test_printed_errors_hold(answered):
+    held = []
+    for estimates, truth in zip(*answered, strict=True):
+        for estimate, exact in zip(estimates, truth, strict=True):
+            if estimate.stderr is None:
+                continue
+            drawn = student.ppf(0.975, PASSES - 1) * estimate.draws_stderr
+            wide = math.hypot(drawn, 1.96 * estimate.missed)
+            held.append(abs(estimate.log_evidence - exact) <= wide)
+    assert len(held) > 0.8 * QUESTIONS * OPTIONS, "few are withheld"
+    # Options of a question share passes: as many trials as there are questions.
+    noise = math.sqrt(0.95 * 0.05 / QUESTIONS)
+    assert sum(held) / len(held) > 0.95 - 3 * noise
+
+
+def test_errors_are_as_large_as_other_seeds_say():
+    """Of two words that err far less than what precedes them, which cancels."""
+    model, method, number = tiny(kind=Peaked), DiscreteFilter(100), 200
+    generator = torch.Generator().manual_seed(1)
+    size = (CONTEXT + 2,)
+    text = torch.randint(VOCABULARY, size, generator=generator).tolist()
+    whole = scored(model, [text] * number, "adapted")
+    begin = Particles.begin(number, "cpu")
+    before = method.extend(whole.piece(0, CONTEXT), begin)
+    after = method.extend(whole.piece(CONTEXT, len(text)), before)
+    rows = zip(after.log_w, before.log_w, strict=True)
+    found = [method.difference(*row, 2) for row in rows]
+
+    truth = log_p(model, text) - log_p(model, text[:CONTEXT])
+    said = torch.tensor([each.log_evidence for each in found])
+    error = (said - truth).square()
+    of_context = method.unbiased(before.log_w).logsumexp(-1).var()
+    assert of_context > 4 * error.mean(), "premise: what cancels is most"
+    replicates = torch.tensor([each.replicates for each in found])
+    torch.testing.assert_close(replicates.mean(1), said)
+    drawn = torch.tensor([each.draws_stderr for each in found]).square()
+    stderr = torch.tensor([each.stderr for each in found]).square()
+    checked = stderr - (LEAST_ERROR / method.width) ** 2
+    both = 1 + LIKELY**2 * (1 + NARROWER * PASSES / CHECKS)  # as said of LIKELY
+    of_replicates = replicates.var(1) / PASSES
+    for printed, expected in ((of_replicates, 1), (drawn, 1), (checked, both)):
+        ratio = (printed.mean() / error.mean()).item()
+        noise = (printed - ratio * error).std() / math.sqrt(number) / error.mean()
+        assert noise < 0.2 * expected, "premise: precise enough to notice others"
+        assert abs(ratio - expected) < 4 * noise
+
+
+def test_what_is_decided_is_right(answered):
+    decided = wrong = 0
+    for estimates, truth in zip(*answered, strict=True):
+        replicates = [estimate.replicates for estimate in estimates]
+        if not all(replicates) or is_undecided(replicates):
+            continue
+        decided += 1
+        best = max(range(OPTIONS), key=lambda n: estimates[n].log_evidence)
+        wrong += truth[best] < max(truth)
+    assert decided > QUESTIONS / 3, "premise: most can be told apart"
+    assert wrong / decided < 0.05 + 3 * math.sqrt(0.05 * 0.95 / decided)

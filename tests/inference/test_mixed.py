@@ -18,14 +18,13 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.mixed import Population
-from lm_latent_eval.inference.particles import Particles, encode
+from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.stepwise import Step
 from lm_latent_eval.testing.case import keys
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START, UNKNOWN
+from lm_latent_eval.text.words import END, UNKNOWN
 from tests.means import weights_are_of
-from tests.test_laws import READ_ON, WITHOUT_LATENTS, opened, proposals
-from tests.tiny_steps import TinyHMM, tiny
+from tests.test_laws import WITHOUT_LATENTS, opened, proposals
+from tests.tiny_steps import TinyHMM, scored, tiny
 from tests.watching import watch
 
 EVERYTHING = 6000
@@ -71,29 +70,6 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
         assert (estimate.bound, estimate.stderr) == (Bound.EXACT, 0.0)
 
 
-@proposals(*READ_ON, *WITHOUT_LATENTS)
-def test_mixed_goes_on_where_it_stopped(name, which):
-    """In pieces as in whole: the same draws, and the same beam if it holds all."""
-    case, _, proposal = opened(name, which)
-    texts = case.readable(proposal)[::9]
-    whole = case.whole(texts, proposal)
-    for number in (40, EVERYTHING):
-        method = Mixed(number)
-        read = Particles.begin(len(texts), "cpu")
-        for ends in ((0, 2), (2, 3)):
-            read = method.extend(whole.piece(*ends), read)
-        at_once = method.log_weights(whole)
-        drawn = slice(method.sampling.num_samples)
-        same = read.drawn.log_w.sort().values
-        expected, _ = method.sampling.draw(whole, encode(whole))
-        torch.testing.assert_close(same, expected.sort().values, rtol=0, atol=1e-10)
-        if number == EVERYTHING:
-            assert read.log_w[:, drawn].isneginf().all()
-            assert at_once[:, drawn].isneginf().all()
-            totals = [method.found(rows) for rows in (read.log_w, at_once)]
-            torch.testing.assert_close(*totals, rtol=0, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
 def test_mixed_predicts_as_all_latents_do(name):
     """Found, drawn or both: the prediction is that of the estimated joint."""
@@ -108,15 +84,16 @@ def test_mixed_predicts_as_all_latents_do(name):
         return particles.ahead(model, torch.tensor([5])).next_token(model, [0], [0])
 
     every, some = read(EVERYTHING), read(6)
-    exact, predicted = prediction(every.found), prediction(some)
+    (all_found, _), (found, drawn) = every.parts, some.parts
+    exact, predicted = prediction(all_found), prediction(some)
     torch.testing.assert_close(prediction(every), exact, rtol=0, atol=1e-6)
     assert predicted.logsumexp(-1).item() <= 1e-6
     log_w = some.log_w
-    found = 3 + some.found.log_w.shape[1]
-    outside, log_p = log_w[:, :3] - math.log(3), log_w[:, 3:found]
+    outside = log_w[:, :3] - math.log(3)
+    log_p = log_w[:, 3 : 3 + found.log_w.shape[1]]
     parts = [
         (prediction(replace(particles, log_w=weights)) + weights.logsumexp(-1)).exp()
-        for particles, weights in ((some.drawn, outside), (some.found, log_p))
+        for particles, weights in ((drawn, outside), (found, log_p))
         if (weights > -torch.inf).any()
     ]
     joint = sum(parts) / log_p.logsumexp(-1).logaddexp(outside.logsumexp(-1)).exp()
@@ -127,7 +104,7 @@ def test_what_a_full_beam_found_is_not_called_all():
     """Whatever places are left over at the end, and though no draw is outside."""
     weights = torch.tensor([[0.0, -torch.inf]]).double()
     same = Particles(None, None, weights, weights, torch.tensor([[7, 3]]))
-    log_w = Population(same, same, cut=torch.tensor([True])).log_w[0]
+    log_w = Population((same, same), torch.tensor([True])).log_w[0]
     assert log_w[:2].isneginf().all(), "premise"
     estimate = Mixed(4).estimate(log_w, 1)
     assert (estimate.log_evidence, estimate.draws_stderr) == (0.0, 0.5)
@@ -167,19 +144,12 @@ class Staying(TinyHMM):
 
 def test_a_beam_whose_latents_died_out_holds_not_all_there_is():
     """It was full at the first word, and has room at the second."""
-    model, copies = tiny(kind=Staying), 500
-    batch = TokenBatch.collate([[4, 5]] * copies, first=START)
+    method, texts = Mixed(4), scored(tiny(kind=Staying), [[4, 5]] * 500, "adapted")
     truth = math.log(0.5 * 0.5 + 0.05 * 0.5)
-    for pieces in (False, True):
-        method, proposal = Mixed(4), model.proposal("adapted")
-        texts = Texts(model, proposal, batch, keys(copies))
-        if pieces:
-            read = Particles.begin(copies, "cpu")
-            for at in (0, 1):
-                read = method.extend(texts.piece(at, at + 1), read)
-            log_w = read.log_w
-        else:
-            log_w = method.log_weights(texts)
+    read = Particles.begin(500, "cpu")
+    for at in (0, 1):
+        read = method.extend(texts.piece(at, at + 1), read)
+    for log_w in (method.log_weights(texts), read.log_w):
         bounds = {method.estimate(row, 2).bound for row in log_w}
         assert bounds == {Bound.STOCHASTIC_LOWER}
         weights_are_of(truth, log_evidence(method.unbiased(log_w)))

@@ -223,7 +223,7 @@ def test_what_is_kept_is_data(tmp_path):
     assert not kept.folder.exists()
 
 
-@pytest.mark.parametrize("options", [*ESTIMATORS, BOTH, ROUNDS, EXACT], ids=str)
+@pytest.mark.parametrize("options", [ESTIMATORS[1], BOTH, ROUNDS, EXACT], ids=str)
 def test_a_bar_moves_within_a_text_and_ends_where_it_says(
     checkpoint, monkeypatch, options
 ):

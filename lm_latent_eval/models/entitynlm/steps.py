@@ -13,11 +13,10 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, widened
 from lm_latent_eval.inference.cuts import Cut
-from lm_latent_eval.inference.gibbs import draw_choice
 from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.step_choices import Choices, Dense
 from lm_latent_eval.inference.steps import Drawn, Taken
-from lm_latent_eval.inference.streams import invert_cdf
+from lm_latent_eval.inference.streams import draw_choice, invert_cdf
 from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.entitynlm.latents import (
     NOBODY,

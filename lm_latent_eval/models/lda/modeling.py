@@ -39,8 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.inference.gibbs import draw_choice
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
+from lm_latent_eval.inference.streams import draw_choice
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization, Uniforms
 from lm_latent_eval.models.lda.words import KnownWords

@@ -12,15 +12,14 @@ from lm_latent_eval.inference import (
     AnnealedImportanceSampling,
     ChibStyle,
     LeftToRightEstimator,
+    chains,
 )
-from lm_latent_eval.inference.annealing import (
+from lm_latent_eval.inference.chains import (
     Metropolis,
     Scored,
-    Sweeps,
     log_evidence_from_above,
     transitions,
 )
-from lm_latent_eval.inference.gibbs import SweepNumbers
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
@@ -75,7 +74,7 @@ def test_a_text_is_weighed_in_any_company_alike(case):
 @pytest.mark.parametrize("method", [AnnealedImportanceSampling(50), ChibStyle(50)])
 def test_no_sweep_uses_the_random_numbers_of_another(case, method, monkeypatch):
     sweeps = watch(
-        monkeypatch, SweepNumbers, "__call__", lambda _, numbers, sweep, *more: sweep
+        monkeypatch, chains, "sweep_uniforms", lambda _, streams, sweep, *more: sweep
     )
     case.log_weights(method, case.proposal(), [TEXT])
     assert len(sweeps) == len(set(sweeps)) >= 2 * (50 // 10) - 1
@@ -120,7 +119,7 @@ def test_what_no_chain_can_do_is_refused():
     with pytest.raises(ValueError, match="ais needs a multiple of 10"):
         AnnealedImportanceSampling(105)
     with pytest.raises(ValueError, match="have no local moves"):
-        transitions(object(), object(), None, None, Streams([0], 1), 1)
+        AnnealedImportanceSampling(10).log_weights(Texts(object(), None, None, [0]))
     with pytest.raises(ValueError, match="no closed form"):
         LeftToRightEstimator(1).log_weights(Texts(object(), None, None, [0]))
 
@@ -188,22 +187,14 @@ def pick(latents, index):
 def test_a_move_leaves_what_is_between_as_it_is(name, which, text, backwards):
     """A latent of f_b = q^(1 - b) p^b, moved or not, is one of f_b."""
     case, b = TINY_MODELS[name].case(), 0.4
-    proposal, every = case.proposal(which), case.latents(text)
-    batch = case.batch([text])
-    p, q = case.model.encode(batch), proposal.encode(batch)
-    log_f = (1 - b) * proposal.log_prob(q, every) + b * case.model.log_joint(p, every)
-    f = log_f[0].double().softmax(-1)
+    texts, every = case.whole([text], case.proposal(which)), case.latents(text)
+    move = transitions(texts, Streams(keys(1, "move"), NUMBER))
+    _, log_p, log_q = move.scored(every)
+    f = ((1 - b) * log_q + b * log_p)[0].softmax(-1)
     draw = torch.Generator().manual_seed(0)
     begun = pick(every, f.multinomial(NUMBER, replacement=True, generator=draw))
-    streams = Streams(keys(1, "move"), NUMBER)
-    if which in ("document", "prior") and name == "lda":
-        move = Sweeps(case.model, proposal, p, q, SweepNumbers(streams), len(text))
-    else:
-        move = Metropolis(case.model, proposal, p, q, streams)
-    scores = case.model.log_joint(p, begun).double(), proposal.log_prob(q, begun)
-    moved, log_p, log_q = move(Scored(begun, *scores), b, 1, backwards=bool(backwards))
-    torch.testing.assert_close(log_p, case.model.log_joint(p, moved).double())
-    torch.testing.assert_close(log_q, proposal.log_prob(q, moved))
+    moved, *scores = move(move.scored(begun), b, 1, backwards=bool(backwards))
+    torch.testing.assert_close(scores, [*move.scored(moved)[1:]])
     known, order = fingerprint(every)[0].sort()
     found = order[torch.searchsorted(known, fingerprint(moved)[0])]
     assert (fingerprint(every)[0][found] == fingerprint(moved)[0]).all()
@@ -223,7 +214,8 @@ def test_latents_may_be_plain_tuples(case):
     proposal = SimpleNamespace(
         moved=lambda q, latents, uniforms: (new, zero), log_prob=lambda q, latents: zero
     )
-    move = Metropolis(model, proposal, None, None, Streams([0], 2))
+    texts = Texts(model, proposal, None, [0])
+    move = Metropolis(texts, None, None, Streams([0], 2), proposal)
     (flat, deep), *_ = move(Scored(old, zero, zero), 0.5, 1, backwards=False)
     assert flat.tolist() == [[1, 0]] and deep.tolist() == [[[1] * 3, [0] * 3]]
     assert type(replace(case, latents=lambda text: old).every_latent(TEXT)) is tuple
