@@ -118,6 +118,18 @@ def test_only_what_is_drawn_gets_better_with_samples(tmp_path, estimator, error,
     assert "draw decides" not in text, "nobody asked for that metric"
 
 
+@pytest.mark.parametrize(("certified", "said"), [(12.0, True), ("N/A", False)])
+def test_a_corpus_is_bounded_if_all_of_its_texts_are(tmp_path, certified, said):
+    """Counts are of continuations, too, so none among them says nothing."""
+    values = {"token_perplexity,none": 12.0}
+    values["certified_token_perplexity,none"] = certified
+    counted = {"strict lower": 2, "none": 1}
+    ours = CONFIG["latent_eval"] | {"bound_of_log_likelihood": counted}
+    write(tmp_path, CONFIG | {"latent_eval": ours}, {"t": values})
+    text = " ".join(explain(tmp_path).split())
+    assert ("An upper bound of the true perplexity" in text) is said
+
+
 def with_errors(unknown, error, over_texts=0.2):
     """Numbers of a corpus some of whose texts have no error."""
     return {

@@ -20,7 +20,7 @@ from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
 from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
-from lm_latent_eval.scoring.metrics import UNKNOWN
+from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
 from lm_latent_eval.wrappers.mixtures.worth import LISTED, TOGETHER
@@ -272,6 +272,8 @@ def _bound(ours: dict[str, Any]) -> Bound:
 
 
 def _task(values: dict[str, Any], bound: Bound) -> str:
+    if bound in CERTIFIED and values.get("certified_token_perplexity,none") == UNKNOWN:
+        bound = Bound.NONE  # of a text, at least
     drawn = bound not in (Bound.EXACT, Bound.STRICT_LOWER)
     meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []

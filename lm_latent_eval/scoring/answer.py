@@ -103,9 +103,11 @@ class Answer:
         """Put the sentences of a text together, in their order."""
         if len(parts) == 1:
             return parts[0]
+        greedy = [part.is_greedy for part in parts]
         return replace(
             parts[0],
             estimate=Estimate.product([part.estimate for part in parts]),
+            is_greedy=None if None in greedy else all(greedy),
             unspelled=sum(part.unspelled for part in parts),
             respaced=sum(part.respaced for part in parts),
             left_out=sum(part.left_out for part in parts),

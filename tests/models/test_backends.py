@@ -11,6 +11,7 @@ import math
 from functools import partial
 
 import pytest
+import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.backends import LatentRNNG
@@ -80,6 +81,21 @@ def test_answers_are_ratios_of_prefixes(rnng, context, continuation, parts):
     assert answer.estimate.draws_stderr < 0.05, "premise"
     assert abs(answer - exact) < 5 * answer.estimate.draws_stderr + 1e-9
     assert answer.estimate.bound is Bound.NONE
+
+
+def test_an_answer_is_greedy_if_all_of_its_sentences_are(tmp_path):
+    model = models.rnng()
+    with torch.no_grad():
+        model.generative.action.bias += 20.0  # one tree stands before each word
+        model.generative.bias[END] += 20.0
+    tiny_checkpoint.write(tmp_path, model)
+    lm = LatentRNNG(pretrained=str(tmp_path), estimator="is", num_samples=100)
+    end = log_p(model, [*FIRST, END]) - log_p(model, FIRST)
+    assert end > math.log(0.5), "premise: no word is more probable"
+    asked = conditional(("the fox saw Ada.", " Bo saw"))
+    [(answer, greedy)] = lm.loglikelihood(asked)
+    assert answer.answer.sentences == 2, "premise"
+    assert not greedy, "Bo is no word that it can utter"
 
 
 def test_a_sentence_that_is_too_long_is_named(rnng):

@@ -425,6 +425,10 @@ def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
     within = math.inf if missed else _error(part, found, lambda e: e.draws_stderr)
     bounds = [e.bound for e in inner] + [Bound.STOCHASTIC_LOWER] * missed
     bound = Bound.weakest(bounds) if bounds else Bound.EXACT
+    # The log of a sum is convex: noise in averages of logarithms raises its mean.
+    raised = bound is Bound.ESTIMATED_LOWER and len(part) > 1
+    if raised:
+        bound = Bound.NONE
     if parts.drawn:
         log_w = torch.tensor([*parts.log_p], dtype=torch.float64)
         estimate = Estimate.from_log_weights(
@@ -440,7 +444,7 @@ def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
         return replace(estimate, at_least=at_least, at_most=at_most)
     if bound is Bound.EXACT:
         return Estimate.exact(total, num_tokens=tokens)
-    known = not missed and all(each.stderr is not None for each in inner)
+    known = not (missed or raised) and all(e.stderr is not None for e in inner)
     return Estimate(
         log_evidence=total,
         stderr=_error(part, found, lambda e: e.stderr or 0.0) if known else None,

@@ -156,6 +156,7 @@ class TokensScorer(NetworkScorer):
     ) -> Answer:
         """Put the windows of a text together."""
         plain = [scores[piece.scored] for piece in pieces]
+        restores = True  # others are refused
         if (estimator := self._estimator) is None:
             restores = self._encoding.restores(query.text)
             parts = [
@@ -174,6 +175,7 @@ class TokensScorer(NetworkScorer):
             query.index,
             Estimate.product(parts),
             self._stream(query),
+            respaced=int(not restores),
             sentences=len(parts),
             evaluations=sum(part.num_samples for part in parts),
             canonical=math.fsum(one.total for one in plain),

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,6 +211,35 @@ def test_draws_of_one_component_err_alike(tmp_path):
     read = scorer(tmp_path, {"prompts": prompts, "draws": 50}).mixture
     [own, *_] = _answered(read, [0.5, 1.5])
     assert own.estimate.draws_stderr == pytest.approx(math.sqrt(0.5) / 2)
+
+
+@pytest.mark.parametrize("more", [{}, {"draws": 2}])
+def test_a_mixture_of_averages_of_logarithms_bounds_nothing(tmp_path, more):
+    """Those of components are right on average, and that of their sum is too high."""
+
+    def noisy(move):
+        def estimated(each):
+            log_joint = torch.tensor([log_p(each.context, each.text) + move])
+            found = Estimate.from_beam(log_joint.double(), num_tokens=1)
+            found = replace(found, bound=Bound.ESTIMATED_LOWER, stderr=1.0)
+            return Found(found.log_evidence, 1, False, Answer(0, found))
+
+        return lambda some: [*map(estimated, some)]
+
+    names = ["one", "two", "three"]
+    models = [{"name": name, "base": "hf"} for name in names]
+    read = scorer(tmp_path, {"models": models, **more}).mixture
+    found = [
+        answers(MixtureScorer(read, dict(zip(names, asked, strict=True)), {}, {}))[0]
+        for asked in itertools.product([noisy(-1.0), noisy(1.0)], repeat=3)
+    ]
+    mean = np.mean([answer.estimate.log_evidence for answer in found])
+    assert mean > log_p(ASKED, ANSWERS[0]) + 0.1
+    assert {answer.estimate.bound for answer in found} == {Bound.NONE}
+    assert {answer.estimate.stderr for answer in found} == {None}
+    alone = scorer(tmp_path, {"models": models[:1]}).mixture
+    [own, *_] = answers(MixtureScorer(alone, {"one": noisy(1.0)}, {}, {}))
+    assert own.estimate.bound is Bound.ESTIMATED_LOWER
 
 
 def _answered(read, weights):

@@ -210,7 +210,9 @@ def test_canonical_tokens_that_write_another_string_bound_nothing():
     model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     scorer = model.scorer({"estimator": "canonical"}, quiet=True)
     bounds = {"": "exact", "a a": "strict lower", "a  a": "none"}
-    found = [answer.estimate for answer in asking.answers(scorer, *bounds)]
+    answers = asking.answers(scorer, *bounds)
+    assert [answer.respaced for answer in answers] == [0, 0, 1], "no rate a byte"
+    found = [answer.estimate for answer in answers]
     assert [str(each.bound) for each in found] == [*bounds.values()]
     assert (found[0].log_evidence, found[0].num_tokens) == (0.0, 0)
 
