@@ -360,11 +360,11 @@ class Session:
         """
         if self.tolerance is not None:
             return self.tolerance
-        moved = 0.0
-        for reply in replies:
+        moved, epsilon = 0.0, EPSILON.get(self.precision or "", 0.0)
+        for reply in replies if epsilon else ():
             if math.isfinite(nats := abs(reply.log_p)):
                 moved += (1 + nats + OF_LOGITS * math.sqrt(nats)) ** 2
-        return TOLERANCE + EPSILON.get(self.precision or "", 0.0) * math.sqrt(moved)
+        return TOLERANCE + epsilon * math.sqrt(moved)
 
     def slack(self, *replies: Reply, comparisons: int = 1) -> float:
         """Return what a sum of scores may be off by: rounding, and printed errors.

@@ -39,7 +39,7 @@ from lm_latent_eval.contrastive.noise import (
 )
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
-from lm_latent_eval.options import OptionTable, option, whole
+from lm_latent_eval.options import OptionTable, one_of, option, whole
 from lm_latent_eval.text.noise import NoiseChannel
 
 logger = logging.getLogger(__name__)
@@ -156,8 +156,11 @@ class NoiseOptions(OptionTable):
             ValueError: If there is no such option, or a value is not one it can have.
         """
         # Other entries are ignored: lm-eval adds the model's arguments.
-        ours = {*cls.names(), *(n for n in options if n.startswith("noise_"))}
-        found = super().parse({n: options[n] for n in options if n in ours})
+        names = cls.names()
+        ours = [n for n in options if n in names or n.startswith("noise_")]
+        for name in ours:
+            one_of("--metadata", name, names)
+        found = super().parse({name: options[name] for name in ours})
         if found.noise_tokenizer and found.vocabulary_file:
             raise ValueError(
                 "noise_tokenizer and vocabulary_file: substitutes are tokens or words; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +15,7 @@ from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.outputs import samples
 from lm_latent_eval.audit.run import REFUSED, TRIED, audit, page
 from lm_latent_eval.audit.session import (
+    TOLERANCE,
     OverBudgetError,
     Plan,
     Reply,
@@ -132,6 +134,11 @@ class Tied:
 def test_options_may_tie_in_half_precision(p, precision, expected):
     session = Session(Requester(Tied(p)), Kind.TOKENS, precision=precision)
     assert next(samples(session)).verdict is expected
+
+
+def test_a_huge_number_for_the_impossible_rounds_as_others_do():
+    least = Reply(-sys.float_info.max)  # float64's, as some backends answer
+    assert Session(asking(), Kind.TOKENS).rounding(least, least) == TOLERANCE
 
 
 def asking(**options):

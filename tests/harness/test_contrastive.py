@@ -237,7 +237,7 @@ BAD = {
     ],
     "noise_replicates=": [{"noise_replicates": value} for value in (0, "two")],
     "noise_seed=": [{"noise_seed": -1}],
-    "did you mean noise_level": [{"noise_level": [0.1]}],
+    "--metadata='noise_level'.*did you mean noise_levels": [{"noise_level": [0.1]}],
     "count_ends=.*true or false": [{"count_ends": "perhaps"}],
     "vocabulary_file=.*expected a path": [{"vocabulary_file": 3}],
     "no such file": [{"vocabulary_file": "nowhere.txt"}],

@@ -194,7 +194,8 @@ class SegmentationSearch:
             if not len(rows):
                 return self._finished()
             in_order = torch.equal(rows, torch.arange(len(self._reading.log_p)))
-            rows, tokens = sent(torch.stack([rows, tokens]), self._reading.log_p.device)
+            device = self._reading.reader.device
+            rows, tokens = sent(torch.stack([rows, tokens]), device)
             self._reading.read(tokens[:, None], None if in_order else rows)
 
     def _step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:

@@ -134,7 +134,11 @@ def test_positions_that_begin_after_padding_are_counted(tmp_path):
         opened(tmp_path, max_length=24)
 
 
-def test_a_function_that_returns_no_scores_is_refused():
+def test_a_function_that_is_no_denoiser_is_refused():
+    with pytest.raises(ValueError, match="is a causal model: it does not see the tok"):
+        tiny.scorer_of(
+            lambda tokens: tokens[..., None].double().cumsum(1), logit_shift=0
+        )
     with pytest.raises(ValueError, match=r"scores of shape \(B, T, V\); got \(2, 3\)"):
         tiny.scorer_of(lambda tokens: tokens, logit_shift=0)
 
