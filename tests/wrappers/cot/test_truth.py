@@ -26,7 +26,7 @@ from tests.wrappers.cot import tiny
 from tests.wrappers.cot.tiny import ANSWERS, QUESTION, asked
 
 DRAWN = 4096
-TRIALS = 16
+TRIALS = 30
 OPTIONS = {"close": "forced"}
 
 
