@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import pickle
 import re
 import shutil
@@ -100,8 +101,14 @@ def test_equal_contexts_are_read_once(opened, monkeypatch):
 
 
 def test_what_is_impossible_says_so(opened):
-    with pytest.raises(TypeError, match="expected a list of strings"):
+    with pytest.raises(TypeError, match="texts: expected a list of strings"):
         opened.log_likelihood("the fox")
+    with pytest.raises(TypeError, match=r"texts\[1\] is None: expected a string"):
+        opened.log_likelihood(["the fox", None])
+    with pytest.raises(TypeError, match=r"contexts\[0\] is nan: expected a string"):
+        opened.log_likelihood([" fox", "Bo"], contexts=[math.nan, "the"])
+    with pytest.raises(TypeError, match=r"contexts\[1\] is None: expected a string"):
+        opened.generate(["the", None])
     with pytest.raises(ValueError, match="2 texts, but 1 contexts"):
         opened.log_likelihood(["the fox", "Bo"], contexts=["a"])
     with pytest.raises(ValueError, match=r"'max_batch_size' is no .* takes batch_size"):
