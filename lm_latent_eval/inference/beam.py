@@ -148,6 +148,11 @@ class Summed(Gathered):
         """Log p(x, z), then whether that is all, see ``with_mark``, (B, 2)."""
         return with_mark(self.parts[0].log_w, self.cut)
 
+    @property
+    def shares(self) -> list[Tensor]:
+        """There is one kind, whose share is all, also where p(x) is 0."""
+        return [torch.zeros_like(self.parts[0].log_w)]
+
 
 def _summed(texts: Texts[P, Q]) -> tuple[Texts[P, object], bool]:
     """Return texts by a proposal of one latent, and if that is proven to be all."""

@@ -146,9 +146,9 @@ class Gathered(ABC):
         """A row of numbers a text, as the estimator reads it."""
 
     @property
-    def shares(self) -> Sequence[Tensor]:
+    @abstractmethod
+    def shares(self) -> list[Tensor]:
         """Log-weights of each kind as they add to p(x), (B, K) nats each."""
-        return [part.log_w for part in self.parts]
 
     def select(self, index: Tensor) -> Self:
         return type(self)(
@@ -178,8 +178,6 @@ class Gathered(ABC):
             ).next_token(model, keys, starts)
             for part, log_w in zip(self.parts, shares, strict=True)
         ]
-        if len(predicted) == 1:
-            return predicted[0] + share[0]  # NaN where nothing is possible
         return (share + torch.stack(predicted)).logsumexp(0)
 
 

@@ -36,6 +36,7 @@ from lm_latent_eval.scoring.options import (
     parse_dtype,
 )
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.words import check_strings
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
 """Defaults of these arguments: those of ``ScoringOptions``,
@@ -134,10 +135,10 @@ class LatentModel:
             MissedTextsError: If no latent was found of some texts; its ``answers`` have
                 the estimates of the others.
             ValueError: If a setting is impossible or a text cannot be scored.
-            TypeError: If ``texts`` is one string.
+            TypeError: If ``texts`` or ``contexts`` is no list of strings.
         """
-        if isinstance(texts, str) or isinstance(contexts, str):
-            raise TypeError("expected a list of strings, not one string")
+        check_strings(texts)
+        check_strings(() if contexts is None else contexts, "contexts")
         if contexts is not None and target_stderr is not None:
             raise ValueError("target_stderr is for whole texts: give num_samples")
         if contexts is not None and len(contexts) != len(texts):
@@ -204,10 +205,10 @@ class LatentModel:
 
         Raises:
             ValueError: If a setting is impossible.
-            TypeError: If ``contexts`` or ``until`` is one string.
+            TypeError: If ``contexts`` or ``until`` is no list of strings.
         """
-        if isinstance(contexts, str) or isinstance(until, str):
-            raise TypeError("expected a list of strings, not one string")
+        check_strings(contexts, "contexts")
+        check_strings(until, "until")
         options = {"num_samples": num_samples, "proposal": proposal, "seed": seed}
         how = GenerationOptions(
             tuple(until),

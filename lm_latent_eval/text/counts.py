@@ -28,7 +28,7 @@ from itertools import accumulate
 from sentencex import segment
 
 from lm_latent_eval.estimators.rates import InformationRate
-from lm_latent_eval.text.words import encodable
+from lm_latent_eval.text.words import check_strings, encodable
 
 
 def sentence_starts(text: str, language: str = "en") -> list[int]:
@@ -88,10 +88,9 @@ class Counts:
             language: Their language's code, for the ends of sentences.
 
         Raises:
-            TypeError: If ``texts`` is one string.
+            TypeError: If ``texts`` is no list of strings.
         """
-        if isinstance(texts, str):
-            raise TypeError("expected a list of strings, not one string")
+        check_strings(texts)
         return cls(
             sentences=sum(len(sentence_starts(text, language)) for text in texts),
             words=sum(len(text.split()) for text in texts),

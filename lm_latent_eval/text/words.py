@@ -257,6 +257,25 @@ def join(words: Iterable[str]) -> str:
     return re.sub(r"(?<=[(\[{]) ", "", text)
 
 
+def check_strings(texts: Sequence[object], name: str = "texts") -> None:
+    """Refuse what is no list of strings; the error has the number of what is none.
+
+    Raises:
+        TypeError: If it is one string, or holds something else.
+
+    Example:
+        >>> check_strings(["a b", None])
+        Traceback (most recent call last):
+        ...
+        TypeError: texts[1] is None: expected a string
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"{name}: expected a list of strings, not one string")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{index}] is {text!r:.60}: expected a string")
+
+
 def encodable(text: str) -> str:
     """Return a string that has bytes.
 

@@ -100,6 +100,15 @@ def test_mixed_predicts_as_all_latents_do(name):
     torch.testing.assert_close(predicted.exp(), joint, rtol=0, atol=1e-6)
 
 
+def test_what_was_found_in_pieces_is_not_drawn_as_well():
+    """Where a search finds every latent no draw is outside, whatever is cut where."""
+    method, texts = Mixed(200), scored(tiny(), [[4, 5, 1, 4], [5, 1]], "adapted")
+    read = Particles.begin(2, "cpu")
+    for at in range(4):
+        read = method.extend(texts.piece(at, at + 1), read)
+    assert read.log_w[:, : method.sampling.num_samples].isneginf().all()
+
+
 def test_what_a_full_beam_found_is_not_called_all():
     """Whatever places are left over at the end, and though no draw is outside."""
     weights = torch.tensor([[0.0, -torch.inf]]).double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import pickle
 import re
 import shutil
@@ -27,6 +28,8 @@ from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.records import Record, answer_of
+from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from tests import tiny_checkpoint
 from tests.missing_support import miss
 from tests.report.test_export import result
 from tests.rounding import agree
@@ -100,12 +103,27 @@ def test_equal_contexts_are_read_once(opened, monkeypatch):
 
 
 def test_what_is_impossible_says_so(opened):
-    with pytest.raises(TypeError, match="expected a list of strings"):
+    with pytest.raises(TypeError, match="texts: expected a list of strings"):
         opened.log_likelihood("the fox")
+    with pytest.raises(TypeError, match=r"texts\[1\] is None: expected a string"):
+        opened.log_likelihood(["the fox", None])
+    with pytest.raises(TypeError, match=r"contexts\[0\] is nan: expected a string"):
+        opened.log_likelihood([" fox", "Bo"], contexts=[math.nan, "the"])
+    with pytest.raises(TypeError, match=r"contexts\[1\] is None: expected a string"):
+        opened.generate(["the", None])
     with pytest.raises(ValueError, match="2 texts, but 1 contexts"):
         opened.log_likelihood(["the fox", "Bo"], contexts=["a"])
     with pytest.raises(ValueError, match=r"'max_batch_size' is no .* takes batch_size"):
         opened.log_likelihood(["the fox"], max_batch_size=4)
+
+
+def test_without_latents_what_cannot_be_is_continued(tmp_path):
+    """Nothing is missed where nothing is drawn: the network has read the words."""
+    model = tiny_checkpoint.lstm(never_uttered=[PADDING, UNKNOWN, START])
+    tiny_checkpoint.write(tmp_path / "lstm", model)
+    opened = lm_latent_eval.load(tmp_path / "lstm", device="cpu")
+    [text] = opened.generate(["the zebra"], max_tokens=3)
+    assert text
 
 
 def test_the_second_limit_of_what_is_written_has_no_effect(caplog):
