@@ -83,17 +83,19 @@ def read_footer(path: Path) -> Footer:
 
 
 def _footer(said: dict[int, Any]) -> Footer:
-    groups, num_rows, found = said.get(4, []), _number(said[3]), []
+    groups, num_rows = said.get(4, []), _number(said[3])
     if num_rows != sum(_number(group[3]) for group in groups):
         raise ValueError("its groups have other rows than it claims")
-    for column in (column for group in groups for column in group[1]):
+    columns = [column for group in groups for column in group[1]]
+    chunks = []
+    for column in columns:
         about = column[3]
         if 1 in column:
             raise ValueError("a column is in another file")
         name = b".".join(about[3]).decode(errors="replace")
         codec = _CODECS.get(about[4], "another codec")
-        found.append(Chunk(name, codec, _number(about[5]), _number(about[7])))
-    return Footer(num_rows, found)
+        chunks.append(Chunk(name, codec, _number(about[5]), _number(about[7])))
+    return Footer(num_rows, chunks)
 
 
 def _number(value: Any) -> int:

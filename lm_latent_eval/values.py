@@ -42,6 +42,13 @@ def parse(text: str, *, infinities: bool = False) -> Any:
     Raises:
         ValueError: If it is none, a name stands twice in an object, or values are
             nested too deeply.
+
+    Example:
+        >>> _ = parse("[" * 100 + "]" * 100)
+        >>> parse("[" * 101 + "]" * 101)
+        Traceback (most recent call last):
+        ...
+        ValueError: it is nested too deeply
     """
     constants = None if infinities else _no_number
     try:

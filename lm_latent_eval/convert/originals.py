@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ def refusing(file: object) -> Iterator[None]:
 
 def renamed(
     weights: Mapping[str, Tensor],
-    patterns: Iterable[tuple[str, str]],
+    patterns: Sequence[tuple[str, str]],
     kind: str,
     left_out: Iterable[str] = (),
 ) -> dict[str, Tensor]:
@@ -53,19 +53,21 @@ def renamed(
 
     Example:
         >>> weights = {"rnn.0.bias": torch.zeros(2), "copy": torch.zeros(2)}
-        >>> [*renamed(weights, [(r"^rnn\.(\d)\.", r"trunk.\1.")], "RNNG", ["copy"])]
+        >>> ours = [(r"^rnn\.(\d)\.", r"trunk.\1.")]
+        >>> [*renamed(weights, ours, "RNNG", ["copy", "rnn"])]
         ['trunk.0.bias']
     """
-    patterns, unwanted = [*patterns], re.compile("|".join(left_out) or r"(?!)")
+    unwanted = re.compile("|".join(left_out) or r"(?!)")
     ours = {}
     for name, tensor in weights.items():
         if unwanted.fullmatch(name):
             continue
-        found = (re.subn(pattern, new, name) for pattern, new in patterns)
-        new_name = next((new for new, hits in found if hits), None)
-        if new_name is None:
+        for pattern, new in patterns:
+            if re.search(pattern, name):
+                ours[re.sub(pattern, new, name)] = tensor
+                break
+        else:
             raise ValueError(f"{name!r} is not a tensor of an original {kind}")
-        ours[new_name] = tensor
     return ours
 
 

@@ -156,12 +156,13 @@ class TorchFile:
             raise PickleError("its tensors are larger than the numbers that it has")
         flat = {s: self._numbers(s) for s in {t.storage for t in stored.values()}}
         try:
-            found = {
-                name: flat[t.storage].as_strided(t.size, t.stride, t.offset).clone()
+            views = {
+                name: flat[t.storage].as_strided(t.size, t.stride, t.offset)
                 for name, t in stored.items()
             }
         except RuntimeError as err:
             raise PickleError("numbers are missing: it is damaged") from err
+        found = {name: view.clone() for name, view in views.items()}
         if wrong := not_finite(found):
             raise PickleError(wrong)
         return found

@@ -163,6 +163,7 @@ PACKED = {
     # A hundred thousand bytes of gzip become a hundred million.
     "weights of zeros": (ZEROS, LARGER),
     **{kind: (content, "") for kind, content in HEADERS.items()},
+    "digits": (HEADERS["digits"], "refused: a header has 4,000,000 bytes"),
 }
 
 

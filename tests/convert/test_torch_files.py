@@ -161,6 +161,16 @@ def test_many_names_of_large_numbers():
         file.tensors(file.content)
 
 
+def test_too_little_memory_is_no_damage(monkeypatch):
+    def full(_):
+        raise RuntimeError("not enough memory")
+
+    file = read_torch(in_zip(table(one=Odd([4], [1])), NUMBERS))
+    monkeypatch.setattr(torch.Tensor, "clone", full)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        file.tensors(file.content)
+
+
 @pytest.mark.parametrize("count", [1 << 40, 1 << 62, -1, -(1 << 62), 5])
 def test_numbers_that_are_only_declared(count):
     content = in_row(table(t=Odd([4], [1])), NUMBERS, count)

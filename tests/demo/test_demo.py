@@ -38,6 +38,13 @@ def test_an_unknown_split_is_refused():
     assert demo.documents("dev")[0]["tokens"], "who reads may change what was read"
 
 
+def test_questions_and_texts_of_another_world_are_read_whole():
+    questions, known = demo.questions(), {*demo.texts("train")}
+    assert len(questions) == 150
+    assert all(0 <= q["answer"] < len(q["choices"]) for q in questions)
+    assert len({*demo.other_texts()} - known) == 3400
+
+
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     shipped = {path.name: path for path in demo.DATA.iterdir()}
     monkeypatch.setattr("worlds.__main__.DATA", tmp_path)

@@ -26,6 +26,8 @@ def test_no_value_of_another_kind_is_read(name):
             rest,
             *(rest | {field: x} for x in others if type(x) is not type(right)),
         ]
+        if isinstance(right, list):
+            wrong += [rest | {field: [x]} for x in (None, -1, "x", 10**9)]
         for some in wrong:
             with pytest.raises(ValueError, match=field):
                 kind.from_dict(some)

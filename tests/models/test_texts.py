@@ -22,6 +22,7 @@ a 0 2 . . - - - - - - -
 @pytest.fixture
 def files(tmp_path):
     contents = {"t.mrg": TREES, "deep/a.v4_conll": CONLL, "plain.txt": "As it is.\n"}
+    contents["b.conll"] = CONLL.replace("Ada", "Bo")
     (tmp_path / "deep").mkdir()
     for name, content in contents.items():
         (tmp_path / name).write_text(content)
@@ -32,8 +33,9 @@ def test_annotation_goes_and_texts_stay(files):
     assert read_texts(files / "t.mrg") == ["We don't agree."]
     assert read_texts(files / "deep/a.v4_conll") == ["Ada slept ."]
     assert read_texts(files / "plain.txt") == ["As it is."]
-    assert read_texts(files) == ["Ada slept ."], "a folder of CoNLL files"
-    (files / "deep/a.v4_conll").unlink()
+    assert read_texts(files) == ["Bo slept .", "Ada slept ."], "a folder of CoNLL files"
+    for path in files.rglob("*conll"):
+        path.unlink()
     assert read_texts(files) == ["We don't agree."], "a folder of trees"
 
 

@@ -59,7 +59,7 @@ BROKEN = {
     "a list": "[]",
     "a number": "3",
     "nested": "[" * 100_000,
-    "nested within": json.dumps(CHOICE | {"doc": DEEP}),
+    "nested within": json.dumps(CHOICE | {"doc_id": 1, "doc": DEEP}),
     "twice": '{"doc_id": 0, "doc_id": 1}',
     "a document twice": json.dumps(CHOICE),
     "NUL": "\0",

@@ -315,8 +315,9 @@ def _sum(encoded: Encoded) -> tuple[Tensor, RelationState]:
     log_p = log_sum(mass, text, lattice.num_texts)
     share = sunk(mass) - log_p[text].clamp_min(FLOOR / 4)
     kept = share > -torch.inf
-    text, after = text[kept], (topic, naming, offset, share)
-    topic, naming, offset, share = (column[kept].detach() for column in after)
+    text, topic, naming, offset, share = (
+        column[kept].detach() for column in (text, topic, naming, offset, share)
+    )
     order, rank = ranked_within(text, share)
     size = (lattice.num_texts, 1, int(rank.max()) + 1 if len(rank) else 1)
     index = (text[order], torch.zeros_like(rank), rank)

@@ -76,9 +76,11 @@ def train_rnng(
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
         tokenizer = words or WordTokenizer.train(texts, min_count=min_count)
-        known: dict[str, Any] = {"vocab_size": tokenizer.vocab_size}
         if words:  # of which none is unknown
-            known["never_uttered"] = [PADDING, UNKNOWN, START]
+            known: dict[str, Any] = {
+                "vocab_size": tokenizer.vocab_size,
+                "never_uttered": [PADDING, UNKNOWN, START],
+            }
         else:
             known = sizes(tokenizer, texts)
         torch.manual_seed(options.seed)

@@ -65,6 +65,14 @@ def test_what_is_read(tmp_path, content, texts):
     ]
 
 
+def test_a_real_corpus_is_read(data_dir):
+    """Every twentieth document of OntoGUM."""
+    files = sorted((data_dir / "gum/coref/ontogum/conll").glob("*conll"))[::20]
+    texts = [text for path in files for text in read_conll(path)]
+    assert len(texts) == len(files) == 12
+    assert sum(len(text.mentions) for text in texts) == 1348
+
+
 def test_the_command_trains_on_files(tmp_path, capsys):
     data = str(write(tmp_path, SHORT * 2))
     size = ["--embedding-dim", "4", "--hidden-size", "4", "--max-mention-length", "3"]
