@@ -180,6 +180,7 @@ def test_no_bound_of_a_likelihood_is_one_of_an_accuracy(tmp_path):
     [entry] = ModelCard.load(path).data.eval_results
     assert archive == entry.metric_args["bound"] == "none"
     assert "; bound: none; " in Statement.of(drawn).note
+    assert Statement.of(answers()).bound_of("acc") == "exact"
 
 
 def test_a_task_without_right_answers_leaves_the_others(tmp_path, caplog):
