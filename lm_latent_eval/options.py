@@ -71,6 +71,13 @@ def integer(value: Any) -> int:
     return int(number)
 
 
+def _named_integer(name: str, value: Any) -> int:
+    try:
+        return integer(value)
+    except ValueError as err:
+        raise ValueError(f"{name}={value!r}: expected a whole number") from err
+
+
 def whole(name: str, value: Any, least: int) -> int:
     """Read a whole number that is not too small.
 
@@ -162,7 +169,7 @@ _KINDS = {
 _READERS: dict[str, Reader] = {
     "bool": truth,
     "float": positive,
-    "int": lambda name, value: integer(value),
+    "int": _named_integer,
     "str": lambda name, value: str(value),
 }
 

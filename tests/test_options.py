@@ -65,7 +65,7 @@ def test_a_dataclass_whose_annotations_are_types_is_read_by_them():
     made = make_dataclass("Options", [("number", int, 1), ("share", float | None, 1)])
     made.__doc__ = "A table.\n\nAttributes:\n    number: One.\n    share: Another."
     assert read(made, {"number": "2"}).number == 2
-    with pytest.raises(ValueError, match="expected a whole number, not 'two'"):
+    with pytest.raises(ValueError, match="number='two': expected a whole number"):
         read(made, {"number": "two"})
 
 

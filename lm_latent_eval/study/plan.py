@@ -68,6 +68,12 @@ class StudyPlan:
 
         Raises:
             ValueError: If the model has no such proposal, or a number is impossible.
+
+        Example:
+            >>> [s.name for s in StudyPlan.of(["peeking", "prior"], None).settings()]
+            ['is-peeking-0.5', 'is-peeking-0.9', 'is-peeking-1', 'is-peeking-1.1',
+             'is-peeking-2', 'is-peeking-5', 'is-prior-1',
+             'beam-peeking-1', 'beam-peeking-10', 'beam-peeking-100']
         """
         tempered = tuple(tempered or proposals[:1])
         for name in tempered:

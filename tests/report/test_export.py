@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import TOO_LARGE
 from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests.report.test_compare import (
     SAMPLE,
@@ -179,6 +180,7 @@ def test_no_bound_of_a_likelihood_is_one_of_an_accuracy(tmp_path):
     [entry] = ModelCard.load(path).data.eval_results
     assert archive == entry.metric_args["bound"] == "none"
     assert "; bound: none; " in Statement.of(drawn).note
+    assert Statement.of(answers()).bound_of("acc") == "exact"
 
 
 def test_a_task_without_right_answers_leaves_the_others(tmp_path, caplog):
@@ -229,14 +231,27 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
         assert entry.dataset_args == expected
 
 
-def test_a_command_asks_for_a_network_with_its_own_options():
-    settings = {"model": "tokens", "estimator": "beam", "num_samples": 9}
-    found = command(Record(TASK, settings | {"context_tokens": None}, []))
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("tokens", TokensOptions("beam", 9, context_tokens=None)),
+        ("mdm", MDMOptions(estimator="is", proposal="adapted", temperature=2.0)),
+        ("mdm", MDMOptions(convention="llada")),
+        ("mdm", MDMOptions(unmasking="confidence", threshold=0.5)),  # path
+    ],
+)
+def test_a_command_asks_for_a_network_with_its_own_options(model, options):
+    def settings(options):
+        if model == "tokens":
+            return asdict(options)
+        chosen = options.chosen_for("bidirectional", None).chosen
+        return {name: value for name, value in chosen.items() if name != "writing"}
+
+    found = command(Record(TASK, {"model": model} | settings(options), []))
     words = shlex.split(found.partition("--data TEXTS ")[2])
     given = _parser().parse_args(["estimate", "DIR", "--data", "TEXTS", *words])
-    assert given.model == "tokens"
-    read = TokensOptions.parse(scoring(given))
-    assert read == TokensOptions("beam", 9, context_tokens=None)
+    assert given.model == model
+    assert settings(type(options).parse(scoring(given))) == settings(options)
 
 
 def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):

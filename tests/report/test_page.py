@@ -89,6 +89,7 @@ def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
     copies = replace(drawn, answers=[*shared, *drawn.answers[5:]])
     assert width(drawn) < width(copies)
     assert width(drawn) < width(estimated(drawn, stderr=0.25))
+    assert width(drawn) < width(estimated(drawn, draws_degrees=1.0)), "of few parts"
 
 
 def test_charts_are_files_for_papers(tmp_path):

@@ -26,8 +26,8 @@ class TrainingOptions(OptionTable):
         batch_size: Sequences an update.
         micro_batch: Sequences computed together, where a batch does not fit into
             memory; moves numbers by rounding alone.
-        max_grad_norm: Longer gradients are scaled to this norm; 0 leaves them. The
-            paper names none; 1 is the default of the Trainer.
+        max_grad_norm: Longer gradients are scaled to this norm; 0 leaves them. LeBrun
+            et al. name none; 1 is that of transformers.
         seed: Of the initial weights, the order of sequences and dropout.
         bf16: Compute in bfloat16 where autocast does; the weights stay float32, and
             so do all scores.
@@ -46,6 +46,7 @@ class TrainingOptions(OptionTable):
             value = getattr(self, name)
             if value is not None:
                 whole(name, value, 1)
+        whole("seed", self.seed, 0)
         positive("learning_rate", self.learning_rate)
         at_least_0("max_grad_norm", self.max_grad_norm)
 

@@ -19,6 +19,7 @@ from typing import Any
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.folders import task_path
 from lm_latent_eval.models import WRAPPERS, model_class
+from lm_latent_eval.options import table
 from lm_latent_eval.report.numbers import (
     RATES,
     NoNumberError,
@@ -183,20 +184,22 @@ def command(record: Record) -> str:
 
 def _estimate(settings: Mapping[str, Any]) -> Iterator[str]:
     yield from ("DIRECTORY", "--data", "TEXTS")
-    model, shared = settings.get("model"), vars(ScoringOptions())
-    defaults = shared
+    model, kind = settings.get("model"), ScoringOptions
     if model in WRAPPERS:
         yield from ("--model", str(model))
-        defaults = vars(model_class(model).options()())
-    for name, default in defaults.items():
-        value = settings.get(name, default)
-        if value == default:
+        kind = model_class(model).options()
+    shared = ScoringOptions.names()
+    for row in table(kind):
+        value = settings.get(row.name, row.default)
+        # Some estimators cannot be asked for: other options make them what they are.
+        made = model in WRAPPERS and row.choices and value not in row.choices()
+        if value == row.default or made:
             continue
         said = "all" if value is None else str(value)
-        if name in shared:
-            yield from (f"--{name.replace('_', '-')}", said)
+        if row.name in shared:
+            yield from (f"--{row.name.replace('_', '-')}", said)
         else:
-            yield from ("--option", f"{name}={said}")
+            yield from ("--option", f"{row.name}={said}")
 
 
 def _lm_eval(record: Record) -> Iterator[str]:

@@ -143,6 +143,8 @@ def test_tokenizer(tmp_path, capsys):
     assert main([*run, "--vocab-size", "262"]) == 0
     bpe = AutoTokenizer.from_pretrained(tmp_path / "bpe")
     assert (len(bpe), bpe.bos_token_id, bpe.eos_token_id) == (262, 0, 1)
+    text = " Zwei  Pflaumen, größer\tals ﬁ 梨"
+    assert bpe.decode(bpe(text).input_ids) == text
     assert len(bpe(" two")) < len(" two"), "a merge"
     capsys.readouterr()
     assert main([*run, "--vocab-size", "257"]) == 2

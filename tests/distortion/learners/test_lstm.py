@@ -64,6 +64,21 @@ def test_predictions_are_those_of_the_equations():
 
 
 @torch.no_grad()
+def test_state_continues_where_it_was():
+    model = lstm()
+    ids = torch.randint(0, 4, (3, 7))
+    whole = model(ids).logits
+    first = model(ids[:, :3], use_cache=True)
+    state = first.past_key_values
+    assert state.get_seq_length() == 3
+    state.batch_select_indices(torch.tensor([2, 0]))
+    second = model(ids[[2, 0], 3:], past_key_values=state, use_cache=True)
+    assert second.past_key_values.get_seq_length() == 7
+    torch.testing.assert_close(first.logits, whole[:, :3], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(second.logits, whole[[2, 0], 3:], rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_not_read(side):
     model = lstm()

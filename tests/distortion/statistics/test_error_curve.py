@@ -69,6 +69,7 @@ def test_edges_belong_to_the_bin_above(sizes, num_bins, bins, left_out):
     assert [(b.lowest, b.highest, b.count) for b in curve.bins] == bins
     assert curve.left_out == left_out
     assert {(b.mean_error, b.lower, b.upper) for b in curve.bins} == {(-1, -1, -1)}
+    assert all(b.lowest <= b.mean_true_log_p <= b.highest for b in curve.bins)
 
 
 # Bins of equal count
@@ -262,6 +263,13 @@ def test_epochs_by_brute_force(num_bins):
     assert found.overall == pytest.approx(error.mean(-1))
     change = (expected[1:] - expected[:-1]) / np.abs(expected[:-1])
     assert np.array(found.relative_change) == pytest.approx(change)
+
+
+def test_no_change_is_relative_to_no_error():
+    true_log_p = doubles(-10)
+    model_log_p = torch.stack([true_log_p, true_log_p + 1])
+    found = ErrorTrajectory.of(true_log_p, model_log_p, num_bins=1)
+    assert math.isnan(found.relative_change[0][0])
 
 
 def test_errors_name_the_epoch():

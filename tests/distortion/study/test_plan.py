@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan, plans
+from lm_latent_eval.distortion.study.plan import SIZES, DistortionPlan, Learners, plans
 from lm_latent_eval.distortion.study.steps import natural_texts, write_texts
 from lm_latent_eval.text.corpora import read_texts
 
@@ -66,6 +66,11 @@ def test_a_wrong_plan(changes, message, tmp_path):
 def test_what_is_no_plan(plan):
     with pytest.raises(ValueError, match=r"plan: a value is of|latent: missing"):
         DistortionPlan.of(plan)
+
+
+def test_models_have_names_of_their_own():
+    names = [each.name for each in Learners(DistortionPlan.read(MINI)).all]
+    assert len(names) == len(set(names))
 
 
 def test_parts_of_a_file(tmp_path):
