@@ -72,7 +72,13 @@ ENTRIES = [
 ]
 DRAWN = [(n, e) for n, e in ENTRIES if e.split()[0] in frozen.DRAWN]
 COMPARED = [
-    pytest.param(*each, seeds, marks=pytest.mark.nightly if seeds is SECOND else ())
+    pytest.param(
+        *each,
+        seeds,
+        marks=pytest.mark.nightly
+        if seeds is SECOND or (each in CHANGED and each[0] == "demonstration")
+        else (),
+    )
     for each in ENTRIES
     for seeds in ([FIRST, SECOND] if each in {*DRAWN} - {*CHANGED} else [slice(None)])
 ]

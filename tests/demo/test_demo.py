@@ -45,6 +45,7 @@ def test_questions_and_texts_of_another_world_are_read_whole():
     assert len({*demo.other_texts()} - known) == 3400
 
 
+@pytest.mark.nightly
 def test_drawing_it_again_writes_the_same_files(tmp_path, monkeypatch, capsys):
     shipped = {path.name: path for path in demo.DATA.iterdir()}
     monkeypatch.setattr("worlds.__main__.DATA", tmp_path)

@@ -65,6 +65,7 @@ else:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks as POSIX does")
 def test_opening_a_model_imports_that_model_alone():
     """Nothing of other models, of what reports, trains or converts, or of hosts."""

@@ -123,7 +123,9 @@ def test_greedy_is_the_argmax_of_the_marginals(network):
 # -- thoughts until a question is decided ---------------------------------------------
 
 
-@pytest.mark.parametrize("proposal", ["prior", "hinted"])
+@pytest.mark.parametrize(
+    "proposal", ["prior", pytest.param("hinted", marks=pytest.mark.nightly)]
+)
 def test_stopped_draws_have_intervals_and_choices_that_hold(network, proposal):
     """Against sums over all thoughts, which are known."""
     options = {"proposal": proposal, "close": "forced", "num_samples": 32}
