@@ -73,7 +73,7 @@ LETTERS = tuple(
         ("aab", "b", "ba", "a")[n % 4],
         "".join("ab"[int(bit)] for bit in f"{16 + 3 * n:b}"),
     )
-    for n in range(5)
+    for n in range(7)
 )
 QUESTIONS = (("a b", " c"), ("a b", " a a"), ("c c a", " b b"), ("b", " a"))
 CHANGES = {
