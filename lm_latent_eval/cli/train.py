@@ -73,7 +73,7 @@ class Trainable:
     data: str
     """Description of its training text."""
     reads: str
-    """Where the reader of that text is."""
+    """Module and name of the function that reads the data."""
     ending: str
     """Of such a file, for the example."""
     tables: Mapping[str, Any]

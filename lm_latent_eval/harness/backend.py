@@ -466,7 +466,7 @@ def _refuse_shared_samples(
 
 
 def _refuse_left_out(request: Request, scored: ScoredFloat) -> None:
-    """Refuse a text of which words are left out, to lm-eval's rates over all words."""
+    """Raise if lm-eval would divide by words that the model left out of a text."""
     rates = stock_rates(running_tasks().get(request.task_name or ""))
     if scored.answer.left_out and rates:
         raise ValueError(

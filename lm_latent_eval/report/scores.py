@@ -136,7 +136,7 @@ def read_documents(path: Path) -> dict[int, Document]:
 
 
 def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
-    """Return what is made of the samples of the first filter; errors name a line."""
+    """Read samples of a log by document, the first filter alone; errors name a line."""
     found: dict[int, T] = {}
     first: Any = None
     for place, line in numbered_lines(regular(path)):

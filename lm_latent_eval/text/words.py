@@ -258,7 +258,7 @@ def join(words: Iterable[str]) -> str:
 
 
 def check_strings(texts: Sequence[object], name: str = "texts") -> None:
-    """Refuse what is no list of strings; the error has the number of what is none.
+    """Raise unless all are strings; the error gives the place of the first other one.
 
     Raises:
         TypeError: If it is one string, or holds something else.

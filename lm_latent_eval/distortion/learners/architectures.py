@@ -73,7 +73,7 @@ def named_size(name: str) -> Size:
 def fitting(
     path: str | Path, vocabulary: TokenIds, max_length: int, **how: Any
 ) -> CausalLanguage:
-    """Load a causal LM, as a language does, for sequences whose begin and end it takes.
+    """Load a causal LM to train, with the begin and end tokens of the sequences.
 
     Raises:
         ValueError: If there is no such model, its tokens are others, or it has too few
