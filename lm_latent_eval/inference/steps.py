@@ -271,15 +271,13 @@ def searching(
         with_log_q: Whether to add up log q, which the scores of every choice are then.
     """
     state = steps.begin(None)
-    device, batch, groups = steps.length.device, len(steps.length), cut.groups
+    device, groups = steps.length.device, cut.groups
     if score is None and groups > 1:
         state = steps.begin(groups)
-    histories = steps.num_histories(state)
     if score is None:
-        score = wide_zeros((batch, histories), device)
+        score = wide_zeros((len(steps.length), steps.num_histories(state)), device)
     score = widened(sent(score, device))
-    weigh, log_f = cut.exhaustive, torch.zeros_like(score)
-    log_q = torch.zeros_like(score)
+    log_f, log_q = torch.zeros_like(score), torch.zeros_like(score)
     links: list[Tensor] = []
     path: list[Columns] = []
     stay = _best_histories(score, cut)
@@ -288,61 +286,96 @@ def searching(
     for t in range(steps.num_steps):
         yield state
         choices = steps.choices(state, t, score, cut)
-        rank = choices.table(score, groups)
-        column, log_kept = cut.keep(rank, t, choices.keys(groups))
-        if column.shape[1] < stay.shape[1] // groups and (steps.length <= t).any():
-            more = stay.shape[1] // groups - column.shape[1]  # of texts that have ended
-            column = torch.cat([column, column[:, :1].expand(-1, more)], 1)
-            log_kept = F.pad(log_kept, (0, more), value=-torch.inf)
-        origin, choice = choices.found(column, groups)
-        number, size = column.shape[1], (batch, groups)
-        there = rank.gather(1, column) + log_kept > -torch.inf
-        possible = (rank > -torch.inf).sum(1).view(size)
-        if weigh:
-            some_left = possible > there.sum(1).view(size)
-            some_left = some_left | ~choices.lists_all(groups)
-        else:
-            some_left = possible >= widths
+        going_on = (steps.length > t)[:, None]
+        kept = _survivors(choices, score, cut, t, ~going_on, stay.shape[1] // groups)
+        number = kept.origin.shape[1] // groups
         # Texts that have ended keep what they have.
-        going_on, (kept, used) = (steps.length > t)[:, None], _padded(stay, cut, number)
-        left_out = left_out | (some_left & going_on)
-        origin = torch.where(going_on, origin, kept)
+        stay, used = _padded(stay, cut, number)
+        origin = torch.where(going_on, kept.origin, stay)
+        left_out = left_out | (kept.left_out & going_on)
         uniforms = _no_classes
         if isinstance(cut, Thinned):
             uniforms = partial(cut.uniforms_of, t, number)
-        taken = steps.take(state, t, choices, origin, choice, uniforms)
-        log_kept, there = (x.unflatten(0, size).flatten(1) for x in (log_kept, there))
-        if weigh:
-            log_step = log_kept
+        taken = steps.take(state, t, choices, origin, kept.choice, uniforms)
+        state = taken.state
+        links.append(origin)
+        path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
+        if cut.exhaustive:
+            log_step = kept.log_f
             if taken.log_f is not None:
                 log_step = log_step + taken.log_f
             log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
         if with_log_q:
             every = choices.log_p if choices.score is None else choices.score
-            log_step = choices.picked(every, origin, choice)
+            log_step = choices.picked(every, origin, kept.choice)
             log_q = log_q.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
-        before = score.gather(1, kept).masked_fill(~used, -torch.inf)
-        added = choices.picked(choices.log_p, origin, choice) + log_kept
-        added = (score.gather(1, origin) + added).masked_fill(~there, -torch.inf)
+        log_p = choices.picked(choices.log_p, origin, kept.choice) + kept.log_f
+        after = (score.gather(1, origin) + log_p).masked_fill(~kept.used, -torch.inf)
         if taken.log_more is not None:
-            added = added + taken.log_more
-        score = torch.where(going_on, added, before)
-        state = taken.state
-        links.append(origin)
-        path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
+            after = after + taken.log_more
+        before = score.gather(1, stay).masked_fill(~used, -torch.inf)
+        score = torch.where(going_on, after, before)
         stay = _every(score)
     if not links:
         score, log_f, log_q = (x.gather(1, stay) for x in (score, log_f, log_q))
-    elif not weigh:
+    elif not cut.exhaustive:
         log_f = torch.zeros_like(score)
-    # Follow the links back.
-    origin, found = stay, []
-    for link, decided in zip(reversed(links), reversed(path), strict=True):
-        found.append([column.gather(1, origin) for column in decided])
-        origin = link.gather(1, origin)
-    columns = _stacked(found[::-1], steps.num_columns, origin)
+    decided, origin = _traced_back(links, path, stay)
+    columns = _stacked(decided, steps.num_columns, origin)
     found_q = log_q if with_log_q else None
     return Found(columns, score, origin, state, log_f, left_out, found_q)
+
+
+class _Survivors(NamedTuple):
+    """Choices of one step that a cut keeps, S in each of R groups."""
+
+    origin: Tensor
+    """Which history each continues, (B, R S)."""
+    choice: Tensor
+    """Of that history, (B, R S)."""
+    log_f: Tensor
+    """Log of one over the probability to survive, (B, R S)."""
+    used: Tensor
+    """Whether the place holds a choice, (B, R S) bool."""
+    left_out: Tensor
+    """As ``Found.cut``, of this step."""
+
+
+def _survivors(
+    choices: Choices, score: Tensor, cut: Cut, t: int, ended: Tensor, places: int
+) -> _Survivors:
+    """Cut the choices of step t to S in a group; ended texts need so many places."""
+    groups, size = cut.groups, (len(score), cut.groups)
+    rank = choices.table(score, groups)
+    column, log_f = cut.keep(rank, t, choices.keys(groups))
+    if (more := places - column.shape[1]) > 0 and ended.any():
+        column = torch.cat([column, column[:, :1].expand(-1, more)], 1)
+        log_f = F.pad(log_f, (0, more), value=-torch.inf)
+    used = rank.gather(1, column) + log_f > -torch.inf
+    possible = (rank > -torch.inf).sum(1).view(size)
+    if cut.exhaustive:
+        left_out = (possible > used.sum(1).view(size)) | ~choices.lists_all(groups)
+    else:
+        left_out = possible >= max(cut.widths)
+    log_f, used = (x.unflatten(0, size).flatten(1) for x in (log_f, used))
+    return _Survivors(*choices.found(column, groups), log_f, used, left_out)
+
+
+def _traced_back(
+    links: Sequence[Tensor], path: Sequence[Columns], last: Tensor
+) -> tuple[list[Columns], Tensor]:
+    """Follow survivors to what they decided at each step, and where they began.
+
+    Args:
+        links: Of each step, which history before it each survivor continues, (B, K).
+        path: Of each step, what its survivors decided, (B, K) each.
+        last: Survivors of the last step, (B, K).
+    """
+    decided: list[Columns] = []
+    for link, columns in zip(reversed(links), reversed(path), strict=True):
+        decided.append(tuple(column.gather(1, last) for column in columns))
+        last = link.gather(1, last)
+    return decided[::-1], last
 
 
 def _every(score: Tensor) -> Tensor:
