@@ -84,10 +84,10 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
         sides = [*zip(whole, after, strict=True)]
         implied = [difference(*side) for side in sides]
         refused = next((r.lacking for r in (*whole, *after) if r.lacking), refused)
-        told = [n for n, value in enumerate(implied) if not math.isnan(value)]
-        compared += len(told)
-        for n in told[1:]:
-            first, value = told[0], implied[n]
+        known = [n for n, value in enumerate(implied) if not math.isnan(value)]
+        compared += len(known)
+        for n in known[1:]:
+            first, value = known[0], implied[n]
             slack = session.slack(
                 *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
             )
@@ -103,7 +103,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
                     scores=[implied[first], value],
                 )
     if not compared:
-        why = f"no request can be told: {refused}"
+        why = f"no request can be judged: {refused}"
         return undetermined(FOLLOWS, why if refused else "no text has several words")
     return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
 
@@ -208,9 +208,9 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
                 difference=gap,
             )
     if not compared:
-        why = f"no split can be told: {refused}" if splits else "no text has a place"
+        why = f"no split can be judged: {refused}" if splits else "no text has a place"
         return undetermined(item, why)
-    others = f"; of others none can be told: {refused}" if refused else ""
+    others = f"; of others none can be judged: {refused}" if refused else ""
     return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
 
 
@@ -242,7 +242,7 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
         ends.append(-gap if -gap > slack else 0.0)
     if not ends:
         why = next((r.lacking for r in [*wholes, *parts] if r.lacking), "")
-        return undetermined(ROLLING, f"no text can be told: {why}"), False
+        return undetermined(ROLLING, f"no text can be judged: {why}"), False
     if not any(ends):
         return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
     mean = sum(ends) / len(ends)

@@ -297,7 +297,7 @@ def _large(
                 break
             replies = session.asked(context, [every[place] for place, _ in drawn])
             for (_, rate), (pair, reply) in zip(drawn, replies, strict=True):
-                # Less by rounding and printed errors: only more than those is told.
+                # Less by rounding and printed errors: only more than those is reported.
                 slack = _slack(session, reply, share)
                 known = known or math.isfinite(slack)
                 sure = reply.p * math.exp(-slack)

@@ -41,7 +41,7 @@ from lm_latent_eval.files import one_line
 UNKNOWN = ("qzxvk", "wvvjqzzkx")
 """Two strings that are no words."""
 TOKENS = 14
-"""Of a sample; options that are told are no longer than this less two, in bytes."""
+"""Of a sample; options that are judged are no longer than this less two, in bytes."""
 
 
 def units(session: Session) -> Iterator[Finding]:

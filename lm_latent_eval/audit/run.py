@@ -123,7 +123,7 @@ def audit(
         model: Its name.
         command: What repeats this audit.
         only: Parts; none is all.
-        say: Is told what it will cost, before it begins.
+        say: Is given the forecast cost, before it begins.
 
     Raises:
         OverBudgetError: If it takes more requests than were announced.
@@ -215,13 +215,13 @@ def _item(audit: Audit, one: Finding) -> Iterator[str]:
 
 def _verdict(audit: Audit) -> str:
     if audit.tells_nothing:
-        return "FAILS: no item can be told, for the reasons above"
+        return "FAILS: no item can be judged, for the reasons above"
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"
     number = Counter(one.verdict for one in audit.findings)
     return (
         f"holds: {number[Verdict.HOLDS]} items hold, {number[Verdict.FAILS]} fail as "
-        f"{audit.kind.value} may, {number[Verdict.UNDETERMINED]} cannot be told; a "
+        f"{audit.kind.value} may, {number[Verdict.UNDETERMINED]} are undetermined; a "
         "clean scorer fails in 5 % of audits at most"
     )

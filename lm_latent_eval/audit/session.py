@@ -82,7 +82,7 @@ class Reply:
 
     @property
     def lacking(self) -> str:
-        """Why nothing can be told of it; empty where something can."""
+        """Why it cannot be judged; empty where it can."""
         return self.refused or (ERROR_UNKNOWN if math.isinf(self.error) else "")
 
 

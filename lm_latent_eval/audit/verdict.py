@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "fails"
-    UNDETERMINED = "cannot be told"
+    UNDETERMINED = "undetermined"
 
 
 class Kind(StrEnum):

@@ -212,8 +212,8 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
     rows = table(kind)
     for row in rows:
         default = getattr(options, row.name)
-        told = dataclasses.replace(row, default=default)
-        _add(group, told, rows, type=type(default), default=default)
+        shown = dataclasses.replace(row, default=default)
+        _add(group, shown, rows, type=type(default), default=default)
 
 
 def fields(options: type[T] | T, args: argparse.Namespace) -> T:

@@ -72,11 +72,11 @@ class CorpusRate:
         with a text's error by its draws d_n, and what they are likely to have missed,
         m_n, such that its error is their root sum of squares. Errors of draws average
         out, and add in squares. What is missed, and the bias of a logarithm, about half
-        a variance, have one direction and add as they are. Where few replicates told
-        the d_n, the root of their sum of squares is widened so that 1.96 of it are the
-        interval of Student's t, which for many texts is no more than a normal one. A
-        text's l_n = log p-hat
-        varies by its draws as well, so what differs from text to text has d_n in it.
+        a variance, have one direction and add as they are. Where the d_n are from few
+        replicates, the root of their sum of squares is widened so that 1.96 of it are
+        the interval of Student's t, which for many texts is no more than a normal one.
+        A text's l_n = log p-hat varies by its draws as well, so what differs from text
+        to text has d_n in it.
 
         Args:
             estimates: Of N texts.

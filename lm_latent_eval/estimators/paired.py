@@ -57,7 +57,7 @@ class PairedDifference:
     """Of A's rate and B's: negative where A takes fewer nats."""
     draws_stderr: float
     """From the draws of both models' latents, and what they may have missed; widened
-    where few passes told it."""
+    where few passes estimated it."""
     texts_stderr: float
     """From which texts these are; ``inf`` of a single one."""
     runs_stderr: float

@@ -55,7 +55,7 @@ def needed(
     Args:
         difference: The true one.
         spread: Standard deviation over texts, of their parts of it.
-        num_seen: Texts that told the spread.
+        num_seen: Texts that the spread was estimated from.
         runs: The error over runs of the models, and its degrees of freedom.
         missed: What draws of latents may have missed.
 
@@ -102,7 +102,7 @@ def needed_questions(difference: float, share: float, num_seen: int) -> Needed:
         difference: Of two accuracies, the true one.
         share: Of questions that one model alone answers rightly, at least the
             difference.
-        num_seen: Questions that told the share.
+        num_seen: Questions that the share was estimated from.
 
     Raises:
         ValueError: If the difference is not between 0 and 1.

@@ -99,7 +99,7 @@ def pooled_degrees(errors: Iterable[tuple[float, float]]) -> float:
 
     .. math:: \nu = \frac{(\sum_n d_n^2)^2}{\sum_n d_n^4 / \nu_n}
 
-    for terms of errors d_n, each told by replicates with nu_n degrees of freedom.
+    for terms of errors d_n, each estimated with nu_n degrees of freedom.
 
     Args:
         errors: Of each independent term its error and what degrees that has; ``inf``
@@ -121,7 +121,7 @@ def widened(error: float, degrees: float) -> float:
     """Return an error of which 1.96 on either side hold 95 % of the time.
 
     Student's t says how much further the truth may be, where a standard error is itself
-    told by few replicates.
+    estimated from few replicates.
 
     Args:
         error: A standard error.

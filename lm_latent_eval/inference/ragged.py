@@ -1,7 +1,7 @@
 """Ragged arrays: rows of different lengths on one flat axis.
 
-Which rows and elements there are is told on the host, where no device has to be waited
-for; their values may be on a device.
+Which rows and elements there are is decided on the host, where no device has to be
+waited for; their values may be on a device.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
     assert "white space" in by_title(found)[verdict.CHARGED.title].detail
     shown = page(found).splitlines()
     assert len(shown) < 40 and max(map(len, shown)) < 160
-    assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 cannot")
+    assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 are")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ class Refusing:
 def test_who_answers_nothing_does_not_pass():
     found = audit(Session(Requester(Refusing()), Kind.TOKENS))
     assert found.failed and not found.alarms
-    assert "no item can be told" in page(found)
+    assert "no item can be judged" in page(found)
     assert {one.verdict for one in found.findings} == {Verdict.UNDETERMINED}
     assert any("no texts here" in one.detail for one in found.findings)
 

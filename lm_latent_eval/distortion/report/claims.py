@@ -201,7 +201,7 @@ def _own_interval(found: ErrorBin) -> tuple[float, float]:
 
 
 def _is_known(found: Comparison, *bins: ErrorBin) -> bool:
-    """Whether errors below 0 can be told from those of the estimator."""
+    """Whether errors below 0 can be distinguished from those of the estimator."""
     large = all(each.trusted and each.is_large for each in bins)
     return found.bias_is_known and large
 

@@ -147,7 +147,7 @@ class ErrorBin:
         not added: each sequence was estimated from draws of its own, so resampling
         sequences resamples their noise, and the interval is that much wider already.
         (Estimates that share draws break this.) False where the estimator is not
-        ``trusted`` or the bin not ``is_large``, since it cannot be told then.
+        ``trusted`` or the bin not ``is_large``, since it cannot be decided then.
         """
         known = self.trusted and self.is_large
         return known and self.upper - self.estimator_bias < 0

@@ -143,7 +143,7 @@ class DistortionStudy:
                     "the process of a step was killed, as happens where memory is "
                     "short: repeat the command, which goes on, with fewer --jobs"
                 ) from err
-            except BaseException:  # an interruption, or an error, which is told at once
+            except BaseException:  # an interruption, or an error, raised at once
                 for process in {*multiprocessing.active_children()} - others:
                     process.terminate()
                 raise

@@ -279,7 +279,7 @@ class LatentCoT(Wrapper):
         """Check the arguments and load the network.
 
         Raises:
-            ValueError: If the chat template is told to leave thoughts out, or an
+            ValueError: If the chat template is set to leave thoughts out, or an
                 argument is not one that can be.
         """
         given = read({"chat_template_args": chat_template_args})["chat_template_args"]

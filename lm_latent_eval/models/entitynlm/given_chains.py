@@ -40,7 +40,7 @@ class Factors(NamedTuple):
 class GivenChains:
     """B * K given chains, as R rows of T tokens.
 
-    What is moved when is told on the host, before anything is scored: chains that a
+    What is moved when is decided on the host, before anything is scored: chains that a
     device has are waited for once.
     """
 

@@ -63,7 +63,7 @@ class Steps:
     """Hidden states and parameters of chain steps, at P = B * T flat places.
 
     A row is one decision: its place, and the slots of the chain that it belongs to.
-    Rows of one place lie together, as many of each, so that places are told once.
+    Rows of one place lie together, as many of each, so that places are found once.
     """
 
     mention: Tensor

@@ -1,7 +1,7 @@
 """Knowledge graphs on disk: columns in one file, read lazily in blocks.
 
-What can only be told by reading everything (that no id dangles, that sorted columns
-are sorted) is told once, when a file is written; the file says so by its format.
+What can only be checked by reading everything (that no id dangles, that sorted columns
+are sorted) is checked once, when a file is written; the file says so by its format.
 Loading such a file looks at sizes, types and a few windows of each column, and ids are
 checked again where they are used (``KnowledgeGraph``). Any other file, older ones of
 the first format among them, is read and checked in whole.

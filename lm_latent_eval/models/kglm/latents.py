@@ -31,8 +31,9 @@ with every sum of Z_t done exactly: over new entities, over edges, over parents,
 types. That nothing is mentioned has b_t = 0, or what the node that was mentioned last
 makes of it, and a continuation is twisted or keeps its mass: both the twist's to say.
 
-Where a walk is, its rows, nodes and edges, is told on the host; their scores are on the
-model's device, which is waited for once a token at most. ``drawing.py`` draws walks.
+Where a walk is, its rows, nodes and edges, is decided on the host; their scores are on
+the model's device, which is waited for once a token at most. ``drawing.py`` draws
+walks.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def reading_steps(encoded: Encoded, lattice: Lattice, after: Tensor) -> ReadingS
 def log_options(encoded: Encoded, option: Tensor) -> Tensor:
     """Return log p(x, z_k) of options one after the other, nats, (B, K) float64.
 
-    What is summed is told on the host, and nothing is waited for.
+    What is summed is decided on the host, and nothing is waited for.
     """
     charges = encoded.costs.charges
     inside = encoded.batch.inside_on_host[:, None]

@@ -256,7 +256,7 @@ class Reading:
 class CopySteps:
     """The steps of a piece: the topic, if it is not known yet, and then each word.
 
-    What can be chosen is told on the host; ``score`` divides by the temperature.
+    What can be chosen is decided on the host; ``score`` divides by the temperature.
     """
 
     proposal: NKLMProposal

@@ -209,7 +209,7 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
 
 
 @pytest.mark.parametrize("best", [16.5, 23.5])
-def test_new_entities_total_one_where_the_tilt_lists_nearly_all_mass(best):
+def test_new_entities_total_one_where_the_twist_lists_nearly_all_mass(best):
     """In float32, where the rest of 2001 entities has 1e-4 or 1e-7 of the mass."""
     graph = large_graph.graph(2001, 4000)
     weight = torch.zeros(2001, 1)

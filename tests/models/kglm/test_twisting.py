@@ -72,7 +72,7 @@ def test_names_speak_for_their_nodes():
 @pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("listed", [1.0, 0.5])
 @pytest.mark.parametrize("model", ["A", "B"])
-def test_a_tilted_walk_is_the_plain_one_times_the_tilt(model, listed, continues):
+def test_a_twisted_walk_is_the_plain_one_times_the_twist(model, listed, continues):
     """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
@@ -305,8 +305,8 @@ def words_alone(monkeypatch):
     ("derived", "rounds"),
     [("by edges", 0), ("by edges", 2), ("by edges", None), ("unlisted", 0)],
 )
-def test_the_tilt_sums_over_every_path(kglm, monkeypatch, words_alone, derived, rounds):
-    """Without rounds, the tilt by which searches are checked."""
+def test_the_twist_sums_every_path(kglm, monkeypatch, words_alone, derived, rounds):
+    """Without rounds, the twist by which searches are checked."""
     words_alone(rounds or 0)
     if derived == "unlisted":
         monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
