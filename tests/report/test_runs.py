@@ -280,6 +280,7 @@ def test_a_column_is_a_side(capsys, tmp_path):
     [
         ("id,first\n1,2\n", "expected a head of different names"),
         ("id,a,b\n1,2,x\n", "row 2: b: expected a number, not 'x'"),
+        ("bytes,a,b\n1.5,-5,-3\n", "bytes='1.5': expected a whole number"),
         (",a,b\n0,2,3\n", "'' is no name of a side"),
         ("Bytes,a,b\n0,2,3\n", "'Bytes' is no name of a side"),
         ("bytes,a,b\n9,5,3\n", "Is this a loss? Then change its sign"),
