@@ -132,8 +132,9 @@ def test_iterators_are_read_once(opened):
     [first, *_] = found = opened.generate(contexts, max_tokens=4)
     assert len(first) > 1, "premise"
     stops = [*dict.fromkeys("".join(found).split())]
-    stopped = opened.generate(iter(contexts), max_tokens=4, until=iter(stops))
+    stopped = opened.generate(contexts, max_tokens=4, until=iter(stops))
     assert stopped == opened.generate(contexts, max_tokens=4, until=stops) != found
+    assert opened.generate(iter(contexts), max_tokens=4) == found
 
 
 def test_the_second_limit_of_what_is_written_has_no_effect(caplog):
