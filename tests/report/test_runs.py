@@ -67,6 +67,7 @@ def test_pass_at_k(capsys, refused):
     assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
     assert "pass@2" in out
     assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
+    assert "--pass-at=0: expected" in refused("compare", *INSPECT, "--pass-at", "0")
 
 
 def test_what_would_decide_is_said(capsys, refused):
