@@ -78,8 +78,8 @@ def _named_integer(name: str, value: Any) -> int:
         raise ValueError(f"{name}={value!r}: expected a whole number") from err
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """Read a whole number that is not too small.
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Read a whole number that is not too small, and not too large if there is a limit.
 
     Raises:
         ValueError: If it is none, or is.
@@ -88,9 +88,10 @@ def whole(name: str, value: Any, least: int) -> int:
         number = integer(value)
     except ValueError:
         number = least - 1
-    if number < least:
+    if number < least or (most is not None and number > most):
+        limit = "" if most is None else f" and at most {most}"
         raise ValueError(
-            f"{name}={value!r}: expected a whole number of at least {least}"
+            f"{name}={value!r}: expected a whole number of at least {least}{limit}"
         )
     return number
 

@@ -15,7 +15,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from lm_latent_eval.networks.causal import (
     CausalReader,
@@ -81,11 +81,11 @@ def test_what_is_known_is_not_read_again(network):
     assert shapes == [(1, len(GIVEN)), (2, 1), (2, 1)]
 
 
-def hybrid(kind):
+def hybrid(kind, size=SIZE):
     """Return a network with a recurrent layer: transformers goes on from its state
     with one token alone (Jamba), or never (Bamba)."""
     sizes = {
-        "vocab_size": SIZE,
+        "vocab_size": size,
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
@@ -166,6 +166,38 @@ def test_a_trial_that_fails_for_another_reason(error, fails, monkeypatch):
     with pytest.raises(error):  # with fewer rows it is tried again
         reader.begin(tokens)
     assert reader.begin(tokens).cache is not None
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_states_that_stay_with_the_wrong_rows_are_noticed(size, monkeypatch):
+    """Rows of the trial differ, however small the vocabulary is."""
+    reorder = DynamicCache.reorder_cache
+
+    def swapped(cache, order):
+        reorder(cache, 1 - order)
+
+    monkeypatch.setattr(DynamicCache, "reorder_cache", swapped)
+    reader = CausalReader(hybrid("jamba", size).eval(), "tiny")
+    assert reader.begin(torch.tensor([[0, 1]])).cache is None
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, True), (0.09, False)])
+def test_rounding_is_told_from_a_state_that_is_a_little_wrong(share, kept, monkeypatch):
+    """By a share of the spread of its scores, which half precision does not explain."""
+    network = hybrid("jamba").eval().bfloat16()
+    forward = network.forward
+
+    @functools.wraps(forward)
+    def moved(*args, **kwargs):
+        found = forward(*args, **kwargs)
+        if kwargs.get(cache_name(network)) is not None:
+            sign = 1 - 2 * (torch.arange(SIZE) % 2)
+            found.logits = found.logits + share * found.logits.std() * sign
+        return found
+
+    monkeypatch.setattr(network, "forward", moved)
+    reading = CausalReader(network, "tiny").begin(torch.tensor([GIVEN]))
+    assert (reading.cache is not None) == kept
 
 
 def test_a_network_with_an_encoder_is_refused():

@@ -19,6 +19,7 @@ from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.training import train_kglm
 from lm_latent_eval.training.options import (
     KGLMSize,
+    LDAFit,
     MarginObjective,
     NKLMSize,
     Options,
@@ -217,6 +218,7 @@ COUNTS = {"epochs": 0, "batch_size": 0, "patience": 0, "seed": 10**13}
     ("kind", "values"),
     [
         (Options, {**COUNTS, "learning_rate": math.nan, "clip": -1.0}),
+        (LDAFit, {"alpha": math.inf, "eta": 1e300, "seed": 2**63}),
         (KGLMSize, {"max_aliases": -1, "max_alias_words": 0}),
         (NKLMSize, {"max_aliases": -1, "max_alias_words": 0, "num_pieces": 0}),
         (MarginObjective, {"distortion": 0.0, "l2": -1}),

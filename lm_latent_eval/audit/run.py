@@ -15,7 +15,13 @@ from lm_latent_eval.audit.chain import causality, chain_rule
 from lm_latent_eval.audit.normalization import normalization
 from lm_latent_eval.audit.outputs import errors, samples, units
 from lm_latent_eval.audit.sameness import sameness
-from lm_latent_eval.audit.session import LEVEL, Reply, Session, half_precision
+from lm_latent_eval.audit.session import (
+    LEVEL,
+    TOLERANCE,
+    Reply,
+    Session,
+    half_precision,
+)
 from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
 
 RUNS = {
@@ -196,6 +202,11 @@ def _lines(audit: Audit) -> Iterator[str]:
         yield from _item(audit, one)
     yield ""
     yield _verdict(audit)
+    if audit.alarms and audit.precision is None and audit.tolerance == TOLERANCE:
+        yield (
+            "its precision is not known: if a server computes in half precision, "
+            "--tolerance 0.5 may tell rounding from faults"
+        )
     yield f"{audit.requests:,} requests, {audit.seconds / 60:.1f} minutes"
     for finding in {one.item.part: one for one in audit.alarms}.values():
         yield f"again: {audit.repeats(finding)}"

@@ -100,7 +100,7 @@ def _audit(args: argparse.Namespace) -> int:
         if args.kind is None
         else Kind(one_of("--kind", args.kind, KINDS))
     )
-    seed = whole("--seed", args.seed, 0)
+    seed = whole("--seed", args.seed, 0, 2**32 - 1)  # of NumPy
     plan = Plan.within(whole("--requests", args.requests, 1))
     options = () if args.options is None else _options(args.options)
     texts = TEXTS if args.data is None else _texts(args.data)

@@ -100,14 +100,15 @@ def comparing(args: argparse.Namespace) -> Asked:
     """Read it back.
 
     Raises:
-        ValueError: If the points are none.
+        ValueError: If the points are none, or answers are fewer than one.
     """
-    from lm_latent_eval.options import positive
+    from lm_latent_eval.options import positive, whole
     from lm_latent_eval.report.compare import Asked
 
     if args.power is not None:
         positive("--power", args.power)
-    return Asked(args.cluster, args.pass_at, args.power)
+    passes = [whole("--pass-at", number, 1) for number in args.pass_at]
+    return Asked(args.cluster, passes, args.power)
 
 
 def read_sides(

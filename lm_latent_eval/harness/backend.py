@@ -39,6 +39,7 @@ from lm_latent_eval.harness.running import (
     missed,
     running_tasks,
     stock_rates,
+    unsaid,
 )
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.ledger.checkpoints import Checkpoints
@@ -366,6 +367,7 @@ class Backend(LM):
                 **self.summary.as_dict(),
                 **({WITHOUT_NUMBER: names} if names else {}),
                 "records": self._recorder.finish(self.fingerprint, names),
+                **({"asked": asked} if (asked := unsaid()) else {}),
             },
         }
 

@@ -50,6 +50,8 @@ ASKING = (
 )
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
+UNSAID = ("samples", "apply_chat_template")
+"""Those of them that its results lack: of a template they have the text, no name."""
 
 RUN_DIGEST = "run_digest"
 """Entry of an unfinished file's settings: other texts make another run."""
@@ -237,6 +239,12 @@ def evaluation() -> dict[str, Any]:
             return frame.f_locals
         frame = frame.f_back
     return {}
+
+
+def unsaid() -> dict[str, Any]:
+    """Return the arguments of the running ``simple_evaluate`` that it does not keep."""
+    running = evaluation()
+    return {name: running[name] for name in UNSAID if running.get(name)}
 
 
 def run_digest(settings: Settings) -> str:

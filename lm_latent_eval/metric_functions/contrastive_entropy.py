@@ -20,7 +20,7 @@ from lm_latent_eval.metric_functions.columns import (
 from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.noise import NoiseChannel
-from lm_latent_eval.text.words import check_strings
+from lm_latent_eval.text.words import checked_strings
 
 _LEVELS = (0.1, 0.3, 0.5)
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
@@ -124,7 +124,7 @@ def _scored(
             f"the baseline {inputs['baseline']} is no level; there is {sorted(levels)}"
         )
     check_levels(levels)
-    check_strings(texts)
+    texts = checked_strings(texts)
     if len(texts) == 0 or len(levels) == 0:
         raise ValueError(
             f"there must be texts and levels; got {len(texts)} and {len(levels)}"

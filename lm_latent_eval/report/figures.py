@@ -108,6 +108,9 @@ def save(figure: Figure, stem: Path) -> None:
         figure: Drawn under ``STYLE``.
         stem: The files without their endings; the folder is made if need be.
     """
+    # Every drawing moves the layout a little: one is for all files.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     stem.parent.mkdir(parents=True, exist_ok=True)
     for kind, metadata in _UNDATED.items():
         figure.savefig(

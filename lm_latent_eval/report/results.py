@@ -35,6 +35,8 @@ RUN = ("model", "model_args", "limit")
 """Arguments of lm-eval, for archives."""
 PROMPTED = ("system_instruction", "fewshot_as_multiturn")
 """Those that it does not count among a run's configuration."""
+SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
+"""Parts of ``--seed``, in its order."""
 SAID = {
     **dict.fromkeys(("model", "checkpoint", "estimator", "proposal"), (str,)),
     **dict.fromkeys(("unk", "vocabulary", "mass"), (str,)),
@@ -160,7 +162,9 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
                 )
             elif (log := _sample_log(path, listed)).exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
-                found.append(_of_log(log, name, task, settings, metric, documents))
+                run = _of_log(log, name, task, settings, metric, documents)
+                counts = (content.get("n-samples") or {}).get(listed) or {}
+                found.append(_chosen(run, counts.get("original", 0)))
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -198,6 +202,18 @@ def _of_log(
     return Record(name, settings, answers, documents=said)
 
 
+def _chosen(run: Run, documents: int) -> Run:
+    """Say which of a task's documents ``--samples`` chose, which a log shows alone."""
+    asked = run.settings["run"]
+    if isinstance(run, Scores) or asked.get("limit") is not None:
+        return run
+    found = sorted({answer.index for answer in run.answers})
+    if len(found) >= documents:
+        return run
+    asked = asked | {"samples": {run.task: found}}
+    return replace(run, settings={**run.settings, "run": asked})
+
+
 def _groups(content: dict[str, Any], task: str) -> list[str]:
     """Return the groups that a task is in, with those that these are in."""
     tasks = content.get("group_subtasks") or {}
@@ -216,6 +232,11 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
     torch = re.match(r"PyTorch version: (\S+)", said)
     run = {name: content["config"].get(name) for name in RUN}
     run |= {name: content.get(name) for name in PROMPTED}
+    run["apply_chat_template"] = bool(content.get("chat_template"))
+    if all(name in content["config"] for name in SEEDS):
+        run["seed"] = [content["config"][name] for name in SEEDS]
+    # Models of ours keep what lm-eval does not.
+    run |= content["config"].get("latent_eval", {}).get("asked", {})
     return {
         "lm_eval": content.get("lm_eval_version"),
         "date": content.get("date"),
@@ -223,7 +244,7 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
         "configs": content.get("configs") or {},
         "transformers": content.get("transformers_version"),
         "torch": torch and torch[1],
-        "run": run | {"apply_chat_template": bool(content.get("chat_template"))},
+        "run": run,
     }
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
+from lm_latent_eval.options import whole
 from lm_latent_eval.report import results as lm_eval_results
 from lm_latent_eval.report.scores import Run, Score, Scores, as_fields, number
 from lm_latent_eval.scoring.answer import Answer
@@ -260,7 +261,7 @@ def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
                     made = _likelihood(place, value, row)
                 else:
                     question = row.get("id", str(place))
-                    repeat = int(number("repeat", row.get("repeat", 0)))
+                    repeat = whole("repeat", row.get("repeat", 0), 0)
                     made = Score(question, value, repeat, text=text, fields=fields)
                 found[name].setdefault(task, []).append(made)
         except ValueError as err:
@@ -298,11 +299,10 @@ def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
         )
     if row.get("words") == "" and not row.get("text"):
         raise ValueError("words is empty: give every text's, or no column of words")
-    bytes_ = int(number("bytes", row["bytes"]))
+    bytes_ = whole("bytes", row["bytes"], 0)
     answer = Answer.exact(log_p, row.get("text", ""))
-    words = int(
-        number("words", row.get("words") or (answer.words if row.get("text") else 0))
-    )
+    counted = answer.words if row.get("text") else 0
+    words = whole("words", row.get("words") or counted, 0)
     return checked_answer(
         replace(
             answer,

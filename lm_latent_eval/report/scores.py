@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lm_latent_eval.files import regular
+from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Document, Record, checked_answer
 from lm_latent_eval.text.files import numbered_lines
@@ -228,4 +229,4 @@ def _count(sample: Sample, metric: str, otherwise: int) -> int:
     term = sample.get(metric)
     if not isinstance(term, list) or len(term) != 2:
         return otherwise
-    return int(number(metric, term[1]))
+    return whole(metric, term[1], 0)

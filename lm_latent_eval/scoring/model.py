@@ -36,7 +36,7 @@ from lm_latent_eval.scoring.options import (
     parse_dtype,
 )
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.text.words import check_strings
+from lm_latent_eval.text.words import checked_strings
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
 """Defaults of these arguments: those of ``ScoringOptions``,
@@ -137,8 +137,9 @@ class LatentModel:
             ValueError: If a setting is impossible or a text cannot be scored.
             TypeError: If ``texts`` or ``contexts`` is no list of strings.
         """
-        check_strings(texts)
-        check_strings(() if contexts is None else contexts, "contexts")
+        texts = checked_strings(texts)
+        if contexts is not None:
+            contexts = checked_strings(contexts, "contexts")
         if contexts is not None and target_stderr is not None:
             raise ValueError("target_stderr is for whole texts: give num_samples")
         if contexts is not None and len(contexts) != len(texts):
@@ -207,11 +208,10 @@ class LatentModel:
             ValueError: If a setting is impossible.
             TypeError: If ``contexts`` or ``until`` is no list of strings.
         """
-        check_strings(contexts, "contexts")
-        check_strings(until, "until")
+        contexts = checked_strings(contexts, "contexts")
         options = {"num_samples": num_samples, "proposal": proposal, "seed": seed}
         how = GenerationOptions(
-            tuple(until),
+            tuple(checked_strings(until, "until")),
             whole("max_tokens", max_tokens, 1),
             at_least_0("sampling_temperature", sampling_temperature),
         )

@@ -28,7 +28,7 @@ from itertools import accumulate
 from sentencex import segment
 
 from lm_latent_eval.estimators.rates import InformationRate
-from lm_latent_eval.text.words import check_strings, encodable
+from lm_latent_eval.text.words import checked_strings, encodable
 
 
 def sentence_starts(text: str, language: str = "en") -> list[int]:
@@ -90,7 +90,7 @@ class Counts:
         Raises:
             TypeError: If ``texts`` is no list of strings.
         """
-        check_strings(texts)
+        texts = checked_strings(texts)
         return cls(
             sentences=sum(len(sentence_starts(text, language)) for text in texts),
             words=sum(len(text.split()) for text in texts),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -286,6 +286,8 @@ class SubwordEncoder:
     other cuts of the same string are left out, so the model is sub-normalised. Where
     those tokens write another string (in lower case, say), several strings share one
     probability: then no gap of the text counts as charged, and it has no rate a byte.
+    Tokens that write a space before every text write the text after it; one that begins
+    with white space has the tokens of another text, then.
     """
 
     tokenizer: Tokenizer
@@ -321,6 +323,12 @@ class SubwordEncoder:
 
         return cls(tokenizer, numbered(start), numbered(end))
 
+    @cached_property
+    def _first(self) -> str:
+        """What its tokens write before every text: a space, or nothing."""
+        ids = self.tokenizer.encode("a", add_special_tokens=False).ids
+        return " " if self.tokenizer.decode(ids) == " a" else ""
+
     @property
     def unknown(self) -> int | None:
         """Its unknown token, if it has one."""
@@ -353,4 +361,4 @@ class SubwordEncoder:
     def decode(self, ids: Sequence[int]) -> str:
         """Write tokens as a string."""
         kept = [i for i in ids if i not in (self.start, self.end)]
-        return str(self.tokenizer.decode(kept))
+        return str(self.tokenizer.decode(kept)).removeprefix(self._first)

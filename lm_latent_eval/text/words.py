@@ -257,23 +257,26 @@ def join(words: Iterable[str]) -> str:
     return re.sub(r"(?<=[(\[{]) ", "", text)
 
 
-def check_strings(texts: Sequence[object], name: str = "texts") -> None:
-    """Raise unless all are strings; the error gives the place of the first other one.
+def checked_strings(texts: Iterable[object], name: str = "texts") -> list[str]:
+    """Return strings as a list; an error gives the place of the first that is none.
 
     Raises:
         TypeError: If it is one string, or holds something else.
 
     Example:
-        >>> check_strings(["a b", None])
+        >>> checked_strings(["a b", None])
         Traceback (most recent call last):
         ...
         TypeError: texts[1] is None: expected a string
     """
     if isinstance(texts, str):
         raise TypeError(f"{name}: expected a list of strings, not one string")
+    found = []
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name}[{index}] is {text!r:.60}: expected a string")
+        found.append(text)
+    return found
 
 
 def encodable(text: str) -> str:

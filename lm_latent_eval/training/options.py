@@ -12,10 +12,15 @@ def _check(options: object, counts: Sequence[str], positive: Sequence[str]) -> N
         if getattr(options, name) < 1:
             raise ValueError(f"{name}={getattr(options, name)}: expected at least 1")
     for name in positive:
-        if not getattr(options, name) > 0:
-            raise ValueError(f"{name}={getattr(options, name)}: expected more than 0")
+        value = getattr(options, name)
+        if not 0 < value <= LARGEST:
+            raise ValueError(
+                f"{name}={value}: expected more than 0 and at most {LARGEST:g}"
+            )
 
 
+LARGEST = 1e30
+"""What float32 can compute with."""
 MOST_SEED = 9 * 10**12
 """A million times as much, one number an epoch, is what torch takes."""
 
@@ -44,7 +49,9 @@ class Options:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        _check(self, ("epochs", "batch_size", "patience"), ("learning_rate", "clip"))
+        _check(self, ("epochs", "batch_size", "patience"), ("learning_rate",))
+        if not self.clip > 0:  # infinite: gradients stay as they are
+            raise ValueError(f"clip={self.clip}: expected more than 0")
         if abs(self.seed) > MOST_SEED:
             raise ValueError(f"seed={self.seed}: expected {-MOST_SEED} to {MOST_SEED}")
 
@@ -141,6 +148,8 @@ class LDAFit:
 
     def __post_init__(self) -> None:
         _check(self, ("num_topics", "iterations"), ("alpha", "eta"))
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed}: expected a number of 64 bits")
 
 
 @dataclass(frozen=True)
@@ -196,6 +205,8 @@ class MDMSize:
     max_length: int = 256
 
     def __post_init__(self) -> None:
+        counts = ("hidden_size", "num_layers", "num_heads", "max_length")
+        _check(self, counts, ())
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(
                 f"hidden_size={self.hidden_size}: expected a multiple of twice "
@@ -225,8 +236,8 @@ class MarginObjective:
             raise ValueError(
                 f"distortion={self.distortion}: expected more than 0 and at most 0.5"
             )
-        if not self.l2 >= 0:
-            raise ValueError(f"l2={self.l2}: expected at least 0")
+        if not 0 <= self.l2 <= LARGEST:
+            raise ValueError(f"l2={self.l2}: expected 0 to {LARGEST:g}")
 
 
 @dataclass(frozen=True)

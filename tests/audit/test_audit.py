@@ -262,7 +262,8 @@ def test_the_exit_status_says_whether_it_fails(tmp_path, capsys):
 
     again = item["command"].split()
     assert cli.main(again[1:]) == 1, "one command reproduces it"
-    assert verdict.FOLLOWS.title in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert verdict.FOLLOWS.title in out and "--tolerance 0.5" in out
 
 
 def test_an_interrupted_audit_says_that_nothing_is_kept(tmp_path, capsys, monkeypatch):

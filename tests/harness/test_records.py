@@ -19,11 +19,12 @@ from lm_latent_eval.harness import running
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.report import results
 from lm_latent_eval.report.explain import explain
-from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.export.statement import Statement, command
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
+from tests.harness.test_cot import saved
 from tests.harness.test_processes import write_tasks
 from tests.missing_support import miss
 from tests.stock_tasks import evaluated, write_pages
@@ -32,7 +33,7 @@ TEXTS = "Ada saw the fox\nthe fox saw Bo.\na zebra\n"
 TASKS = ["latent_perplexity", "tiny_questions"]
 
 
-def recorded(lm, tasks, folder, out, use_cache=None):
+def recorded(lm, tasks, folder, out, use_cache=None, **options):
     """Evaluate tasks on the folder's text and the questions beside it."""
     return evaluated(
         lm,
@@ -41,6 +42,7 @@ def recorded(lm, tasks, folder, out, use_cache=None):
         out=out,
         metadata={"text_file": str(folder / "text.txt")},
         use_cache=use_cache,
+        **options,
     )
 
 
@@ -92,6 +94,24 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     stderr = results["results"]["latent_perplexity"]["token_perplexity_stderr,none"]
     assert float(shown["token_perplexity"]) == round(stderr, 4) > 0
     assert shown["corpus_token_perplexity"] == "N/A"
+
+
+def test_a_command_names_the_documents_and_the_chat_template(
+    spelled_directory, tmp_path, monkeypatch
+):
+    """lm-eval keeps neither."""
+    lm = LatentKGLM(pretrained=spelled_directory, num_samples=5)
+    monkeypatch.setattr(lm, "chat_template", lambda name: "{{ messages }}")
+    monkeypatch.setattr(lm, "apply_chat_template", lambda said, **how: "Ada")
+    write_tasks(tmp_path, TEXTS)
+    options = {"samples": {"latent_perplexity": [0, 2]}, "apply_chat_template": "tool"}
+    found = recorded(lm, TASKS[:1], tmp_path, str(tmp_path / "out"), **options)
+    [record] = results.read(saved(found, tmp_path / "out"))
+    assert len(record.answers) == 2, "premise"
+    said = command(record)
+    assert "--apply_chat_template tool" in said
+    assert """--samples '{"latent_perplexity": [0, 2]}'""" in said
+    assert "--seed" not in said and "--num_fewshot" not in said
 
 
 def test_a_model_evaluated_twice_writes_records_of_each_run(

@@ -293,15 +293,19 @@ def test_models_of_others_are_exported_too(tmp_path, sha):
     folder = lm_eval_folder(tmp_path / "hf", "t", samples, {}, sha=sha)
     results = json.loads((folder / "results_1.json").read_text())
     results |= {"chat_template": "{{ messages }}", "fewshot_as_multiturn": False}
-    results |= {"system_instruction": "Be brief."}
+    results |= {"system_instruction": "Be brief.", "n-samples": {"t": {"original": 3}}}
+    seeds = {"random_seed": 0, "numpy_seed": None, "torch_seed": 5, "fewshot_seed": 7}
+    results["config"] |= seeds
+    results["configs"] = {"t": {"output_type": "multiple_choice", "num_fewshot": 0}}
     (folder / "results_1.json").write_text(json.dumps(results))
     card = tmp_path / "README.md"
     command = ["export", str(folder), "--to", "model-card", "--model-id", "us/gpt2"]
     assert main([*command, "--output", str(card)]) == 0
     said = card.read_text()
-    asked = "lm_eval --model hf --model_args pretrained=gpt2 --tasks t "
+    asked = "lm_eval --model hf --model_args pretrained=gpt2 --tasks t --num_fewshot 0 "
     asked += "--apply_chat_template --fewshot_as_multiturn false "
-    assert f"{asked}--system_instruction 'Be brief.'\n" in said
+    asked += "--system_instruction 'Be brief.' --samples '{\"t\": [0, 1]}' "
+    assert f"{asked}--seed 0,None,5,7\n" in said
     assert f"checkpoint {sha or 'gpt2 (no digest'}" in said
     assert "word_perplexity" in said
     assert "token_perplexity" not in said

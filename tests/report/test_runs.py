@@ -67,6 +67,7 @@ def test_pass_at_k(capsys, refused):
     assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
     assert "pass@2" in out
     assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
+    assert "--pass-at=0: expected" in refused("compare", *INSPECT, "--pass-at", "0")
 
 
 def test_what_would_decide_is_said(capsys, refused):
@@ -280,6 +281,7 @@ def test_a_column_is_a_side(capsys, tmp_path):
     [
         ("id,first\n1,2\n", "expected a head of different names"),
         ("id,a,b\n1,2,x\n", "row 2: b: expected a number, not 'x'"),
+        ("bytes,a,b\n1.5,-5,-3\n", "bytes='1.5': expected a whole number"),
         (",a,b\n0,2,3\n", "'' is no name of a side"),
         ("Bytes,a,b\n0,2,3\n", "'Bytes' is no name of a side"),
         ("bytes,a,b\n9,5,3\n", "Is this a loss? Then change its sign"),

@@ -126,6 +126,17 @@ def test_without_latents_what_cannot_be_is_continued(tmp_path):
     assert text
 
 
+def test_iterators_are_read_once(opened):
+    """What ends one continuation ends them all."""
+    contexts = ["the", "Bo saw"]
+    [first, *_] = found = opened.generate(contexts, max_tokens=4)
+    assert len(first) > 1, "premise"
+    stops = [*dict.fromkeys("".join(found).split())]
+    stopped = opened.generate(contexts, max_tokens=4, until=iter(stops))
+    assert stopped == opened.generate(contexts, max_tokens=4, until=stops) != found
+    assert opened.generate(iter(contexts), max_tokens=4) == found
+
+
 def test_the_second_limit_of_what_is_written_has_no_effect(caplog):
     found = GenerationOptions.parse({"max_new_tokens": 9, "max_gen_toks": 3})
     assert found.max_tokens == 3

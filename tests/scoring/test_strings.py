@@ -16,8 +16,10 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
 from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import ByteLevel
 
 import lm_latent_eval
+from lm_latent_eval.distortion.languages.language import SMALLEST, train_bpe
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -258,6 +260,18 @@ def test_strings_that_share_tokens_are_not_scored_as_strings(tmp_path):
     found = sorted(found, key=lambda answer: answer.index)
     assert len({answer.estimate.log_evidence for answer in found[:3]}) == 1
     assert [bool(answer.respaced) for answer in found] == [False, *[True] * 4]
+
+
+def test_tokens_that_write_a_space_first_write_the_text_after_it(tmp_path):
+    tokenizer = train_bpe(["a cab"], SMALLEST)
+    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    tokenizer.backend_tokenizer.save(path := str(tmp_path / "bpe.json"))
+    marks = {"start": tokenizer.bos_token, "end": tokenizer.eos_token}
+    encoder = SubwordEncoder.load(path, **marks)
+    one, other = encoder("a cab"), encoder(" a cab")
+    assert one.ids == other.ids, "premise: they share a probability"
+    assert encoder.decode(one.ids) == "a cab"
+    assert (any(one.respaced), any(other.respaced)) == (False, True)
 
 
 def test_the_unknown_token_is_not_written(of_subwords):

@@ -88,7 +88,7 @@ class Corpus(ShardFolder):
         """
         whole("max_length", max_length, 1)
         whole("num_sequences", num_sequences, 1)
-        whole("first", first, 0)
+        whole("first", first, 0, 2**63 - 1 - num_sequences)  # int64, see above
         whole("shard_size", shard_size, 1)
         settings = {
             "language": language.settings(),

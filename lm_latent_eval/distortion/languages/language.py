@@ -153,9 +153,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
         >>> bpe.decode(bpe("two pears").input_ids)
         'two pears'
     """
-    if vocab_size < SMALLEST:
+    if not SMALLEST <= vocab_size < 2**31:
         raise ValueError(
-            f"vocab_size={vocab_size}: expected at least {SMALLEST}, one a byte"
+            f"vocab_size={vocab_size}: expected at least {SMALLEST}, one a byte, and "
+            "below 2**31"
         )
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(

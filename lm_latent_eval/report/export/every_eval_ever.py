@@ -128,28 +128,8 @@ def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
 
 
 def _result(statement: Statement, name: str) -> dict[str, Any]:
-    number, record = statement.numbers[name], statement.record
-    likelihood = name in RATES
+    record, likelihood = statement.record, name in RATES
     least = 1.0 if name.endswith("perplexity") else 0.0
-    uncertainty: dict[str, Any] = {"num_samples": len(statement.documents)}
-    if number.stderr is not None:
-        over_texts = "over texts (ratio of sums), draws included"
-        uncertainty["standard_error"] = {
-            "value": number.stderr,
-            "method": f"analytic, {over_texts if likelihood else 'over questions'}",
-        }
-    upper = statement.certified(name)
-    if upper is not None and statement.bound is not Bound.EXACT:
-        markov = statement.bound is Bound.STOCHASTIC_LOWER
-        uncertainty["confidence_interval"] = {
-            "lower": least,
-            "upper": upper,
-            "confidence_level": 1 - DELTA if markov else 1.0,
-            "method": "Markov's inequality on the product of unbiased estimates, over "
-            "draws; says nothing of other texts"
-            if markov
-            else "strict bound of log p of each text; says nothing of other texts",
-        }
     return {
         "evaluation_result_id": f"{record.task}/{name}",
         "evaluation_name": record.task,
@@ -170,11 +150,33 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
             },
         },
         "score_details": {
-            "score": number.value,
-            "uncertainty": uncertainty,
+            "score": statement.numbers[name].value,
+            "uncertainty": _uncertainty(statement, name, least),
             "details": _details(statement, name),
         },
     }
+
+
+def _uncertainty(statement: Statement, name: str, least: float) -> dict[str, Any]:
+    """Return a number's error and interval, where they are known."""
+    found: dict[str, Any] = {"num_samples": len(statement.documents)}
+    if (error := statement.numbers[name].stderr) is not None:
+        over_texts = "over texts (ratio of sums), draws included"
+        over = over_texts if name in RATES else "over questions"
+        found["standard_error"] = {"value": error, "method": f"analytic, {over}"}
+    upper = statement.certified(name)
+    if upper is not None and statement.bound is not Bound.EXACT:
+        markov = statement.bound is Bound.STOCHASTIC_LOWER
+        found["confidence_interval"] = {
+            "lower": least,
+            "upper": upper,
+            "confidence_level": 1 - DELTA if markov else 1.0,
+            "method": "Markov's inequality on the product of unbiased estimates, over "
+            "draws; says nothing of other texts"
+            if markov
+            else "strict bound of log p of each text; says nothing of other texts",
+        }
+    return found
 
 
 def _details(statement: Statement, name: str) -> dict[str, str]:

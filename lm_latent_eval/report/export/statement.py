@@ -28,7 +28,7 @@ from lm_latent_eval.report.numbers import (
     stated,
     with_numbers,
 )
-from lm_latent_eval.report.results import model_arguments
+from lm_latent_eval.report.results import WHOLE_TEXTS, model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.files import TASK
@@ -167,6 +167,8 @@ def slack(answers: Sequence[Answer], bound: Bound) -> float:
 
 _THEIRS = ("lm_eval", "tasks")
 """Where lm-eval's own task files are."""
+_SEEDS = [0, 1234, 1234, 1234]
+"""What lm-eval takes without ``--seed``."""
 
 
 def command(record: Record) -> str:
@@ -225,16 +227,24 @@ def _lm_eval(record: Record) -> Iterator[str]:
     }
     if metadata:
         yield f"--metadata {_quoted(json.dumps(metadata))}"
-    if shots := config.get("num_fewshot"):
+    # None is a task's own number; whole texts have no shots.
+    shots = config.get("num_fewshot")
+    if shots is not None and config.get("output_type") != WHOLE_TEXTS:
         yield f"--num_fewshot {shots}"
-    if run.get("apply_chat_template"):
+    if template := run.get("apply_chat_template"):
         yield "--apply_chat_template"
+        if isinstance(template, str):
+            yield _quoted(template)
         if run.get("fewshot_as_multiturn") is False:
             yield "--fewshot_as_multiturn false"
     if said := run.get("system_instruction"):
         yield f"--system_instruction {_quoted(said)}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
+    if samples := (run.get("samples") or {}).get(record.task):
+        yield f"--samples {_quoted(json.dumps({record.task: samples}))}"
+    if (seeds := run.get("seed", _SEEDS)) != _SEEDS:
+        yield f"--seed {','.join(map(str, seeds))}"
 
 
 def _include_path(config: Mapping[str, Any]) -> str | None:

@@ -104,7 +104,12 @@ class Lengths:
             return None
         try:
             read = strict_json.read(path)
-            return cls({int(length): int(count) for length, count in read.items()})
+            return cls(
+                {
+                    int(n): strict_json.checked(count, int, f"texts of {n} tokens")
+                    for n, count in read.items()
+                }
+            )
         except (ValueError, TypeError, AttributeError) as err:
             raise ValueError(f"{path} holds no lengths of texts ({err})") from err
 

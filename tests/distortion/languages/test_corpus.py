@@ -85,7 +85,12 @@ def test_other_settings_are_refused(tmp_path):
             draw(pcfg(), tmp_path, **{name: 9})
     with pytest.raises(ValueError, match=r"of another corpus \(language.digest is"):
         draw(load_language("agreement"), tmp_path)
-    for change in ({"num_sequences": 0}, {"first": -1}, {"shard_size": 0}):
+    for change in (
+        {"num_sequences": 0},
+        {"first": -1},
+        {"first": 2**63},
+        {"shard_size": 0},
+    ):
         with pytest.raises(ValueError, match="expected a whole number of at least"):
             draw(pcfg(), tmp_path / "new", **change)
     assert contents(tmp_path) == whole

@@ -304,6 +304,17 @@ def test_what_the_font_lacks_is_spelled_out(tmp_path):
     assert "<!-- \\u6f22\\u5b57 -->" in svg and "<!-- \\u4e2d -->" in svg
 
 
+def test_an_svg_does_not_depend_on_the_files_beside_it(tmp_path, request):
+    for name in "ab":
+        with page(tmp_path / name, width=6, height=2) as figure:
+            for axis in figure.subplots(1, 3):
+                axis.plot([0, 1], [0, 0.37], label="a model")
+            legend(figure)
+        request.getfixturevalue("svg_alone")
+    [a, b] = ((tmp_path / f"{name}.svg").read_text() for name in "ab")
+    assert not (tmp_path / "b.png").exists() and a == b
+
+
 def test_models_of_a_figure_have_colours_of_their_own():
     names = ["mine", "LSTM", *map(str, range(5))]
     assert len({*colours(names).values()}) == 7

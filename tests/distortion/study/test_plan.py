@@ -53,6 +53,7 @@ def test_built_in_plans():
         ({"latent": LATENT | {"max_words": 11}}, "trees are summed of 10 at most"),
         ({"latent": LATENT | {"estimates": [["prior", 0]]}}, "samples=0: expected"),
         ({"num_tracked": 65}, "num_tracked=65: there are 64 training and 120 test"),
+        ({"seed": 2**32}, "seed=4294967296: expected .* at most 4294967295"),
         ({"num_bins": 41}, "num_bins=41: 40 sequences are tracked"),
         ({"num_perturbed": 121}, "num_perturbed=121: there are 120 test"),
     ],

@@ -76,7 +76,7 @@ def test_what_tokens_do_not_spell_is_counted(subwords):
 
 
 def test_damaged_lengths_are_named(tmp_path):
-    for damaged in ("[1]", "{}", '{"a": 1}', '{"3": -1}', "{"):
+    for damaged in ("[1]", "{}", '{"a": 1}', '{"3": -1}', '{"3": 1.5}', "{"):
         (tmp_path / "lengths.json").write_text(damaged)
         with pytest.raises(ValueError, match=r"lengths.json holds no lengths of texts"):
             Lengths.load(tmp_path)

@@ -96,6 +96,7 @@ def test_its_tokens_spell_every_string():
 
 
 def test_sizes_that_cannot_be_are_named():
-    for name, size in {"vocab_size": 100, "hidden_size": 10}.items():
+    none = dict.fromkeys(("num_layers", "num_heads", "max_length"), 0)
+    for name, size in {"vocab_size": 100, "hidden_size": 10, **none}.items():
         with pytest.raises(ValueError, match=f"{name}={size}: expected"):
             MDMSize(**{name: size})
