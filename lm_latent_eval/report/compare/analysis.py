@@ -114,9 +114,10 @@ class Kind:
 
 def texts_of(found: TextComparison) -> list[Part]:
     """Return the texts with most of the difference, on either side."""
-    ordered = sorted(found.parts, key=lambda part: part.nats)
-    ends = ordered[:MOST] + ordered[-MOST:] if len(ordered) > 2 * MOST else ordered
-    return sorted(ends, key=lambda part: -abs(part.nats))
+    ordered = sorted(found.parts, key=lambda part: -abs(part.nats))
+    less = [part for part in ordered if part.nats < 0][:MOST]
+    more = [part for part in ordered if part.nats >= 0][:MOST]
+    return sorted(less + more, key=lambda part: -abs(part.nats))
 
 
 def words_of(part: Part) -> Iterator[tuple[str, Aligned | None]]:
