@@ -227,7 +227,7 @@ def lines_of_gap(found: TextComparison) -> list[str]:
         d = kind.difference
         sentences.append(
             f"  {kind.name} ({kind.words:,}): {bits(d.value):+.4f} ± "
-            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.4f})"
+            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.1g})"
         )
     return sentences
 
