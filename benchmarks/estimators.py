@@ -412,7 +412,7 @@ def counted(every: Sequence[Scores], file: Path | None) -> list[Counts]:
 
 def draw_coverage(every: Sequence[Counts], file: Path) -> None:
     """Draw the share of intervals that hold, with the limits of 95 %."""
-    figure, ax = plt.subplots(figsize=(7, 0.8 + 0.28 * len(every)))
+    figure, ax = plt.subplots(figsize=(8.5, 0.9 + 0.28 * len(every)))
     for place, counts in enumerate(every[::-1]):
         number, held = counts.told, counts.told - counts.refuted
         low = 100 * beta.ppf(0.025, held, number - held + 1) if held else 0.0
@@ -420,9 +420,16 @@ def draw_coverage(every: Sequence[Counts], file: Path) -> None:
         ax.plot([low, high], [place, place], color="#0072b2", linewidth=2)
         ax.plot(100 * held / number, place, "o", color="#0072b2")
     ax.axvline(95, color="#d55e00", linestyle="--", linewidth=1)
-    names = [f"{c.kind}: {c.method}, {c.told} of {c.texts}" for c in every[::-1]]
+    names = []
+    for counts in every[::-1]:
+        estimator, _, number = counts.method.replace(",", ", ").rpartition(", ")
+        told = f"{counts.told} of {counts.texts} texts"
+        names.append(f"{counts.kind}: {estimator}, K = {number} ({told})")
     ax.set_yticks(range(len(every)), names, fontsize=8)
-    ax.set_xlabel("% of intervals (95 %) not refuted")
+    ax.set_xlabel(
+        "% of intervals (95 %) that the reference does not refute,\n"
+        "of texts that have one; lines: limits of 95 %"
+    )
     ax.set_xlim(right=100.5)
     figure.tight_layout()
     figure.savefig(file, dpi=150)

@@ -103,6 +103,9 @@ def test_the_package_is_a_command(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert "COMMAND" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["calibrate", "DIR", "--txets", "3"])
+    assert "--txets 3 (did you mean --texts?)" in capsys.readouterr().err
 
 
 def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(
@@ -126,6 +129,7 @@ COMPARE = f"compare {CHECKPOINT} {CHECKPOINT} --data {{train}} "
 MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
+    TRAIN + "--data {folder}/none": "nothing/none: No such file or directory",
     TRAIN.replace("lstm", "rnn") + "--num-classes 0": "num_classes=0: expected at l",
     TRAIN + "--device nowhere": "device='nowhere': not the name of a device",
     TRAIN + "--vocabulary nowhere": "pretrained=nowhere: no such directory",

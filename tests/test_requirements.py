@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import distribution, packages_distributions
 
 import yaml
 from packaging.utils import canonicalize_name
@@ -65,6 +65,17 @@ def test_what_is_imported_is_declared():
     for module, path in {**imported("lm_latent_eval"), **imported("metrics")}.items():
         of = {canonicalize_name(name) for name in distributions.get(module, [module])}
         assert of & wanted, f"{path} imports {module}, which pyproject.toml lacks"
+
+
+def test_what_the_networks_of_wrappers_are_loaded_by_is_required():
+    """lm-eval leaves to an extra what its `hf` imports."""
+    backend = distribution("lm-eval").locate_file("lm_eval/models/huggingface.py")
+    imported = re.findall(r"^(?:from|import) (\w+)", backend.read_text("utf-8"), re.M)
+    installed = closure(declared()[""])
+    owners = packages_distributions()
+    for module in {*imported} - sys.stdlib_module_names:
+        of = {canonicalize_name(name) for name in owners[module]}
+        assert of & installed.keys(), f"{module} comes with an extra alone"
 
 
 def test_torch_keeps_code_out_of_weights():

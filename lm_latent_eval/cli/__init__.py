@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         error = no_room(err) or err
         if not isinstance(error, EXPECTED):
             raise
-        print(f"lm-latent-eval: {error}", file=sys.stderr)
+        said = str(error)
+        if isinstance(error, FileNotFoundError | IsADirectoryError) and error.strerror:
+            said = f"{error.filename}: {error.strerror}"
+        print(f"lm-latent-eval: {said}", file=sys.stderr)
         with suppress(OSError):
             _flush()
         return 2

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +95,15 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "append", _NotedEach)
         self.register("action", "store_true", _NotedFlag)
         self.register("action", "parsers", _Listed)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is left where it was given: there the like of it is known."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            like = get_close_matches(left[0], self._option_string_actions, n=1)
+            meant = f" (did you mean {like[0]}?)" if like else ""
+            self.error(f"unrecognized arguments: {' '.join(left)}{meant}")
+        return found, left
 
 
 def output_folder(name: str) -> Path:

@@ -22,7 +22,7 @@ def add_audit(commands: Commands, summary: str) -> None:
     audit = commands.add_parser(
         "audit",
         help=summary,
-        description="Any backend of lm-eval is tested from outside: totals, causality, "
+        description="Takes any backend of lm-eval, and tests totals, causality, "
         "the chain rule, sameness, units, samples and printed errors. The exit status "
         "is 1 if it fails.",
         example="lm-latent-eval audit --model hf --model_args pretrained=DIR",

@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(CHECKPOINT)
         return
 
+    if arguments.out.is_file():
+        parser.error(f"--out {arguments.out} is a file: name a folder")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
         found = documents(split)

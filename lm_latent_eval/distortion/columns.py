@@ -252,7 +252,7 @@ class Columns:
 class ScoresFolder(ShardFolder):
     """A folder of scored sequences."""
 
-    kind = "scores"
+    kind = "folder of scores"
     schema = SCHEMA
     counts = ("rows_each",)
     named = ("bound",)

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
-from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.texts import Query
 
@@ -33,7 +32,8 @@ class Processes:
         """Join the other processes if there are any."""
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             return cls()
-        accelerate = require("accelerate", extra="distributed")
+        import accelerate
+
         accelerator = accelerate.Accelerator(cpu=not torch.cuda.is_available())
         if accelerator.num_processes < 2:
             return cls()

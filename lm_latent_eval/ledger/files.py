@@ -138,6 +138,8 @@ def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:
     path = directory / SETTINGS_FILE
     try:
         return parsed(regular(path).read_bytes(), having)
+    except FileNotFoundError as err:
+        raise ValueError(f"{path} is missing: no {kind} is there") from err
     except (OSError, ValueError) as err:
         raise ValueError(f"{path} is not the settings of a {kind} ({err})") from err
 

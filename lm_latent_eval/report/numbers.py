@@ -191,7 +191,9 @@ def table(record: Record) -> str:
         shown = ["N/A" if error is None else four_decimals(error) for error in errors]
         if name not in RATES and number.stderr is None:
             shown = ["", "", ""]
-        cells.append([name, four_decimals(number.value), *shown])
+        is_count = isinstance(number.value, int)
+        value = f"{number.value}" if is_count else four_decimals(number.value)
+        cells.append([name, value, *shown])
     lines = [
         head,
         f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",

@@ -65,6 +65,8 @@ Cell = str | int | float | Interval | None
 
 LARGE = 1e6
 """From here on numbers are written as powers of ten."""
+ROUNDING, SMALL = 1e-9, 5e-5
+"""Below the second, four decimals are zeros; below the first, so is the number."""
 
 
 def four_digits(value: float) -> str:
@@ -78,12 +80,16 @@ def four_digits(value: float) -> str:
 
 
 def four_decimals(value: float) -> str:
-    """Write a number with four decimals, a large one as a power of ten.
+    """Write a number with four decimals, a large or small one as a power of ten.
 
     Example:
-        >>> four_decimals(3.87572), four_decimals(1.234567e46), four_decimals(-1e-9)
-        ('3.8757', '1.2346e+46', '0.0000')
+        >>> four_decimals(3.87572), four_decimals(1.234567e46)
+        ('3.8757', '1.2346e+46')
+        >>> four_decimals(3.583e-6), four_decimals(-1e-9)
+        ('3.6e-06', '0.0000')
     """
+    if ROUNDING < abs(value) < SMALL:
+        return f"{value:.1e}"
     return f"{value:.4e}" if LARGE <= abs(value) < math.inf else f"{value:z.4f}"
 
 

@@ -27,6 +27,9 @@ def test_the_command_writes_the_same_files_everywhere(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "3000 documents" in shown
     assert "854 facts about 334 entities" in shown
+    with pytest.raises(SystemExit, match="2"):
+        main(["--out", str(tmp_path / "new" / "dev.jsonl")])
+    assert "dev.jsonl is a file: name a folder" in capsys.readouterr().err
     main(["--checkpoint"])
     assert (Path(capsys.readouterr().out.rstrip("\n")) / "model.safetensors").is_file()
 

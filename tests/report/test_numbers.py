@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,7 @@ def test_they_are_those_of_the_run(scored, capsys, refused):
     shown = capsys.readouterr().out
     assert f"{METRICS['word_perplexity'](items):.4f}" in shown
     assert "estimator=is num_samples=20" in shown
+    assert re.search(r"texts_without_monte_carlo_error +3\n", shown)
     assert main(["recompute", str(output), "--format", "csv"]) == 0
     lines = [*csv.DictReader(capsys.readouterr().out.splitlines())]
     found = {line["metric"]: line for line in lines}

@@ -299,7 +299,10 @@ def test_a_page_shows_a_table_of_texts_whose_words_nobody_counted(tmp_path):
     path, page = tmp_path / "scores.csv", tmp_path / "page.html"
     path.write_text("bytes,a,b\n" + "9,-5,-3\n8,-6,-4\n" * 6)
     assert main(["report", str(path), "--output", str(page)]) == 0
-    assert "refused: no words" in page.read_text()
+    shown = page.read_text()
+    assert "refused: no words" in shown
+    parts = shown.partition("Where a - b is")[2].partition("</table>")[0]
+    assert parts.count("<tr>") == 1 + 5, "those with most of it, none with least"
 
 
 def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):

@@ -56,7 +56,6 @@ from lm_latent_eval.distortion.sources import Unchanged
 from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
-from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.options import parse_device
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.text.strict_json import parse
@@ -272,7 +271,6 @@ def train_learner(
             or the model cannot learn them.
         FloatingPointError: If the loss is no finite number.
     """
-    require("accelerate", extra="distort")
     output = Path(output).resolve()
     others = {} if test is None else {"test": test}
     for owner in (dev.vocabulary, *map(TokenIds.of, others.values())):

@@ -128,7 +128,7 @@ def items(
             if objective == "supervised":
                 raise ValueError(
                     "supervised training needs trees: give a treebank in brackets, or "
-                    "train unsupervised"
+                    "--objective unsupervised"
                 )
             ids = tokenizer(sentence).ids
             found.append(([*ids, END] if ids else [], []))

@@ -114,9 +114,10 @@ class Kind:
 
 def texts_of(found: TextComparison) -> list[Part]:
     """Return the texts with most of the difference, on either side."""
-    ordered = sorted(found.parts, key=lambda part: part.nats)
-    ends = ordered[:MOST] + ordered[-MOST:] if len(ordered) > 2 * MOST else ordered
-    return sorted(ends, key=lambda part: -abs(part.nats))
+    ordered = sorted(found.parts, key=lambda part: -abs(part.nats))
+    less = [part for part in ordered if part.nats < 0][:MOST]
+    more = [part for part in ordered if part.nats >= 0][:MOST]
+    return sorted(less + more, key=lambda part: -abs(part.nats))
 
 
 def words_of(part: Part) -> Iterator[tuple[str, Aligned | None]]:
@@ -226,7 +227,7 @@ def lines_of_gap(found: TextComparison) -> list[str]:
         d = kind.difference
         sentences.append(
             f"  {kind.name} ({kind.words:,}): {bits(d.value):+.4f} ± "
-            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.4f})"
+            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.1g})"
         )
     return sentences
 

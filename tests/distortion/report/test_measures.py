@@ -202,7 +202,7 @@ def test_the_command(scores, tmp_path, capsys, request):
     for folders, message in (
         ([str(scores)], "expected NAME=DIR"),
         ([f"A={scores}", f"A={scores}"], "A names two folders"),
-        ([f"A={tmp_path}"], "is not the settings of a scores"),
+        ([f"A={tmp_path}"], "settings.json is missing: no folder of scores is there"),
     ):
         assert main([*command, *folders]) == 2
         assert message in capsys.readouterr().err

@@ -166,5 +166,5 @@ def test_another_plan_is_refused(study, text):
     assert not (study / "new").exists()
     with pytest.raises(ValueError, match="jobs=0: expected a whole number"):
         DistortionStudy(DistortionPlan.read(MINI), study, text, jobs=0).run()
-    with pytest.raises(ValueError, match="is not the settings of a study"):
+    with pytest.raises(ValueError, match="is missing: no study"):
         write_report(study / "text", study / "report")
