@@ -26,9 +26,9 @@ from lm_latent_eval.models.rnng.networks import GenerativeModel
 from lm_latent_eval.models.rnng.stacks import (
     Integers,
     Stacks,
-    reductions,
     sent_all,
 )
+from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
 from lm_latent_eval.text.words import END
 
 AT_ONCE, MORE = 4, 4
@@ -83,21 +83,23 @@ class Choices:
             log_least, end = np.full(len(row), -np.inf), int(items.max(initial=1))
         table, going, number = stacks, np.arange(len(row)), np.ones_like(row)
         rows, place = row[:, None], going[:, None]
-        top, size = stacks.states(row)[:, -1, 0], stacks.size[row]
+        top, size = stacks.top(row), stacks.size[row]
         log_shift, log_reduce = wide_zeros((2, 0), top.device)
         while True:
             used, acted = len(table), len(log_shift)
-            made, more = reductions(table, rows[going, -1], end + 1 - rows.shape[1])
-            table = model.reduced(table, made)
-            new = np.zeros((len(row), more.shape[1] - 1), np.int64)
-            new[going] = more[:, 1:]
+            number[going] = np.minimum(items[going], end)
+            most = number[going].max(initial=1)
+            reducing = np.arange(rows.shape[1], most) < number[going, None]
+            moves = np.where(reducing, REDUCE, NOTHING)
+            table, after = model.moved(table, rows[going, -1], moves)
+            new = np.zeros((len(row), moves.shape[1]), np.int64)
+            new[going] = after[:, 1:] * reducing
             rows = np.concatenate([rows, new], 1)
             new = np.where(new > 0, new - used + len(size), -1)
             place = np.concatenate([place, new], 1)
-            number[going] = np.minimum(items[going], end)
             if len(table) > used:
-                top = torch.cat([top, table.parts[-1].state[:, -1, 0]])
-                size = np.append(size, made.size)
+                top = torch.cat([top, table.states[-1][:, -1, 0]])
+                size = np.append(size, table.size[used:])
             there, left = sent_all(top.device, place, size[acted:])
             shift, reduce = model.log_actions(top[acted:], left)
             log_shift = torch.cat([log_shift, shift])
@@ -210,8 +212,8 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
     text, log_p = np.arange(len(tokens)), wide_zeros((len(tokens),), device)
     for t in range(tokens.shape[1]):
         if t > 0:
-            shifted = model.shifted(stacks, row, tokens[text, t - 1])
-            stacks, row = shifted.compact(len(stacks) + np.arange(len(row)))
+            stacks, after = model.moved(stacks, row, tokens[text, t - 1, None])
+            stacks, row = stacks.compact(after[:, 1])
         choices = Choices.of(model, stacks, row)
         stacks = choices.stacks
         before, reduces = choices.possible.nonzero()
@@ -261,8 +263,7 @@ def next_word(
 
 def _log_end(model: GenerativeModel, stacks: Stacks, after: Integers) -> Tensor:
     """Return the price of an end after each of some stacks, nats, (R,)."""
-    ended = model.shifted(stacks, after, np.full_like(after, END))
-    (items,) = sent_all(ended.device, ended.size[len(stacks) :])
-    top = ended.parts[-1].state[:, -1, 0]
-    log_reduce: Tensor = model.log_actions(top, items)[1]
+    stacks, path = model.moved(stacks, after, np.full((len(after), 1), END))
+    (items,) = sent_all(stacks.device, stacks.size[path[:, 1]])
+    log_reduce: Tensor = model.log_actions(stacks.top(path[:, 1]), items)[1]
     return log_reduce

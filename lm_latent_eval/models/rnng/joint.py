@@ -8,9 +8,9 @@ Two families of proposals: the CRF reads a whole sentence and draws whole trees;
 left-to-right ones (``left_to_right.py``) draw the REDUCEs before each word.
 
 Sequences of actions that begin alike have the same stacks, so those of a batch form a
-tree of prefixes. It is walked move by move: one tensor operation serves every distinct
-prefix of one length, of all samples and all texts. The factors of a sequence are those
-along its path. Which stacks that makes is known beforehand (``stacks.py``).
+tree of prefixes, whose stacks are made once for all samples and texts. Which they are
+is known beforehand (``stacks.py``): one tensor operation serves all that need no other.
+The factors of a sequence are those along its path.
 
 Departures: the CRF has word embeddings of its own; newly trained models exclude an end
 before one tree stands and charge nothing after it (``only_possible``), so that p is
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.latent import Normalization
@@ -33,13 +34,14 @@ from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.rnng.choices import Choices
 from lm_latent_eval.models.rnng.networks import GenerativeModel, RNNGConfig, SpanScores
 from lm_latent_eval.models.rnng.stacks import (
-    Derivations,
+    Growth,
     Integers,
     Stacks,
     StackState,
-    derivations,
+    growth,
+    sent_all,
 )
-from lm_latent_eval.models.rnng.trees import Trees, moves
+from lm_latent_eval.models.rnng.trees import REDUCE, Trees, moves
 from lm_latent_eval.text.batch import TokenBatch, known_ids
 from lm_latent_eval.text.words import END, UNKNOWN
 
@@ -103,33 +105,40 @@ def walk(
         log p of each in nats, (R,) float64; the stacks after them, and the row of each,
         (R,), the empty one after an end.
     """
-    parts, which = derivations(stacks, row, moves, STACKS_AT_ONCE)
-    ends = np.zeros(which.max(initial=-1) + 1, bool)
-    ends[which] = over
-    borders = np.cumsum([len(part.last) for part in parts])[:-1]
+    # Sorted, so that those of one part share most of their beginnings.
+    sequences = torch.from_numpy(np.concatenate([row[:, None], moves], 1))
+    sequences, which = torch.unique(sequences, dim=0, return_inverse=True)
+    ends = torch.zeros(len(sequences), dtype=torch.bool)
+    ends[which] = torch.from_numpy(over)
+    at_once = max(1, STACKS_AT_ONCE // sequences.shape[1])
+    parts = zip(sequences.split(at_once), ends.split(at_once), strict=True)
     log_p, tables, rows = [], [], []
-    for part, end in zip(parts, np.split(ends, borders), strict=True):
-        table = model.grown(stacks, part)
-        log_p.append(_log_p(model, table, part))
-        table, last = table.compact(np.where(end, 0, part.last))
+    for part, end in parts:
+        made = growth(stacks, part[:, 0].numpy(), part[:, 1:].numpy())
+        table = model.grown(stacks, made)
+        log_p.append(_log_p(model, table, made))
+        table, last = table.compact(np.where(end, 0, made.path[:, -1]))
         tables.append(table)
         rows.append(last)
     joined, moved = Stacks.join(tables)
     last = np.concatenate([r + m for r, m in zip(rows, moved, strict=True)])
-    there = sent(torch.from_numpy(which), stacks.device)
-    return torch.cat(log_p)[there], joined, last[which]
+    there = sent(which, stacks.device)
+    return torch.cat(log_p)[there], joined, last[which.numpy()]
 
 
-def _log_p(model: GenerativeModel, stacks: Stacks, walked: Derivations) -> Tensor:
-    """Return log p of sequences, (R,)."""
-    top = stacks.top(walked.shift_parent)
-    log_shift, _ = model.log_actions(top, walked.shift_size)
-    log_word = model.log_word(top, walked.shift_size, walked.word)
-    top = stacks.top(walked.reduce_parent)
-    _, log_reduce = model.log_actions(top, walked.reduce_size)
-    nothing = log_shift.new_zeros(1)
-    factor = torch.cat([log_shift + log_word, log_reduce, nothing])
-    return factor[walked.path].sum(-1)
+def _log_p(model: GenerativeModel, stacks: Stacks, made: Growth) -> Tensor:
+    """Return log p of sequences of moves, (R,)."""
+    (shift,) = (made.move != REDUCE).nonzero()
+    before, after = made.path[:, :-1], made.path[:, 1:]
+    # Factors are those of the new stacks, after one for no move.
+    factor = np.where(after == before, 0, after + 1 + len(made.move) - len(stacks))
+    integers = stacks.size[made.parent], shift, made.move[shift], factor
+    size, shifts, word, path = sent_all(stacks.device, *integers)
+    top = stacks.top(made.parent)
+    log_shift, log_p = model.log_actions(top, size)
+    log_word = model.log_word(top[shifts], size[shifts], word)
+    log_p = log_p.index_put((shifts,), log_shift[shifts] + log_word)
+    return F.pad(log_p, (1, 0))[path].sum(-1)
 
 
 @dataclass(frozen=True)

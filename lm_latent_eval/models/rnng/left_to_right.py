@@ -70,6 +70,7 @@ from lm_latent_eval.models.rnng.stacks import (
     Integers,
     Stacks,
     StackState,
+    distinct,
     sent_all,
 )
 from lm_latent_eval.models.rnng.trees import Trees, rotated
@@ -450,10 +451,10 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         owing = np.concatenate([state.owing for state in states], 1)[text]
         of_owing = np.broadcast_to(word[:, None], owing.shape)[owing]
         size = self.model.config.vocab_size
-        pair, which = _distinct(row[text][owing] * size + of_owing)
+        pair, which = distinct(row[text][owing] * size + of_owing)
         log_word = wide_zeros((0,), self.model.device)
         if len(pair):
-            top = stacks.states(pair // size)[:, -1, 0]
+            top = stacks.top(pair // size)
             integers = stacks.size[pair // size], pair % size, which
             items, said, of = sent_all(top.device, *integers)
             log_word = self.model.generative.log_word(top, items, said)[of]
@@ -519,7 +520,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             A table with the stacks after them, and the choices.
         """
         model, config = self.model.generative, self.model.config
-        place, which = _distinct(row)
+        place, which = distinct(row)
         # An end asks for all REDUCEs, likely or not.
         every = self._is_end(word)[:, None] | self.exact
         log_least = np.where(every, -np.inf, log_least)
@@ -528,7 +529,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         choices = Reduces.of(model, stacks, place, of_place)
         stacks = choices.stacks
         # Each (stack, next word) once.
-        pair, of_pair = _distinct(which * config.vocab_size + word[:, None])
+        pair, of_pair = distinct(which * config.vocab_size + word[:, None])
         stack, word = pair // config.vocab_size, pair % config.vocab_size
         after, possible = choices.row[stack], choices.possible[stack]
         size, place = stacks.size[after], choices.place[stack]
@@ -640,18 +641,11 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         self, stacks: Stacks, row: Integers, text: Integers, word: Integers
     ) -> tuple[Stacks, Integers]:
         """Keep the stacks of histories, and put a word on those of some texts."""
-        size = self.model.config.vocab_size
-        pair, which = _distinct(row[text] * size + word[:, None])
-        row = row.copy()
-        row[text] = len(stacks) + which
-        shifted = self.model.generative.shifted(stacks, pair // size, pair % size)
-        return shifted.compact(row)
+        row, going = row.copy(), row[text]
+        moves = np.broadcast_to(word[:, None], going.shape).reshape(-1, 1)
+        stacks, path = self.model.generative.moved(stacks, going.ravel(), moves)
+        row[text] = path[:, 1].reshape(going.shape)
+        return stacks.compact(row)
 
     def _sent(self, found: Tensor) -> Tensor:
         return sent(found, self.model.device)
-
-
-def _distinct(numbers: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct numbers, and the index of each."""
-    found, which = np.unique(numbers, return_inverse=True)
-    return found, which.reshape(numbers.shape)

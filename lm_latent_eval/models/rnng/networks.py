@@ -32,9 +32,9 @@ Source: Kim et al. (2019).
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,12 +43,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.models.pretrained import TrainedConfig, value
 from lm_latent_eval.models.rnng.stacks import (
-    Computed,
-    Derivations,
+    Growth,
     Integers,
-    Reductions,
     Stacks,
-    sent_all,
+    growth,
 )
 from lm_latent_eval.text.batch import excluding
 from lm_latent_eval.text.words import END, PADDING, START
@@ -140,41 +138,10 @@ class Composition(nn.Module):
         """Compose items (h, c), each (R, 2, d)."""
         (h_left, c_left), (h_right, c_right) = left.unbind(1), right.unbind(1)
         gates = self.linear(torch.cat([h_right, h_left], -1))
-        return torch.stack(self._composed(gates, c_left, c_right), 1)
-
-    def chained(self, left: Tensor, right: Tensor, borders: list[int]) -> Tensor:
-        """Compose items with some, then what that makes with others, and so on.
-
-        Args:
-            left: Left items, those of each step after those of the last, (N, 2, d).
-            right: Right items of the first step, (R, 2, d); of every other the first
-                that the step before it has made.
-            borders: Where the left items of each step begin, and N.
-
-        Returns:
-            What is made, (N, 2, d).
-        """
-        (h_left, c_left), (h, c) = left.unbind(1), right.unbind(1)
-        of_right, of_left = self.linear.weight.split(self.size, 1)
-        known = F.linear(h_left, of_left, self.linear.bias)
-        sizes = [end - start for start, end in pairwise(borders)]
-        made = []
-        for of_step, c_step in zip(
-            known.split(sizes), c_left.split(sizes), strict=True
-        ):
-            h, c = h[: len(of_step)], c[: len(of_step)]
-            h, c = self._composed(torch.addmm(of_step, h, of_right.T), c_step, c)
-            made.append((h, c))
-        return torch.stack([torch.cat(part) for part in zip(*made, strict=True)], 1)
-
-    def _composed(
-        self, gates: Tensor, c_left: Tensor, c_right: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return h and c, (R, d) each."""
         opened, value = gates.split([4 * self.size, self.size], -1)
         i, f_right, f_left, o = opened.sigmoid().chunk(4, -1)
         c = torch.addcmul(f_right * c_right, f_left, c_left).addcmul(i, value.tanh())
-        return o * c.tanh(), c
+        return torch.stack([o * c.tanh(), c], 1)
 
 
 class GenerativeModel(nn.Module):
@@ -196,37 +163,42 @@ class GenerativeModel(nn.Module):
     def begin(self) -> Stacks:
         """Return the empty stack, over the start word, as row 0."""
         start = self.embeddings.weight[START][None]
-        shape = (1, self.config.num_layers, 2, self.config.hidden_size)
-        state = self.stack(start, start.new_zeros(shape))
-        return Stacks.of_one(state, start.new_zeros(1, 2, self.config.hidden_size))
+        items = start.new_zeros(1, 2, self.config.hidden_size)
+        state = start.new_zeros(1, self.config.num_layers, *items.shape[1:])
+        none = np.zeros(1, np.int64)
+        return Stacks((self.stack(start, state),), items, none, none, none)
 
-    def grown(self, stacks: Stacks, growth: Derivations) -> Stacks:
-        """Return a table with the stacks that moves make."""
-        table = stacks.extended(growth.below, growth.size)
-        state, item = table.computed
-        item[growth.shift, 0] = self.embeddings(growth.word)
-        for move in growth.transitions:
-            if move.reduced.start < move.reduced.stop:
-                item[move.reduced] = self.composition(item[move.left], item[move.right])
-            state[move.new] = self.stack(item[move.new, 0], state[move.base])
-        return table
-
-    def reduced(self, stacks: Stacks, made: Reductions) -> Stacks:
-        """Return a table with the stacks that REDUCEs make, one after the other."""
-        if not len(made.below):
+    def grown(self, stacks: Stacks, growth: Growth) -> Stacks:
+        """Return a table with the stacks that moves make: items first, then states."""
+        if not len(growth.move):
             return stacks
-        left, right = stacks.items(made.left), stacks.items(made.right)
-        item = self.composition.chained(left, right, made.borders)
-        state = self.stack(item[:, 0], stacks.states(made.below))
-        return stacks.followed_by(Computed(state, item), made.below, made.size)
+        begin, end = len(stacks.items), len(stacks.items) + len(growth.word)
+        number = end + sum(len(left) for left, _ in growth.composed)
+        room = stacks.items.new_zeros(number - begin, *stacks.items.shape[1:])
+        item = torch.cat([stacks.items, room])
+        item[begin:end, 0] = self.embeddings(growth.word)
+        for left, right in growth.composed:
+            begin, end = end, end + len(left)
+            item[begin:end] = self.composition(item[left], item[right])
+        sizes = [len(growth.base), *map(len, growth.bases)]
+        value, *values = item[:, 0][growth.value].split(sizes)
+        states = [self.stack(value, stacks.state(growth.base))]
+        for value, base in zip(values, growth.bases, strict=True):
+            states.append(self.stack(value, states[-1][base]))
+        parts = *stacks.states, torch.cat(states)
+        return Stacks(parts, item, growth.below, growth.size, growth.item)
 
-    def shifted(self, stacks: Stacks, row: Integers, word: Integers) -> Stacks:
-        """Return a table with the stacks that words make of some stacks, (R,)."""
-        (there,) = sent_all(stacks.device, word)
-        value = self.embeddings(there)
-        state = self.stack(value, stacks.states(row))
-        item = torch.stack([value, torch.zeros_like(value)], 1)
-        return stacks.followed_by(Computed(state, item), row, stacks.size[row] + 1)
+    def moved(
+        self, stacks: Stacks, row: Integers, moves: Integers
+    ) -> tuple[Stacks, Integers]:
+        """Do moves, (R, A), to stacks, (R,).
+
+        Returns:
+            A table with the stacks that this makes; the stack before each move and
+            after the last, (R, A + 1).
+        """
+        made = growth(stacks, row, moves)
+        return self.grown(stacks, made), made.path
 
     # -- factors --------------------------------------------------------------------
 

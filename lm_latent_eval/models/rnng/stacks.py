@@ -2,7 +2,8 @@
 
 A stack is an item on top of another stack. One row is one stack: its topmost item, the
 LSTM's state after reading it, and the row of the stack below. Stacks that begin alike
-share rows, nothing is ever copied, and a history of actions is the number of one row.
+share rows, stacks that end alike share items, and a history of actions is the number of
+one row.
 
 Numbers of rows and sizes stay on the host: which stacks a move makes depends on no
 number that the model computes, so they are all known before the first is made, and a
@@ -13,9 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,65 +21,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.models.rnng.trees import NOTHING
+from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
 
 Integers = NDArray[np.int64]
-
-
-class Computed(NamedTuple):
-    """What a model computes of some stacks."""
-
-    state: Tensor
-    """Of the LSTM, (rows, layers, 2, d): hidden and cell."""
-    item: Tensor
-    """Topmost items, (rows, 2, d): hidden and cell."""
 
 
 @dataclass(frozen=True)
 class Stacks:
     """A table of stacks; row 0 is the empty one, which lies below itself."""
 
-    parts: tuple[Computed, ...]
-    """Rows that were added together, one part after the other: adding copies none."""
+    states: tuple[Tensor, ...]
+    """Of the LSTM, (rows, layers, 2, d), hidden and cell: rows that were added together
+    are one part, so that adding copies none."""
+    items: Tensor
+    """Of which stacks are made, (items, 2, d), hidden and cell."""
     below: Integers
     """Row of the stack without its topmost item, (rows,)."""
     size: Integers
     """Items, (rows,)."""
-
-    @classmethod
-    def of_one(cls, state: Tensor, item: Tensor) -> Stacks:
-        """Return the empty stack, given its LSTM state and anything for an item."""
-        none = np.zeros(1, np.int64)
-        return cls((Computed(state, item),), none, none)
+    item: Integers
+    """Which item is the topmost one, (rows,); anything of the empty stack."""
 
     def __len__(self) -> int:
         return len(self.below)
 
     @property
     def device(self) -> torch.device:
-        return self.parts[0].state.device
+        return self.items.device
 
-    @cached_property
-    def computed(self) -> Computed:
-        """The parts as one."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        states, items = zip(*self.parts, strict=True)
-        return Computed(torch.cat(states), torch.cat(items))
+    def top(self, row: Integers) -> Tensor:
+        """Return u of some stacks, the top layer's hidden state, (R, d)."""
+        return self._picked(row, [part[:, -1, 0] for part in self.states])
 
-    def states(self, row: Integers) -> Tensor:
+    def state(self, row: Integers) -> Tensor:
         """Return LSTM states of some stacks, in any order, (R, layers, 2, d)."""
-        (states,) = self._picked(row, [part.state for part in self.parts])
-        return states
+        return self._picked(row, self.states)
 
-    def items(self, row: Integers) -> Tensor:
-        """Return topmost items of some stacks, in any order, (R, 2, d)."""
-        (items,) = self._picked(row, [part.item for part in self.parts])
-        return items
-
-    def _picked(self, row: Integers, *columns: Sequence[Tensor]) -> list[Tensor]:
-        """Return some rows of columns, each of which is given part by part."""
-        sizes = np.array([len(part) for part in columns[0]])
+    def _picked(self, row: Integers, parts: Sequence[Tensor]) -> Tensor:
+        """Return some rows of what is given part by part."""
+        sizes = np.array([len(part) for part in parts])
         ends = sizes.cumsum()
         which = ends.searchsorted(row, "right")
         order, in_order = np.arange(len(row)), bool((which[1:] >= which[:-1]).all())
@@ -89,52 +67,10 @@ class Stacks:
             order = np.argsort(which, kind="stable")
         place: Integers = (row - (ends - sizes)[which])[order]
         there, back = sent_all(self.device, place, np.argsort(order))
-        counts = np.bincount(which, minlength=len(sizes)).tolist()
-        some = there.split(counts)
-        picked = [
-            torch.cat(
-                [part.index_select(0, p) for part, p in zip(column, some, strict=True)]
-            )
-            for column in columns
-        ]
-        if in_order:
-            return picked
-        return [column.index_select(0, back) for column in picked]
-
-    def top(self, row: Tensor) -> Tensor:
-        """Return u, the top layer's hidden state, (R, d)."""
-        return self.computed.state[row, -1, 0]
-
-    def extended(self, below: Integers, size: Integers) -> Stacks:
-        """Return a table with room for more stacks, of which these columns are known.
-
-        Args:
-            below: Of the new rows, (rows,).
-            size: The same.
-        """
-        columns = [
-            torch.cat([column, column.new_zeros(len(below), *column.shape[1:])])
-            for column in self.computed
-        ]
-        return Stacks(
-            (Computed(*columns),),
-            np.append(self.below, below),
-            np.append(self.size, size),
-        )
-
-    def followed_by(self, more: Computed, below: Integers, size: Integers) -> Stacks:
-        """Return a table with more stacks.
-
-        Args:
-            more: Of the new rows.
-            below: The same, (rows,).
-            size: The same.
-        """
-        return Stacks(
-            (*self.parts, more),
-            np.append(self.below, below),
-            np.append(self.size, size),
-        )
+        some = there.split(np.bincount(which, minlength=len(sizes)).tolist())
+        pairs = zip(parts, some, strict=True)
+        picked = torch.cat([part.index_select(0, p) for part, p in pairs])
+        return picked if in_order else picked.index_select(0, back)
 
     def compact(self, row: Integers) -> tuple[Stacks, Integers]:
         """Keep given stacks and all below them; return them and their new rows."""
@@ -147,10 +83,14 @@ class Stacks:
             here = here[~wanted[here]]
         (keep,) = wanted.nonzero()
         place = wanted.cumsum() - 1
+        used, item = distinct(self.item[keep])
+        (there,) = sent_all(self.device, used)
         stacks = Stacks(
-            (Computed(*self._picked(keep, *zip(*self.parts, strict=True))),),
+            (self.state(keep),),
+            self.items.index_select(0, there),
             place[self.below[keep]],
             self.size[keep],
+            item,
         )
         return stacks, place[row]
 
@@ -158,14 +98,13 @@ class Stacks:
     def join(cls, tables: Sequence[Stacks]) -> tuple[Stacks, list[int]]:
         """Lay tables end to end; return them and how far each one's rows moved."""
         moved = np.cumsum([0, *map(len, tables)]).tolist()[:-1]
+        items = np.cumsum([0, *(len(table.items) for table in tables)]).tolist()[:-1]
         joined = cls(
-            (
-                Computed(
-                    *map(torch.cat, zip(*(t.computed for t in tables), strict=True))
-                ),
-            ),
+            tuple(part for table in tables for part in table.states),
+            torch.cat([table.items for table in tables]),
             np.concatenate([t.below + m for t, m in zip(tables, moved, strict=True)]),
             np.concatenate([table.size for table in tables]),
+            np.concatenate([t.item + m for t, m in zip(tables, items, strict=True)]),
         )
         return joined, moved
 
@@ -188,188 +127,109 @@ class StackState:
 
 
 @dataclass(frozen=True)
-class MovesAtOnce:
-    """Moves of one tensor operation, words first and then REDUCEs."""
+class Growth:
+    """Stacks that sequences of moves make of a table's, each distinct one once.
 
-    new: slice
-    """The stacks that they make."""
-    reduced: slice
-    """Those of them that REDUCEs make."""
-    base: Tensor
-    """What their topmost items stand on."""
-    left: Tensor
-    """Of REDUCEs: the stacks whose topmost items are composed."""
-    right: Tensor
-
-
-@dataclass(frozen=True)
-class Reductions:
-    """Stacks that REDUCEs of a table's stacks make, one step after the other.
-
-    Each step goes on from the first stacks of the step before. All stand on stacks of
-    the table.
+    Items depend on no stack under them: they are made first, those that others are
+    composed of before these, and then states, from the lowest stacks up. New stacks
+    are in order of how many other new ones they stand on.
     """
 
-    borders: list[int]
-    """Where the stacks of each step begin, and the end."""
-    left: Integers
-    """The stacks whose topmost items are composed, with what was made before."""
-    right: Integers
-    """What the first step goes on from."""
+    path: Integers
+    """The stack before each move and after the last, (R, A + 1)."""
+    parent: Integers
+    """The stack that each new one is made from, (rows,)."""
+    move: Integers
+    """The move that makes it, (rows,)."""
     below: Integers
-    """What the new items stand on."""
+    """The table's columns with those of the new stacks; see ``Stacks``."""
     size: Integers
-    """Items of every new stack."""
-
-
-@dataclass(frozen=True)
-class Derivations:
-    """Sequences of moves, R distinct ones, as the stacks that they lead to.
-
-    Each of those follows the ones that it is made of.
-    """
-
-    transitions: list[MovesAtOnce]
-    below: Integers
-    """Of every new stack."""
-    size: Integers
-    last: Integers
-    """Where each sequence ends, (R,)."""
-    shift: Tensor
-    """The stacks that words make."""
+    item: Integers
     word: Tensor
-    """Which word makes each."""
-    shift_parent: Tensor
-    """What each word is put on."""
-    shift_size: Tensor
-    """Items on it."""
-    reduce_parent: Tensor
-    """What each REDUCE is done to."""
-    reduce_size: Tensor
-    path: Tensor
-    """Moves of each sequence, words before REDUCEs and then nothing, (R, A)."""
+    """Words whose items are the first new ones."""
+    composed: list[tuple[Tensor, Tensor]]
+    """Left and right items of which the next ones are composed, time after time."""
+    value: Tensor
+    """``item`` of the new stacks, on the device."""
+    base: Integers
+    """The table's stacks that the first new ones stand on."""
+    bases: list[Tensor]
+    """Which of these the next ones stand on, and so on."""
 
 
-def reductions(
-    stacks: Stacks, row: Integers, most: int | None = None
-) -> tuple[Reductions, Integers]:
-    """Do every number of REDUCEs, 0 .. M - 1, to distinct stacks, (R,).
+def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
+    """Follow sequences of moves.
 
     Args:
         stacks: A table.
-        row: Stacks of it.
-        most: M, at most; None: as many as there can be.
-
-    Returns:
-        What that makes, and the stack after each number, (R, M); 0 where there are
-        fewer items.
-    """
-    # The stacks that go on longest first: those of each step are the first of the last.
-    order = np.argsort(-stacks.size[row], kind="stable")
-    items = stacks.size[row[order]]
-    count = max(1, int(items.max(initial=0)))
-    count = count if most is None else min(count, most)
-    going = np.searchsorted(-items, -np.arange(1, count), "left")
-    below = stacks.below[row[order]]
-    composed, bases = [below[:0]], [below[:0]]
-    for number in going:
-        composed.append(below[:number])
-        below = stacks.below[composed[-1]]
-        bases.append(below)
-    step = np.repeat(np.arange(1, count), going)
-    borders = np.cumsum([0, *going])
-    which = np.arange(len(step)) - borders[step - 1]
-    rows = np.zeros((len(row), count), np.int64)
-    rows[:, 0] = row
-    rows[order[which], step] = len(stacks) + np.arange(len(step))
-    made = Reductions(
-        borders.tolist(),
-        np.concatenate(composed),
-        row[order[: going.max(initial=0)]],
-        np.concatenate(bases),
-        items[which] - step,
-    )
-    return made, rows
-
-
-def derivations(
-    stacks: Stacks, row: Integers, moves: Integers, at_once: int
-) -> tuple[list[Derivations], Integers]:
-    """Follow sequences of moves, each distinct one once.
-
-    Args:
-        stacks: Where they begin.
-        row: The stack each begins on, (R,).
+        row: The stack of it that each begins on, (R,).
         moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
-        at_once: Stacks of one part, at most.
-
-    Returns:
-        Parts, and which of their sequences each is, (R,).
     """
-    if not moves.shape[1]:  # a text without words is followed, too
-        moves = np.full((len(moves), 1), NOTHING)
-    sequences = torch.from_numpy(np.concatenate([row[:, None], moves], 1))
-    distinct, which = torch.unique(sequences, dim=0, return_inverse=True)
-    # Sequences are sorted, so those of one part share most of their beginnings.
-    parts = distinct.split(max(1, at_once // max(1, moves.shape[1])))
-    return [_derivations(stacks, part.numpy()) for part in parts], which.numpy()
+    used, room = len(stacks), np.zeros(int((moves != NOTHING).sum()), np.int64)
+    below, size = np.append(stacks.below, room), np.append(stacks.size, room)
+    parent, move, height, depth = np.zeros((4, len(below)), np.int64)
+    path = np.repeat(row[:, None], moves.shape[1] + 1, 1)
+    made, scale = used, moves.max(initial=0) - NOTHING + 1
+    for a, column in enumerate(moves.T):
+        (going,) = (column != NOTHING).nonzero()
+        pair, which = distinct(path[going, a] * scale + column[going] - NOTHING)
+        here = slice(made, made + len(pair))
+        begun, done = pair // scale, pair % scale + NOTHING
+        left, reducing = below[begun], done == REDUCE
+        base = np.where(reducing, below[left], begun)
+        parent[here], move[here], below[here] = begun, done, base
+        size[here], depth[here] = size[base] + 1, depth[base] + 1
+        height[here] = (np.maximum(height[begun], height[left]) + 1) * reducing
+        path[going, a + 1 :] = (made + which)[:, None]
+        made += len(pair)
+    order, name = np.argsort(depth[:made], kind="stable"), np.arange(made)
+    name[order] = np.arange(made)
+    # New stacks are numbered by depth.
+    path, below, parent = name[path], name[below[order]], name[parent[order]]
+    size, move, height, depth = (x[order] for x in (size, move, height, depth))
 
-
-def _derivations(stacks: Stacks, sequences: Integers) -> Derivations:
-    """Follow sorted distinct sequences, whose first column is where they begin."""
-    begin, moves = sequences[:, 0], sequences[:, 1:]
-    differs = np.logical_or.accumulate(sequences[1:] != sequences[:-1], 1)
-    going = moves != NOTHING
-    made = going.copy()  # by the first sequence with this beginning
-    made[1:] &= differs[:, 1:]
-
-    level, first = made.T.nonzero()
-    order = np.lexsort((moves[first, level] < 0, level))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    level, first = level[order], first[order]
-    word = moves[first, level]
-    borders = [0, *made.sum(0).cumsum().tolist()]
-    edge = np.where(going, made.cumsum(0) - 1 + borders[:-1], -1)
-    edge = np.append(place, len(place))[edge]  # (R, A)
-
-    used = len(stacks)
-    parent = np.where(level == 0, begin[first], used + edge[first, level - 1])
-    below = np.append(stacks.below, np.zeros_like(parent))
-    size = np.append(stacks.size, np.zeros_like(parent))
-    reducing = word < 0
-    left, base = np.zeros_like(parent), parent.copy()
-    for start, stop in pairwise(borders):
-        here, words = slice(start, stop), stop - int(reducing[start:stop].sum())
-        left[words:stop] = below[parent[words:stop]]
-        base[words:stop] = below[left[words:stop]]
-        below[used + start : used + stop] = base[here]
-        size[used + start : used + stop] = size[base[here]] + 1
-
-    # Factors are those of all words, then those of all REDUCEs, then none.
-    factor = np.append(np.argsort(np.argsort(reducing, kind="stable")), len(word))
-    length = going.sum(1)
-    last = np.where(length == 0, begin, used + edge[np.arange(len(edge)), length - 1])
-    (shift,) = (~reducing).nonzero()
-    shifted, reduced = parent[shift], parent[reducing]
-    factors = (shifted, size[shifted], reduced, size[reduced], factor[edge])
-    # All in one copy; of the moves between two borders these are views.
-    base_there, left_there, right_there, *there = sent_all(
-        stacks.device, base, left, parent, used + shift, word[shift], *factors
+    # Items are made by height: what is composed of the same two is one.
+    item = np.append(stacks.item, np.zeros(made - used, np.int64))
+    number, scale = len(stacks.items), len(stacks.items) + made
+    by_height = used + np.argsort(height[used:], kind="stable")
+    borders = np.bincount(height[used:], minlength=1).cumsum()[:-1]
+    words, *others = np.split(by_height, borders)
+    word, which = distinct(move[words])
+    item[words] = number + which
+    number, pairs, sizes = number + len(word), [word[:0]], []
+    for rows in others:
+        right = parent[rows]
+        pair, which = distinct(item[below[right]] * scale + item[right])
+        item[rows] = number + which
+        number += len(pair)
+        pairs.append(pair)
+        sizes.append(len(pair))
+    pair = np.concatenate(pairs)
+    _, first, *later = np.bincount(depth, minlength=2).tolist()
+    base, above = np.split(below[used:], [first])
+    # Each stands on one of those that were made last.
+    above = above - np.repeat(np.cumsum([used, first, *later])[: len(later)], later)
+    integers = word, pair // scale, pair % scale, item[used:], above
+    there, lefts, rights, value, bases = sent_all(stacks.device, *integers)
+    return Growth(
+        path,
+        parent[used:],
+        move[used:],
+        below,
+        size,
+        item,
+        there,
+        [*zip(lefts.split(sizes), rights.split(sizes), strict=True)],
+        value,
+        base,
+        [*bases.split(later)],
     )
-    transitions = []
-    for start, stop in pairwise(borders):
-        words = stop - int(reducing[start:stop].sum())
-        transitions.append(
-            MovesAtOnce(
-                slice(used + start, used + stop),
-                slice(used + words, used + stop),
-                base_there[start:stop],
-                left_there[words:stop],
-                right_there[words:stop],
-            )
-        )
-    return Derivations(transitions, base, size[used:], last, *there)
+
+
+def distinct(numbers: Integers) -> tuple[Integers, Integers]:
+    """Return the distinct numbers, and the index of each."""
+    found, which = np.unique(numbers, return_inverse=True)
+    return found, which.reshape(numbers.shape)
 
 
 def sent_all(device: torch.device, *arrays: Integers) -> Iterator[Tensor]:

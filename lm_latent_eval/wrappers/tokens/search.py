@@ -10,9 +10,10 @@ Draws may be particles, chosen anew in proportion to w psi, where psi is what th
 canonical segmentation pays for the rest; what psi gave is taken back (see
 ``inference.smc``, whose filters these are).
 
-The loop is not that of ``inference.steps``, which searches and draws one after the
-other: what both begin with would be read twice. A step is a few operations on arrays,
-of all texts together; its lists are those of ``inference.ragged``.
+The loop is not that of ``inference.steps``, where all histories of a text take equally
+many steps: here each ends after as many tokens as it has, and leaves its place in the
+beam to another. A step is a few operations on arrays, of all texts together; its lists
+are those of ``inference.ragged``.
 """
 
 from __future__ import annotations

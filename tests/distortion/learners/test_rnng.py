@@ -44,7 +44,7 @@ def test_it_learns_with_all_words_of_the_language(tmp_path):
     found = checkpoints.load_checkpoint(tmp_path / "rnng4")
     assert found.tokenizer.vocabulary == ["a", "b", "never"]
     generative, first = found.model.generative, torch.tensor([0])
-    [log_p] = generative.log_words(generative.begin().top(first), first)
+    [log_p] = generative.log_words(generative.begin().top(first.numpy()), first)
     assert log_p.isfinite().tolist() == [False] * 4 + [True] * 3
     assert str(found.model.normalization) == "normalised"
     assert found.model.config.hidden_size == SIZE.hidden_size

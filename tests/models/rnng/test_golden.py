@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lm_latent_eval.models.rnng import crf
-from lm_latent_eval.models.rnng.stacks import reductions
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -92,18 +91,16 @@ def test_every_action_and_every_word(name, ends):
             ]
             stacks, row, factors = model.begin(), np.array([0]), []
             for move in sequence[:, None]:
-                top = stacks.top(torch.from_numpy(row))
+                top = stacks.top(row)
                 size = torch.from_numpy(stacks.size[row])
                 log_shift, log_reduce = model.log_actions(top, size)
                 if move < 0:
                     factors.append(log_reduce[0])
-                    made, rows = reductions(stacks, row)
-                    stacks, row = model.reduced(stacks, made), rows[:, 1]
                 else:
                     log_word = model.log_word(top, size, torch.from_numpy(move))
                     factors.append((log_shift + log_word)[0])
-                    before, stacks = len(stacks), model.shifted(stacks, row, move)
-                    row = np.array([before])
+                stacks, path = model.moved(stacks, row, move[None])
+                row = path[:, 1]
             near(torch.stack(factors), wanted, name)
 
 
