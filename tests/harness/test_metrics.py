@@ -293,3 +293,20 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
 def test_halves_are_beginnings_of_their_text():
     found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
     assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "drawn"), [(False, 0.2 * 2.1199), (True, 0.4 * 2.7764)]
+)
+def test_few_replicates_and_shared_draws_widen_errors_of_completions(shared, drawn):
+    """Quantiles of Student's t of 16 and 4 degrees, printed tables say."""
+    terms = []
+    for n, (part, tokens) in enumerate([("given", 2), ("whole", 5)] * 2):
+        estimate = Estimate.exact(-1.0 * tokens, num_tokens=tokens)
+        estimate = dataclasses.replace(estimate, draws_stderr=0.1, draws_degrees=4.0)
+        score = ScoredFloat(answer("a", estimate, "" if shared else str(n)))
+        doc = {"document": n // 2, "text": "a", "part": part}
+        terms += [process_half(doc, [score])["completion_perplexity_draws_error"]]
+    error = math.e * math.hypot(drawn / 1.95996, 0.02) / 6
+    found = perplexity.COMPLETION_METRICS["completion_perplexity_draws_error"](terms)
+    assert found == pytest.approx(error, rel=1e-4)
