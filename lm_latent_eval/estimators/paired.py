@@ -8,9 +8,9 @@ Texts of one cluster (a passage, a source) are not independent: its sums stand f
 them, d_g and U_g, which gives the clustered error of Miller (2024).
 
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
-Student (1908); L-skewness and its error, Hosking (1990), section 3.4; degrees of
-freedom of unequal clusters, Bell and McCaffrey (2002); levels of many tests, Holm
-(1979); groups of models that cannot be told apart, Piepho (2004).
+Student (1908); L-skewness and its error, Hosking (1990), section 3.4; texts and
+clusters of unequal sizes, Bell and McCaffrey (2002); levels of many tests, Holm (1979);
+groups of models that cannot be told apart, Piepho (2004).
 """
 
 from __future__ import annotations
@@ -193,11 +193,12 @@ class PairedDifference:
         r"""Compare two models text by text.
 
         .. math::
-            \text{se}^2 = \frac{N}{N-1} \frac{\sum_n (d_n - R U_n)^2}{(\sum_n U_n)^2}
+            \text{se}^2 = c\,\frac{\sum_n (d_n - R U_n)^2}{(\sum_n U_n)^2}
 
-        is the error over texts, in which that of the draws is: a text's difference
-        varies by both. What the draws explain is taken out of it to tell them apart.
-        What they missed does not vary so, and is added to either.
+        is the error over texts, c being N / (N - 1) where they are of one length, and
+        more where a few hold most of the words. That of the draws is in it: a text's
+        difference varies by both. What the draws explain is taken out of it to tell
+        them apart. What they missed does not vary so, and is added to either.
 
         Args:
             differences: Nats that A takes more than B, shape ``(N,)``.
@@ -238,16 +239,13 @@ class PairedDifference:
                 f"differences[{int(np.isfinite(d).argmin())}] is not finite"
             )
         won = float(np.mean((d < 0) + 0.5 * (d == 0)))
-        num_texts, degrees = len(d), len(d) - 1.0
-        rate = d.sum() / units.sum()
-        correction = num_texts / (num_texts - 1) if num_texts > 1 else math.inf
-        num_clusters = None
+        num_texts, rate, num_clusters = len(d), d.sum() / units.sum(), None
         if clusters is not None:
             number: dict[Hashable, int] = {}
             place = [number.setdefault(name, len(number)) for name in clusters]
             d, units = (np.bincount(place, each) for each in (d, units))
             num_clusters = len(d)
-            correction, degrees = _of_clusters(units)
+        correction, degrees = _of_sums(units)
         drawn = math.sqrt((errors**2).sum()) / units.sum()
         missed = too_high / units.sum()
         residuals = d - rate * units
@@ -272,13 +270,13 @@ class PairedDifference:
         )
 
 
-def _of_clusters(units: np.ndarray) -> tuple[float, float]:
-    r"""Return the variance correction of G clusters and its degrees of freedom.
+def _of_sums(units: np.ndarray) -> tuple[float, float]:
+    r"""Return the variance correction c of N texts or clusters, and its degrees.
 
-    Of clusters of sizes U whose sums vary in proportion to U^2 (texts of one share what
-    moves them), the squares of r = M d, M = I - U 1' / S, S = sum U, have mean
-    tr(M'M V) and variance 2 tr((M'M V)^2), V = diag(U^2). Clusters of one size give
-    G / (G - 1) and G - 1.
+    Of sums over U words each whose variance is in proportion to U^2 (words of one text
+    share what moves them, as texts of one cluster do), the squares of r = M d, M = I -
+    U 1' / S, S = sum U, have mean tr(M'M V) and variance 2 tr((M'M V)^2), V =
+    diag(U^2). Of one size they give N / (N - 1) and N - 1.
     """
     x = units / units.sum()
     if (x == 1).any():  # the others are empty
