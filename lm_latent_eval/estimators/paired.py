@@ -8,9 +8,8 @@ Texts of one cluster (a passage, a source) are not independent: its sums stand f
 them, d_g and U_g, which gives the clustered error of Miller (2024).
 
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
-Student (1908); L-skewness and its error, Hosking (1990), section 3.4; texts and
-clusters of unequal sizes, Bell and McCaffrey (2002); levels of many tests, Holm (1979);
-groups of models that cannot be told apart, Piepho (2004).
+Student (1908); L-skewness and its error, Hosking (1990), section 3.4; levels of
+many tests, Holm (1979); groups of models that cannot be told apart, Piepho (2004).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.standard_errors import (
     CONFIDENCE,
+    correct_for_sizes,
     pooled_degrees,
     widened,
 )
@@ -245,7 +245,7 @@ class PairedDifference:
             place = [number.setdefault(name, len(number)) for name in clusters]
             d, units = (np.bincount(place, each) for each in (d, units))
             num_clusters = len(d)
-        correction, degrees = _of_sums(units)
+        correction, degrees = correct_for_sizes(units)
         drawn = math.sqrt((errors**2).sum()) / units.sum()
         missed = too_high / units.sum()
         residuals = d - rate * units
@@ -268,26 +268,6 @@ class PairedDifference:
             num_texts=num_texts,
             num_clusters=num_clusters,
         )
-
-
-def _of_sums(units: np.ndarray) -> tuple[float, float]:
-    r"""Return the variance correction c of N texts or clusters, and its degrees.
-
-    Of sums over U words each whose variance is in proportion to U^2 (words of one text
-    share what moves them, as texts of one cluster do), the squares of r = M d, M = I -
-    U 1' / S, S = sum U, have mean tr(M'M V) and variance 2 tr((M'M V)^2), V =
-    diag(U^2). Of one size they give N / (N - 1) and N - 1.
-    """
-    x = units / units.sum()
-    if (x == 1).any():  # the others are empty
-        return math.inf, 0.0
-    v = x**2
-    c = float(v.sum())
-    mean = float((v * (1 - 2 * x + c)).sum())
-    a, b = float((v * x).sum()), float((v * v).sum())
-    apart = c**4 + 2 * c * b - 4 * c**2 * a + 2 * a**2
-    own = float((v**2 * (1 + 2 * c - 4 * x)).sum())
-    return c / mean, mean**2 / (apart + own)
 
 
 def _skewness(residuals: np.ndarray) -> float:

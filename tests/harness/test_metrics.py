@@ -69,11 +69,9 @@ BYTES = (10, 5)
 
 
 def over_texts(units):
-    """sqrt(N / (N - 1) sum (l - rate u)^2) / sum u, of nats l and units u."""
-    nats = (math.log(2), math.log(8))
-    rate = sum(nats) / sum(units)
-    off = [n - rate * u for n, u in zip(nats, units, strict=True)]
-    return math.sqrt(2 * sum(d**2 for d in off)) / sum(units)
+    """Of two rates, whose standard deviation is their difference over sqrt(2)."""
+    one, other = (math.log(2) / units[0], math.log(8) / units[1])
+    return abs(one - other) / math.sqrt(2) * math.hypot(*units) / sum(units)
 
 
 SAMPLED = {
