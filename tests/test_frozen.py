@@ -42,6 +42,7 @@ CHANGED: dict[tuple[str, str], str] = {
 FURTHER = {
     ("demonstration", "beam adapted"): "entities count as parents of what follows",
     ("kglm", "beam adapted"): _LINKED,
+    ("lda", "beam document"): "it ranks by p, where it ranked by q",
 }
 """Likewise -> why a search finds more."""
 RENAMED = {("hmm", "posterior"): "adapted"}

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +37,11 @@ from lm_latent_eval.estimators.importance import (
     stderr,
 )
 from lm_latent_eval.estimators.rates import perplexity
-from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
+from lm_latent_eval.estimators.standard_errors import (
+    correct_for_sizes,
+    pooled_degrees,
+    widened,
+)
 
 
 @dataclass(frozen=True)
@@ -65,18 +70,18 @@ class CorpusRate:
         .. math::
             \mathrm{se}_\text{MC}^2 = \frac{1}{U^2} \Bigl( \sum_n d_n^2
             + \bigl(\sum_n \tfrac12 d_n^2 + m_n\bigr)^2 \Bigr), \qquad
-            \mathrm{se}_\text{texts}^2 = \frac{1}{U^2} \Bigl( \frac{N}{N-1}
-            \sum_n (l_n + R\, U_n)^2 + \bigl(\sum_n \tfrac12 d_n^2 + m_n\bigr)^2
-            \Bigr)
+            \mathrm{se}_\text{texts}^2 = \frac{1}{U^2} \Bigl( c \sum_n (l_n + R\, U_n)^2
+            + \bigl(\sum_n \tfrac12 d_n^2 + m_n\bigr)^2 \Bigr)
 
-        with a text's error by its draws d_n, and what they are likely to have missed,
-        m_n, such that its error is their root sum of squares. Errors of draws average
-        out, and add in squares. What is missed, and the bias of a logarithm, about half
-        a variance, have one direction and add as they are. Where the d_n are from few
-        replicates, the root of their sum of squares is widened so that 1.96 of it are
-        the interval of Student's t, which for many texts is no more than a normal one.
-        A text's l_n = log p-hat varies by its draws as well, so what differs from text
-        to text has d_n in it.
+        with c = N / (N - 1) for texts of one length, and more where a few hold most of
+        the units (``correct_for_sizes``), a text's error by its draws d_n, and what
+        they are likely to have missed, m_n, such that its error is their root sum of
+        squares. Errors of draws average out, and add in squares. What is missed, and
+        the bias of a logarithm, about half a variance, have one direction and add as
+        they are. Where the d_n are from few replicates, the root of their sum of
+        squares is widened so that 1.96 of it are the interval of Student's t, which for
+        many texts is no more than a normal one. A text's l_n = log p-hat varies by its
+        draws as well, so what differs from text to text has d_n in it.
 
         Args:
             estimates: Of N texts.
@@ -100,10 +105,12 @@ class CorpusRate:
         names: Sequence[str | int] = streams or range(len(estimates))
         shared: dict[str | int, tuple[float, float]] = {}
         residuals: dict[str | int, float] = defaultdict(float)
+        sizes: dict[str | int, float] = defaultdict(float)
         for stream, estimate, units in zip(
             names, estimates, num_units.tolist(), strict=True
         ):
             residuals[stream] += estimate.log_evidence + value * units
+            sizes[stream] += units
             error, degrees = shared.get(stream, (0.0, math.inf))
             if estimate.draws_stderr:
                 error += estimate.draws_stderr
@@ -117,9 +124,9 @@ class CorpusRate:
         missed = [e.missed for e in estimates]
         loss = math.fsum(m for m in missed if m is not None)
         spread = None
-        if None not in missed and (count := len(residuals)) > 1:
-            over_texts = math.hypot(*residuals.values())
-            over_texts *= math.sqrt(count / (count - 1))
+        correction, _ = correct_for_sizes(np.array([*sizes.values()]))
+        if None not in missed and correction < math.inf:
+            over_texts = math.hypot(*residuals.values()) * math.sqrt(correction)
             spread = math.hypot(max(over_texts, drawn), bias + loss) / total
         return cls(
             value,

@@ -8,9 +8,8 @@ Texts of one cluster (a passage, a source) are not independent: its sums stand f
 them, d_g and U_g, which gives the clustered error of Miller (2024).
 
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
-Student (1908); L-skewness and its error, Hosking (1990), section 3.4; degrees of
-freedom of unequal clusters, Bell and McCaffrey (2002); levels of many tests, Holm
-(1979); groups of models that cannot be told apart, Piepho (2004).
+Student (1908); L-skewness and its error, Hosking (1990), section 3.4; levels of
+many tests, Holm (1979); groups of models that cannot be told apart, Piepho (2004).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.standard_errors import (
     CONFIDENCE,
+    correct_for_sizes,
     pooled_degrees,
     widened,
 )
@@ -193,11 +193,12 @@ class PairedDifference:
         r"""Compare two models text by text.
 
         .. math::
-            \text{se}^2 = \frac{N}{N-1} \frac{\sum_n (d_n - R U_n)^2}{(\sum_n U_n)^2}
+            \text{se}^2 = c\,\frac{\sum_n (d_n - R U_n)^2}{(\sum_n U_n)^2}
 
-        is the error over texts, in which that of the draws is: a text's difference
-        varies by both. What the draws explain is taken out of it to tell them apart.
-        What they missed does not vary so, and is added to either.
+        is the error over texts, c being N / (N - 1) where they are of one length, and
+        more where a few hold most of the words. That of the draws is in it: a text's
+        difference varies by both. What the draws explain is taken out of it to tell
+        them apart. What they missed does not vary so, and is added to either.
 
         Args:
             differences: Nats that A takes more than B, shape ``(N,)``.
@@ -238,16 +239,13 @@ class PairedDifference:
                 f"differences[{int(np.isfinite(d).argmin())}] is not finite"
             )
         won = float(np.mean((d < 0) + 0.5 * (d == 0)))
-        num_texts, degrees = len(d), len(d) - 1.0
-        rate = d.sum() / units.sum()
-        correction = num_texts / (num_texts - 1) if num_texts > 1 else math.inf
-        num_clusters = None
+        num_texts, rate, num_clusters = len(d), d.sum() / units.sum(), None
         if clusters is not None:
             number: dict[Hashable, int] = {}
             place = [number.setdefault(name, len(number)) for name in clusters]
             d, units = (np.bincount(place, each) for each in (d, units))
             num_clusters = len(d)
-            correction, degrees = _of_clusters(units)
+        correction, degrees = correct_for_sizes(units)
         drawn = math.sqrt((errors**2).sum()) / units.sum()
         missed = too_high / units.sum()
         residuals = d - rate * units
@@ -270,26 +268,6 @@ class PairedDifference:
             num_texts=num_texts,
             num_clusters=num_clusters,
         )
-
-
-def _of_clusters(units: np.ndarray) -> tuple[float, float]:
-    r"""Return the variance correction of G clusters and its degrees of freedom.
-
-    Of clusters of sizes U whose sums vary in proportion to U^2 (texts of one share what
-    moves them), the squares of r = M d, M = I - U 1' / S, S = sum U, have mean
-    tr(M'M V) and variance 2 tr((M'M V)^2), V = diag(U^2). Clusters of one size give
-    G / (G - 1) and G - 1.
-    """
-    x = units / units.sum()
-    if (x == 1).any():  # the others are empty
-        return math.inf, 0.0
-    v = x**2
-    c = float(v.sum())
-    mean = float((v * (1 - 2 * x + c)).sum())
-    a, b = float((v * x).sum()), float((v * v).sum())
-    apart = c**4 + 2 * c * b - 4 * c**2 * a + 2 * a**2
-    own = float((v**2 * (1 + 2 * c - 4 * x)).sum())
-    return c / mean, mean**2 / (apart + own)
 
 
 def _skewness(residuals: np.ndarray) -> float:

@@ -1,7 +1,8 @@
 """Standard errors of means and ratios; Student's t for few replicates; bootstraps.
 
 Sources: Cochran (1977), section 2.11; Welch (1947) and Satterthwaite (1946) for the
-degrees of freedom of a sum; Efron and Tibshirani (1993), chapter 13.
+degrees of freedom of a sum; Bell and McCaffrey (2002) for sums of unequal sizes; Efron
+and Tibshirani (1993), chapter 13.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit  # all of scipy.stats takes half a second
 from torch import Tensor
 
@@ -135,6 +137,26 @@ def widened(error: float, degrees: float) -> float:
         return error
     tail = (1 + CONFIDENCE) / 2
     return error * float(stdtrit(degrees, tail) / ndtri(tail))
+
+
+def correct_for_sizes(units: NDArray[np.float64]) -> tuple[float, float]:
+    r"""Return the variance correction c of N texts or clusters, and its degrees.
+
+    Of sums over U words each whose variance is in proportion to U^2 (words of one text
+    share what moves them, as texts of one cluster do), the squares of r = M d, M = I -
+    U 1' / S, S = sum U, have mean tr(M'M V) and variance 2 tr((M'M V)^2), V =
+    diag(U^2). Of one size they give N / (N - 1) and N - 1.
+    """
+    x = units / units.sum()
+    if (x == 1).any():  # the others are empty
+        return math.inf, 0.0
+    v = x**2
+    c = float(v.sum())
+    mean = float((v * (1 - 2 * x + c)).sum())
+    a, b = float((v * x).sum()), float((v * v).sum())
+    apart = c**4 + 2 * c * b - 4 * c**2 * a + 2 * a**2
+    own = float((v**2 * (1 + 2 * c - 4 * x)).sum())
+    return c / mean, mean**2 / (apart + own)
 
 
 def bootstrap_interval(

@@ -17,7 +17,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lm_latent_eval.estimators import Estimate
+import torch
+
+from lm_latent_eval.estimators import CorpusRate
 from lm_latent_eval.harness.answers import (
     MissedFloat,
     ScoredFloat,
@@ -187,30 +189,36 @@ def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]
     return dict.fromkeys(COMPLETION_METRICS, term)
 
 
-Terms = list[tuple[int, Estimate]]
-"""Signs and estimates of halves."""
+Terms = list[tuple[int, Answer]]
+"""Signs and answers of halves."""
 
 
 def _tokens(terms: Terms) -> int:
     """Count the tokens of the second halves."""
-    return sum(sign * estimate.num_tokens for sign, estimate in terms)
+    return sum(sign * answer.tokens for sign, answer in terms)
 
 
 def _perplexity(terms: Terms) -> float | str:
     """Perplexity per token of the second halves."""
     if not (tokens := _tokens(terms)):
         return "N/A"
-    nats = math.fsum(sign * estimate.log_evidence for sign, estimate in terms)
+    nats = math.fsum(sign * answer.estimate.log_evidence for sign, answer in terms)
     return math.exp(-nats / tokens)
 
 
 def _draws_error(terms: Terms) -> float | str:
-    """Delta-method error of that perplexity."""
+    """Error of that perplexity by the draws: that of a sum is that of a difference."""
     value = _perplexity(terms)
-    error = math.hypot(*(estimate.draws_stderr for _, estimate in terms))
-    if isinstance(value, str) or math.isinf(error):
-        return "N/A"
-    return value * error / _tokens(terms)
+    if isinstance(value, str):
+        return value
+    answers = [answer for _, answer in terms]
+    rate = CorpusRate.nats(
+        [answer.estimate for answer in answers],
+        torch.ones(len(answers), dtype=torch.long),
+        [answer.stream for answer in answers],
+    )
+    error = value * rate.draws_stderr * len(answers) / _tokens(terms)
+    return "N/A" if math.isinf(error) else error
 
 
 def _of_documents(
@@ -224,7 +232,7 @@ def _of_documents(
             terms = documents.setdefault(item.document, [])
             if item.answer is not None:  # log p of what is given is subtracted
                 sign = 1 if item[0] == "whole" else -1
-                terms.append((sign, item.answer.estimate))
+                terms.append((sign, item.answer))
         whole = [terms for terms in documents.values() if len(terms) == 2]
         value = metric([term for terms in whole for term in terms])
         return of_some(value, len(whole), len(documents), "documents")

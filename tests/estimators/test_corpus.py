@@ -138,8 +138,9 @@ def test_errors_of_texts_that_differ_by_hand():
         for rate in (CorpusRate.nats, CorpusRate.bits, CorpusRate.perplexity)
     )
     assert nats.value == 1
-    # residuals 8 - 2 and 2 - 8, N / (N - 1) = 2; biases are in no spread
-    expected = math.hypot(math.sqrt(2 * (36 + 36)), 0.125) / 10
+    # rates 8 / 2 and 2 / 8, of 0.2 and 0.8 of the units; biases are in no spread
+    spread = abs(8 / 2 - 2 / 8) / math.sqrt(2)
+    expected = math.hypot(spread * math.hypot(0.2, 0.8), 0.125 / 10)
     assert nats.stderr == pytest.approx(expected)
     assert ppl.value == pytest.approx(2**bits.value)
     assert ppl.stderr == pytest.approx(ppl.value * bits.stderr * math.log(2))
@@ -148,8 +149,9 @@ def test_errors_of_texts_that_differ_by_hand():
 def test_copies_of_a_text_say_no_more_of_other_texts():
     exact = [Estimate.exact(log_p, num_tokens=1) for log_p in (-8.0, -2.0, -8.0)]
     rate = CorpusRate.nats(exact, torch.tensor([1, 1, 1]), "aba")
-    # residuals 2 (6 - 8) and 6 - 2 of two texts
-    assert rate.stderr == pytest.approx(math.sqrt(2 * (16 + 16)) / 3)
+    # rates 8 and 2 of two texts, of which one has two thirds of the units
+    expected = abs(8 - 2) / math.sqrt(2) * math.hypot(2 / 3, 1 / 3)
+    assert rate.stderr == pytest.approx(expected)
     assert CorpusRate.nats(exact[::2], torch.tensor([1, 1]), "aa").stderr is None
 
 

@@ -68,8 +68,8 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
 
 
 def verdict(kind, generator, texts):
-    if kind == "runs":
-        return verdicts.of_runs(generator, texts)
+    if kind in ("runs", "lengths"):
+        return getattr(verdicts, f"of_{kind}")(generator, texts)
     return verdicts.of_texts(verdicts.KINDS[kind](generator, texts))
 
 
@@ -78,6 +78,7 @@ def verdict(kind, generator, texts):
     [
         *itertools.product(verdicts.KINDS, (2, 9, 10, 30, 1000)),
         *(("runs", 10), ("runs", 100)),
+        ("lengths", 10),
     ],
 )
 def test_verdicts_are_seldom_false(kind, texts):

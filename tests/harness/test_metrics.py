@@ -69,11 +69,9 @@ BYTES = (10, 5)
 
 
 def over_texts(units):
-    """sqrt(N / (N - 1) sum (l - rate u)^2) / sum u, of nats l and units u."""
-    nats = (math.log(2), math.log(8))
-    rate = sum(nats) / sum(units)
-    off = [n - rate * u for n, u in zip(nats, units, strict=True)]
-    return math.sqrt(2 * sum(d**2 for d in off)) / sum(units)
+    """Of two rates, whose standard deviation is their difference over sqrt(2)."""
+    one, other = (math.log(2) / units[0], math.log(8) / units[1])
+    return abs(one - other) / math.sqrt(2) * math.hypot(*units) / sum(units)
 
 
 SAMPLED = {
@@ -293,3 +291,20 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
 def test_halves_are_beginnings_of_their_text():
     found = list(halves(["a  b\tc d.", "one", "", " x y z"]))
     assert [part["text"] for part in found] == ["a  b", "a  b\tc d.", " x", " x y z"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "drawn"), [(False, 0.2 * 2.1199), (True, 0.4 * 2.7764)]
+)
+def test_few_replicates_and_shared_draws_widen_errors_of_completions(shared, drawn):
+    """Quantiles of Student's t of 16 and 4 degrees, printed tables say."""
+    terms = []
+    for n, (part, tokens) in enumerate([("given", 2), ("whole", 5)] * 2):
+        estimate = Estimate.exact(-1.0 * tokens, num_tokens=tokens)
+        estimate = dataclasses.replace(estimate, draws_stderr=0.1, draws_degrees=4.0)
+        score = ScoredFloat(answer("a", estimate, "" if shared else str(n)))
+        doc = {"document": n // 2, "text": "a", "part": part}
+        terms += [process_half(doc, [score])["completion_perplexity_draws_error"]]
+    error = math.e * math.hypot(drawn / 1.95996, 0.02) / 6
+    found = perplexity.COMPLETION_METRICS["completion_perplexity_draws_error"](terms)
+    assert found == pytest.approx(error, rel=1e-4)

@@ -155,7 +155,7 @@ def test_a_search_that_ranks_by_the_same_proposal_is_no_witness():
     assert covered >= 0.93 - NOISE, "the same draws, beside a search by p"
 
 
-@pytest.mark.parametrize("name", ["entitynlm", "kglm", "nklm", "rnng"])
+@pytest.mark.parametrize("name", ["entitynlm", "kglm", "lda", "nklm", "rnng"])
 def test_first_proposals_of_models_search_by_p(name):
     """Not by log q and a number that the latents of a text share."""
     case, model, _ = opened(name)

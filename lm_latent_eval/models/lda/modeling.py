@@ -371,10 +371,12 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
         return EncodedSteps(batch, log_q, read.before)
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps, which are drawn and searched alike."""
+        """Return the steps that are drawn."""
         return ModelSteps(encoded, Independent(), PRIOR)
 
-    searched_steps = drawn_steps
+    def searched_steps(self, encoded: EncodedSteps) -> ModelSteps:
+        """Return the steps of p: a search that goes by q checks no draws from q."""
+        return self.left_to_right.drawn_steps(self.model.encode(encoded.batch))
 
     def histories(self, encoded: EncodedSteps) -> int:
         """Return 1: a whole text follows nothing."""
