@@ -273,3 +273,21 @@ def test_the_shell_completes(tmp_path):
     estimators = sorted(["auto", *ESTIMATORS.names()])
     assert completed("estimate DIR --estimator ") == estimators
     assert completed("estimate DIR --data te") == ["texts.jsonl"]
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly(monkeypatch, capfd):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", os.fdopen(writer, "w"))
+        assert main(["tasks"]) == 128 + 13
+    assert capfd.readouterr().err == ""
+
+
+def test_other_broken_pipes_are_errors(monkeypatch, capfd):
+    def fails(args):
+        raise BrokenPipeError(32, "the server left")
+
+    monkeypatch.setattr("lm_latent_eval.cli.files._tasks", fails)
+    assert main(["tasks"]) == 2
+    assert "the server left" in capfd.readouterr().err

@@ -21,6 +21,8 @@ from lm_latent_eval.files import no_room
 
 EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
 """Errors whose message is for users."""
+NO_READER = 128 + 13
+"""Exit status of programs whose reader leaves, as shells give it (SIGPIPE)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ninterrupted; {kept}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except Exception as err:
+        if isinstance(err, BrokenPipeError) and _has_no_reader():
+            return NO_READER
         error = no_room(err) or err
         if not isinstance(error, EXPECTED):
             raise
@@ -65,6 +69,15 @@ def _flush() -> None:
         with suppress(OSError):
             sys.stdout.close()
         raise
+
+
+def _has_no_reader() -> bool:
+    """Whether nobody reads what is printed, as after ``| head``; then it is closed."""
+    try:
+        _flush()
+    except (BrokenPipeError, ValueError):  # the second one if it is closed already
+        return True
+    return False
 
 
 @contextmanager
