@@ -156,8 +156,15 @@ def rows(record: Record) -> list[dict[str, Any]]:
 
 
 def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said beside numbers of how they were made, as far as it counts."""
+    """Return what is said beside numbers of how they were made, as far as it counts.
+
+    Example:
+        >>> stated({"estimator": "exact", "num_samples": 100, "unk": "spelled"})
+        {'estimator': 'exact', 'unk': 'spelled'}
+    """
     idle = set() if settings.get("target_stderr") else {"max_samples"}
+    if settings.get("estimator") == "exact":
+        idle = {*_SETTINGS} - {"estimator", "unk"}
     idle |= {"bounds"} if settings.get("bounds") == "lower" else set()
     return {
         name: settings[name]
