@@ -344,7 +344,7 @@ def test_what_is_asked_the_wrong_way_is_refused(grammar, tmp_path, caplog, stock
     assert "requests are not cached" in caplog.text
     for metadata, message in (
         ({"corpus": ""}, "needs the folder of a corpus"),
-        ({"corpus": "nowhere"}, "not the settings of a corpus"),
+        ({"corpus": "nowhere"}, "no corpus is there"),
         ({"end": "</s>"}, "expected one of written, implied"),
     ):
         settings = {"corpus": str(grammar.directory)} | metadata

@@ -271,7 +271,7 @@ def test_rows_of_something_else_are_refused(tmp_path):
 
 MISTAKES = {
     "": "needs --pretrained and --data",
-    "--report nowhere": "not the settings of a study",
+    "--report nowhere": "no study is there",
     "--pretrained {lstm} --data {data}": "lstm has no latents",
     "--pretrained {lstm} --data {data} --limit 0": "limit=0: expected a whole number",
 }
