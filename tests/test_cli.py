@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -157,6 +158,14 @@ def test_mistakes_end_in_one_line(folder, tmp_path, refused, command):
     (tmp_path / "nothing").mkdir()
     assert MISTAKES[command] in refused(*given)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_that_names_no_file_is_said_as_it_is(monkeypatch, refused):
+    def fails():
+        raise FileNotFoundError(errno.ENOENT, "No such socket")
+
+    monkeypatch.setattr("lm_latent_eval.cli.files.task_path", fails)
+    assert refused("tasks") == "lm-latent-eval: [Errno 2] No such socket\n"
 
 
 def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys):
