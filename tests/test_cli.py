@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -138,6 +139,9 @@ MISTAKES = {
     SCORE + "steps=5": "'steps' is not an argument of latent_kglm",
     SCORE + "steps": "--option 'steps': expected NAME=VALUE",
     SCORE + "batch_size=1": "--option batch_size: give --batch-size 1",
+    "audit --model none --seed 4294967296": "--seed='4294967296': expected a whole",
+    "audit --model none --tolerance 0": "--tolerance='0': expected a positive",
+    f"estimate {CHECKPOINT} --data {{folder}}": "nothing: Is a directory",
     COMPARE + "--power 0": "--power=0.0: expected a positive number",
     COMPARE + "--cluster text": "--cluster text: texts of --data say nothing",
     SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
@@ -157,6 +161,14 @@ def test_mistakes_end_in_one_line(folder, tmp_path, refused, command):
     (tmp_path / "nothing").mkdir()
     assert MISTAKES[command] in refused(*given)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_that_names_no_file_is_said_as_it_is(monkeypatch, refused):
+    def fails():
+        raise FileNotFoundError(errno.ENOENT, "No such socket")
+
+    monkeypatch.setattr("lm_latent_eval.cli.files.task_path", fails)
+    assert refused("tasks") == "lm-latent-eval: [Errno 2] No such socket\n"
 
 
 def test_threads_sleep_while_they_wait_unless_told_otherwise(monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import math
 
 import pytest
 import torch
@@ -181,7 +182,9 @@ def test_states_that_stay_with_the_wrong_rows_are_noticed(size, monkeypatch):
     assert reader.begin(torch.tensor([[0, 1]])).cache is None
 
 
-@pytest.mark.parametrize(("share", "kept"), [(0.0, True), (0.09, False)])
+@pytest.mark.parametrize(
+    ("share", "kept"), [(0.0, True), (0.09, False), (math.nan, False)]
+)
 def test_rounding_is_told_from_a_state_that_is_a_little_wrong(share, kept, monkeypatch):
     """By a share of the spread of its scores, which half precision does not explain."""
     network = hybrid("jamba").eval().bfloat16()

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, EXPECTED):
             raise
         said = str(error)
-        if isinstance(error, FileNotFoundError | IsADirectoryError) and error.strerror:
+        if isinstance(error, FileNotFoundError | IsADirectoryError) and error.filename:
             said = f"{error.filename}: {error.strerror}"
         print(f"lm-latent-eval: {said}", file=sys.stderr)
         with suppress(OSError):

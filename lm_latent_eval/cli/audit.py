@@ -101,6 +101,8 @@ def _audit(args: argparse.Namespace) -> int:
         else Kind(one_of("--kind", args.kind, KINDS))
     )
     seed = whole("--seed", args.seed, 0, 2**32 - 1)  # of NumPy
+    if (tolerance := args.tolerance) is not None:
+        tolerance = positive("--tolerance", tolerance)
     plan = Plan.within(whole("--requests", args.requests, 1))
     options = () if args.options is None else _options(args.options)
     texts = TEXTS if args.data is None else _texts(args.data)
@@ -118,7 +120,7 @@ def _audit(args: argparse.Namespace) -> int:
         texts,
         options,
         args.complete,
-        None if args.tolerance is None else positive("--tolerance", args.tolerance),
+        tolerance,
         model.precision,
         seed,
         begin=lambda: harness.seed_everything(seed),

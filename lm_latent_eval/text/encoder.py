@@ -287,7 +287,7 @@ class SubwordEncoder:
     those tokens write another string (in lower case, say), several strings share one
     probability: then no gap of the text counts as charged, and it has no rate a byte.
     Tokens that write a space before every text write the text after it; one that begins
-    with white space has the tokens of another text, then.
+    with a space has the tokens of another text, then.
     """
 
     tokenizer: Tokenizer

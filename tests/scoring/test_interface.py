@@ -135,6 +135,10 @@ def test_iterators_are_read_once(opened):
     stopped = opened.generate(contexts, max_tokens=4, until=iter(stops))
     assert stopped == opened.generate(contexts, max_tokens=4, until=stops) != found
     assert opened.generate(iter(contexts), max_tokens=4) == found
+    texts, how = [" fox", " the"], {"num_samples": 2}
+    scored = opened.log_likelihood(texts, contexts=contexts, **how)
+    again = opened.log_likelihood(iter(texts), contexts=iter(contexts), **how)
+    assert again == scored
 
 
 def test_the_second_limit_of_what_is_written_has_no_effect(caplog):

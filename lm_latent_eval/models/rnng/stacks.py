@@ -192,7 +192,7 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
     item = np.append(stacks.item, np.zeros(made - used, np.int64))
     number, scale = len(stacks.items), len(stacks.items) + made
     by_height = used + np.argsort(height[used:], kind="stable")
-    borders = np.bincount(height[used:], minlength=1).cumsum()[:-1]
+    borders = np.bincount(height[used:]).cumsum()[:-1]
     words, *others = np.split(by_height, borders)
     word, which = distinct(move[words])
     item[words] = number + which

@@ -156,3 +156,5 @@ def test_tokenizer(tmp_path, capsys):
     assert "expected at least 258" in capsys.readouterr().err
     assert main([*run, "--vocab-size", "5000"]) == 2
     assert "give more text" in capsys.readouterr().err
+    assert main([*run, "--vocab-size", str(2**31)]) == 2
+    assert "below 2**31" in capsys.readouterr().err

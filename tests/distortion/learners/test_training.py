@@ -297,8 +297,9 @@ def test_data_that_do_not_fit_are_refused(tmp_path, corpora):
 
 def test_impossible_options_are_refused():
     wrong = {"micro_batch": 0, "learning_rate": 1e300, "max_grad_norm": -1}
-    # The Trainer refuses seeds too, but late: there is a folder.
-    for name, value in [*wrong.items(), ("seed", -1), ("seed", 2**32)]:
+    # The Trainer refuses these too, but late: there is a folder.
+    late = [("seed", -1), ("seed", 2**32), ("epochs", 2**31)]
+    for name, value in [*wrong.items(), *late]:
         with pytest.raises(ValueError, match=name):
             TrainingOptions(**{"epochs": 1, "learning_rate": 0.1, name: value})
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lm_latent_eval.models.rnng import crf
+from lm_latent_eval.models.rnng.trees import REDUCE
 from tests.models.rnng import reference
 
 CASES = [(name, ends) for name in "ABC" for ends in reference.ENDS]
@@ -102,6 +103,16 @@ def test_every_action_and_every_word(name, ends):
                 stacks, path = model.moved(stacks, row, move[None])
                 row = path[:, 1]
             near(torch.stack(factors), wanted, name)
+
+
+def test_stacks_are_looked_up_in_any_order():
+    """Though those that were added together lie together."""
+    model = reference.tiny().generative
+    stacks, path = model.moved(model.begin(), np.array([0]), np.array([[4, 5, REDUCE]]))
+    stacks, _ = model.moved(stacks, path[0, 2:], np.array([[5], [4]]))
+    row = np.array([5, 0, 3, 5, 1, 4, 2])
+    assert len(stacks.states) == 3, "premise"
+    torch.testing.assert_close(stacks.state(row), torch.cat(stacks.states)[row])
 
 
 @both
