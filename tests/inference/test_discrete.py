@@ -30,6 +30,7 @@ from lm_latent_eval.inference.discrete import (
     Weights,
 )
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.step_choices import Ragged
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.models.kglm.listing import Unlisted
 from tests.inference.test_mixed import example
@@ -86,6 +87,41 @@ def cut_of(widths: tuple[int, int], doubt: float, *factors: float) -> Thinned:
     whole = torch.ones(number, 2, dtype=torch.bool)
     doubts = torch.full((number,), doubt)
     return Thinned(widths, *streams, whole, doubts, torch.tensor(factors))
+
+
+class Uneven:
+    """Steps of two texts: one of a vague token, one of that and two sure ones."""
+
+    length, num_steps, num_columns = torch.tensor([1, 3]), 3, 1
+
+    def begin(self, num_histories):
+        return num_histories or 1
+
+    def num_histories(self, state):
+        return state
+
+    def choices(self, state, t, score, cut):
+        """List nothing of a text that has ended."""
+        alive = (score > -math.inf) & (self.length > t)[:, None]
+        groups = alive.unflatten(1, (cut.groups, -1)).flatten(0, 1)
+        first = groups.byte().argmax(1) + torch.arange(len(groups)) * groups.shape[1]
+        first = first[groups.any(1)]
+        share = torch.linspace(0, -900.0 if t else -0.1, 300).double().log_softmax(0)
+        columns = (torch.arange(300).repeat(len(first)),)
+        history, log_p = first.repeat_interleave(300), share.repeat(len(first))
+        return Ragged((2, state), history, columns, log_p)
+
+    def take(self, state, t, choices, origin, choice, uniforms):
+        return engine.Taken(origin.shape[1], choices.decided(choice))
+
+
+def test_a_text_that_has_ended_keeps_what_it_has_beside_one_that_is_sure():
+    """Thinning keeps the total of ranks, which is 1 here."""
+    cut = cut_of((64, 64), 0.0, 1.0, 1.0)
+    found = engine.finished(engine.searching(Uneven(), cut))
+    [ended, _] = found.score.unflatten(1, (2, -1)).logsumexp(2)
+    torch.testing.assert_close(ended, torch.zeros(2).double())
+    assert (found.score[0] > -math.inf).sum() > (found.score[1] > -math.inf).sum()
 
 
 @pytest.mark.parametrize("doubt", [7.0, 0.0])
