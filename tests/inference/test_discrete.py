@@ -124,6 +124,13 @@ def test_a_text_that_has_ended_keeps_what_it_has_beside_one_that_is_sure():
     assert (found.score[0] > -math.inf).sum() > (found.score[1] > -math.inf).sum()
 
 
+def test_a_full_beam_is_not_called_complete():
+    """What it would not keep may not have been listed."""
+    for width, full in ((300, True), (301, False)):
+        found = engine.finished(engine.searching(Uneven(), cuts.Best(width)))
+        assert found.cut.tolist() == [[full], [full]]
+
+
 @pytest.mark.parametrize("doubt", [7.0, 0.0])
 def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
     """What a row keeps does not depend on how long the others are.
