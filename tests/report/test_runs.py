@@ -226,6 +226,9 @@ def test_many_models_are_ranked_with_what_holds_together():
     assert together.adjusted > alone.p_value == together.p_value
     assert "ranking" in as_text(found)
     assert rows(found)[0]["p"] == together.adjusted
+    begun = replace(sides["B"][0][0], finished=False)
+    begun = replace(begun, answers=begun.answers[::2])
+    assert not rank(compare({**sides, "B": [[begun]]})), "pairs are of other texts"
 
 
 def test_what_chance_may_do_among_many_is_not_decided():
