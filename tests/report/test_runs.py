@@ -68,6 +68,9 @@ def test_pass_at_k(capsys, refused):
     assert "pass@2" in out
     assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
     assert "--pass-at=0: expected" in refused("compare", *INSPECT, "--pass-at", "0")
+    nearly, none = scores("a", [1.0] * 10 + [0.0] * 2), scores("b", [0.0] * 12)
+    apart = rows(compare({"A": [nearly], "B": [none]}, Asked(passes=[1])))
+    assert (apart[-1]["in"], apart[-1]["to"]) == ("pass@1", 1.0), "of shares"
 
 
 def test_what_would_decide_is_said(capsys, refused):
