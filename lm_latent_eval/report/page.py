@@ -363,6 +363,7 @@ def _interval(
         draws_stderr=side.draws_in_sums(keys),
         draws_degrees=pooled_degrees(side.draws_parts(keys)),
         too_high=side.too_high(keys),
+        clusters=[text for text, _ in keys] if any(n for _, n in keys) else None,
     )
     bound = side.bound
     units = sum(answer.bytes for answer in record.answers)

@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -45,23 +46,22 @@ TOO_LARGE = f"above {sys.float_info.max:.2g}"
 
 def word_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per word."""
-    return CorpusRate.perplexity(*_terms(answers, [a.words for a in answers]))
+    return _rate(CorpusRate.perplexity, answers, [a.words for a in answers])
 
 
 def byte_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per byte."""
-    return CorpusRate.perplexity(*_terms(answers, [a.bytes for a in answers]))
+    return _rate(CorpusRate.perplexity, answers, [a.bytes for a in answers])
 
 
 def bit_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Bits per byte."""
-    return CorpusRate.bits(*_terms(answers, [a.bytes for a in answers]))
+    return _rate(CorpusRate.bits, answers, [a.bytes for a in answers])
 
 
 def token_rate(answers: Sequence[Answer]) -> CorpusRate:
     """Perplexity per predicted token."""
-    tokens = [a.tokens for a in answers]
-    return CorpusRate.perplexity(*_terms(answers, tokens))
+    return _rate(CorpusRate.perplexity, answers, [a.tokens for a in answers])
 
 
 Number: TypeAlias = Callable[[Sequence[Answer]], "float | str"]
@@ -324,13 +324,21 @@ def _log_likelihoods(answers: Sequence[Answer]) -> torch.Tensor:
     return torch.tensor([a.estimate.log_evidence for a in answers], dtype=torch.float64)
 
 
-def _terms(
-    answers: Sequence[Answer], units: Sequence[int]
-) -> tuple[list[Estimate], torch.Tensor, list[str]]:
-    """Return estimates, units and streams, the arguments of a rate."""
+def _rate(
+    of: Callable[..., CorpusRate], answers: Sequence[Answer], units: Sequence[int]
+) -> CorpusRate:
+    """Return a rate; copies of a text are one in its error over texts.
+
+    So are texts of the same draws. What draws add is by streams: copies that drew for
+    themselves err apart.
+    """
     # Exact ones draw nothing, and have no stream.
     streams = [answer.stream or f"text {n}" for n, answer in enumerate(answers)]
-    return [answer.estimate for answer in answers], torch.tensor(units), streams
+    texts = [a.text or stream for a, stream in zip(answers, streams, strict=True)]
+    estimates, counts = [a.estimate for a in answers], torch.tensor(units)
+    rate, by_text = (of(estimates, counts, names) for names in (streams, texts))
+    errors = [error for error in (rate.stderr, by_text.stderr) if error is not None]
+    return replace(rate, stderr=max(errors) if len(errors) == 2 else None)
 
 
 def _tokens(answers: Sequence[Answer]) -> int:

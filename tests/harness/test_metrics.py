@@ -197,7 +197,7 @@ def test_odd_numbers_of_words_and_draws():
         assert perplexity.METRICS["word_perplexity"]([term]) == expected
     # In the place of an error lm-eval prints a float or "N/A".
     other = Estimate.exact(-50.0, num_tokens=1, estimator="exact")
-    terms = [term, perplexity.Term.of("word_perplexity", answer("Ada", other))]
+    terms = [term, perplexity.Term.of("word_perplexity", answer("Bo", other))]
     assert METRICS["word_perplexity_stderr"]([t.answer for t in terms]) > 2.0**53
     assert perplexity.METRICS["word_perplexity_stderr"](terms) == "N/A"
     # The corpus level takes as many draws as the least has; what is known for sure

@@ -136,6 +136,8 @@ def test_questions_without_an_accuracy_are_no_wrong_ones(tmp_path):
     details = results["acc"]["score_details"]
     assert scores == [1.0] * 6 and details["score"] == 1.0
     assert details["uncertainty"]["num_samples"] == 6
+    questions = {answer.index for answer in some}
+    assert details["details"]["instances_dropped"] == f"{len(questions) - 6}" != "0"
 
 
 @pytest.mark.parametrize("stderr", [None, 0.2])

@@ -83,6 +83,15 @@ def test_the_error_over_texts_holds_the_one_over_draws():
     assert alone.draws_stderr == found.draws_stderr
 
 
+def test_copies_of_a_text_are_one_of_several_draws():
+    once = estimated(record(kind="stochastic lower", spread=3.0), stderr=0.2)
+    again = [replace(a, index=60 + a.index, stream="") for a in once.answers]
+    both = replace(once, answers=[*once.answers, *again])
+    one, two = (numbers(each)["bits_per_byte"] for each in (once, both))
+    assert two.stderr == pytest.approx(one.stderr)
+    assert two.draws_stderr < one.draws_stderr
+
+
 def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, refused):
     head, *rows = scored[0].read_text().splitlines()
     settings = json.loads(head)

@@ -78,7 +78,7 @@ def test_a_band_is_of_texts_that_all_have_an_error():
 
 
 def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
-    """Of texts that are alike, so that draws alone make it."""
+    """Of texts that are alike, so that draws alone make it; and of copies."""
 
     def width(made):
         _, _, (low, high), _ = page._interval("A", made)
@@ -90,6 +90,9 @@ def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
     assert width(drawn) < width(copies)
     assert width(drawn) < width(estimated(drawn, stderr=0.25))
     assert width(drawn) < width(estimated(drawn, draws_degrees=1.0)), "of few parts"
+    apart = record()
+    twice = replace(apart, answers=[*apart.answers, *apart.answers])
+    assert width(twice) == pytest.approx(width(apart)), "copies are one text"
 
 
 def test_charts_are_files_for_papers(tmp_path):

@@ -68,6 +68,9 @@ def test_pass_at_k(capsys, refused):
     assert "pass@2" in out
     assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
     assert "--pass-at=0: expected" in refused("compare", *INSPECT, "--pass-at", "0")
+    nearly, none = scores("a", [1.0] * 10 + [0.0] * 2), scores("b", [0.0] * 12)
+    apart = rows(compare({"A": [nearly], "B": [none]}, Asked(passes=[1])))
+    assert (apart[-1]["in"], apart[-1]["to"]) == ("pass@1", 1.0), "of shares"
 
 
 def test_what_would_decide_is_said(capsys, refused):
@@ -226,6 +229,9 @@ def test_many_models_are_ranked_with_what_holds_together():
     assert together.adjusted > alone.p_value == together.p_value
     assert "ranking" in as_text(found)
     assert rows(found)[0]["p"] == together.adjusted
+    begun = replace(sides["B"][0][0], finished=False)
+    begun = replace(begun, answers=begun.answers[::2])
+    assert not rank(compare({**sides, "B": [[begun]]})), "pairs are of other texts"
 
 
 def test_what_chance_may_do_among_many_is_not_decided():

@@ -63,14 +63,19 @@ class Ranking:
 
 
 def rank(comparisons: Sequence[Comparison]) -> list[Ranking]:
-    """Order the models of each task in which there are three and more."""
+    """Order the models of each task in which there are three and more.
+
+    There is no order of all where a model has another number in one pair than in the
+    next: pairs of unfinished runs share other texts, and some have other units.
+    """
     tasks: dict[str, list[Comparison]] = {}
     for each in comparisons:
         tasks.setdefault(each.task, []).append(each)
-    return [_ranking(task, pairs) for task, pairs in tasks.items() if len(pairs) > 1]
+    found = (_ranking(task, pairs) for task, pairs in tasks.items() if len(pairs) > 1)
+    return [ranking for ranking in found if ranking is not None]
 
 
-def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking:
+def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking | None:
     numbers: dict[str, float] = {}
     metric, upwards = "", False
     for pair in pairs:
@@ -78,7 +83,8 @@ def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking:
         if not isinstance(pair, TextComparison):
             upwards = not pair.sides[0].lower_is_better
         for name, value in zip(_names(pair), pair.scores, strict=True):
-            numbers.setdefault(name, value)
+            if not math.isclose(numbers.setdefault(name, value), value, abs_tol=1e-9):
+                return None
     ordered = sorted(numbers.items(), key=lambda each: each[1], reverse=upwards)
     apart = [frozenset(_names(pair)) for pair in pairs if pair.decided]
     names = [name for name, _ in ordered]

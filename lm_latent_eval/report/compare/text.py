@@ -46,12 +46,11 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
     p = each.p_value if each.adjusted is None else each.adjusted
     if isinstance(each, QuestionComparison):
         found = each.difference
-        value, *_, texts, _, _ = _parts(found)
-        errors = (each.stderr, found.draws_stderr, texts)
+        errors = (each.stderr, *_parts(found)[2:4])
         return [
-            (each.metric, (value, *errors, *each.interval, p)),
+            (each.metric, (found.value, *errors, *each.interval, p)),
             *(
-                (f"pass@{k}", (*_parts(d), None))
+                (f"pass@{k}", (*_parts(d)[:4], *each.ends(d), None))
                 for k, (_, _, d) in each.passes.items()
             ),
         ]

@@ -191,6 +191,7 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         if diagnostic and not isinstance(number.value, str):
             details[other] = repr(number.value)
     answers, settings = statement.record.answers, statement.record.settings
+    dropped = len({answer.index for answer in answers}) - len(statement.documents)
     if "strings_scored" not in settings:  # those of others are not counted
         tokens = sum(answer.tokens for answer in answers)
         details["predicted_tokens"] = str(tokens)
@@ -199,7 +200,7 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         "words": str(sum(answer.words for answer in answers)),
         "bytes": str(sum(answer.bytes for answer in answers)),
         "tokens_are": str(settings.get("tokens_are")),
-        "instances_dropped": "0",
+        "instances_dropped": str(dropped),
     }
 
 
