@@ -105,20 +105,21 @@ def overestimation(
         last = error_map.rows()[-1]
         mean, spread = last.mean_error, TWO_SIDED * last.stderr
         verdict = ClaimVerdict.below(-mean - spread, -mean + spread)
+        number, said = last.num_finite, f"{mean:+.2f} ± {spread:.2f} nats"
         if 2 * last.num_finite < last.count:
             # Of most of them there is no error; whether it is above 0 is known of all.
-            share = last.share_overestimated
+            number, share = last.count, last.share_overestimated
             half = TWO_SIDED * math.sqrt(share * (1 - share) / last.count)
             verdict = ClaimVerdict.below(1 - share - half, 1 - share + half, 0.5)
-        if last.count < FEWEST:
+            said = f"{100 * share:.1f} % of {last.count:,} sequences overestimated"
+        if number < FEWEST:
             verdict = ClaimVerdict.UNDECIDED
         turned = next((r.edits for r in error_map.rows() if r.mean_error > 0), None)
         since = "never above 0" if turned is None else f"above 0 from {turned} on"
         higher, shared = _higher_at_equal_rarity(error_map)
         numbers = (
-            f"{mean:+.2f} ± {spread:.2f} nats after {last.edits} perturbations, "
-            f"{since}; of equal rarity, higher than unperturbed in {higher} of "
-            f"{shared} cells"
+            f"{said} after {last.edits} perturbations, the mean {since}; of equal "
+            f"rarity, higher than unperturbed in {higher} of {shared} cells"
         )
         cases.append(ClaimCase(f"{name}, perturbed", verdict, numbers))
     for name, found in random.items():

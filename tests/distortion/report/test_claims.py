@@ -166,4 +166,10 @@ def test_where_most_have_no_error_their_share_decides():
     true = torch.tensor([-30.0] * 20 + [-torch.inf] * 80)
     error_map.add(true, torch.full_like(true, -31), torch.zeros(100, dtype=torch.long))
     # Twenty are underestimated, and eighty are impossible and not ruled out.
-    assert verdicts(claims.overestimation({"m": error_map}, {})) == [HOLDS]
+    [case] = claims.overestimation({"m": error_map}, {})
+    assert case.verdict is HOLDS
+    assert "80.0 % of 100 sequences overestimated" in case.numbers
+    few = ErrorMap(5.0)
+    few.add(true[10:29], torch.full((19,), -21.0), torch.zeros(19, dtype=torch.long))
+    [case] = claims.overestimation({"m": few}, {})
+    assert case.verdict is UNDECIDED, "ten have an error"
