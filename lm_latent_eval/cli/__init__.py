@@ -72,7 +72,7 @@ def _flush() -> None:
 
 
 def _has_no_reader() -> bool:
-    """Whether nobody reads what is printed, as after ``| head``; then it is closed."""
+    """Whether nobody reads the output any more (``| head``); if so, close it."""
     try:
         _flush()
     except (BrokenPipeError, ValueError):  # the second one if it is closed already

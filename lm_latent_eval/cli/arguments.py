@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "parsers", _Listed)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is left where it was given: there the like of it is known."""
+        """Refuse unknown arguments, and name the option that is most like them."""
         found, left = super().parse_known_args(args, namespace)
         if left:
             like = get_close_matches(left[0], self._option_string_actions, n=1)

@@ -207,7 +207,7 @@ def _perplexity(terms: Terms) -> float | str:
 
 
 def _draws_error(terms: Terms) -> float | str:
-    """Error of that perplexity by the draws: that of a sum is that of a difference."""
+    """Error of that perplexity by the draws; a difference has that of a sum."""
     value = _perplexity(terms)
     if isinstance(value, str):
         return value

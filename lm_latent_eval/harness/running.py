@@ -51,7 +51,7 @@ ASKING = (
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
 UNSAID = ("samples", "apply_chat_template")
-"""Those of them that its results lack: of a template they have the text, no name."""
+"""Those that lm-eval's results lack: of a chat template they have only the text."""
 
 RUN_DIGEST = "run_digest"
 """Entry of an unfinished file's settings: other texts make another run."""

@@ -344,7 +344,16 @@ class _Survivors(NamedTuple):
 def _survivors(
     choices: Choices, score: Tensor, cut: Cut, t: int, ended: Tensor, places: int
 ) -> _Survivors:
-    """Cut the choices of step t to S in a group; ended texts need so many places."""
+    """Choose which choices of step t go on.
+
+    Args:
+        choices: Of the histories.
+        score: Of the histories, nats, (B, K).
+        cut: The rule that chooses.
+        t: The step.
+        ended: Which texts have ended, (B, 1) bool.
+        places: Survivors a group so far, which texts that have ended keep.
+    """
     groups, size = cut.groups, (len(score), cut.groups)
     rank = choices.table(score, groups)
     column, log_f = cut.keep(rank, t, choices.keys(groups))

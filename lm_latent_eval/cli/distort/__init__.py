@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> None:
     from lm_latent_eval.registry import require
 
     # What is missing is an error now, not after an hour of training.
-    require("matplotlib", extra="distort")
+    require("matplotlib", extra="plots")
     gpu = args.device != "cpu" and torch.cuda.is_available()
     jobs = (1 if gpu else os.cpu_count() or 1) if args.jobs is None else args.jobs
     study = DistortionStudy(

@@ -148,13 +148,13 @@ class Growth:
     word: Tensor
     """Words whose items are the first new ones."""
     composed: list[tuple[Tensor, Tensor]]
-    """Left and right items of which the next ones are composed, time after time."""
+    """Left and right items of which the next new ones are composed, by height."""
     value: Tensor
     """``item`` of the new stacks, on the device."""
     base: Integers
     """The table's stacks that the first new ones stand on."""
     bases: list[Tensor]
-    """Which of these the next ones stand on, and so on."""
+    """Which of these the next ones stand on, depth by depth."""
 
 
 def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
