@@ -196,8 +196,7 @@ class State(Protocol):
     """State of B texts with K latent histories each.
 
     Indices are on the host, where a state may keep its discrete parts, so that no
-    device is waited for. Checkpoints can store a state of tensors, arrays and plain
-    values in dataclasses and (named) tuples.
+    device is waited for.
     """
 
     def select(self, index: Tensor) -> Self:

@@ -1,7 +1,7 @@
 """kill -9 at random moments: repeating the command gives what an unkilled run gives.
 
 ``make crash`` kills twenty times, plain tests twice. What files survive is in
-``test_ledger.py``; that estimates, the pieces of long texts, thoughts and trainings go
+``test_ledger.py``; that estimates, thoughts and trainings go
 on, with their own tests.
 """
 

@@ -42,7 +42,6 @@ from lm_latent_eval.harness.running import (
     unsaid,
 )
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, noting_progress
@@ -50,7 +49,6 @@ from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
-from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, naming
 
 logger = logging.getLogger(__name__)
@@ -62,8 +60,6 @@ SAMPLED = "requests were answered; no cache keeps what do_sample draws"
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
 """Names of the partial records of a run, by the kind of requests."""
 
-PIECES = ".pieces"
-"""Suffix of the folder of checkpoints of long texts, beside the cache."""
 
 LM_EVAL_DEVICE = "cuda:0"
 """Device that ``lm_eval`` passes on without ``--device``, GPU or not."""
@@ -113,7 +109,6 @@ class Backend(LM):
         if weights and estimator in ESTIMATORS and not ESTIMATORS[estimator].seeded:
             logger.warning("log_weights: no effect, estimator=%s has none", estimator)
         self._recorder = Recorder(processes, weights=weights)
-        self._checkpoints: Checkpoints | None = None
 
     @classmethod
     def create_from_arg_string(
@@ -267,8 +262,6 @@ class Backend(LM):
                     if greedy is None
                     else (scored, greedy),
                 )
-        if self._checkpoints is not None:
-            self._checkpoints.clear()
         return {n: answers[place] for n, place in enumerate(places)}
 
     def _finished(
@@ -373,13 +366,7 @@ class Backend(LM):
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse a cache whose numbers other settings made."""
-        hook = GuardedHook(cache_hook, self.fingerprint)
-        super().set_cache_hook(hook)
-        if hook.dbdict is not None and isinstance(self._scorer, Scorer):
-            file = Path(hook.dbdict.filename)
-            folder = file.with_name(f"{file.name}{PIECES}")
-            self._checkpoints = Checkpoints(folder, self.fingerprint)
-            self._scorer.keep_pieces(self._checkpoints)
+        super().set_cache_hook(GuardedHook(cache_hook, self.fingerprint))
 
     @property
     def fingerprint(self) -> dict[str, Any]:

@@ -111,8 +111,7 @@ class ImportanceSampling(Estimator):
                 return particles
             return replace(particles, model_state=None, proposal_state=None)
 
-        share = number / self.num_samples
-        return in_pieces(texts, begin, read, part=first, share=share)
+        return in_pieces(texts, begin, read)
 
     def read(self, texts: Texts[P, Q], before: Particles) -> Particles:
         """Draw the latents of pieces, and weigh them."""

@@ -7,12 +7,10 @@ all of its continuations, and a text of any length fits into the memory of one p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -262,75 +260,16 @@ def as_particles(texts: Weighted) -> Particles:
     return texts
 
 
-class Follower(Protocol):
-    """Callback of reading: progress of a batch, and checkpoints of its state.
-
-    A part is one of several readings of the batch, named by its first sample.
-    """
-
-    def reached(self, part: int, tokens: int, share: float) -> None:
-        """Report that a share of all latents has read some more tokens."""
-        ...
-
-    def keep(self, part: int, tokens: int, state: object) -> None:
-        """Keep the state after so many tokens, in the place of the one before."""
-        ...
-
-    def kept(self, part: int, like: Callable[[], T]) -> tuple[int, T] | None:
-        """Return a number of tokens and the state after them, if one was kept.
-
-        Args:
-            part: Number of the reading.
-            like: Makes some state of the same kind, whose classes it takes.
-        """
-        ...
-
-
-_FOLLOWER: ContextVar[Follower | None] = ContextVar("follower", default=None)
-
-
-@contextmanager
-def followed(by: Follower) -> Iterator[None]:
-    """Report what is read here to a follower; no number depends on it."""
-    before = _FOLLOWER.set(by)
-    try:
-        yield
-    finally:
-        _FOLLOWER.reset(before)
-
-
-def in_pieces(
-    texts: Texts[P, Q],
-    state: T,
-    read: Callable[[Texts[P, Q], T], T],
-    *,
-    part: int = 0,
-    share: float = 1.0,
-) -> T:
+def in_pieces(texts: Texts[P, Q], state: T, read: Callable[[Texts[P, Q], T], T]) -> T:
     """Read texts in pieces of at most ``PIECE`` tokens.
-
-    If a follower has kept the state after some of them, it is used, and they are
-    not read again.
 
     Args:
         texts: B texts, which go on after ``state``.
         state: The state before them.
         read: Returns the state after a piece, given that before it.
-        part: Number of the reading of the texts, if there are several.
-        share: Of the latents that are read by it.
     """
-    size, start, begin = texts.batch.targets.shape[1], 0, state
-    follower = _FOLLOWER.get()
-    keeper = follower if size > PIECE else None
-    kept = keeper and keeper.kept(part, lambda: read(texts.piece(0, 1), begin))
-    if kept:
-        start, state = kept
-    for at in range(start, max(size, 1), PIECE):
+    for at in range(0, max(texts.batch.targets.shape[1], 1), PIECE):
         state = read(texts.piece(at, at + PIECE, AHEAD), state)
-        if keeper:
-            keeper.keep(part, at + PIECE, state)
-        if follower:
-            follower.reached(part, at + PIECE, share)
     return state
 
 

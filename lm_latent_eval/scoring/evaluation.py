@@ -23,11 +23,9 @@ from lm_latent_eval.latent import (
     UnfoldingLM,
     WholeTextsOnly,
 )
-from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.proposals import HasProposals
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.progress import Pieces
 from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
@@ -105,8 +103,6 @@ class Evaluation:
     """The most that they take."""
     quiet: bool
     """Show no progress."""
-    checkpoints: Checkpoints | None = None
-    """Folder of checkpoints of long texts; None: none are written."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property
@@ -225,14 +221,6 @@ class Evaluation:
                 "sentences, and only differences between sentences of one length mean "
                 "something (contrastive entropy)"
             )
-
-    def pieces(
-        self, method: Estimator, purpose: str, texts: Sequence[Text]
-    ) -> Pieces | None:
-        """Return the checkpoints of texts, if wanted and one of them is long."""
-        if self.checkpoints is None or all(text.num_words <= PIECE for text in texts):
-            return None
-        return Pieces(self.checkpoints, method, purpose, texts)
 
     def bar(self, total: int, unit: str) -> tqdm:
         """Return a progress bar."""

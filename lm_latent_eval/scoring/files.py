@@ -26,7 +26,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.ledger.database import UNFINISHED, Found, Ledger, remove
 from lm_latent_eval.ledger.files import SETTINGS_FILE, LinesFile
 from lm_latent_eval.ledger.settings import FormatError, Settings, plain, refuse_others
@@ -36,14 +35,11 @@ from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer, open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.records import FORMAT, Record, Row, answer_of, row_of
-from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import stream_texts
 from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
-PIECES = ".partial.pieces"
-"""Suffix of the folder of checkpoints of long texts."""
 TASK = "estimate"
 KIND = "file of estimates"
 Left = Sequence[int]
@@ -76,8 +72,6 @@ def score_file(
             yield row_of(answer)
 
     settings = settings_of(scorer, texts) if output else {}
-    if isinstance(scorer, Scorer):
-        scorer.keep_pieces(_checkpoints(output, settings) if output else None)
     if output is not None:
         answers = keep(output, settings, find).answers
         for answer, text in zip(answers, texts, strict=True):
@@ -147,7 +141,6 @@ def keep(
         ordered = sorted(rows.keys(TASK))
         file.write(settings, (rows.get(TASK, key).row for key in ordered))
         record = _record(settings, _answers(ledger, _placed(rows), num_texts))
-    _checkpoints(output, settings).clear()
     remove([ledger.path])
     if missed is not None:
         found = {answer.index: answer for answer in record.answers}
@@ -207,10 +200,6 @@ def _file(path: Path) -> LinesFile:
 
 def _ledger(path: Path) -> Ledger:
     return Ledger(_beside(path, UNFINISHED), KIND, FORMAT)
-
-
-def _checkpoints(output: Path, settings: Settings) -> Checkpoints:
-    return Checkpoints(_beside(output, PIECES), settings)
 
 
 def _beside(path: Path, ending: str) -> Path:

@@ -20,7 +20,6 @@ from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.progress import Pieces, ReadingProgress
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -124,33 +123,20 @@ class WholeTexts:
         Raises:
             ValueError: If a text cannot be scored; the error names the query.
         """
-        left = []
-        for text in texts:
-            pieces = self.evaluation.pieces(method, purpose, [text])
-            if pieces and (row := pieces.kept_weights()) is not None:
-                bar.update(len(text.words))
-                yield text, row + text.log_spacing
-            else:
-                left.append(text)
-        for batch in self.evaluation.batches(left, method.num_samples):
-            weigh = partial(self._log_weights, method, purpose, bar)
+        weigh = partial(self._log_weights, method, purpose)
+        for batch in self.evaluation.batches(texts, method.num_samples):
             for some, log_w in self.evaluation.fitting(batch, weigh):
+                bar.update(_num_words(some))
                 for text, row in zip(some, log_w, strict=True):
                     yield text, row + text.log_spacing
 
     def _log_weights(
-        self, method: Estimator, purpose: str, bar: tqdm, texts: Sequence[Text]
+        self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Tensor:
         """Weigh the latents of whole texts, (B, K), on the CPU."""
 
         def weigh(some: Sequence[Text]) -> Tensor:
-            words = [len(text.words) for text in some]
-            pieces = self.evaluation.pieces(method, purpose, some)
-            with ReadingProgress(words, bar, pieces).reading():
-                log_w = method.log_weights(self.evaluation.whole(some, purpose)).cpu()
-            if pieces:
-                pieces.keep_weights(log_w)
-            return log_w
+            return method.log_weights(self.evaluation.whole(some, purpose)).cpu()
 
         try:
             return weigh(texts)
@@ -287,30 +273,24 @@ class Continuations:
             shared.setdefault(text.given, []).append(text)
         contexts = [group[0] for group in shared.values()]
         for batch in self.evaluation.batches(contexts, method.num_samples):
-            reading = partial(self._read, method, bar)
+            reading = partial(self._read, method)
             for some, read in self.evaluation.fitting(batch, reading):
+                bar.update(sum(len(text.context) for text in some))
                 # Continuations in batches of their own, with their contexts' state.
                 after = [text for each in some for text in shared[each.given]]
                 found: dict[Hashable, list[Weighed]] = {}
-                go_on = partial(self._continue, method, read, bar)
+                go_on = partial(self._continue, method, read)
                 for part in self.evaluation.batches(after, method.num_samples):
-                    for _, rows in self.evaluation.fitting(part, go_on):
+                    for ended, rows in self.evaluation.fitting(part, go_on):
+                        bar.update(_num_words(ended))
                         for row in rows:
                             found.setdefault(row.text.given, []).append(row)
                 yield from found.values()
-                if pieces := self._pieces(method, some):
-                    pieces.remove()
 
-    def _pieces(self, method: Estimator, contexts: Sequence[Text]) -> Pieces | None:
-        """Return the checkpoints of contexts."""
-        bare = [replace(text, words=[], word_costs=[]) for text in contexts]
-        return self.evaluation.pieces(method, "context", bare)
-
-    def _read(self, method: Estimator, bar: tqdm, contexts: Sequence[Text]) -> Read:
+    def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
         """Read contexts, and predict the word after each."""
         words = [len(context.context) for context in contexts]
-        with ReadingProgress(words, bar, self._pieces(method, contexts)).reading():
-            particles, given = read_contexts(self.evaluation, method, contexts)
+        particles, given = read_contexts(self.evaluation, method, contexts)
         last = [self.evaluation.last(context) for context in contexts]
         place = {context.given: b for b, context in enumerate(contexts)}
         keys = self.evaluation.keys(contexts)
@@ -318,15 +298,14 @@ class Continuations:
         return Read(place, particles, likely)
 
     def _continue(
-        self, method: Estimator, read: Read, bar: tqdm, texts: Sequence[Text]
+        self, method: Estimator, read: Read, texts: Sequence[Text]
     ) -> list[Weighed]:
         """Weigh continuations under their contexts' latents."""
         before, likely = read.of(texts)
         batch = self.evaluation.collate(texts)
-        with ReadingProgress([len(text.words) for text in texts], bar).reading():
-            starts = [len(text.context) for text in texts]
-            going_on = self.evaluation.going_on(texts, batch, starts)
-            after = method.extend(going_on, before)
+        starts = [len(text.context) for text in texts]
+        going_on = self.evaluation.going_on(texts, batch, starts)
+        after = method.extend(going_on, before)
         greedy = self._are_greedy(method, going_on, before, likely)
         rows = zip(
             texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True

@@ -20,7 +20,6 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency, estimator_class
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
-from lm_latent_eval.ledger.checkpoints import Checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.scoring.answer import Answer, Missed
@@ -200,15 +199,6 @@ class Scorer:
             return {"conditional_on": self.model.conditional_on}
         return {}
 
-    def keep_pieces(self, checkpoints: Checkpoints | None) -> None:
-        """Write checkpoints of whole texts after every piece, and resume from them.
-
-        Args:
-            checkpoints: Their folder; None: none are written.
-        """
-        self.evaluation = replace(self.evaluation, checkpoints=checkpoints)
-        self.whole_texts = WholeTexts(self.evaluation)
-
     # -- queries ----------------------------------------------------------------------
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
@@ -288,5 +278,3 @@ class Scorer:
                 )
                 stream = f"{self.options.seed}/{query.name}"
                 yield replace(answer, estimate=estimate, stream=stream)
-                if self.evaluation.checkpoints is not None:
-                    self.evaluation.checkpoints.remove(query.name)

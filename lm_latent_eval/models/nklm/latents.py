@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.ledger.checkpoints import NOT_KEPT
 from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
@@ -73,7 +72,7 @@ class NKLMState:
     """The recurrent state of every latent after its last word, (B, K, size) each."""
     topic: Tensor
     """0 before the first word, unless it is given, on the host, (B, K)."""
-    tables: Tables = field(metadata=NOT_KEPT)
+    tables: Tables
     """Of all texts: looked up where they begin."""
 
     @property
