@@ -225,7 +225,6 @@ NO_EFFECT = {
     "export none --to model-card --output x --task-id t": "--task-id",
     "distort measure lengths a=b --output x --num-bins=7": "--num-bins",
     "train rnng --data=a --dev=b --output=x --num-samples=3": "--num-samples",
-    "compare a.json b.json --words": "--words",
 }
 
 

@@ -49,16 +49,10 @@ def add_compare(commands: Commands, summary: str) -> None:
     )
     compare.add_argument("--data", type=Path, help="texts that checkpoints score")
     compare.add_argument(
-        "--words",
-        action="store_true",
-        help="say which words of --data the difference is in: every word is scored "
-        "after what is before it, which takes a text's length as many queries",
-    )
-    compare.add_argument(
         "--page",
         type=output_file,
         metavar="FILE",
-        help="write a page of HTML, too, which colours the words of --words",
+        help="write a page of HTML, too",
     )
     add_comparing(compare)
     add_format(compare)
@@ -80,14 +74,6 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
         help="of questions, where a run has several (default: accuracy, or the first)",
     )
     group.add_argument(
-        "--pass-at",
-        type=int,
-        action="append",
-        default=[],
-        metavar="K",
-        help="compare pass@K of repeated answers, too; may be given again",
-    )
-    group.add_argument(
         "--power",
         type=float,
         metavar="POINTS",
@@ -100,15 +86,14 @@ def comparing(args: argparse.Namespace) -> Asked:
     """Read it back.
 
     Raises:
-        ValueError: If the points are none, or answers are fewer than one.
+        ValueError: If the points are none.
     """
-    from lm_latent_eval.options import positive, whole
+    from lm_latent_eval.options import positive
     from lm_latent_eval.report.compare import Asked
 
     if args.power is not None:
         positive("--power", args.power)
-    passes = [whole("--pass-at", number, 1) for number in args.pass_at]
-    return Asked(args.cluster, passes, args.power)
+    return Asked(args.cluster, args.power)
 
 
 def read_sides(
@@ -162,7 +147,6 @@ def _compare(args: argparse.Namespace) -> None:
     if not any(scored):
         idle = (
             "data",
-            "words",
             "option",
             *OpeningOptions.names(),
             *ScoringOptions.names(),
@@ -171,7 +155,7 @@ def _compare(args: argparse.Namespace) -> None:
     labels, sides = read_sides(args.sides, args)
     every = [run for several in sides.values() for some in several for run in some]
     if not any(map(is_asked, every)):
-        warn_of_idle(args, ("metric", "pass_at"), "there are no questions")
+        warn_of_idle(args, ("metric",), "there are no questions")
     elif args.sides[0].endswith(TABLE):
         warn_of_idle(args, ("metric",), f"a table ({TABLE}) has one number a side")
     found = compare(sides, asked)
@@ -211,13 +195,9 @@ def _read(args: argparse.Namespace, run: Path) -> list[Run]:
 
 
 def _scored(args: argparse.Namespace, directory: Path) -> Record:
-    from dataclasses import replace
-
     from lm_latent_eval.models.checkpoint import Checkpoint
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.interface import open_model, scorer_of
-    from lm_latent_eval.scoring.records import Document
-    from lm_latent_eval.scoring.spans import of_words
     from lm_latent_eval.scoring.string_scorers import causal_record, is_latent
     from lm_latent_eval.text.corpora import read_texts
 
@@ -240,12 +220,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     scorer = scorer_of(
         opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size
     )
-    parts = of_words(scorer, texts) if args.words else [None] * len(texts)
-    documents = {
-        place: Document(text, spans=part)
-        for place, (text, part) in enumerate(zip(texts, parts, strict=True))
-    }
-    return replace(score(scorer, texts), documents=documents)
+    return score(scorer, texts)
 
 
 def add_report(commands: Commands, summary: str) -> None:

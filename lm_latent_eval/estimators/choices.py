@@ -1,12 +1,11 @@
-r"""Choices among the answers to a question: ties, margins, votes, accuracy, pass@k.
+r"""Choices among the answers to a question: ties, margins, votes, accuracy.
 
     log w_k(a) = log p(a, z_k | x) - log q(z_k | x),    k = 1..K,    a = 1..A
 
 Symbols: log w_k(a) -> ``log_w[a - 1, k - 1]``, nats, shape ``(A, K)``. All answers of a
 question have the same draws z_k, so the errors of two answers are not independent, and
 their difference has a smaller one than either.
-Source: Wang et al. (2023), "Self-consistency", for votes; Efron (1979) for resamples;
-Chen et al. (2021), section 2.1, for pass@k.
+Source: Wang et al. (2023), "Self-consistency", for votes; Efron (1979) for resamples.
 """
 
 from __future__ import annotations
@@ -336,37 +335,6 @@ def is_undecided(options: Sequence[Sequence[float]]) -> bool:
         if fmean(gaps) < wide * stdev(gaps) / math.sqrt(number):
             return True
     return False
-
-
-def pass_at(k: int, right: np.ndarray, number: np.ndarray) -> np.ndarray:
-    r"""Estimate pass@k of each question: the chance that one of k answers is right.
-
-    .. math:: \text{pass@}k = 1 - \binom{n-c}{k} \Big/ \binom{n}{k}
-
-    is unbiased.
-
-    Args:
-        k: At least 1, and at most the answers of any question.
-        right: Right answers c, shape ``(N,)``.
-        number: Answers n, shape ``(N,)``.
-
-    Raises:
-        ValueError: If k is not among them.
-
-    Example:
-        >>> pass_at(2, np.array([0, 1, 3]), np.array([4, 4, 4]))
-        array([0. , 0.5, 1. ])
-    """
-    if not 1 <= k <= number.min():
-        raise ValueError(
-            f"pass@{k} needs {k} answers to each question; there are {number.min()}"
-        )
-    wrong = number - right
-    missed = np.ones(len(right))
-    for turn in range(k):
-        missed = missed * np.maximum(wrong - turn, 0) / (number - turn)
-    found: np.ndarray = 1 - missed
-    return found
 
 
 def repeat_stderr(scores: list[np.ndarray]) -> float:

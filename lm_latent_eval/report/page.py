@@ -32,8 +32,7 @@ from lm_latent_eval.report.compare import (
     rank,
     rows,
 )
-from lm_latent_eval.report.compare.analysis import kinds, texts_of, words_of
-from lm_latent_eval.report.compare.comparison import Part
+from lm_latent_eval.report.compare.analysis import texts_of
 from lm_latent_eval.report.compare.questions import is_asked
 from lm_latent_eval.report.compare.sides import bits
 from lm_latent_eval.report.compare.text import BOUNDS, score
@@ -49,8 +48,6 @@ WORST = 20
 """Documents shown."""
 MOST_PAIRS = 6
 """Differences that the first screen of a task says in words."""
-FULL, LONGEST = 4.0, 1200
-"""Bits of a word that are shown in full colour, and characters of a text."""
 
 Sides = Mapping[str, Sequence[Sequence[Run]]]
 
@@ -232,13 +229,11 @@ def _band_note(compared: Sequence[Comparison]) -> str:
 
 
 def _gap(each: TextComparison) -> dict[str, Any]:
-    """Return where a difference is: its texts, coloured, and its kinds of words."""
+    """Return where a difference is: the texts that have most of it."""
     a, b = (side.name for side in each.sides)
-    parts = texts_of(each)
     total = math.fsum(part.nats for part in each.parts)
     return {
         "pair": f"{a} - {b}",
-        "sides": (a, b),
         "texts": [
             {
                 "document": part.document,
@@ -246,47 +241,9 @@ def _gap(each: TextComparison) -> dict[str, Any]:
                 "± draws": bits(part.draws_stderr),
                 "share of the difference": part.nats / total if total else None,
             }
-            for part in parts
-        ],
-        "kinds": [
-            {
-                "kind": kind.name,
-                "words": kind.words,
-                "bits a byte": bits(kind.difference.value),
-                "± together": bits(kind.difference.stderr),
-                "± draws": bits(kind.difference.draws_stderr),
-                "share of the difference": kind.share,
-            }
-            for kind in kinds(each)
-        ],
-        "shown": [
-            {
-                "document": part.document,
-                "bits": f"{bits(part.nats):+.1f}",
-                "words": _coloured(part),
-            }
-            for part in parts
-            if part.text
+            for part in texts_of(each)
         ],
     }
-
-
-def _coloured(part: Part) -> list[dict[str, str]]:
-    """Return a text's words with the side that takes more, and how much more."""
-    found, length = [], 0
-    for text, span in words_of(part):
-        room, length = LONGEST - length, length + len(text)
-        shown = text if length <= LONGEST else f"{text[:room]} …"
-        word = {"text": shown, "side": "", "strength": "0", "said": ""}
-        if span is not None:
-            took, error = bits(span.nats), bits(span.draws_stderr)
-            word["said"] = f"{took:+.2f} ± {error:.2g}"
-            word["side"] = "a" if took > 0 else "b"
-            word["strength"] = f"{min(abs(took) / FULL, 1.0):.2f}"
-        found.append(word)
-        if length > LONGEST:
-            break
-    return found
 
 
 def _model(

@@ -1,7 +1,7 @@
 """Choices among answers, from shared draws and from replicates."""
 
 import math
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from lm_latent_eval.estimators.choices import (
     first_of_best,
     is_undecided,
     log_mean_gap,
-    pass_at,
     repeat_stderr,
     tied,
     votes,
@@ -117,14 +116,6 @@ def test_scores_tie_within_a_rounding_that_grows_with_the_length():
     log_w = torch.tensor([[-1.0, -2.0], [-1.0 - 1e-13, -2.0 - 1e-13]]).double()
     assert not Margin.of(log_w).is_sure
     assert votes(log_w, torch.zeros(2)).tolist() == [0.5, 0.5]
-
-
-def test_pass_at_k_is_the_mean_over_choices():
-    answers = [[0, 0, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]]
-    right = np.array([sum(each) for each in answers])
-    for k in range(1, 6):
-        said = [np.mean([max(s) for s in combinations(a, k)]) for a in answers]
-        assert pass_at(k, right, np.full(3, 5)) == pytest.approx(said)
 
 
 def test_what_more_answers_would_take_away():

@@ -102,7 +102,6 @@ REFUSED = [
     ),
     (r"draw 2 of row 1 weighs 2\.5, .*above 2:", of.probability_interval, HEAVY, 2.0),
     # Choices
-    ("pass@6 needs 6 answers", choices.pass_at, 6, np.array([1]), np.array([5])),
     (r"of 2 or more answers, shape \(A, K\); got", choices.Margin.of, QUESTION[0][:1]),
     ("all weights are zero", choices.Margin.of, DEAD),
     ("no answer is possible after", choices.log_mean_gap, DEAD, torch.zeros(7)),

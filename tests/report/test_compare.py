@@ -413,7 +413,7 @@ def test_from_the_command_line(spelled_directory, tmp_path, capsys, refused):
     for sides in ([estimates], [estimates, estimates], [estimates, same]):
         refused("compare", *sides)
     both = ["compare", kglm, estimates, *data, "--num-samples", "9"]
-    assert main([*both, "--pass-at", "3"]) == 0
-    assert "--pass-at: no effect, there are no questions" in capsys.readouterr().err
+    assert main([*both, "--metric", "f1"]) == 0
+    assert "--metric: no effect, there are no questions" in capsys.readouterr().err
     assert main(["compare", str(lstm), estimates, *data, "--seed", "9"]) == 0
     assert f"--seed: no effect, {lstm} has no latents" in capsys.readouterr().err

@@ -3,15 +3,14 @@
 import json
 import math
 import shutil
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.compare import Asked, as_text, compare, more, rank, rows
-from lm_latent_eval.report.runs import read, read_table
+from lm_latent_eval.report.compare import as_text, compare, more, rank, rows
+from lm_latent_eval.report.runs import read_table
 from lm_latent_eval.report.scores import Score, Scores
 from tests.conftest import PROJECT
 from tests.report.test_compare import estimated, lm_eval_folder, questions, record
@@ -51,26 +50,6 @@ def test_archives_have_the_scores_of_the_logs_they_were_made_of(capsys):
     assert mixed == from_logs
     lines = EVERY[0].replace(".json", "_samples.jsonl")
     assert shown(capsys, lines, EVERY[1], "--format", "csv") == from_logs
-
-
-def test_pass_at_k(capsys, refused):
-    out = shown(capsys, *INSPECT, "--pass-at", "2", "--format", "csv")
-    [run] = read(RUNS / "inspect_good.json")
-    [said] = log("good")["results"]["scores"]
-    accuracy = statistics.fmean(row.value for row in run.rows)
-    assert accuracy == pytest.approx(said["metrics"]["accuracy"]["value"])
-    best = {}
-    for row in run.rows:
-        best[row.question] = max(row.value, best.get(row.question, 0.0))
-    sides = {path: [read(Path(path))] for path in INSPECT}
-    [found] = compare(sides, Asked(passes=[2]))
-    assert found.passes[2][0] == pytest.approx(statistics.fmean(best.values()))
-    assert "pass@2" in out
-    assert "needs 3 answers" in refused("compare", *INSPECT, "--pass-at", "3")
-    assert "--pass-at=0: expected" in refused("compare", *INSPECT, "--pass-at", "0")
-    nearly, none = scores("a", [1.0] * 10 + [0.0] * 2), scores("b", [0.0] * 12)
-    apart = rows(compare({"A": [nearly], "B": [none]}, Asked(passes=[1])))
-    assert (apart[-1]["in"], apart[-1]["to"]) == ("pass@1", 1.0), "of shares"
 
 
 def test_what_would_decide_is_said(capsys, refused):

@@ -1,8 +1,6 @@
 """Whatever scores strings, and their parts: networks, models of ours, functions."""
 
 import math
-import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,11 +8,8 @@ from hypothesis import strategies as st
 from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
-from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.report.compare import analysis, compare
-from lm_latent_eval.scoring.files import score
-from lm_latent_eval.scoring.interface import open_model, scorer_of
+from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.spans import Spans, align, of_words, words
 from lm_latent_eval.scoring.string_scorers import causal_record, string_scorer
 from tests import tiny_causal, tiny_checkpoint
@@ -157,35 +152,3 @@ def test_tokens_make_the_likelihood_of_a_causal_network(folders):
         assert document.spans.ends[-1] == answer.bytes
         total = -sum(document.spans.nats)
         assert total == pytest.approx(answer.estimate.log_evidence)
-
-
-def test_kinds_of_words_add_up_to_the_difference(folders, tmp_path, capsys):
-    data = tmp_path / "texts.txt"
-    data.write_text("\n".join(PHRASES))
-    sides = [str(folders[name]) for name in "kg"]
-    options = ["--data", str(data), "--words", "--num-samples", "9"]
-    page = tmp_path / "page.html"
-    assert main(["compare", *sides, *options, "--page", str(page)]) == 0
-    span = r'class="[ab]" style="--s: [\d.]+" title="[^"]+ bits">'
-    coloured = re.findall(span, page.read_text())
-    assert len(coloured) >= 2, "words, coloured by the side that predicts them better"
-    shown = capsys.readouterr().out
-    assert "names (2):" in shown
-    assert "Half of A - B is in" in shown
-    one = causal_record(folders["g"], PHRASES)
-    scorer = scorer_of(open_model(folders["l"]), {}, quiet=True)
-    other = score(scorer, PHRASES)
-    documents = {
-        n: replace(one.documents[n], spans=spans)
-        for n, spans in enumerate(of_words(scorer, PHRASES))
-    }
-    other = replace(other, documents=documents)
-    [found] = compare({"A": [[one]], "B": [[other]]})
-    kinds = analysis.kinds(found)
-    assert {kind.name for kind in kinds} >= {"names", "punctuation", "ends of texts"}
-    total = sum(kind.difference.value for kind in kinds)
-    assert total == pytest.approx(found.difference.value)
-    for part in found.parts:
-        assert "".join(text for text, _ in analysis.words_of(part)) == part.text
-        taken = sum(span.nats for _, span in analysis.words_of(part) if span)
-        assert taken == pytest.approx(sum(each.nats for each in part.spans))

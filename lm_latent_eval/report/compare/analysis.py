@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from string import ascii_lowercase
-
-import torch
 
 from lm_latent_eval.estimators.paired import PairedDifference, groups
 from lm_latent_eval.estimators.power import POWER, Needed, needed, needed_questions
 from lm_latent_eval.report.compare.comparison import Comparison, Part, TextComparison
 from lm_latent_eval.report.compare.sides import bits
-from lm_latent_eval.scoring.spans import Aligned
 
 
 @dataclass(frozen=True)
@@ -98,24 +93,6 @@ def _names(pair: Comparison) -> tuple[str, str]:
 
 MOST = 5
 """Texts that are shown on either side."""
-SEVERAL, ENDS = "several words", "ends of texts"
-ROUNDING = 1e-3
-"""Nats of a text that two ways to add up its words may differ by."""
-KINDS = ("numbers", "names", "punctuation", "rare words", "other words", SEVERAL, ENDS)
-_NUMBER, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
-_FULL_STOP = re.compile(r"[.!?][\"')\]]*\s*$")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Part of a difference on words of one kind."""
-
-    name: str
-    words: int
-    difference: PairedDifference
-    """Of nats a byte of all text, so that kinds add up; with both errors."""
-    share: float
-    """Of the difference of all words."""
 
 
 def texts_of(found: TextComparison) -> list[Part]:
@@ -124,91 +101,6 @@ def texts_of(found: TextComparison) -> list[Part]:
     less = [part for part in ordered if part.nats < 0][:MOST]
     more = [part for part in ordered if part.nats >= 0][:MOST]
     return sorted(less + more, key=lambda part: -abs(part.nats))
-
-
-def words_of(part: Part) -> Iterator[tuple[str, Aligned | None]]:
-    """Yield a text word by word, with what each has of the difference, if known.
-
-    Words that no end of both models' parts tells apart stay together.
-    """
-    raw = part.text.encode("utf-8", "replace")
-    joined: list[Aligned] = []
-    for span in [*part.spans, None]:
-        text = raw[span.start : span.end].decode("utf-8", "replace") if span else " "
-        if joined and text[:1].isspace():
-            word = raw[joined[0].start : joined[-1].end].decode("utf-8", "replace")
-            error = math.hypot(*(each.draws_stderr for each in joined))
-            nats = math.fsum(each.nats for each in joined)
-            yield word, Aligned(joined[0].start, joined[-1].end, nats, error)
-            joined = []
-        if span:
-            joined.append(span)
-    done = part.spans[-1].end if part.spans else 0
-    if rest := raw[done:].decode("utf-8", "replace"):
-        yield rest, None
-
-
-def kinds(found: TextComparison) -> list[Kind]:
-    """Return what each kind of words has of the difference; none without spans."""
-    parts = [part for part in found.parts if part.spans]
-    if len(parts) < len(found.parts) or not parts:
-        return []
-    often = Counter(word for part in parts for word in _bare(part.text.split()))
-    units = torch.tensor([part.bytes for part in parts])
-    taken = {name: torch.zeros(len(parts), dtype=torch.float64) for name in KINDS}
-    squares = {name: torch.zeros(len(parts), dtype=torch.float64) for name in KINDS}
-    number: Counter[str] = Counter()
-    for place, part in enumerate(parts):
-        before = ""
-        for text, span in words_of(part):
-            if span is None:
-                continue
-            name = _kind(text, before, often)
-            taken[name][place] += span.nats
-            squares[name][place] += span.draws_stderr**2
-            number[name] += 1
-            before += text
-        # What no word has: the end of a text, which one model may be charged for.
-        left = part.nats - math.fsum(span.nats for span in part.spans)
-        if abs(left) > ROUNDING:
-            taken[ENDS][place] = left
-            squares[ENDS][place] = part.draws_stderr**2
-            number[ENDS] += 1
-    total = sum(float(each.sum()) for each in taken.values())
-    clusters = None if found.clusters is None else found.clusters.names
-    return [
-        Kind(
-            name,
-            number[name],
-            PairedDifference.of(
-                taken[name], units, draws_stderr=squares[name].sqrt(), clusters=clusters
-            ),
-            float(taken[name].sum()) / total if total else math.nan,
-        )
-        for name in KINDS
-        if number[name]
-    ]
-
-
-def _bare(words: Sequence[str]) -> Iterator[str]:
-    return (word.strip(".,;:!?\"'()[]") for word in words)
-
-
-def _kind(text: str, before: str, often: Counter[str]) -> str:
-    """Say what kind a part is; names are not told from words that begin a sentence."""
-    words = text.split()
-    if len(words) > 1:
-        return SEVERAL
-    [word] = words or [""]
-    if _NUMBER.search(word):
-        return "numbers"
-    if not _LETTER.search(word):
-        return "punctuation"
-    begins = not before.strip() or bool(_FULL_STOP.search(before))
-    if word[0].isupper() and word != "I" and not begins:
-        return "names"
-    [bare] = _bare([word])
-    return "rare words" if often[bare] == 1 else "other words"
 
 
 def lines_of_gap(found: TextComparison) -> list[str]:
@@ -228,12 +120,6 @@ def lines_of_gap(found: TextComparison) -> list[str]:
         sentences.append(
             f"  Half of {a} - {b} is in {half:,} of {len(found.parts):,} texts; most "
             f"in {most}."
-        )
-    for kind in kinds(found):
-        d = kind.difference
-        sentences.append(
-            f"  {kind.name} ({kind.words:,}): {bits(d.value):+.4f} ± "
-            f"{bits(d.stderr):.4f} bits a byte (draws ± {bits(d.draws_stderr):.1g})"
         )
     return sentences
 

@@ -49,7 +49,6 @@ from lm_latent_eval.report.compare.sides import (
 from lm_latent_eval.report.numbers import with_numbers
 from lm_latent_eval.report.scores import Run, Scores
 from lm_latent_eval.scoring.records import Record
-from lm_latent_eval.scoring.spans import Aligned, align
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ class Part:
     """That A takes more than B."""
     draws_stderr: float
     bytes: int
-    text: str
-    """The text, where a sample log has it."""
-    spans: Sequence[Aligned] = ()
-    """Its parts, where both models were asked for them."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +126,6 @@ class Asked:
     cluster: str | None = None
     """Which field says what texts are part of; ``none``: nothing; None: see
     ``find_clusters``."""
-    passes: Sequence[int] = ()
-    """For which k pass@k is compared, where questions have several answers."""
     power: float | None = None
     """Points of which a page says what decides them; None says nothing of it."""
 
@@ -276,7 +269,7 @@ def _pair(
             "scores of questions: they do not compare"
         )
     one, other = (Questions.of(n, [*map(scores_of, some)]) for n, some in (a, b))
-    return compare_questions(task, one, other, asked.cluster, asked.passes)
+    return compare_questions(task, one, other, asked.cluster)
 
 
 # -- texts ---------------------------------------------------------------------------
@@ -326,8 +319,6 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
             nats,
             error,
             text.bytes,
-            a.about(key).text or b.about(key).text,
-            _aligned(a, b, key),
         )
         for key, text, nats, error in zip(
             keys, texts, difference.tolist(), draws.tolist(), strict=True
@@ -346,14 +337,6 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
         cluster=cluster,
     )
     return compared.at(DELTA)
-
-
-def _aligned(a: Side, b: Side, key: Key) -> list[Aligned]:
-    """Return the parts of a text, where single runs say what they take."""
-    one, other = a.about(key).spans, b.about(key).spans
-    if len(a.runs) > 1 or len(b.runs) > 1 or one is None or other is None:
-        return []
-    return align(one, other)
 
 
 def _clusters(

@@ -8,17 +8,15 @@ by the paired difference of their scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lm_latent_eval.estimators import log_ratio_stderr
-from lm_latent_eval.estimators.choices import pass_at, repeat_stderr
+from lm_latent_eval.estimators.choices import repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees, widened
 from lm_latent_eval.report.compare.sides import DELTA, Clusters, Rates, find_clusters
@@ -33,8 +31,6 @@ CHANCE = "of so many comparisons one may look so by chance"
 """Why one is not decided that would be, alone."""
 TURNED = 0.5
 """Most that draws can move the credit of a question by, as a standard deviation."""
-Pairs = Mapping[int, tuple[float, float, PairedDifference]]
-"""k -> pass@k of A, of B, and their difference."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,6 @@ class QuestionComparison:
     repeats: tuple[float, float]
     """Part of each mean's error that more answers to these questions would take away;
     0 of single ones."""
-    passes: Pairs
     uncertain: tuple[int, int]
     """Of the questions that A alone, and B alone, answers rightly, those where the
     draws could have decided otherwise."""
@@ -231,7 +226,6 @@ def compare_questions(
     a: Questions,
     b: Questions,
     cluster: str | None = None,
-    passes: Sequence[int] = (),
 ) -> QuestionComparison:
     """Compare two models on the questions that both have.
 
@@ -240,10 +234,9 @@ def compare_questions(
         a: A model's scores.
         b: Another's.
         cluster: As ``find_clusters`` takes it.
-        passes: For which k pass@k is compared.
 
     Raises:
-        ValueError: If they are of other questions or metrics, or have too few answers.
+        ValueError: If they are of other questions or metrics.
     """
     if a.metric != b.metric:
         raise ValueError(
@@ -262,19 +255,14 @@ def compare_questions(
     clusters = find_clusters(fields, cluster)
     unsure = [not (a.is_sure(q) and b.is_sure(q)) for q in questions]
     runs = [Rates.of(torch.from_numpy(mean.mean(1))).part for mean in means]
-    names = None if clusters is None else clusters.names
-
-    def paired(d: Tensor, with_runs: bool = True) -> PairedDifference:
-        draws = TURNED * torch.tensor(unsure, dtype=torch.float64)
-        return PairedDifference.of(
-            d,
-            torch.ones_like(d),
-            draws_stderr=draws,
-            runs_stderr=math.hypot(*(e for e, _ in runs)) if with_runs else 0.0,
-            runs_degrees=pooled_degrees(runs) if with_runs else math.inf,
-            clusters=names,
-        )
-
+    difference = PairedDifference.of(
+        d,
+        torch.ones_like(d),
+        draws_stderr=TURNED * torch.tensor(unsure, dtype=torch.float64),
+        runs_stderr=math.hypot(*(error for error, _ in runs)),
+        runs_degrees=pooled_degrees(runs),
+        clusters=None if clusters is None else clusters.names,
+    )
     single = len(a.runs) == len(b.runs) == 1 and clusters is None
     binary = all(len(s) == 1 and s[0].value in (0, 1) for some in scores for s in some)
     accuracy = None
@@ -293,11 +281,10 @@ def compare_questions(
         task,
         (a, b),
         a.metric,
-        paired(d),
+        difference,
         (float(means[0].mean()), float(means[1].mean())),
         accuracy,
         (repeat_stderr(values[0]), repeat_stderr(values[1])),
-        {k: _passes(task, k, values, partial(paired, with_runs=False)) for k in passes},
         (at_risk[0], at_risk[1]),
         (ties[0], ties[1]),
         "",
@@ -338,22 +325,6 @@ def _of_several_kinds(digests: set[str]) -> bool:
     """Whether programs that hash different things wrote them."""
     kinds = (digest.partition(" ") for digest in digests - {""})
     return len({kind if space else "" for kind, space, _ in kinds}) > 1
-
-
-def _passes(
-    task: str,
-    k: int,
-    values: Sequence[Sequence[np.ndarray]],
-    paired: Callable[[Tensor], PairedDifference],
-) -> tuple[float, float, PairedDifference]:
-    found = []
-    for some in values:
-        if not all(np.isin(each, (0, 1)).all() for each in some):
-            raise ValueError(f"{task}: pass@{k} needs answers that are right or wrong")
-        number = np.array([len(each) for each in some])
-        found.append(pass_at(k, np.array([each.sum() for each in some]), number))
-    a, b = found
-    return float(a.mean()), float(b.mean()), paired(torch.from_numpy(a - b))
 
 
 def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:

@@ -47,13 +47,7 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
     if isinstance(each, QuestionComparison):
         found = each.difference
         errors = (each.stderr, *_parts(found)[2:4])
-        return [
-            (each.metric, (found.value, *errors, *each.interval, p)),
-            *(
-                (f"pass@{k}", (*_parts(d)[:4], *each.ends(d), None))
-                for k, (_, _, d) in each.passes.items()
-            ),
-        ]
+        return [(each.metric, (found.value, *errors, *each.interval, p))]
     return [
         (rate_in(unit), (*map(bits, _parts(difference)), p))
         for unit, (_, _, difference) in each.units.items()
@@ -226,28 +220,20 @@ def _rows_of_right(each: QuestionComparison) -> list[list[str]]:
 
 def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
     a, b = (side.name for side in each.sides)
-    d, passes = each.difference, each.passes.items()
-    rows = [["", each.metric, *(f"pass@{k}" for k, _ in passes), ""]]
+    d, ends = each.difference, [score(each, end, "+") for end in each.interval]
+    rows = [["", each.metric, ""]]
     for place, side in enumerate(each.sides):
-        cells = [score(each, each.scores[place])]
-        cells += [f"{found[place]:.1%}" for _, found in passes]
-        rows.append([side.name, *cells, described(side, each.sides)])
-    named = [d, *(found[2] for _, found in passes)]
-    signed = [
-        f"{score(each, of.value, '+')} ± {score(each, of.stderr)}" for of in named
-    ]
-    rows.append([f"{a} - {b}", *signed, ""])
-    ends = [
-        f"{score(each, low, '+')} to {score(each, high, '+')}"
-        for low, high in map(each.ends, named)
-    ]
-    rows.append(["  at 95 %", *ends, ""])
+        shown = score(each, each.scores[place])
+        rows.append([side.name, shown, described(side, each.sides)])
+    rows.append(
+        [f"{a} - {b}", f"{score(each, d.value, '+')} ± {score(each, d.stderr)}", ""]
+    )
+    rows.append(["  at 95 %", f"{ends[0]} to {ends[1]}", ""])
     if any(each.repeats):
         part = f"± {score(each, math.hypot(*each.repeats))}"
-        rows.append(["  over answers", part, *[""] * len(each.passes), ""])
+        rows.append(["  over answers", part, ""])
     if d.runs_stderr:
-        part = f"± {score(each, d.runs_stderr)}"
-        rows.append(["  over runs", part, *[""] * len(each.passes), ""])
+        rows.append(["  over runs", f"± {score(each, d.runs_stderr)}", ""])
     return rows
 
 
