@@ -5,8 +5,7 @@
 Documents are drawn from a topic model, so each comes with a draw of its posterior: long
 annealed chains from both ends say between which bounds log p(x) lies, and every
 estimator is held against their middle. After the experiments of Wallach et al. (2009),
-section 5, whose reference was the left-to-right estimator itself. With ``--mallet`` the
-left-to-right estimates of MALLET stand beside ours (``mallet.py`` has how to build it).
+section 5.
 """
 
 from __future__ import annotations
@@ -16,31 +15,22 @@ import csv
 import math
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from mallet import Topics, left_to_right
 from torch import Tensor
 
 from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import (
     AnnealedImportanceSampling,
     BeamMarginalization,
-    ChibStyle,
     ImportanceSampling,
-    LeftToRightEstimator,
     Mixed,
     ParticleFilter,
 )
-from lm_latent_eval.inference.chains import (
-    log_evidence_from_above,
-    redraw,
-    sweep_uniforms,
-)
+from lm_latent_eval.inference.annealing import log_evidence_from_above
 from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.inference.streams import Streams, stream_key
+from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.modeling import LDA, LDAConfig
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
@@ -50,8 +40,6 @@ ALPHA, ETA = 0.1, 0.1
 DOCUMENTS, LENGTH = 30, 100
 REFERENCE = 10_000
 SIZES = (10, 100, 1000)
-COUNTED = 1 << 25
-"""Words of a topic that MALLET is told of."""
 
 
 def draw_model(seed: int) -> LDA:
@@ -79,34 +67,8 @@ def keys(purpose: str) -> list[int]:
     return [stream_key(0, f"{purpose}/{n}") for n in range(DOCUMENTS)]
 
 
-def harmonic_mean(model: LDA, batch: TokenBatch, sweeps: int) -> Tensor:
-    """The harmonic mean of p(x | z) over draws of the posterior, (B,) nats."""
-    encoded = model.encode(batch)
-    latents = model.conditionals(encoded, 1)
-    streams = Streams(keys("harmonic"), 1)
-    found = []
-    for sweep in range(sweeps):
-        uniforms = sweep_uniforms(streams, 1 + sweep, LENGTH)
-        redraw(latents, range(LENGTH), uniforms)
-        topics = latents.latents[..., None]
-        log_words = encoded.read[:, None].gather(3, topics)[..., 0]
-        found.append(log_words.sum(-1)[:, 0])
-    half = torch.stack(found[sweeps // 2 :], -1)
-    return math.log(half.shape[-1]) - (-half).logsumexp(-1)
-
-
-def by_mallet(model: LDA, batch: TokenBatch, particles: int, classpath: str) -> Tensor:
-    """MALLET's estimates, (B,) nats, for topics rounded to what it has: counts."""
-    phi = model.log_phi().exp()[:, 4:].numpy()
-    counts = np.rint(phi.T * COUNTED).astype(int)
-    topics = Topics(counts, model.alpha.numpy(), beta=1e-3)
-    documents = (batch.targets - 4).tolist()
-    found = left_to_right(classpath, topics, documents, particles=particles, runs=1)
-    return torch.from_numpy(found[0])
-
-
 def estimates(
-    model: LDA, batch: TokenBatch, mallet: str | None
+    model: LDA, batch: TokenBatch
 ) -> Iterator[tuple[str, int, Callable[[], Tensor]]]:
     """Name, size and what computes (B,) nats."""
 
@@ -127,24 +89,9 @@ def estimates(
         yield "beam, adapted", size, of(BeamMarginalization(size), "adapted")
         yield "mixed, document", size, of(Mixed(size), "document")
         yield "particle filter, adapted", size, of(ParticleFilter(size), "adapted")
-        yield "harmonic mean", size, lambda size=size: harmonic_mean(model, batch, size)
         for proposal in ("prior", "document"):
             name = f"annealing from {proposal}"
             yield name, size, of(AnnealedImportanceSampling(size), proposal)
-        yield "Chib", size, of(ChibStyle(size), "document")
-    for size in (1, 10, 100):
-        method = LeftToRightEstimator(size)
-        yield "left to right", size, of(method, "document")
-
-        def published(method: LeftToRightEstimator = method) -> Tensor:
-            q = model.proposal("document")
-            log_p = method.log_predicted(Texts(model, q, batch, keys("l2r")))
-            return method.word_by_word(log_p)
-
-        yield "left to right, as published", size, published
-        if mallet:
-            java = partial(by_mallet, model, batch, size, mallet)
-            yield "left to right, MALLET", size, java
 
 
 def main() -> None:
@@ -152,7 +99,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mallet", help="Java's classpath of MALLET")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     model = draw_model(args.seed)
@@ -167,7 +113,7 @@ def main() -> None:
     print(f"reference: {below.mean():.3f} to {above.mean():.3f} nats a document;")
     print(f"gap {gap.mean():.3f} on average, {gap.abs().max():.3f} at most")
     rows = []
-    for name, size, run in estimates(model, batch, args.mallet):
+    for name, size, run in estimates(model, batch):
         begin = time.perf_counter()
         error = run() - truth
         seconds = (time.perf_counter() - begin) / DOCUMENTS

@@ -406,29 +406,6 @@ class Redraws(Protocol[GivenEncodedT, LatentsT]):
 
 
 @runtime_checkable
-class Moves(Protocol[GivenEncodedT, LatentsT]):
-    """A proposal with a kernel of local moves, for Metropolis-Hastings."""
-
-    def moved(
-        self, encoded: GivenEncodedT, latents: LatentsT, uniforms: Uniforms, /
-    ) -> tuple[LatentsT, Tensor]:
-        r"""Draw z' from a kernel R that changes little of z.
-
-        It may return z itself. A kernel and its reverse cover one another.
-
-        Args:
-            encoded: Whole texts.
-            latents: z, K a text.
-            uniforms: Random numbers of as many steps as it takes; the last of the four
-                is left to inference.
-
-        Returns:
-            z', and log R(z | z') - log R(z' | z) in nats, (B, K) float64.
-        """
-        ...
-
-
-@runtime_checkable
 class WholeTextsOnly(Protocol):
     """A model that scores whole texts alone."""
 

@@ -94,9 +94,7 @@ ESTIMATORS = Registry(
         "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
         "dpf": "lm_latent_eval.inference.discrete:DiscreteFilter",
         "smc": "lm_latent_eval.inference.smc:ParticleFilter",
-        "ais": "lm_latent_eval.inference.chains:AnnealedImportanceSampling",
-        "l2r": "lm_latent_eval.inference.chains:LeftToRightEstimator",
-        "chib": "lm_latent_eval.inference.chains:ChibStyle",
+        "ais": "lm_latent_eval.inference.annealing:AnnealedImportanceSampling",
         "exact": "lm_latent_eval.inference.beam:Exact",
     },
 )

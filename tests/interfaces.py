@@ -11,13 +11,14 @@ from typing import TypeVar
 from lm_latent_eval.latent import LatentLM, Latents, LeftToRight, Proposal, State
 from lm_latent_eval.models.entitynlm.modeling import EntityNLM, EntityNLMProposal
 from lm_latent_eval.models.kglm.modeling import KGLM, KGLMProposal
-from lm_latent_eval.models.lda.modeling import LDA, FittedTopics, LeftToRightTopics
+from lm_latent_eval.models.lda.modeling import LDA, FittedTopics
 from lm_latent_eval.models.lrlm.modeling import LRLM, Adapted, Posterior
 from lm_latent_eval.models.nklm.modeling import NKLM, NKLMProposal
 from lm_latent_eval.models.recurrent_lm import RecurrentLM
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.modeling import RNNG
+from lm_latent_eval.models.stepwise import ModelProposal
 from lm_latent_eval.text.batch import TokenBatch
 
 E = TypeVar("E")
@@ -64,7 +65,7 @@ def proposals(
     kglm: KGLMProposal,
     entitynlm: EntityNLMProposal,
     rnng: WordByWord,
-    lda: LeftToRightTopics,
+    lda: ModelProposal,
     lrlm: Adapted,
     nklm: NKLMProposal,
 ) -> None:

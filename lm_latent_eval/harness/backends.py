@@ -28,8 +28,8 @@ class Latent(Backend):
             what the directory says.
         revision: Of the repository: a commit, tag or branch. None: the newest.
         estimator: How the sum over the latents is estimated. One of ``auto``,
-            ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``, ``chib``,
-            ``exact``. None: the first that the model has.
+            ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``exact``. None: the
+            first that the model has.
         num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
             beam. Default: 100.
         proposal: What latents are drawn from, one that the checkpoint has. None: the

@@ -1,7 +1,7 @@
 """Inference: a model and a proposal in, an estimate out.
 
 - ``interface``: what an estimator is; an estimator a module: ``importance``, ``beam``
-  (and exact sums), ``mixed``, ``discrete``, ``smc``, ``chains`` (of Markov);
+  (and exact sums), ``mixed``, ``discrete``, ``smc``, ``annealing``;
 - ``steps``, ``unfolding``, ``cuts``: draws and searches of left-to-right latents;
 - ``particles``: weighted latents of a text that is read piece by piece; ``streams``:
   random numbers; ``ragged``: arrays;
@@ -13,12 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from lm_latent_eval.inference.annealing import AnnealedImportanceSampling
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
-from lm_latent_eval.inference.chains import (
-    AnnealedImportanceSampling,
-    ChibStyle,
-    LeftToRightEstimator,
-)
 from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator

@@ -77,7 +77,7 @@ def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
         return proposal
     raise ValueError(
         f"the proposal {proposal.name!r} has no beam: its latents can be drawn, and "
-        "neither listed nor ranked. Use is, smc or ais"
+        "neither listed nor ranked. Use is or smc"
     )
 
 
@@ -322,26 +322,3 @@ class WholeTextEstimator(Estimator):
             ValueError: Always.
         """
         raise ValueError(f"estimator={self.name} has no weights of a text that goes on")
-
-
-@dataclass(frozen=True)
-class MarkovChainEstimator(WholeTextEstimator):
-    """K units of work, divided among R chains of S each: at most ten."""
-
-    def __post_init__(self) -> None:
-        """Refuse a number that cannot be divided."""
-        chains_of(self.num_samples, self.name)
-
-    @property
-    def chains(self) -> int:
-        """R: as many as leave ten units each, and no more than ten."""
-        return chains_of(self.num_samples, self.name)
-
-    @property
-    def length(self) -> int:
-        """S, of each chain."""
-        return self.num_samples // self.chains
-
-    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
-        """Return the estimate of one text's log p(x), from those of the chains (R,)."""
-        return self.estimate_of_few(log_w, num_tokens)

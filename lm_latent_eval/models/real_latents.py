@@ -248,21 +248,6 @@ class NormalProposal:
         """Return log q(z_k | x) in nats, (B, K) float64: a density."""
         return widened(q.log_prob(latents)).sum(-1)
 
-    def moved(
-        self, q: Normal, latents: Tensor, uniforms: Uniforms
-    ) -> tuple[Tensor, Tensor]:
-        """Take a random step, as likely as the step back.
-
-        Its width is that at which Metropolis's rule moves a normal distribution of D
-        dimensions fastest.
-
-        Source: Gelman, Roberts and Gilks (1996), "Efficient Metropolis jumping rules".
-        """
-        number = latents.shape[-1]
-        step = standard_normals(uniforms, number, latents.device)
-        moved = latents + 2.38 / math.sqrt(number) * q.scale * step
-        return moved, wide_zeros(latents.shape[:2], latents.device)
-
 
 def _tempered(normal: Normal, temperature: float) -> Normal:
     """Return the normal distribution whose log density is divided by a temperature."""

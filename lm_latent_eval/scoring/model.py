@@ -106,8 +106,8 @@ class LatentModel:
             num_samples: K, the samples a text (of ``auto`` at least 20) or the width of
                 a beam. Default: 100.
             estimator: How the sum over the latents is estimated. One of ``auto``,
-                ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``l2r``,
-                ``chib``, ``exact``. None: the first that the model has.
+                ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``exact``. None:
+                the first that the model has.
             proposal: What latents are drawn from, one that the checkpoint has. None:
                 the first that the model has.
             temperature: Divides the proposal's scores; above 1 flattens it. From 0.001

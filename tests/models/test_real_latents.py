@@ -129,7 +129,7 @@ def test_a_density_that_is_off_is_noticed(kind, method, law, monkeypatch):
 def test_nothing_lists_them(method):
     tiny = case()
     assert not isinstance(tiny.proposal(), Searches)
-    with pytest.raises(ValueError, match=r"'adapted' has no beam.*Use is, smc"):
+    with pytest.raises(ValueError, match=r"'adapted' has no beam.*Use is or smc"):
         tiny.log_weights(method, tiny.proposal(), [[4, 5]])
 
 
@@ -152,8 +152,7 @@ def test_numbers_of_a_text_take_as_many_steps_as_they_need():
     torch.testing.assert_close(z, used, rtol=0, atol=0)
 
 
-def test_moves_of_a_proposal_are_as_likely_back():
-    """The mean of a move is where it began, and log q of a draw is its density."""
+def test_draws_of_a_normal_proposal_have_its_density():
     loc, scale = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 3.0]])
     q = NormalProposal("q", lambda batch: Normal(loc, scale), 4.0)
     encoded = q.encode(TokenBatch.collate([[4]], first=2))
@@ -162,10 +161,6 @@ def test_moves_of_a_proposal_are_as_likely_back():
     torch.testing.assert_close(spread, torch.ones(2).double(), rtol=0, atol=0.03)
     density = Normal(loc, 2 * scale).log_prob(draws.latents).sum(-1)
     torch.testing.assert_close(draws.log_q, density, rtol=0, atol=1e-5)
-    moved, log_ratio = q.moved(encoded, draws.latents, Streams([1], 20_000))
-    step = (moved - draws.latents)[0] / (2 * scale[0])
-    assert step.mean(0).abs().max() < 5 * step.std() / math.sqrt(20_000)
-    assert not log_ratio.any()
 
 
 def test_real_numbers_are_told_apart_by_their_bits():

@@ -5,7 +5,7 @@ r"""A sentence VAE: two real numbers a text, and words that depend on them.
 The decoder scores a word by the word before it and by z; the encoder q(z | x) is a
 normal distribution whose mean and width follow from the words of the text. Weighed by
 draws from it (``estimator=is``) that is the importance-weighted likelihood of Burda,
-Grosse and Salakhutdinov (2016); ``ais`` anneals from q to p.
+Grosse and Salakhutdinov (2016).
 
 Source: Bowman et al. (2016), "Generating sentences from a continuous space". Departure:
 networks of one layer, to be short.
@@ -62,7 +62,7 @@ class SentenceVAE(Pretrained):
     config: VAEConfig
     base_model_prefix = "vae"
     main_input_name = "inputs"
-    estimators = ("is", "ais")
+    estimators = ("is",)
     proposal_names = ("encoder", "prior")
     normalization = Normalization.ONE
 

@@ -26,7 +26,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
@@ -38,7 +37,6 @@ from lm_latent_eval.models.entitynlm.network import Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
     ChainSteps,
     Standing,
-    moved,
     weighted_contexts,
 )
 from lm_latent_eval.models.pretrained import TrainedModel
@@ -68,7 +66,7 @@ class EntityNLM(TrainedModel):
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
     config: EntityNLMConfig
 
@@ -285,15 +283,6 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         return encoded.follow(chains).log_prob().sum(-1)
-
-    def moved(
-        self, encoded: Encoded, chains: Chains, uniforms: Uniforms
-    ) -> tuple[Chains, Tensor]:
-        """Propose a local move: redraw one decision of each chain."""
-        longest = self.model.config.max_mention_length
-        _, length = encoded.batch.on_host
-        chains, log_ratio = moved(Chains(*fetched(*chains)), length, longest, uniforms)
-        return chains, sent(log_ratio, encoded.hidden.device)
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
         """Return the state after the encoded piece."""

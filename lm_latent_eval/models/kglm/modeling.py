@@ -45,7 +45,6 @@ from lm_latent_eval.models.kglm.steps import (
     distinct_walks,
     log_nodes,
     log_prob_walks,
-    moved,
     node_probs,
 )
 from lm_latent_eval.models.kglm.twisting import twisted_walks
@@ -76,7 +75,7 @@ class KGLM(TrainedModel):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc", "ais")
+    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
     config: KGLMConfig
 
@@ -540,13 +539,6 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         _, length = encoded.batch.on_host
         log_q = log_prob_walks(encoded.walk, history, walks, length[:, None])
         return widened(log_q).sum(-1)
-
-    def moved(
-        self, encoded: Encoded, walks: Walks, uniforms: Uniforms
-    ) -> tuple[Walks, Tensor]:
-        """Propose a local move: redraw one decision of each walk."""
-        _, length = encoded.batch.on_host
-        return moved(encoded.walk, *encoded.on_host(walks), length, uniforms)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""

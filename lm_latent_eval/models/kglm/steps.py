@@ -1,4 +1,4 @@
-"""Steps of KGLM's walks for the engine: choices of a search, moves, log q.
+"""Steps of KGLM's walks for the engine: choices of a search, log q.
 
 Walks and what is behind them are on the host, log-probabilities where the scores are.
 """
@@ -23,8 +23,6 @@ from lm_latent_eval.inference.ragged import (
 )
 from lm_latent_eval.inference.step_choices import Choices
 from lm_latent_eval.inference.steps import Taken
-from lm_latent_eval.latent import Uniforms
-from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import Mention, NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.listing import (
@@ -367,46 +365,3 @@ def node_probs(walk: NextStep, rows: Rows, log_weight: Tensor) -> Tensor:
         )
         .index_add(0, sent(torch.zeros_like(previous), device), none.exp())
     )
-
-
-# -- Metropolis-Hastings moves ------------------------------------------------------
-
-
-def moved(
-    walk: NextStep, history: Tensor, walks: Walks, length: Tensor, uniforms: Uniforms
-) -> tuple[Walks, Tensor]:
-    """Draw one decision of each walk anew.
-
-    Tokens that go on with the mention follow it to its new node. The decisions after
-    them are kept; where they are none any more, p is zero and the walk stays as it is.
-
-    Walks, the nodes before them and lengths of texts are on the host.
-
-    Returns:
-        Walks on the host, and log R(z | z') - log R(z' | z) in nats, (B, K) float64,
-        where the scores are.
-    """
-    batch, _samples, num_tokens = walks.node.shape
-    t = (uniforms(0)[..., 0] * length[:, None]).long()
-    text = torch.arange(batch)[:, None].expand_as(t)
-    behind = windows(history, walks.node)
-    window = behind.gather(2, t[..., None, None].expand(-1, -1, 1, behind.shape[-1]))
-    rows = Rows((text * num_tokens + t).flatten(), window.flatten(0, 2))
-    ones, numbers = torch.ones_like(rows.position), uniforms(1).flatten(0, 1)[:, None]
-    drawing = DrawnWalks(walk.select(rows.position), rows.window[:, None], ones, 1)
-    drawn = drawing.draw(None, 0, lambda _: numbers, None)
-    mention, node = (column.flatten() for column in drawn.columns)
-    log_node = widened(walk.log_node(rows, mention, node))
-    log_new = sent(drawn.log_q.flatten(), log_node.device) + log_node
-    at = t[..., None]
-    old = [part.gather(2, at).flatten() for part in walks]
-    log_old = walk.log_prob(rows, *old)
-
-    new_mention = walks.mention.scatter(2, at, mention.view(*t.shape, 1))
-    begins = (walks.mention != Mention.CONTINUE).long().cumsum(-1)
-    places = torch.arange(num_tokens)
-    follows = (places > at) & (begins == begins.gather(2, at))
-    follows = follows | (places == at)
-    new_node = torch.where(follows, node.view(*t.shape, 1), walks.node)
-    log_ratio = widened(log_old - log_new).view_as(t)
-    return Walks(new_mention, new_node), log_ratio

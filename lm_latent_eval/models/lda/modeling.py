@@ -38,11 +38,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
-from lm_latent_eval.inference.streams import draw_choice
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Normalization, Uniforms
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -177,7 +176,7 @@ class LDA(StepLM):
     config_class = LDAConfig
     base_model_prefix = "lda"
     main_input_name = "inputs"
-    estimators = ("ais", "l2r", "chib", "auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("ais", "auto", "mixed", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
     proposal_names = ("document", ADAPTED, PRIOR)
     """Names of its proposals."""
@@ -274,7 +273,7 @@ class LDA(StepLM):
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
-    ) -> FittedTopics | LeftToRightTopics:
+    ) -> FittedTopics | ModelProposal:
         """Return a proposal.
 
         Args:
@@ -289,7 +288,7 @@ class LDA(StepLM):
         name = chosen(name, self.proposal_names)
         if name == "document":
             return FittedTopics(self, temperature)
-        kind = PriorTopics if name == PRIOR else LeftToRightTopics
+        kind = PriorTopics if name == PRIOR else ModelProposal
         return kind(self, name, temperature)
 
 
@@ -300,29 +299,10 @@ ITERATIONS = 20
 
 
 @dataclass(frozen=True)
-class LeftToRightTopics(ModelProposal):
-    """q(z | x), one topic after another."""
+class PriorTopics(ModelProposal):
+    """q(z) = p(z), which reads no words."""
 
     model: LDA
-
-    def moved(
-        self, encoded: EncodedSteps, topics: Tensor, uniforms: Uniforms
-    ) -> tuple[Tensor, Tensor]:
-        """Draw the topic of one word anew, by what topics say of the word alone."""
-        u, (_, length) = uniforms(0), encoded.batch.on_host
-        t = (u[..., 0] * length[:, None]).long()[..., None]
-        t = sent(t, topics.device)
-        scores = possible(encoded.read)
-        size = len(scores), topics.shape[1], scores.shape[-1]
-        log_r = scores.gather(1, t.expand(size)).log_softmax(-1)
-        old, new = topics.gather(2, t), draw_choice(log_r, u[..., 1])[..., None]
-        log_ratio = log_r.gather(2, old) - log_r.gather(2, new)
-        return topics.scatter(2, t, new), log_ratio[..., 0]
-
-
-@dataclass(frozen=True)
-class PriorTopics(LeftToRightTopics):
-    """q(z) = p(z), which reads no words."""
 
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int
@@ -351,9 +331,9 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
     name: str = "document"
 
     @property
-    def left_to_right(self) -> LeftToRightTopics:
+    def left_to_right(self) -> ModelProposal:
         """The proposal for a text that goes on."""
-        return LeftToRightTopics(self.model, ADAPTED, self.temperature)
+        return ModelProposal(self.model, ADAPTED, self.temperature)
 
     def encode(self, batch: TokenBatch) -> EncodedSteps:
         """Iterate pseudo-counts: what is read of a text is log q_t, (B, T, N) nats."""

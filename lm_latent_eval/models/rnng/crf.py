@@ -34,7 +34,6 @@ from lm_latent_eval.models.rnng.trees import (
     count_ends,
     from_ends,
     num_trees,
-    rotated,
     score_constituents,
     unfold,
 )
@@ -304,12 +303,6 @@ class CRFProposal:
         origin = torch.zeros_like(score, dtype=torch.long)
         full = ~score.isneginf().any(1)
         return Beam(trees, score, origin, cut=full)
-
-    def moved(
-        self, encoded: EncodedSpans, trees: Trees, uniforms: Uniforms
-    ) -> tuple[Trees, Tensor]:
-        """Rotate one constituent of each tree."""
-        return rotated(trees, encoded.batch, encoded.words, uniforms(0)[..., 0])
 
     def _trees(self, encoded: EncodedSpans, ends: Tensor) -> Trees:
         targets, length = encoded.batch.on_host

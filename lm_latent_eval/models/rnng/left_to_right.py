@@ -65,7 +65,7 @@ from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.rnng.choices import AT_ONCE, LEAST, Listed
 from lm_latent_eval.models.rnng.choices import Choices as Reduces
-from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint, num_words
+from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.stacks import (
     Integers,
     Stacks,
@@ -73,7 +73,7 @@ from lm_latent_eval.models.rnng.stacks import (
     distinct,
     sent_all,
 )
-from lm_latent_eval.models.rnng.trees import Trees, rotated
+from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
 
@@ -484,17 +484,6 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             chosen = log_prob[listed.pair].gather(2, reduces[..., None])[..., 0]
             log_q[text] += chosen.masked_fill(~within, -torch.inf)
         return self._sent(log_q.masked_fill(after > 0, -torch.inf))
-
-    def moved(
-        self, encoded: Encoded, trees: Trees, uniforms: Uniforms
-    ) -> tuple[Trees, Tensor]:
-        """Rotate one constituent of each tree.
-
-        Raises:
-            ValueError: If a text is no whole sentence.
-        """
-        words = num_words(self.model.config, encoded.batch)
-        return rotated(trees, encoded.batch, words, uniforms(0)[..., 0])
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
         """Return the stacks after the encoded piece."""

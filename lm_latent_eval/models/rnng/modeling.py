@@ -30,7 +30,7 @@ class RNNG(RNNGJoint):
     base_model_prefix = "rnng"
     main_input_name = "inputs"
     # Its posterior is spread over more trees than any search holds: draws tell more.
-    estimators = ("mixed", "auto", "dpf", "is", "beam", "smc", "ais")
+    estimators = ("mixed", "auto", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:
