@@ -32,12 +32,12 @@ from lm_latent_eval.contrastive.entropy import contrastive_entropy
 from lm_latent_eval.contrastive.noise import distinct_words
 from lm_latent_eval.estimators.standard_errors import mean_stderr, ratio_stderr
 from lm_latent_eval.harness.tasks import request
-from lm_latent_eval.models.recurrent_training import train_rnn
+from lm_latent_eval.models.recurrent_training import train_lstm
 from lm_latent_eval.models.srnn import train_srnn
 from lm_latent_eval.registry import require
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.noise import NoiseChannel
-from lm_latent_eval.training.options import MarginObjective, Options, SRNNSize
+from lm_latent_eval.training.options import LSTMSize, MarginObjective, Options, SRNNSize
 
 LEVELS = (0.1, 0.3, 0.5)
 BIT = math.log(2)
@@ -125,12 +125,13 @@ def rnn(corpus: Corpus, output: Path, epochs: int) -> Score:
     """Train a simple recurrent network and return what scores with it."""
     directory = output / "rnn"
     if not (directory / "model.safetensors").exists():
-        train_rnn(
+        train_lstm(
             corpus.train,
             corpus.dev,
             directory,
             min_count=1,
             already_cut=True,
+            size=LSTMSize(200, num_layers=1, dropout=0.0, cell="rnn"),
             options=Options(epochs=epochs),
         )
     return latent(directory)

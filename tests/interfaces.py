@@ -14,7 +14,7 @@ from lm_latent_eval.models.kglm.modeling import KGLM, KGLMProposal
 from lm_latent_eval.models.lda.modeling import LDA, FittedTopics
 from lm_latent_eval.models.lrlm.modeling import LRLM, Adapted, Posterior
 from lm_latent_eval.models.nklm.modeling import NKLM, NKLMProposal
-from lm_latent_eval.models.recurrent_lm import RecurrentLM
+from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.models.rnng.crf import CRFProposal
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.modeling import RNNG
@@ -49,7 +49,7 @@ def models(
     lda: LDA,
     lrlm: LRLM,
     nklm: NKLM,
-    recurrent: RecurrentLM,
+    recurrent: LSTMLanguageModel,
 ) -> None:
     """See the modules below ``models``."""
     unfolding(kglm, kglm)

@@ -70,7 +70,7 @@ def test_train_and_load(folder, capsys, model):
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("rnn", ["--embedding-dim", "7", "--num-classes", "5"]),
+        ("lstm", ["--embedding-dim", "7", "--cell", "rnn"]),
         ("srnn", ["--distortion", "0.3", "--l2", "0.001"]),
     ],
 )
@@ -131,7 +131,7 @@ MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
     TRAIN + "--data {folder}/none": "nothing/none: No such file or directory",
-    TRAIN.replace("lstm", "rnn") + "--num-classes 0": "num_classes=0: expected at l",
+    TRAIN + "--cell gru": "cell=gru: expected lstm or rnn",
     TRAIN + "--device nowhere": "device='nowhere': not the name of a device",
     TRAIN + "--vocabulary nowhere": "pretrained=nowhere: no such directory",
     TRAIN.replace("lstm", "srnn") + "--distortion 0.7": "distortion=0.7: expected",

@@ -105,7 +105,6 @@ TINY_MODELS = {
         reads_on=("adapted",),
         copied=tiny_models.COPIED,
     ),
-    "rnn": without_latents(tiny_models.rnn),
     "rnng": Tiny(
         tiny_rnng.tiny,
         lambda model, text: every_prefix(len(text), end=text[-1] == END),
@@ -136,7 +135,7 @@ def write_with_words(model: Any, directory: Path) -> None:
 
 UNNORMALISED = {"srnn"}
 """Whose scores are no log-probabilities, but owe the rest."""
-WITHOUT_LATENTS = ("lstm", "rnn", "srnn")
+WITHOUT_LATENTS = ("lstm", "srnn")
 
 PAIRS = [
     (name, which) for name, tiny in TINY_MODELS.items() for which in tiny.proposals

@@ -15,8 +15,6 @@ from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import (
     LSTMConfig,
     LSTMLanguageModel,
-    RNNConfig,
-    RNNLanguageModel,
 )
 from lm_latent_eval.models.srnn import SentenceRNN, SRNNConfig
 from lm_latent_eval.text.batch import TokenBatch
@@ -82,13 +80,6 @@ def lstm(seed: int = 0, spread: float = 1.0, **more: int) -> LSTMLanguageModel:
     """A new LSTM over the same words, in float64."""
     config = LSTMConfig(**{"embedding_dim": 3, "hidden_size": 4, **WORDS, **more})
     return randomised(LSTMLanguageModel(config).double(), seed, spread).eval()
-
-
-def rnn(seed: int = 0, spread: float = 1.0, **more: int) -> RNNLanguageModel:
-    """A new RNN over the same words in two classes, in float64."""
-    size = {"embedding_dim": 3, "hidden_size": 4, **WORDS, **more}
-    config = RNNConfig(class_starts=[0, 3], **size)
-    return randomised(RNNLanguageModel(config).double(), seed, spread).eval()
 
 
 def srnn(seed: int = 0, vocab_size: int = COPIED, hidden_size: int = 3) -> SentenceRNN:

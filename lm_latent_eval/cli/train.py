@@ -29,7 +29,6 @@ from lm_latent_eval.training.options import (
     NKLMSize,
     Options,
     RNNGSize,
-    RNNSize,
     SRNNSize,
 )
 
@@ -129,18 +128,10 @@ TRAINABLE = {
         dev=False,
     ),
     "lstm": Trainable(
-        "a plain LSTM LM",
+        "a plain recurrent LM: LSTM, or Elman's network",
         *_TEXTS,
         "jsonl",
         {"size": LSTMSize, "options": Options},
-        _WITH_WORDS,
-        where="models.recurrent_training",
-    ),
-    "rnn": Trainable(
-        "a simple recurrent (Elman) LM",
-        *_TEXTS,
-        "txt",
-        {"size": RNNSize, "options": Options},
         _WITH_WORDS,
         where="models.recurrent_training",
     ),

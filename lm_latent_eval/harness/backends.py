@@ -135,7 +135,7 @@ class LatentLRLM(Latent):
 
 
 class LatentLSTM(Latent):
-    """``latent_lstm``: the plain LSTM twin, whose log-likelihoods are exact."""
+    """``latent_lstm``: a recurrent LM without latents; log-likelihoods are exact."""
 
     model_name = "lstm"
 
@@ -144,12 +144,6 @@ class LatentNKLM(Latent):
     """``latent_nklm``: a neural knowledge LM, which copies words out of facts."""
 
     model_name = "nklm"
-
-
-class LatentRNN(Latent):
-    """``latent_rnn``: a simple recurrent network, whose log-likelihoods are exact."""
-
-    model_name = "rnn"
 
 
 class LatentRNNG(Latent):

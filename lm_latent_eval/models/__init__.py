@@ -13,7 +13,6 @@ MODELS = {
     "lrlm": "lm_latent_eval.models.lrlm.modeling:LRLM",
     "lstm": "lm_latent_eval.models.recurrent_lm:LSTMLanguageModel",
     "nklm": "lm_latent_eval.models.nklm.modeling:NKLM",
-    "rnn": "lm_latent_eval.models.recurrent_lm:RNNLanguageModel",
     "rnng": "lm_latent_eval.models.rnng.modeling:RNNG",
     "srnn": "lm_latent_eval.models.srnn:SentenceRNN",
 }
@@ -30,7 +29,6 @@ the network, so it is never found by their ``model_type`` but asked for by name.
 TYPES = {
     "latent_eval_lda": "lda",
     "latent_eval_lstm": "lstm",
-    "latent_eval_rnn": "rnn",
     "latent_eval_rnng": "rnng",
     "latent_eval_srnn": "srnn",
 }

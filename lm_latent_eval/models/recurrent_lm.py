@@ -1,33 +1,25 @@
-"""Recurrent language models without latents: LSTM, and Elman's network with classes.
+"""Recurrent language models without latents: an LSTM, or Elman's network.
 
-    p(x) = prod_t p(x_t | x_<t)
+    p(x) = prod_t p(x_t | x_<t),    p(x_{t+1} | x_<=t) = softmax(E h_t + b)
 
 With nothing to sum over, one "sample" of weight p(x) is exact: every estimator, task
-and table that takes a latent LM takes these models beside it.
-
-The LSTM has a softmax over all words. Elman's simple recurrent network is the RNNLM
-toolkit's model:
+and table that takes a latent LM takes these models beside it. Elman's simple recurrent
+network (``cell="rnn"``) is the one of the RNNLM toolkit,
 
     h_t = sigma(W x_t + U h_{t-1} + b)
-    p(x_{t+1} | x_<=t) = p(c | h_t) p(x_{t+1} | c, h_t),   c the class of x_{t+1}
 
-Words fall into classes of about equal frequency, so that a word costs a softmax over
-some classes and one over a few words, in the place of one over all. It is exact, as the
-softmax over all words is.
-
-Symbols: W, U, b -> ``rnn``; classes are ranges of word numbers, ``class_starts``.
-Departures: the embeddings x_t are the second softmax's matrix as well (there are two
-matrices); every text starts from h_0 = 0 (there, from where the one before it ended).
+Symbols: W, U, b -> ``rnn``; E, the embeddings of the inputs as well -> ``embeddings``.
+Departures of the second: a softmax over all words, without classes of words, which save
+time and move no probability from one model to another; one matrix of embeddings (there
+are two); every text starts from h_0 = 0 (there, from where the one before it ended).
 Source: Mikolov et al. (2011), "Extensions of recurrent neural network language model".
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,21 +33,32 @@ from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.recurrent import LSTM, Carry, Elman, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
 from lm_latent_eval.text.words import START
-from lm_latent_eval.values import Each, Whole
+from lm_latent_eval.values import OneOf, Whole
+
+CELLS: Mapping[str, Any] = {"lstm": LSTM, "rnn": Elman}
+"""Name -> class of a recurrent layer."""
 
 
-class RecurrentConfig(TrainedConfig):
+class LSTMConfig(TrainedConfig):
     """Configuration of a recurrent language model.
 
     Args:
         embedding_dim: Size of the embeddings, shared with the output layer.
-        hidden_size: Of the inner layers.
-        num_layers: Recurrent layers.
+        hidden_size: Size of the inner layers.
+        num_layers: Number of recurrent layers.
+        cell: Kind of the layers: ``lstm``, or ``rnn`` for Elman's.
     """
 
+    model_type = "latent_eval_lstm"
     embedding_dim: int = value(128, Whole(1))
     hidden_size: int = value(256, Whole(1))
     num_layers: int = value(2, Whole(1, 1000))
+    cell: str = value("lstm", OneOf(*CELLS))
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read a file; those of version 0.3 name no cell, and are of LSTMs."""
+        return super().from_dict({"cell": "lstm", **config_dict}, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,10 @@ class Encoded:
     carry: Carry
 
 
-class RecurrentLM(TrainedModel, ABC):
+class LSTMLanguageModel(TrainedModel):
     """p(x) of a stack of recurrent layers; z is always ()."""
 
-    cell: ClassVar[Any]
-    """Class of the recurrent layers."""
+    config_class = LSTMConfig
     base_model_prefix = "recurrent"
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
@@ -80,24 +82,25 @@ class RecurrentLM(TrainedModel, ABC):
     proposal_names = ("none",)
     """Names of its proposals."""
     exact_proposal = "none"
-    config: RecurrentConfig
+    config: LSTMConfig
 
-    def __init__(self, config: RecurrentConfig) -> None:
+    def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
         inner = [config.hidden_size] * (config.num_layers - 1)
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_dim)
         sizes = [config.embedding_dim, *inner, config.embedding_dim]
-        self.rnn = RecurrentStack(sizes, config.dropout, self.cell)
+        self.rnn = RecurrentStack(sizes, config.dropout, CELLS[config.cell])
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.post_init()  # type: ignore[no-untyped-call]
 
-    @abstractmethod
     def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
         """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
+        return self.log_probs(hidden).gather(-1, words[:, None])[:, 0]
 
-    @abstractmethod
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+        scores = F.linear(hidden, self.embeddings.weight, self.bias)
+        return excluding(scores, self.config.never_uttered).log_softmax(-1)
 
     def num_latents(self, num_words: int) -> int:
         """Return 1: there is nothing to sum over."""
@@ -143,129 +146,3 @@ class RecurrentLM(TrainedModel, ABC):
     def proposal(self, name: str | None = None, temperature: float = 1.0) -> NoLatents:
         """Return the only one: there is nothing to propose."""
         return NoLatents()
-
-
-class LSTMConfig(RecurrentConfig):
-    """Configuration of an LSTM language model."""
-
-    model_type = "latent_eval_lstm"
-
-    # transformers gives a class without one of its own that of a dataclass.
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(**fields)
-
-
-class LSTMLanguageModel(RecurrentLM):
-    """p(x) of a stack of LSTM layers, with a softmax over all words."""
-
-    config_class = LSTMConfig
-    cell = staticmethod(LSTM)
-    config: LSTMConfig
-
-    def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
-        return self.log_probs(hidden).gather(-1, words[:, None])[:, 0]
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
-        scores = F.linear(hidden, self.embeddings.weight, self.bias)
-        return excluding(scores, self.config.never_uttered).log_softmax(-1)
-
-
-class RNNConfig(RecurrentConfig):
-    """Configuration of a simple recurrent language model.
-
-    Args:
-        class_starts: The first word of each class, from 0.
-    """
-
-    model_type = "latent_eval_rnn"
-    class_starts: list[int] = value([0], Each(Whole(0, below="vocab_size")))
-
-
-class RNNLanguageModel(RecurrentLM):
-    """p(x) of a simple recurrent network."""
-
-    config_class = RNNConfig
-    cell = staticmethod(Elman)
-    config: RNNConfig
-
-    def __init__(self, config: RNNConfig) -> None:
-        super().__init__(config)
-        starts = [*config.class_starts, config.vocab_size]
-        if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
-            raise ValueError(
-                f"class_starts={config.class_starts}: expected 0 and rising numbers of "
-                f"words below {config.vocab_size}"
-            )
-        never = {*config.never_uttered}
-        if any(never.issuperset(range(a, b)) for a, b in pairwise(starts)):
-            raise ValueError(
-                f"class_starts={config.class_starts}: a class whose words are all "
-                "excluded has no probability to share"
-            )
-        self.sizes = [end - start for start, end in pairwise(starts)]
-        self.classes = nn.Linear(config.embedding_dim, len(self.sizes))
-        self.post_init()  # type: ignore[no-untyped-call]
-
-    def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
-        starts = torch.tensor(self.config.class_starts, device=words.device)
-        classes = torch.bucketize(words, starts, right=True) - 1
-        by_class = classes.argsort(stable=True)
-        members = by_class.split(classes.bincount(minlength=len(starts)).tolist())
-        within = [
-            F.linear(hidden[rows], weight, bias)
-            .log_softmax(-1)
-            .gather(1, (words[rows] - start)[:, None])
-            for rows, (weight, bias), start in zip(
-                members, self._of_classes(), starts, strict=True
-            )
-        ]
-        log_class = self.classes(hidden).log_softmax(-1).gather(1, classes[:, None])
-        log_within = torch.cat(within)[by_class.argsort()]
-        total: Tensor = (widened(log_class) + log_within)[:, 0]
-        return total
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
-        log_classes = self.classes(hidden).log_softmax(-1).unbind(-1)
-        return torch.cat(
-            [
-                log_class[:, None] + F.linear(hidden, weight, bias).log_softmax(-1)
-                for log_class, (weight, bias) in zip(
-                    log_classes, self._of_classes(), strict=True
-                )
-            ],
-            -1,
-        )
-
-    def _of_classes(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each class's rows of the output layer: weights and biases."""
-        bias = excluding(self.bias, self.config.never_uttered)
-        # Split once: the gradient of each slice would be as large as the whole.
-        weights = self.embeddings.weight.split(self.sizes)
-        return zip(weights, bias.split(self.sizes), strict=True)
-
-
-def class_starts(counts: Sequence[int], num_classes: int) -> list[int]:
-    """Cut words into at most so many classes of about equal frequency.
-
-    Args:
-        counts: Of each word, in the order of their numbers, which should be that of
-            their frequencies: classes are ranges, and the last are the largest.
-        num_classes: At most so many; frequent words fill a class alone.
-
-    Returns:
-        The first word of each class.
-
-    Example:
-        >>> class_starts([0, 50, 0, 20, 10, 5, 5, 5, 5], num_classes=4)
-        [0, 2, 5]
-        >>> class_starts([5, 5, 0], num_classes=2), class_starts([0, 0], num_classes=2)
-        ([0, 1], [0])
-    """
-    before = list(accumulate(counts, initial=0))[:-1]
-    total = max(1, sum(counts))
-    classes = [min(num_classes * n // total, num_classes - 1) for n in before]
-    return [0, *(i for i in range(1, len(counts)) if classes[i] != classes[i - 1])]

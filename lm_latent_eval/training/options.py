@@ -154,25 +154,17 @@ class LDAFit:
 
 @dataclass(frozen=True)
 class LSTMSize(RecurrentSize):
-    """How large an LSTM to build; see ``LSTMConfig``."""
-
-
-@dataclass(frozen=True)
-class RNNSize(RecurrentSize):
-    """How large a simple RNN to build; see ``RNNConfig``.
+    """How large a recurrent LM to build; see ``LSTMConfig``.
 
     Attributes:
-        num_classes: Of words; a word is predicted by its class first.
+        cell: Kind of the layers: ``lstm``, or ``rnn`` for Elman's simple network.
     """
 
-    embedding_dim: int = 200
-    hidden_size: int = 200
-    num_layers: int = 1
-    dropout: float = 0.0
-    num_classes: int = 50
+    cell: str = "lstm"
 
     def __post_init__(self) -> None:
-        _check(self, ("num_classes",), ())
+        if self.cell not in ("lstm", "rnn"):
+            raise ValueError(f"cell={self.cell}: expected lstm or rnn")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ BUILD = {
     "lstm": tiny_checkpoint.lstm,
     "lstm_spelled": tiny_checkpoint.lstm,
     "nklm": partial(relation_model, "nklm"),
-    "rnn": partial(tiny_models.rnn, spread=0.7, **WORDS),
     "rnng": rnng,
     "srnn": srnn,
 }

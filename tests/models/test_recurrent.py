@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,10 +10,9 @@ import torch
 
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models.recurrent import LSTM, Elman, RecurrentStack
-from lm_latent_eval.models.recurrent_lm import RNNConfig, RNNLanguageModel
-from lm_latent_eval.text.words import END, PADDING, START
+from lm_latent_eval.models.recurrent_lm import LSTMConfig
+from lm_latent_eval.text.words import END, START
 from tests import tiny_models
-from tests.tiny_models import randomised
 
 LENGTHS = [[7, 3, 0, 7, 1], [4, 4, 4], [0, 0], [5]]
 EXACTLY = {"rtol": 0, "atol": 1e-12}
@@ -59,10 +59,10 @@ def test_texts_run_to_their_own_ends(stack, lengths):
         torch.testing.assert_close(together[b], alone[b], **EXACTLY)
 
 
-@pytest.mark.parametrize("build", [tiny_models.lstm, tiny_models.rnn])
-def test_a_model_may_utter_every_word(build):
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_a_model_may_utter_every_word(cell):
     """Padding and the start, too: then it wastes what they get, and says so."""
-    model = build()
+    model = tiny_models.lstm(cell=cell)
     model.config.never_uttered = []
     hidden = torch.ones(2, model.config.embedding_dim, dtype=torch.float64)
     every = model.log_probs(hidden)
@@ -71,56 +71,26 @@ def test_a_model_may_utter_every_word(build):
     assert model.normalization is Normalization.BELOW_ONE
 
 
-def classed(*starts: int, seed: int = 3) -> RNNLanguageModel:
-    config = RNNConfig(
-        vocab_size=9, class_starts=starts, embedding_dim=3, hidden_size=2, num_layers=2
-    )
-    return randomised(RNNLanguageModel(config).double(), seed, 0.8).eval()
-
-
 def test_a_text_is_scored_by_hand():
-    model = tiny_models.rnn()  # one layer would do, but two classes do not
+    model = tiny_models.lstm(cell="rnn")
     (first, second), embed = model.rnn.layers, model.embeddings.weight
     h, g, total = torch.zeros(4).double(), torch.zeros(3).double(), 0.0
     text, last = [4, 1, 4, END], START
     for word in text:
         h = torch.sigmoid(first.input(embed[last]) + first.recurrent(h))
         g = torch.sigmoid(second.input(h) + second.recurrent(g))
-        class_scores = (model.classes.weight @ g + model.classes.bias).tolist()
-        members = {0: [1], 1: [3, 4]}  # PADDING and START are in them, and excluded
-        c = int(word >= 3)
-        scores = {w: (embed[w] @ g + model.bias[w]).item() for w in members[c]}
-        total += class_scores[c] - math.log(sum(map(math.exp, class_scores)))
+        scores = {w: (embed[w] @ g + model.bias[w]).item() for w in (1, 3, 4)}
         total += scores[word] - math.log(sum(map(math.exp, scores.values())))
         last = word
     found = model.log_joint(model.encode(tiny_models.batch([text])), NO_LATENT)
     assert found.item() == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("starts", [(0,), (0, 3), (0, 2, 4, 5), (0, 2, 4, 5, 6, 7, 8)])
-def test_classes_share_all_probability(starts):
-    model = classed(*starts)
-    assert model.normalization is Normalization.ONE
-    hidden = torch.randn(5, 3, dtype=torch.float64)
-    every, nothing = model.log_probs(hidden), torch.zeros(5, dtype=torch.float64)
-    torch.testing.assert_close(every.logsumexp(-1), nothing, **EXACTLY)
-    assert every[:, [PADDING, START]].isneginf().all()
-    alike = [torch.full((5,), word) for word in range(9)]
-    for words in (*alike, torch.tensor([8, 1, 4, 1, 3])):
-        one = model.log_prob(hidden, words)
-        torch.testing.assert_close(one, every[torch.arange(5), words], **EXACTLY)
-
-
-@pytest.mark.parametrize(
-    ("starts", "reason"),
-    [
-        ((1, 3), "expected 0 and rising"),
-        ((0, 5, 3), "expected 0 and rising"),
-        ((0, 3, 3), "expected a list of distinct values"),
-        ((0, 9), "each a whole number of 0 <= n < 9"),
-        ((0, 1), "all excluded"),
-    ],
-)
-def test_bad_classes_are_refused(starts, reason):
-    with pytest.raises(ValueError, match=reason):
-        classed(*starts)
+def test_a_file_of_version_0_3_is_of_an_lstm(tmp_path):
+    """It names no cell."""
+    tiny_models.lstm().save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written.pop("cell") == "lstm"
+    assert LSTMConfig.from_dict(written).cell == "lstm"
+    with pytest.raises(ValueError, match="cell is 'gru': expected one of lstm, rnn"):
+        LSTMConfig.from_dict({**written, "cell": "gru"})

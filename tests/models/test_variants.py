@@ -17,7 +17,7 @@ import torch
 from lm_latent_eval import testing
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.kglm.modeling import KGLM
-from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel, RNNLanguageModel
+from lm_latent_eval.models.recurrent_lm import LSTMLanguageModel
 from lm_latent_eval.models.rnng.networks import GenerativeModel, SpanScores
 from lm_latent_eval.testing.model_laws import numbers_of
 from tests import tiny_models
@@ -113,11 +113,10 @@ LIMITS = {
     "models.rnng.networks.TABLE": 12,
     "models.rnng.networks.SPANS_AT_ONCE": 2,
 }
-CUT = ("entitynlm", "lrlm", "lstm", "nklm", "rnn", "rnng")
+CUT = ("entitynlm", "lrlm", "lstm", "nklm", "rnng")
 """Models whose work is cut by them. KGLM is tested with its own, of a larger graph."""
 WATCHED = {
     "lstm": (LSTMLanguageModel, "log_prob"),
-    "rnn": (RNNLanguageModel, "log_prob"),
     "rnng": (GenerativeModel, "log_words"),
     "rnng crf": (SpanScores, "_score"),
 }

@@ -27,7 +27,7 @@ def add_sample(steps: Commands) -> None:
         "--language",
         required=True,
         help="agreement, a grammar in a JSON file, a causal LM, or one of our models "
-        "(rnng, lstm, rnn): a directory or a repository of the hub",
+        "(rnng, lstm): a directory or a repository of the hub",
     )
     sample.add_argument("--output", type=Path, required=True, help="folder of shards")
     sample.add_argument("--num-sequences", type=int, required=True, metavar="N")

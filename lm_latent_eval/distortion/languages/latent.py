@@ -200,8 +200,8 @@ def _checked(checkpoint: Checkpoint) -> Enumerable:
     if not isinstance(checkpoint.model, Enumerable):
         raise ValueError(
             f"{directory} holds a {checkpoint.name} model, whose latents cannot be "
-            "summed: the probabilities of a language are exact. An rnng, an lstm and "
-            "an rnn can be one"
+            "summed: the probabilities of a language are exact. An rnng and an "
+            "lstm can be one"
         )
     if END in model.config.never_uttered:
         raise ValueError(

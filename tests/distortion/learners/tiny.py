@@ -83,7 +83,6 @@ def opinionated() -> Checkpoint:
 LATENT = {
     "rnng": lambda: LatentLanguage(opinionated(), batch_size=40),
     "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=40),
-    "rnn": lambda: LatentLanguage(unlike("rnn"), batch_size=40),
 }
 
 
