@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly docs crash fuzz mutate oldest newest next published study worlds lint release-check clean
+.PHONY: help demo test nightly docs crash fuzz mutate oldest newest next published worlds lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,8 +42,8 @@ docs: $(stamp) ## Build the documentation in build/docs; a broken link is an err
 	$(bin)/sphinx-build -W --keep-going -q -b html docs build/docs
 	$(bin)/sphinx-build -W --keep-going -q -b coverage docs build/docs/coverage > /dev/null
 
-crash: $(stamp) ## Kill commands that go on when repeated, twenty times at random moments.
-	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) -m nightly tests/test_crash.py
+crash: $(stamp) ## Kill a writer of stored rows, some hundred times at random moments.
+	CRASH_KILLS=20 $(bin)/pytest $(PYTEST_ARGS) -m "nightly or not nightly" tests/test_ledger.py
 
 fuzz: $(stamp) ## Look for inputs that end in a traceback or another number (an hour).
 	$(bin)/pytest $(PYTEST_ARGS) --hypothesis-profile=fuzz tests/fuzz
@@ -89,9 +89,6 @@ published: $(ngram) ## Run models that others have published (licences: docs/res
 	  echo "no package of Debian here: its tests will be skipped" >&2
 	PYTHONPATH=$(published)/python $(bin)/pytest $(PYTEST_ARGS) -m "nightly or not nightly" tests/published
 	PYTHONPATH=$(published)/python $(bin)/python -m tests.published.folders results/published
-
-study: $(stamp) ## Repeat a study of distorted probabilities in small (ten minutes).
-	$(bin)/lm-latent-eval distort study --output results/distortion
 
 worlds: $(stamp) ## Draw the demonstration's texts again, which gives the same files.
 	$(bin)/python -m worlds

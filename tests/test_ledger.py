@@ -23,8 +23,10 @@ from lm_latent_eval.ledger.database import Ledger, remove
 from lm_latent_eval.ledger.files import BusyError, LinesFile, only_writer
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
-from tests.killing import KILLS
 from tests.limits import little, no_file_above, within
+
+KILLS = int(os.environ.get("CRASH_KILLS", "2"))
+"""Kills at random moments; ``make crash`` asks for more."""
 
 # -- ledgers -------------------------------------------------------------------------
 

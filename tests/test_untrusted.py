@@ -19,10 +19,7 @@ import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.convert.unpickling import load_pickle
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.corpus import TokenIds
 from lm_latent_eval.distortion.languages.language import load_tokenizer
-from lm_latent_eval.distortion.learners.architectures import PretrainedStart
-from lm_latent_eval.distortion.study.plan import Layout
 from lm_latent_eval.files import beside, safe_name
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.models.checkpoint import load_checkpoint
@@ -99,13 +96,6 @@ def test_results_read_no_record_from_elsewhere(tmp_path, refused):
     for record in ("../victim.parquet", str(tmp_path / "victim.parquet")):
         found = results(tmp_path / f"from {record.count('/')}", "q", record)
         assert "which is no file beside it" in refused("recompute", found)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_studies_write_below_their_output(tmp_path, name):
-    name = name.format(tmp_path)
-    found = Layout(tmp_path).latent_scores(name, 3)
-    assert found.parent == tmp_path / "latent" / "scores"
 
 
 # -- files without an end --------------------------------------------------------------
@@ -188,15 +178,9 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 """
 
 
-def build(folder):
-    ids = TokenIds("tiny", 7, 0, 1, load_tokenizer(folder))
-    return PretrainedStart(folder).build(ids, 8, seed=0)
-
-
 OPEN = {
     "a function of strings": string_scorer,
     "a causal language": lambda folder: CausalLanguage.load(folder),
-    "a start of training": build,
     "tokens": lambda folder: lm_latent_eval.load(folder, model="tokens"),
     "thoughts": lambda folder: lm_latent_eval.load(folder, model="cot"),
     "masks": lambda folder: lm_latent_eval.load(folder, model="mdm"),
@@ -204,7 +188,6 @@ OPEN = {
 }
 OF_TOKENIZERS = {
     "sequences": load_tokenizer,
-    "a vocabulary": TokenIds.read,
     "lm-eval's option": lambda folder: LatentTokens(
         pretrained=str(plain(folder / "plain")), tokenizer=str(folder), device="cpu"
     ),

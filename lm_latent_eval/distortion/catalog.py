@@ -20,7 +20,6 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.architectures import fitting
 from lm_latent_eval.distortion.learners.latent import (
     LatentLearner,
     check_whole,
@@ -28,6 +27,7 @@ from lm_latent_eval.distortion.learners.latent import (
 )
 from lm_latent_eval.ledger.settings import differences
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.networks.network import check_positions
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 from lm_latent_eval.scoring.string_scorers import is_latent
@@ -153,7 +153,12 @@ def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdMo
             f"{path} is a causal LM, whose log-probabilities are exact: it has no "
             f"{', '.join(wrong)}"
         )
-    return fitting(path, TokenIds.of(corpus), corpus.max_length, **settings)
+    tokens = TokenIds.of(corpus)
+    ends = tokens.begin_id, tokens.end_id
+    found = CausalLanguage.load(path, begin_id=ends[0], end_id=ends[1], **settings)
+    tokens.check(TokenIds(str(path), found.vocab_size, *ends, found.tokenizer))
+    check_positions(found.model, str(path), corpus.max_length)
+    return found
 
 
 def _checkpoint(path: str | Path, device: Any = None, dtype: Any = None) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Folders of rows about numbered sequences: Arrow shards, scores, trajectories.
+"""Folders of rows about numbered sequences: Arrow shards and scores.
 
 Every file has its name when it is whole. What is there is checked all the same: a file
 that is cut short or of other rows is written anew.
@@ -265,41 +265,3 @@ class ScoresFolder(ShardFolder):
     def columns(self) -> Columns:
         """Read all rows."""
         return Columns.cat([*self.batches()])
-
-
-EPOCHS = "epochs"
-"""Folder in that of a trajectory: the same sequences, scored after every epoch."""
-
-
-def write_epoch(trajectory: Path, epoch: int, columns: Columns) -> None:
-    """Write the scores after an epoch of training, counted from 1."""
-    path = _of_epoch(trajectory, epoch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, SCHEMA, [columns.batch()])
-
-
-def read_epochs(trajectory: Path) -> list[Columns]:
-    """Return the scores after each epoch, from the first on.
-
-    Raises:
-        ValueError: If there is none, one is missing in between, or is cut short.
-    """
-    files = [*(trajectory / EPOCHS).glob("*.arrow")]
-    if not files:
-        raise ValueError(f"{trajectory} has no epochs: train first")
-    found: list[Columns] = []
-    for epoch in range(1, len(files) + 1):
-        path = _of_epoch(trajectory, epoch)
-        rows = _read(path, SCHEMA)
-        columns = Columns.cat([*map(Columns.of, rows.to_batches())]) if rows else None
-        if columns is None or (found and not columns.index.equal(found[0].index)):
-            raise ValueError(
-                f"{path} is missing or cut short: resume the training from an earlier "
-                "checkpoint, or start it anew"
-            )
-        found.append(columns)
-    return found
-
-
-def _of_epoch(trajectory: Path, epoch: int) -> Path:
-    return trajectory / EPOCHS / f"{epoch:05}.arrow"

@@ -1,7 +1,7 @@
 """Sources of sequences to measure, with their true log-probabilities.
 
-A corpus as it is, or its short sequences; each after 0, 1, .. S perturbations; random
-sequences of its alphabet; and texts that someone wrote.
+A corpus as it is; each of its sequences after 0, 1, .. S perturbations; random
+sequences of its alphabet.
 
 Perturbations, one edit at a time:
 
@@ -25,13 +25,12 @@ Departures: lengths that a maximum does not leave room for are not drawn.
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -42,7 +41,6 @@ from lm_latent_eval.distortion.languages.language import (
     cumulative,
     endless_uniforms,
 )
-from lm_latent_eval.files import digest
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import positive, whole
 from lm_latent_eval.uniforms import stream_key, uniforms
@@ -219,46 +217,6 @@ class Unchanged(Source):
 
 
 @dataclass(frozen=True)
-class Short(Source):
-    """Sequences of a corpus with at most ``max_tokens``, the end included.
-
-    They are numbered anew, from 0 on.
-    """
-
-    max_tokens: int
-
-    @property
-    def indices(self) -> range:
-        """Their numbers.
-
-        Raises:
-            ValueError: If the corpus has not so many.
-        """
-        return range(len(self._found.sequences))
-
-    def settings(self) -> Settings:
-        return {"sequences": "short", "max_tokens": self.max_tokens}
-
-    def read(self, indices: range) -> Sample:
-        found = self._found
-        some = [found.sequences[index] for index in indices]
-        return Sample(some, found.log_p[list(indices)])
-
-    @cached_property
-    def _found(self) -> Sample:
-        every = self.corpus.read(self.corpus.indices)
-        lengths = map(len, every.sequences)
-        places = [n for n, length in enumerate(lengths) if length <= self.max_tokens]
-        if len(places) < (self.num_sequences or 1):
-            raise ValueError(
-                f"{self.corpus.directory} has {len(places)} sequences of at most "
-                f"{self.max_tokens} tokens, not {self.num_sequences}: draw more"
-            )
-        places = places[: self.num_sequences]
-        return Sample([every.sequences[n] for n in places], every.log_p[places])
-
-
-@dataclass(frozen=True)
 class Perturbed(Source):
     """The sequences of a corpus after 0, 1, .. ``num_edits`` perturbations.
 
@@ -353,45 +311,3 @@ class Random(Source):
     @cached_property
     def _alphabet(self) -> list[int]:
         return self.corpus.alphabet()
-
-
-@dataclass(frozen=True)
-class Texts(Source):
-    """Texts that the language did not draw, cut by its tokenizer.
-
-    A text that is longer than the corpus' maximum is cut there and compared as a
-    beginning.
-
-    Attributes:
-        language: What the corpus was drawn from.
-        texts: What was written.
-    """
-
-    language: Language
-    texts: Sequence[str]
-
-    @property
-    def indices(self) -> range:
-        return range(len(self.texts))
-
-    def settings(self) -> Settings:
-        return {"sequences": "texts", "texts": digest(json.dumps([*self.texts]))}
-
-    def read(self, indices: range) -> Sample:
-        corpus = self.corpus
-        found = [
-            [*self._cut(self.texts[index]), corpus.end_id][: corpus.max_length]
-            for index in indices
-        ]
-        return Sample(found, self.language.log_p(found))
-
-    @cached_property
-    def _cut(self) -> Callable[[str], list[int]]:
-        tokenizer = self.corpus.tokenizer()
-        if tokenizer is None:
-            raise ValueError(
-                f"{self.corpus.directory} has no tokenizer, so that no text can be read"
-            )
-        return partial(
-            tokenizer.encode, add_special_tokens=False, split_special_tokens=True
-        )

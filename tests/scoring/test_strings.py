@@ -12,14 +12,12 @@ from itertools import product
 
 import pytest
 import torch
-from tokenizers import Tokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
 from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import ByteLevel
 
 import lm_latent_eval
-from lm_latent_eval.distortion.languages.language import SMALLEST, train_bpe
 from lm_latent_eval.latent import NO_LATENT, Normalization
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
@@ -263,11 +261,10 @@ def test_strings_that_share_tokens_are_not_scored_as_strings(tmp_path):
 
 
 def test_tokens_that_write_a_space_first_write_the_text_after_it(tmp_path):
-    tokenizer = train_bpe(["a cab"], SMALLEST)
-    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
-    tokenizer.backend_tokenizer.save(path := str(tmp_path / "bpe.json"))
-    marks = {"start": tokenizer.bos_token, "end": tokenizer.eos_token}
-    encoder = SubwordEncoder.load(path, **marks)
+    tokenizer = ByteLevelBPETokenizer(add_prefix_space=True)
+    tokenizer.train_from_iterator(["a cab"], 258, special_tokens=["<s>", "</s>"])
+    tokenizer.save(path := str(tmp_path / "bpe.json"))
+    encoder = SubwordEncoder.load(path, start="<s>", end="</s>")
     one, other = encoder("a cab"), encoder(" a cab")
     assert one.ids == other.ids, "premise: they share a probability"
     assert encoder.decode(one.ids) == "a cab"

@@ -1,4 +1,4 @@
-"""``distort sample``, ``tokenizer`` and ``trees``: corpora of artificial languages."""
+"""``distort sample``: corpora of artificial languages."""
 
 from __future__ import annotations
 
@@ -63,23 +63,6 @@ def add_sample(steps: Commands) -> None:
     sample.set_defaults(run=_sample)
 
 
-def add_tokenizer(steps: Commands) -> None:
-    """Add ``tokenizer``."""
-    tokenizer = steps.add_parser(
-        "tokenizer",
-        help="train a byte-pair encoding for a causal LM",
-        example="lm-latent-eval distort tokenizer --data texts.txt --output tokenizer",
-    )
-    tokenizer.add_argument(
-        "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
-    )
-    tokenizer.add_argument("--output", type=Path, required=True, help="folder")
-    tokenizer.add_argument(
-        "--vocab-size", type=int, default=50_257, help="default: 50257"
-    )
-    tokenizer.set_defaults(run=_tokenizer)
-
-
 def _sample(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.catalog import load_language
     from lm_latent_eval.distortion.languages.corpus import Corpus
@@ -103,38 +86,3 @@ def _sample(args: argparse.Namespace) -> None:
         max_length=args.max_length,
     )
     print(f"wrote {corpus.directory}")
-
-
-def _tokenizer(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.languages.language import train_bpe
-    from lm_latent_eval.text.corpora import stream_texts
-
-    bpe = train_bpe(stream_texts(args.data), args.vocab_size)
-    bpe.save_pretrained(args.output)
-    print(f"wrote {args.output}")
-
-
-def add_trees(steps: Commands) -> None:
-    """Add ``trees``."""
-    trees = steps.add_parser(
-        "trees",
-        help="write the derivations of a corpus in brackets",
-        description="The trees that the sequences of a grammar were drawn by, for "
-        "`lm-latent-eval train rnng --data`.",
-        example="lm-latent-eval distort trees --corpus corpus --output trees.mrg",
-    )
-    trees.add_argument(
-        "--corpus", type=Path, required=True, help="folder that `sample` wrote"
-    )
-    trees.add_argument(
-        "--output", type=Path, required=True, help="file ending in .ptb or .mrg"
-    )
-    trees.set_defaults(run=_trees)
-
-
-def _trees(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.learners.rnng import write_trees
-
-    number = write_trees(Corpus.open(args.corpus), args.output)
-    print(f"wrote {args.output}: {number} trees")

@@ -12,7 +12,6 @@ from lm_latent_eval.cli.arguments import (
     read_format,
     warn_of_idle,
 )
-from lm_latent_eval.files import regular
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
     ScoringOptions,
@@ -84,23 +83,17 @@ def add_measure(steps: Commands) -> None:
     measure = steps.add_parser(
         "measure",
         help="numbers and figures from columns",
-        description="Reads folders of columns (or of trajectories, where training is "
-        "measured), prints a table, and writes it as MEASURE.csv and .tex, its numbers "
-        "as MEASURE.json and its figure as .png, .svg and .pdf.",
+        description="Reads folders of columns, prints a table, and writes it as "
+        "MEASURE.csv and .tex, numbers as MEASURE.json, a figure as .png, .svg, .pdf.",
         example="lm-latent-eval distort measure errors lstm=columns --output measured",
     )
     measure.add_argument(
         "measure",
         choices=(
             "errors",
-            "language",
-            "training",
-            "amount",
             "perturbed",
             "random",
-            "temperatures",
             "lengths",
-            "perplexities",
         ),
     )
     measure.add_argument(
@@ -110,40 +103,6 @@ def add_measure(steps: Commands) -> None:
     measure.add_argument("--num-bins", type=int, default=50, help="default: 50")
     add_format(measure)
     measure.set_defaults(run=_measure)
-
-
-def add_productivity(steps: Commands) -> None:
-    """Add ``productivity``."""
-    productivity = steps.add_parser(
-        "productivity",
-        help="how often a text has something new: n-grams by Good and Turing",
-        description="Potential productivity of the n-grams of a text as it grows; "
-        "prints a table and writes productivity.csv, .tex, .json, .png, .svg and .pdf.",
-        example="lm-latent-eval distort productivity --data texts.txt "
-        "--output measured",
-    )
-    productivity.add_argument(
-        "--data", type=Path, required=True, help="texts: JSON lines, or one text a line"
-    )
-    productivity.add_argument(
-        "--orders", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N"
-    )
-    productivity.add_argument("--output", type=Path, required=True)
-    add_format(productivity)
-    productivity.set_defaults(run=_productivity)
-
-
-def add_show(steps: Commands) -> None:
-    """Add ``show``."""
-    show = steps.add_parser(
-        "show",
-        help="print sequences of a corpus with their log-probabilities",
-        example="lm-latent-eval distort show corpus",
-    )
-    show.add_argument("corpus", type=Path, help="folder of `distort sample`")
-    show.add_argument("--num-sequences", type=int, default=5, metavar="N")
-    add_format(show)
-    show.set_defaults(run=_show)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -208,24 +167,3 @@ def _measure(args: argparse.Namespace) -> None:
     table = MEASURES[args.measure](folders, stem, args.num_bins)
     write(table, stem)
     print(rendered(table, kind))
-
-
-def _productivity(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.report.measures import novelty
-    from lm_latent_eval.report.tabular import rendered, write
-    from lm_latent_eval.text.corpora import stream_texts
-
-    kind, stem = read_format(args), args.output / "productivity"
-    data = regular(args.data)  # read once an order
-    table = novelty(lambda: stream_texts(data), args.orders, stem)
-    write(table, stem)
-    print(rendered(table, kind))
-
-
-def _show(args: argparse.Namespace) -> None:
-    from lm_latent_eval.distortion.languages.corpus import Corpus
-    from lm_latent_eval.distortion.report.style import sample_table
-    from lm_latent_eval.report.tabular import rendered
-
-    kind = read_format(args)
-    print(rendered(sample_table(Corpus.open(args.corpus), args.num_sequences), kind))

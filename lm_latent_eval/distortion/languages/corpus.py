@@ -262,24 +262,6 @@ class TokenIds:
         size, begin_id, end_id = (int(corpus.settings[name]) for name in names)
         return cls(str(corpus.directory), size, begin_id, end_id, corpus.tokenizer())
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return that of a tokenizer's directory.
-
-        Raises:
-            ValueError: If there is none, or it has no begin or end of a sequence.
-        """
-        tokenizer = load_tokenizer(path)
-        if tokenizer is None:
-            raise ValueError(f"{path} is not the directory of a tokenizer")
-        begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
-        if not isinstance(begin_id, int) or not isinstance(end_id, int):
-            raise ValueError(
-                f"the tokenizer of {path} names no token for the begin or the end of a "
-                "sequence: set its bos_token and eos_token"
-            )
-        return cls(str(path), len(tokenizer), begin_id, end_id, tokenizer)
-
     def check(self, other: TokenIds) -> None:
         """Raise unless the ids of another vocabulary stand for the same tokens.
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
@@ -127,53 +127,6 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     backend.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=BEGIN,
-        eos_token=END,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-SMALLEST = 2 + len(pre_tokenizers.ByteLevel.alphabet())
-"""Begin, end and every byte."""
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE: any string can be written, and read again as it was.
-
-    Args:
-        texts: The corpus; strings are read once and not kept.
-        vocab_size: Begin, end, all bytes, and as many merges as there is room for.
-
-    Raises:
-        ValueError: If there is no room for the bytes, or the texts are too few for so
-            many tokens.
-
-    Example:
-        >>> bpe = train_bpe(["two plums and two plums"], vocab_size=262)
-        >>> bpe.decode(bpe("two pears").input_ids)
-        'two pears'
-    """
-    if not SMALLEST <= vocab_size < 2**31:
-        raise ValueError(
-            f"vocab_size={vocab_size}: expected at least {SMALLEST}, one a byte, and "
-            "below 2**31"
-        )
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(
-        texts,
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[BEGIN, END],
-        show_progress=False,
-    )
-    found = bpe.get_vocab_size()
-    if found < vocab_size:
-        raise ValueError(
-            f"the text has pairs for a vocabulary of {found}, not {vocab_size}: give "
-            "more text, or ask for fewer tokens"
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer,
         bos_token=BEGIN,
         eos_token=END,
         clean_up_tokenization_spaces=False,

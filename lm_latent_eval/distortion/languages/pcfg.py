@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -237,66 +237,6 @@ Step = str | None
 """A symbol, a word, or None where a symbol closes."""
 
 
-class Phrase(NamedTuple):
-    """A symbol and the words that came from it."""
-
-    symbol: str
-    first: int
-    """Its first word, counted from 0."""
-    last: int
-
-
-@dataclass(frozen=True)
-class Derivation:
-    """A sequence of words and the phrases that it is made of.
-
-    Example:
-        >>> steps = ["S", "plums", "V", "grow", None, None]
-        >>> derivation = Derivation.of(steps, symbols={"S", "V"})
-        >>> derivation.words, derivation.phrases[1]
-        (('plums', 'grow'), Phrase(symbol='V', first=1, last=1))
-        >>> derivation.brackets()
-        '(S (_ plums) (V grow))'
-    """
-
-    words: tuple[str, ...]
-    phrases: tuple[Phrase, ...]
-    """Parents before children, and left before right."""
-
-    @classmethod
-    def of(cls, steps: Iterable[Step], symbols: Iterable[str]) -> Self:
-        """Read the steps of a derivation that ends."""
-        symbols = frozenset(symbols)
-        words: list[str] = []
-        phrases: list[Phrase] = []
-        still_open: list[int] = []
-        for step in steps:
-            if step is None:
-                number = still_open.pop()
-                phrases[number] = phrases[number]._replace(last=len(words) - 1)
-            elif step in symbols:
-                still_open.append(len(phrases))
-                phrases.append(Phrase(step, len(words), -1))
-            else:
-                words.append(step)
-        return cls(tuple(words), tuple(phrases))
-
-    def brackets(self) -> str:
-        """Write it as treebanks do; a word beside other parts has the label ``_``."""
-        opening: list[list[Phrase]] = [[] for _ in self.words]
-        closing = [0] * len(self.words)
-        for phrase in self.phrases:
-            opening[phrase.first].append(phrase)
-            closing[phrase.last] += 1
-        found = []
-        for place, word in enumerate(self.words):
-            labels = "".join(f"({phrase.symbol} " for phrase in opening[place])
-            alone = any(phrase.last == place for phrase in opening[place])
-            leaf = word if alone else f"(_ {word})"
-            found.append(labels + leaf + ")" * closing[place])
-        return " ".join(found)
-
-
 class PCFG(Language):
     """The language of a grammar.
 
@@ -358,11 +298,6 @@ class PCFG(Language):
         whole("max_length", max_length, 1)
         drawn = [self._draw(sequence_key(seed, i), max_length) for i in indices]
         return Sample(drawn, self.log_p(drawn))
-
-    def derivation(self, seed: int, index: int) -> Derivation:
-        """Return the derivation of a sequence of :meth:`sample`, uncut."""
-        steps = self._steps(sequence_key(seed, index))
-        return Derivation.of(steps, self.grammar.rules)
 
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Sum over all derivations; see :meth:`Language.log_p`."""

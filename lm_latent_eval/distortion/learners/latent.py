@@ -17,7 +17,7 @@ with its end, which is charged once; it is never cut into sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,19 +78,6 @@ def check_whole(corpus: Corpus) -> None:
         )
 
 
-def exact_vocabulary(words: Iterable[str]) -> WordTokenizer:
-    """Return a vocabulary of exactly these words, cut at white space.
-
-    Raises:
-        ValueError: If one is a mark of the vocabulary.
-    """
-    listed = list(words)
-    if marks := sorted({*listed} & {*SPECIAL_WORDS}):
-        raise ValueError(f"words that are marks: {', '.join(marks)}; rename them")
-    vocabulary = [*SPECIAL_WORDS, *listed]
-    return WordTokenizer.at_white_space(vocabulary, len(vocabulary))
-
-
 def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
     """Return what a checkpoint calls the words of a language, by their tokens.
 
@@ -107,9 +94,8 @@ def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]
     if others:
         raise ValueError(
             f"{len(others)} of {len(words)} words of the language are no known word of "
-            f"the checkpoint's: {_named(others)}. Train it on the corpus itself "
-            "(learners.rnng), or on more text that is cut at white space and with "
-            "--min-count 1"
+            f"the checkpoint's: {_named(others)}. Train it on text of the "
+            "language, with --min-count 1"
         )
     return found
 

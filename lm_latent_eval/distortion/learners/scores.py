@@ -1,15 +1,13 @@
-"""Scores of sequences under a language and a learner, also after every epoch."""
+"""Scores of sequences under a language and a learner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
-from lm_latent_eval.distortion.learners.data import TokenSequences
-from lm_latent_eval.distortion.sources import Source, Unchanged
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder
+from lm_latent_eval.distortion.sources import Source
 from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
 
 _ROWS_AT_ONCE = 4096
@@ -70,28 +68,3 @@ def scored_columns(learner: TokenIdModel, source: Source, indices: range) -> Col
         model_log_p=scored.log_p,
         stderr=scored.stderr,
     )
-
-
-def nats_per_token(learner: TokenIdModel, sequences: TokenSequences) -> float:
-    r"""Return the exact loss :math:`-\sum_i \log p(x_i) / \sum_i |x_i|`.
-
-    The end of a sequence is a token where there is one.
-    """
-    log_p = 0.0
-    for places in _pieces(range(len(sequences))):
-        some = [sequences[place].tolist() for place in places]
-        log_p += learner.score(some, places).log_p.sum().item()
-    return -log_p / int(sequences.lengths.sum())
-
-
-def score_epoch(
-    learner: TokenIdModel, source: Unchanged, trajectory: Path, epoch: int
-) -> None:
-    """Write the scores of some sequences after an epoch, counted from 1."""
-    parts = [scored_columns(learner, source, some) for some in _pieces(source.indices)]
-    write_epoch(trajectory, epoch, Columns.cat(parts))
-
-
-def _pieces(indices: range) -> Iterator[range]:
-    for start in range(0, len(indices), _ROWS_AT_ONCE):
-        yield indices[start : start + _ROWS_AT_ONCE]

@@ -11,13 +11,11 @@ from lm_latent_eval.distortion.statistics.error_curve import (
     estimation_error,
 )
 from lm_latent_eval.distortion.statistics.error_groups import (
-    ErrorTrajectory,
     LengthError,
     LengthErrors,
 )
 from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
 from lm_latent_eval.distortion.statistics.productivity import (
     ProductivityCurve,
-    mean_sentence_perplexity,
     productivity_stderr,
 )

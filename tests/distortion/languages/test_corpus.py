@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.distortion.catalog import load_language
@@ -139,22 +138,3 @@ def test_command_line_of_a_causal_lm(tmp_path):
     assert len({*map(len, whole.sequences)}) > 3, "premise: sequences leave a batch"
     assert rows["ids"][:] == whole.sequences
     assert rows["log_p"][:] == pytest.approx(whole.log_p.tolist(), rel=1e-12)
-
-
-def test_tokenizer(tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("two plums and two pears\n" * 3, "utf-8")
-    run = ["distort", "tokenizer", "--data", str(tmp_path / "text.txt")]
-    run += ["--output", str(tmp_path / "bpe")]
-    assert main([*run, "--vocab-size", "262"]) == 0
-    bpe = AutoTokenizer.from_pretrained(tmp_path / "bpe")
-    assert (len(bpe), bpe.bos_token_id, bpe.eos_token_id) == (262, 0, 1)
-    text = " Zwei  Pflaumen, größer\tals ﬁ 梨"
-    assert bpe.decode(bpe(text).input_ids) == text
-    assert len(bpe(" two")) < len(" two"), "a merge"
-    capsys.readouterr()
-    assert main([*run, "--vocab-size", "257"]) == 2
-    assert "expected at least 258" in capsys.readouterr().err
-    assert main([*run, "--vocab-size", "5000"]) == 2
-    assert "give more text" in capsys.readouterr().err
-    assert main([*run, "--vocab-size", str(2**31)]) == 2
-    assert "below 2**31" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from lm_latent_eval.distortion.catalog import load_learner
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.learners.latent import (
     LatentLearner,
-    exact_vocabulary,
     words_of,
 )
 from lm_latent_eval.estimators import Bound
@@ -131,8 +130,6 @@ def test_words_that_the_model_lacks_or_cuts():
     ):
         with pytest.raises(ValueError, match=message):
             latent(replace(checkpoint(), words=few), given)
-    with pytest.raises(ValueError, match="words that are marks: <unk>; rename"):
-        exact_vocabulary(["a", "<unk>"])
 
 
 def test_sequences_that_have_no_probability():

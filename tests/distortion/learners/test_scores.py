@@ -1,26 +1,22 @@
 """Scores of corpora, perturbed and random sequences, against the models themselves.
 
-And on disk, those of every epoch; ``distort score | productivity | show`` as a user
-runs them.
+Causal learners that do not fit; ``distort score`` as a user runs it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 
 import pytest
 import torch
+from transformers import BertConfig, BertLMHeadModel
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.catalog import language_of
+from lm_latent_eval.distortion.catalog import language_of, load_learner
 from lm_latent_eval.distortion.columns import (
     ScoresFolder,
-    read_epochs,
-    write_epoch,
 )
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.learners.scores import score_sequences
 from lm_latent_eval.distortion.sources import (
@@ -34,7 +30,6 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from tests.distortion.languages.tiny import REGULAR, gpt2, pcfg, regular
 from tests.distortion.learners.tiny import draw
-from tests.distortion.report.saved import columns, save_epochs
 
 LENGTH = 6
 
@@ -121,23 +116,30 @@ def test_random(corpus, tmp_path):
     assert found.model_log_p.equal(Guess().score(drawn, range(25)).log_p)
 
 
-def test_epochs(tmp_path):
-    with pytest.raises(ValueError, match="has no epochs"):
-        read_epochs(tmp_path)
-    true_log_p = -torch.arange(1, 5).double()
-    given = [columns(true_log_p, true_log_p / n) for n in (1, 2, 3)]
-    folder = save_epochs(tmp_path, given)
-    for epoch, found in enumerate(read_epochs(folder), start=1):
-        assert found.model_log_p.equal(true_log_p / epoch)
-    path = folder / "epochs" / "00002.arrow"
-    for spoil in (
-        lambda: write_epoch(folder, 2, given[1][torch.arange(3)]),
-        lambda: path.write_bytes(b"no Arrow"),
-        path.unlink,
+def test_what_does_not_fit_is_refused(tmp_path):
+    def save(name, model, words=("a", "b", "never")):
+        model.save_pretrained(tmp_path / name)
+        word_tokenizer(words).save_pretrained(tmp_path / name)
+
+    corpus = draw(tmp_path / "corpus", 5)
+    longer = draw(tmp_path / "longer", 5, max_length=13)
+    save("other", gpt2(vocab_size=5), ["a", "c", "never"])
+    save("more", gpt2(vocab_size=6))
+    save("short", gpt2(vocab_size=5))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertConfig(vocab_size=5, intermediate_size=8, initializer_range=1.0, **sizes)
+    save("bert", BertLMHeadModel(bert))
+    gpt2(vocab_size=5).save_pretrained(tmp_path / "bare")
+    for name, data, message in (
+        ("missing", corpus, "missing: no such directory, and not a repository"),
+        ("other", corpus, r"token 3 is 'c' for .* and 'b' for"),
+        ("more", corpus, r"has 6 token ids and .* has 5"),
+        ("bare", corpus, "bare has no tokenizer"),
+        ("short", longer, "12 positions, but sequences have up to 13"),
+        ("bert", corpus, "sees the tokens that follow: it is no causal"),
     ):
-        spoil()
-        with pytest.raises(ValueError, match=r"00002.arrow is missing or cut short"):
-            read_epochs(folder)
+        with pytest.raises(ValueError, match=message):
+            load_learner(tmp_path / name, data)
 
 
 # -- commands -----------------------------------------------------------------------
@@ -181,40 +183,3 @@ def test_score(folder, tmp_path, capsys):
     ):
         assert score(folder, *options, "--output", f"{tmp_path}/out") == 2
         assert message in capsys.readouterr().err
-
-
-def test_show(folder, capsys):
-    assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "4"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    corpus = Corpus.open(folder / "corpus")
-    known = corpus.read(range(4))
-    assert said[:2] == ["| x | log p |", "| --- | ---: |"]
-    words = ["<s>", "</s>", *REGULAR["words"]]
-    for line, ids, log_p in zip(
-        said[2:], known.sequences, known.log_p.tolist(), strict=True
-    ):
-        ended = ids[-1] == 1
-        text = " ".join(words[i] for i in (ids[:-1] if ended else ids))
-        assert line == f"| {text}{'' if ended else ' …'} | {log_p:.4f} |"
-    assert main(["distort", "show", f"{folder}/corpus", "--num-sequences", "0"]) == 2
-
-
-def test_productivity(tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("a plum and a plum\na river\n")
-    given = ["--data", str(text), "--orders", "1", "2", "--output", f"{tmp_path}/out"]
-    assert main(["distort", "productivity", *given]) == 0
-    found = json.loads((tmp_path / "out" / "productivity.json").read_text())
-    # Words: a 3, plum 2, and, river; pairs: a plum 2, plum and, and a, a river.
-    assert found["1-grams"]["num_hapax"][-1] == 2
-    assert found["1-grams"]["sample_sizes"][-1] == 7
-    assert found["2-grams"]["productivity"][-1] == pytest.approx(3 / 5)
-    assert found["whole texts"]["productivity"][-1] == 1
-    assert "| 2-grams | 5 | 4 | 3 | 0.6 |" in capsys.readouterr().out
-    given[3:5] = ["6"]
-    assert main(["distort", "productivity", *given]) == 2
-    assert "6-grams of words: " in capsys.readouterr().err
-    given[1] = str(tmp_path / "pipe")
-    os.mkfifo(given[1])
-    assert main(["distort", "productivity", *given]) == 2
-    assert "pipe is no file that has an end" in capsys.readouterr().err

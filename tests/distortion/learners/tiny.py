@@ -1,7 +1,4 @@
-"""Small languages and what learns them: for trainings of seconds, and for sums.
-
-Corpora, causal LMs and LSTMs of one; of another, an untrained RNNG over its words.
-"""
+"""Corpora of a small language, and untrained models of its words."""
 
 from __future__ import annotations
 
@@ -12,28 +9,19 @@ from typing import Any
 
 from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
-from lm_latent_eval.distortion.learners.architectures import Configuration
-from lm_latent_eval.distortion.learners.latent import exact_vocabulary
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.text.words import PADDING, START, UNKNOWN
+from lm_latent_eval.text.words import (
+    PADDING,
+    SPECIAL_WORDS,
+    START,
+    UNKNOWN,
+    WordTokenizer,
+)
 from tests import tiny_models
 from tests.distortion.languages.tiny import regular
 from tests.models.rnng import reference
 
 MAX_LENGTH = 9
-GPT2 = {
-    "model_type": "gpt2",
-    "n_layer": 1,
-    "n_embd": 8,
-    "n_head": 2,
-    "n_positions": MAX_LENGTH,
-}
-LSTM = {
-    "model_type": "lstm_causal",
-    "num_layers": 2,
-    "hidden_size": 8,
-    "embedding_dim": 6,
-}
 
 
 def draw(
@@ -45,20 +33,14 @@ def draw(
     return Corpus.draw(language, directory, num, first=first, quiet=True, **settings)
 
 
-class Double(Configuration):
-    """In float64, so that rounding hides nothing."""
-
-    def build(self, *args: Any) -> Any:
-        return super().build(*args).double()
-
-
 WORDS = {2: "plums", 3: "grow"}
 """Token of the language -> word."""
 END_ID = 1
 
 
 def checkpoint(words: Iterable[str] = ("grow", "plums"), **options) -> Checkpoint:
-    tokenizer = exact_vocabulary(words)
+    listed = [*SPECIAL_WORDS, *words]
+    tokenizer = WordTokenizer.at_white_space(listed, len(listed))
     options = {"never_uttered": [PADDING, UNKNOWN, START], **options}
     model = reference.tiny(vocab_size=tokenizer.vocab_size, **options)
     return Checkpoint("rnng", model, tokenizer, Path("untrained"))

@@ -9,8 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from lm_latent_eval.distortion.columns import Columns, ScoresFolder, write_epoch
-from lm_latent_eval.distortion.learners.options import Epoch, History
+from lm_latent_eval.distortion.columns import Columns, ScoresFolder
 from tests.means import uniform
 
 
@@ -38,21 +37,6 @@ def save(directory: Path, found: Columns, bound: str = "exact") -> Path:
         return found[(found.index >= some.start) & (found.index < some.stop)].batch()
 
     ScoresFolder.fill(directory, about, rows, at_once=1024, quiet=True)
-    return directory
-
-
-def save_epochs(
-    learner: Path, epochs: list[Columns], best: int = 1, size: int = 100
-) -> Path:
-    """Write the history of a learner and its scores, whose folder is returned."""
-    directory = learner / "trajectories" / "test"
-    history = []
-    for number, found in enumerate(epochs, start=1):
-        write_epoch(directory, number, found)
-        loss = 1.0 + abs(number - best)
-        seen = number * size
-        history.append(Epoch(number, loss, loss, 0.1, seen, number, 0.5))
-    History(tuple(history)).write(learner)
     return directory
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,20 +10,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lm_latent_eval.distortion.languages.language import (
-    SMALLEST,
-    train_bpe,
-    word_tokenizer,
-)
 from lm_latent_eval.distortion.report import curves, maps
-from lm_latent_eval.distortion.report.style import colours, legend, shown
+from lm_latent_eval.distortion.report.style import colours, legend
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
     ErrorMap,
-    ErrorTrajectory,
     JointHistogram,
     LengthErrors,
-    ProductivityCurve,
 )
 from lm_latent_eval.report.figures import drawable, page
 from tests.distortion.report.saved import written
@@ -51,11 +43,6 @@ def curve(model=MODEL, num_bins=4, **about):
     )
 
 
-def trajectory(epochs=4, num_bins=5):
-    shrinking = torch.arange(epochs, 0, -1, dtype=torch.float64)[:, None]
-    return ErrorTrajectory.of(TRUE, TRUE * (1 + shrinking.square() / 10), num_bins)
-
-
 # Lines
 
 
@@ -67,65 +54,23 @@ def around(each):
     return {(b.mean_true_log_p, end) for b in each.bins for end in (b.lower, b.upper)}
 
 
-def by_bin(rows, sequences, first):
-    """Return a line a bin through rows of an epoch each, the most probable first."""
-    return [
-        [(sequences * (first + i), row[b]) for i, row in enumerate(rows)]
-        for b in reversed(range(5))
-    ]
-
-
 CURVES = {"a": curve(), "b": curve(2 * TRUE, 2)}
 LENGTHS = LengthErrors.of(TRUE, MODEL, torch.arange(40) // 13 + 1)
-EPOCHS = trajectory()
-GROWTH = {
-    "1-grams": ProductivityCurve.of("abacabad"),
-    "2-grams": ProductivityCurve.of(range(5)),
-}
-COLOURS = curves.colour_scale([EPOCHS])
 LINES = [
     (
         curves.plot_curves,
         (CURVES, {"a": "r", "b": "g"}),
-        [[through(each) for each in CURVES.values()]],
+        [through(each) for each in CURVES.values()],
         [around(each) for each in CURVES.values()],
     ),
     (
         curves.plot_lengths,
         (LENGTHS,),
         [
-            [
-                [(each.num_tokens, each.mean_error) for each in LENGTHS.lengths],
-                [(each.num_tokens, each.expected) for each in LENGTHS.lengths],
-            ]
+            [(each.num_tokens, each.mean_error) for each in LENGTHS.lengths],
+            [(each.num_tokens, each.expected) for each in LENGTHS.lengths],
         ],
         [{(e.num_tokens, v) for e in LENGTHS.lengths for v in (e.lower, e.upper)}],
-    ),
-    (
-        curves.plot_productivity,
-        (GROWTH,),
-        [
-            [
-                [(1, 1), (2, 1), (5, 2 / 5), (8, 2 / 8)],
-                [(size, 1) for size in (1, 2, 5)],
-            ]
-        ],
-        [],
-    ),
-    (
-        curves.plot_training,
-        (EPOCHS, 2, COLOURS),
-        [by_bin(EPOCHS.mean_error, 1, first=1)],
-        [],
-    ),
-    (  # with an inset of changes
-        curves.plot_amount,
-        (EPOCHS, 500, COLOURS),
-        [
-            by_bin(EPOCHS.mean_error, 500, first=1),
-            by_bin(EPOCHS.relative_change, 500, first=2),
-        ],
-        [],
     ),
 ]
 
@@ -134,12 +79,8 @@ LINES = [
 def test_lines_and_bands_are_the_numbers(plot, given, lines, bands):
     ax = axes()
     plot(ax, *given)
-    for place, expected in zip([ax, *ax.child_axes], lines, strict=True):
-        assert [points(line) for line in place.lines[: len(expected)]] == expected
+    assert [points(line) for line in ax.lines[: len(lines)]] == lines
     assert [corners(band) for band in ax.collections] == bands
-    if plot is curves.plot_training:
-        (band,) = ax.patches
-        assert (band.get_x(), band.get_width()) == (1.5, 1), "least loss is marked"
 
 
 def test_corrected_curves_lose_the_estimators_bias():
@@ -153,19 +94,6 @@ def test_corrected_curves_lose_the_estimators_bias():
     expected = [y + b for (_, y), b in zip(points(line), parts, strict=True)]
     assert raised == pytest.approx(expected, rel=1e-12)
     assert corrected.get_linestyle() == "--"
-
-
-def test_densities_are_shares_of_the_sequences_per_nat():
-    ax = axes()
-    curves.plot_densities(ax, {1.0: 2 * TRUE, 0.7: TRUE}, {0.7: "r", 1.0: "g"})
-    outlines = [patch for patch in ax.patches if not patch.get_fill()]
-    for patch, log_p in zip(outlines, (TRUE, 2 * TRUE), strict=True):
-        heights, edges, _ = patch.get_data()
-        assert len(heights) == curves.SLICES
-        assert (edges[0], edges[-1]) == (-80, -1)
-        place = torch.bucketize(log_p, torch.tensor(edges[1:-1]), right=True)
-        counts = place.bincount(minlength=curves.SLICES) / 40 / (79 / curves.SLICES)
-        assert heights.tolist() == pytest.approx(counts.tolist(), rel=1e-6)
 
 
 # Maps
@@ -237,30 +165,12 @@ def test_truth_goes_right_and_the_model_up():
 # Files
 
 
-PERFECT = ErrorTrajectory.of(TRUE, TRUE.expand(3, -1).clone(), 2)
 ONE = JointHistogram.of(torch.tensor([-2.0]), torch.tensor([-2.0]), num_bins=1)
 EXAMPLES = [("(1) rare", "a $5 loaf " * 30), ("(2)", "b")]
-CORRECTED, ERROR = "corrected to second order", "mean estimation error (nats)"
+ERROR = "mean estimation error (nats)"
 TWO = [("one", ONE), ("many", HISTOGRAM)]
 AXES = ("true log p (nats)", "model log p (nats)", "underestimated")
-SHAPE = {"sharey": False, "height": 3.0}
 FIGURES = [
-    (
-        curves.draw_latent,
-        ({"K = 1": curve(), "K = 9": curve()}, curve()),
-        (CORRECTED, "<!-- exact -->", "<!-- K = 1 -->", "<!-- K = 9 -->"),
-    ),
-    (
-        partial(curves.draw_epochs, plot=curves.plot_training, **SHAPE),
-        ([("test", trajectory(40), 1)],),
-        ("epoch", ERROR, "least validation loss"),
-    ),
-    # Of one epoch, and of a model without errors.
-    (
-        partial(curves.draw_epochs, plot=curves.plot_amount, **SHAPE),
-        ([("a", trajectory(1, 1), 500), ("b", PERFECT, 9)],),
-        ("sequences seen",),
-    ),
     (
         maps.draw_map,
         (error_map(*GROUPS), EXAMPLES),
@@ -282,12 +192,6 @@ def test_figures_say_what_they_show(tmp_path, svg_alone, draw, given, texts):
     assert len(svg) < 300_000
     if "$5" in svg:
         assert svg.count("$5") >= 2, "long examples are wrapped"
-
-
-def test_nothing_is_drawn_of_no_estimates(tmp_path):
-    with pytest.raises(ValueError, match="needs an error curve"):
-        curves.draw_latent(tmp_path / "figure", {}, curve())
-    assert not list(tmp_path.iterdir())
 
 
 # Names, colours, and sequences as text
@@ -318,17 +222,5 @@ def test_an_svg_does_not_depend_on_the_files_beside_it(tmp_path, request):
 def test_models_of_a_figure_have_colours_of_their_own():
     names = ["mine", "LSTM", *map(str, range(5))]
     assert len({*colours(names).values()}) == 7
-    assert colours(names)["LSTM"] == colours(["LSTM"])["LSTM"]
     with pytest.raises(ValueError, match="8 models share one figure, which has 7"):
         colours(map(str, range(8)))
-
-
-def test_sequences_are_shown_as_words_bytes_or_numbers():
-    tokenizer = word_tokenizer(["a", "b", "c"])
-    assert shown(tokenizer.convert_tokens_to_ids(["b", "c"]), tokenizer) == "b c"
-    assert shown([7, 8], None) == "7 8"
-    bpe = train_bpe(["two plums and two plums"], vocab_size=SMALLEST + 2)
-    whole = bpe("né two\n").input_ids
-    accent = bpe("é").input_ids
-    assert len(accent) == 2, "premise: a token a byte"
-    assert shown([*whole, accent[0]], bpe) == "né two\\n\\xc3"

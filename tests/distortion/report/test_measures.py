@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.report import measures
 from lm_latent_eval.distortion.report.measures import MEASURES, Comparison
 from lm_latent_eval.distortion.report.style import write_json
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
-    ErrorTrajectory,
     JointHistogram,
     LengthErrors,
 )
@@ -21,7 +19,6 @@ from tests.distortion.report.saved import (
     columns,
     language,
     save,
-    save_epochs,
     written,
 )
 from tests.means import normal
@@ -55,21 +52,10 @@ ERRORS = (
     100 * CURVE.share_underestimated,
 )
 LENGTHS = LengthErrors.of(TRUE, MODEL, columns(TRUE, MODEL).num_tokens.long())
-EPOCHS = [TRUE + normal(400, seed=e) / e for e in (1, 2, 3)]
-TRAJECTORY = ErrorTrajectory.of(TRUE, torch.stack(EPOCHS), num_bins=10)
-CHANGES = {"relative_change": TRAJECTORY.relative_change, "sequences_an_epoch": 100}
 OF_COLUMNS = [
     ("random", {"mine": "random"}, {"mine": OVER}),
-    (
-        "language",
-        {"test": "scores", "random": "random"},
-        {"test": CURVE, "random": OVER},
-    ),
-    ("temperatures", {"0.7": "scores", "1": "random"}, {"0.7": CURVE, "1": OVER}),
     ("lengths", {"mine": "scores"}, {"mine": LENGTHS}),
     ("errors", {"mine": "scores"}, {"mine": {"curve": CURVE, "histogram": HISTOGRAM}}),
-    ("training", {"test": "trajectories/test"}, {"test": TRAJECTORY}),
-    ("amount", {"mine": "trajectories/test"}, {"mine": vars(TRAJECTORY) | CHANGES}),
 ]
 
 
@@ -78,7 +64,6 @@ OF_COLUMNS = [
 def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
     for folder, model in (("scores", MODEL), ("random", TRUE + 1.0)):
         save(tmp_path / folder, columns(TRUE, model))
-    save_epochs(tmp_path, [columns(TRUE, model) for model in EPOCHS])
     given = {label: tmp_path / folder for label, folder in folders.items()}
     said, found = measured(name, given, tmp_path)
     write_json(tmp_path / "expected", expected)
@@ -89,28 +74,11 @@ def test_statistics_are_those_of_the_columns(tmp_path, name, folders, expected):
         assert [x for x in ERRORS if f"{x:.4g}" not in row] == []
     if name == "lengths":
         assert said.count("| mine |") == len(LENGTHS.lengths) > 2
-    if name == "amount":
-        assert "| mine | 300 |" in said
-
-
-@pytest.mark.usefixtures("svg_alone")
-def test_a_panel_shades_the_best_epoch_of_its_own_learner(tmp_path, monkeypatch):
-    found, shaded = [columns(TRUE, model) for model in EPOCHS], []
-    folders = {n: save_epochs(tmp_path / n, found, best=int(n)) for n in "312"}
-    monkeypatch.setattr(
-        measures, "plot_training", lambda _, __, best, ___: shaded.append(best)
-    )
-    MEASURES["training"](folders, tmp_path / "out", 10)
-    assert shaded == [3, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
-        ("language", ["test"], "this measure needs random=DIR; got test"),
-        ("temperatures", ["warm"], "'warm' is no temperature"),
-        ("temperatures", ["nan"], "'nan' is no temperature"),
-        ("temperatures", ["1", "1.0"], "two folders of the temperature 1"),
         ("perturbed", ["a", "b"], "a map is of one model; got a, b"),
     ],
 )
@@ -120,7 +88,7 @@ def test_folders_that_a_measure_does_not_take(scores, tmp_path, name, labels, me
 
 
 @pytest.mark.usefixtures("svg_alone")
-@pytest.mark.parametrize("name", ["errors", "lengths", "perturbed", "perplexities"])
+@pytest.mark.parametrize("name", ["errors", "lengths", "perturbed"])
 def test_an_estimate_may_be_above_one(tmp_path, name):
     model = MODEL.clone()
     model[0] = 0.002
@@ -155,18 +123,6 @@ def test_perturbed(tmp_path):
     assert [row["impossible"] for row in rows] == [0, 1, 0]
     assert [row["ruled_out"] for row in rows] == [0, 0, 1]
     assert sum(cell["count"] for cell in found["cells"]) == 298
-
-
-def test_perplexities(tmp_path):
-    true = -torch.tensor([4.0, 2.0]).double()
-    found = columns(true, 2 * true, num_tokens=torch.tensor([2, 1], dtype=torch.int32))
-    folder = save(tmp_path / "scores", found)
-    table = MEASURES["perplexities"]({"mine": folder}, tmp_path / "out", 10)
-    (row,) = json.loads((tmp_path / "out.json").read_text()).values()
-    of_model, of_language = torch.e**4, torch.e**2
-    expected = [of_model, of_model, 0, of_language]
-    assert [*row.values()] == pytest.approx(expected)
-    assert table.rows == [["mine", *row.values()]]
 
 
 @pytest.mark.usefixtures("svg_alone")

@@ -6,7 +6,6 @@ import torch
 
 from lm_latent_eval.distortion.statistics import (
     ErrorCurve,
-    ErrorTrajectory,
     LengthErrors,
 )
 from lm_latent_eval.estimators import bootstrap_interval, log_evidence, standard_errors
@@ -233,54 +232,3 @@ def test_columns_without_lengths():
     ):
         with pytest.raises(ValueError, match=message):
             LengthErrors.of(*columns)
-
-
-# Over training
-
-
-def training(epochs=4, size=103):
-    """Return true log-probabilities, and a model's that come nearer."""
-    true_log_p = -3 - 40 * uniform(size, seed=0)
-    share = 1 + 1 / torch.arange(1, epochs + 1, dtype=torch.float64)
-    noise = normal(epochs, size, seed=1)
-    return true_log_p, (share[:, None] * true_log_p + noise).clamp(max=0)
-
-
-@pytest.mark.parametrize("num_bins", [1, 7, 103])
-def test_epochs_by_brute_force(num_bins):
-    true_log_p, model_log_p = training()
-    error = (model_log_p - true_log_p).numpy()
-    parts = np.array_split(np.argsort(true_log_p.numpy(), kind="stable"), num_bins)
-
-    found = ErrorTrajectory.of(true_log_p, model_log_p, num_bins)
-
-    assert found.counts == tuple(map(len, parts))
-    means = [true_log_p.numpy()[part].mean() for part in parts]
-    assert found.mean_true_log_p == pytest.approx(means)
-    assert means == sorted(means)
-    expected = np.array([[row[part].mean() for part in parts] for row in error])
-    assert np.array(found.mean_error) == pytest.approx(expected)
-    assert found.overall == pytest.approx(error.mean(-1))
-    change = (expected[1:] - expected[:-1]) / np.abs(expected[:-1])
-    assert np.array(found.relative_change) == pytest.approx(change)
-
-
-def test_no_change_is_relative_to_no_error():
-    true_log_p = doubles(-10)
-    model_log_p = torch.stack([true_log_p, true_log_p + 1])
-    found = ErrorTrajectory.of(true_log_p, model_log_p, num_bins=1)
-    assert math.isnan(found.relative_change[0][0])
-
-
-def test_errors_name_the_epoch():
-    true_log_p, model_log_p = training(epochs=3, size=4)
-    broken = model_log_p.clone()
-    broken[1, 2] = -math.inf
-    for columns, message in [
-        ((true_log_p, broken), r"epoch 2: model_log_p\[2\] is -inf"),
-        ((true_log_p, model_log_p[:0]), r"\(E, N\).* got \(0, 4\)"),
-        ((true_log_p[:3], model_log_p), "epoch 1: true_log_p has 3 sequences and"),
-        ((true_log_p, model_log_p), "4 sequences cannot fill 5 bins"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            ErrorTrajectory.of(*columns, num_bins=5)

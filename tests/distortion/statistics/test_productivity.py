@@ -4,11 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
 from lm_latent_eval.distortion.statistics import (
     ProductivityCurve,
-    mean_sentence_perplexity,
     productivity_stderr,
 )
 
@@ -92,29 +90,3 @@ def test_refusals():
         productivity_stderr(3, 2, 1)
     with pytest.raises(ValueError, match="num_events must be a whole number"):
         productivity_stderr(0, 0, 0)
-
-
-# The mean of sentence perplexities
-
-
-@pytest.mark.parametrize(
-    ("log_p", "expected"),
-    [
-        ([-1.0, -math.inf, -1.0], (math.inf, math.inf)),
-        ([-1.0, -800.0, -1.0], (math.inf, math.inf)),
-        ([0.0], (1, math.inf)),  # one sentence has no standard error
-    ],
-)
-def test_one_bad_sentence_is_enough(log_p, expected):
-    num_tokens = torch.ones(len(log_p), dtype=torch.int64)
-    assert mean_sentence_perplexity(torch.tensor(log_p), num_tokens) == expected
-
-
-def test_sentences_without_a_perplexity():
-    ok, tokens = torch.tensor([-1.0, -2.0]), torch.tensor([1, 2])
-    with pytest.raises(ValueError, match="no sentences"):
-        mean_sentence_perplexity(ok[:0], tokens[:0])
-    with pytest.raises(ValueError, match=r"log_p\[0\] is 1.0; expected at most 0"):
-        mean_sentence_perplexity(-ok, tokens)
-    with pytest.raises(ValueError, match=r"num_tokens\[0\] is 0"):
-        mean_sentence_perplexity(ok, tokens - 1)
