@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.models.kglm.latents import Mention, Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
 
@@ -26,11 +25,11 @@ def every_walk(
     graph: KnowledgeGraph, num_tokens: int, cutoff: int, special_entities: int
 ) -> Walks:
     """List all walks, (1, number of walks, T)."""
-    entity_of = everything(graph.entity_of).tolist()
+    entity_of = graph.entity_of.tolist()
     own = [n for n in range(graph.num_nodes) if entity_of.count(entity_of[n]) == 1]
     introducible = [n for n in own if entity_of[n] >= special_entities and n != 0]
     tails: dict[int, set[int]] = {}
-    for key in everything(graph.edge_key).tolist():
+    for key in graph.edge_key.tolist():
         head, tail = divmod(key, graph.num_nodes)
         tails.setdefault(head, set()).add(tail)
 

@@ -15,7 +15,6 @@ from lm_latent_eval.convert.archive import _lines
 from lm_latent_eval.convert.kglm import convert, read_aliases, split_alias
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.models.kglm.graph_file import everything
 from lm_latent_eval.text.words import END
 from tests import kglm_reference as reference
 from tests.allennlp_archive import files, write_tar
@@ -84,14 +83,12 @@ def test_every_number_of_a_model_is_taken_over(golden, name):
 
     graph, original = ours.model.knowledge, wanted.knowledge
     for column in ("edge_key", "edge_relation", "entity_of"):
-        assert torch.equal(
-            everything(getattr(graph, column)), getattr(original, column)
-        )
+        assert torch.equal(getattr(graph, column), getattr(original, column))
     assert list(graph.node_names) == list(original.node_names)
     assert list(graph.relation_names) == list(original.relation_names)
     names = [
         ["" if i == 0 else ours.tokenizer.word(i) for i in form]
-        for form in everything(graph.aliases).flatten(0, 1).tolist()
+        for form in graph.aliases.flatten(0, 1).tolist()
     ]
     assert names == [
         ["" if i == 0 else word(i) for i in form]

@@ -441,7 +441,7 @@ def test_what_does_not_load_gets_no_manifest(saved, refused):
     ],
 )
 def test_a_graph_gets_a_manifest_if_all_of_it_holds(tmp_path, column, bad, message):
-    """Loading looks at some windows of it; this is between them."""
+    """Loading looks at sizes alone."""
     model = large_graph.kglm(large_graph.graph(20_000, 40_000))
     words = WordTokenizer.train(
         [" ".join(f"word{n}" for n in range(4, large_graph.NUM_WORDS))], min_count=1

@@ -12,9 +12,9 @@ of the extended vocabulary (words the model can utter, then words it can only co
 0 fills. ``entity_of`` (N,) maps a node to its row in the models' entity embeddings:
 the identity for new models, while converted ones share rows among literals.
 
-Of a loaded graph only what is looked up is read (``graph_file.py``). It stays on the
-host, wherever the model is, since edges are looked up there. Graphs of millions
-of edges are built from triples by sorting and indexing columns, 8 bytes an id.
+A loaded graph is mapped into memory (``graph_file.py``). It stays on the host, wherever
+the model is, since edges are looked up there. Graphs of millions of edges are built
+from triples by sorting and indexing columns, 8 bytes an id.
 """
 
 from __future__ import annotations
@@ -37,17 +37,14 @@ from lm_latent_eval.models.kglm.graph_file import (
     FILE_NAME,
     LOOKUPS,
     NAMES,
+    OF_ANOTHER_GRAPH,
     Columns,
     GraphError,
     PackedNames,
-    Rows,
-    alias_words,
     check,
-    everything,
+    check_sizes,
     outside,
     read,
-    search,
-    whole,
     write,
 )
 
@@ -72,10 +69,10 @@ class Lookups:
     """The node of a row of the entity table, (E,); 0 if several nodes share it."""
     has_edges: Tensor
     """Whether edges leave that node, (E,)."""
-    alias_order: Rows
+    alias_order: Tensor
     """Every word of every alias, (node * A + number) * L + place, sorted by word and
     place, (M,)."""
-    alias_key: Rows
+    alias_key: Tensor
     """Those words and places, word * L + place, (M,)."""
     num_words: int
     """No alias has a word with this id or a larger one."""
@@ -83,7 +80,7 @@ class Lookups:
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> Lookups:
         """Derive the indices of a graph, reading it in whole."""
-        entity_of, num_entities = everything(graph.entity_of), graph.num_entities
+        entity_of, num_entities = graph.entity_of, graph.num_entities
         # A row that several nodes share is no node's own: such rows (literals,
         # unknown) are never introduced and have no edges.
         shared = torch.bincount(entity_of, minlength=num_entities) > 1
@@ -91,7 +88,7 @@ class Lookups:
         node_of[entity_of] = torch.arange(graph.num_nodes, device=entity_of.device)
         node_of[shared] = NO_ENTITY
         start, end = graph.edge_range(node_of)
-        aliases = everything(graph.aliases)
+        aliases = graph.aliases
         longest, words = aliases.shape[2], aliases.flatten()
         (some,) = words.nonzero(as_tuple=True)
         key = words[some].long() * longest + some % longest
@@ -108,8 +105,7 @@ class Lookups:
         """Whether all indices equal those of another graph."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in LOOKUPS)
         return self.num_words == other.num_words and all(
-            len(ours) == len(theirs) and torch.equal(ours[0 : len(ours)], theirs)
-            for ours, theirs in pairs
+            torch.equal(ours, theirs) for ours, theirs in pairs
         )
 
 
@@ -117,10 +113,10 @@ class Lookups:
 class KnowledgeGraph:
     """Triples and surface forms over numbered nodes."""
 
-    edge_key: Rows
-    edge_relation: Rows
-    entity_of: Rows
-    aliases: Rows
+    edge_key: Tensor
+    edge_relation: Tensor
+    entity_of: Tensor
+    aliases: Tensor
     node_names: Sequence[str]
     relation_names: Sequence[str]
     num_entities: int
@@ -174,13 +170,15 @@ class KnowledgeGraph:
     def edge_range(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the edges of each head start and end, same shape as ``head``."""
         low = head * self.num_nodes
-        start, end = search(self.edge_key, torch.stack([low, low + self.num_nodes]))
+        ends = torch.stack([low, low + self.num_nodes])
+        start, end = torch.searchsorted(self.edge_key, ends)
         return start, end
 
     def edges_between(self, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the edges head -> tail start and end, elementwise."""
         key = head * self.num_nodes + tail
-        return search(self.edge_key, key), search(self.edge_key, key, right=True)
+        start = torch.searchsorted(self.edge_key, key)
+        return start, torch.searchsorted(self.edge_key, key, right=True)
 
     def aliases_with(
         self, word: Tensor, start: int, end: int, most: int | None = None
@@ -199,7 +197,7 @@ class KnowledgeGraph:
         """
         _, number, longest = self.aliases.shape
         key = word.long() * longest
-        low, high = search(
+        low, high = torch.searchsorted(
             self.lookups.alias_key, torch.stack([key + start, key + end])
         )
         if most is not None:
@@ -207,13 +205,13 @@ class KnowledgeGraph:
         entry, which = expand_ranges(low, high)
         entry = self._inside("alias_order", self.lookups.alias_order[entry])
         alias, place = entry // longest, entry % longest
-        words = self._inside("aliases", alias_words(self.aliases, alias))
+        words = self._inside("aliases", self.aliases[alias // number, alias % number])
         rest = place[:, None] + torch.arange(longest)
         words = F.pad(words, (0, longest)).gather(1, rest)
         return words, alias // number, which
 
     def _inside(self, column: str, ids: Tensor) -> Tensor:
-        """Check ids that a file may have got wrong; at loading, some were looked at."""
+        """Check ids that a file may have got wrong."""
         what, limit = {
             "aliases": ("an alias's word", self.lookups.num_words),
             "alias_order": ("a word of an alias", math.prod(self.aliases.shape)),
@@ -295,7 +293,7 @@ class KnowledgeGraph:
         )
 
     def check(self) -> Columns:
-        """Check the graph in whole, of which loading looks at some windows.
+        """Check the graph in whole.
 
         Returns:
             Its columns, without lookups.
@@ -311,11 +309,10 @@ class KnowledgeGraph:
             except UnicodeDecodeError as err:
                 raise GraphError(f"{name} are not UTF-8 ({err})") from err
             columns[name] = PackedNames.pack(names)
-        check(columns, whole)
+        check_sizes(columns)
+        check(columns)
         if self.known_lookups and not self.known_lookups.same_as(Lookups.of(self)):
-            raise GraphError(
-                "the lookup columns are not of this graph: copy or build it again"
-            )
+            raise GraphError(OF_ANOTHER_GRAPH)
         return columns
 
     def save(self, directory: Path) -> None:
