@@ -160,8 +160,7 @@ def test_pickles_and_archives(tmp_path, endless, refused):
             refused("convert", "kglm", "--archive", archive, "--output", output)
         path.unlink()
         path.write_bytes(content)
-    lda = ("lda", "--from", "gensim", "--model")
-    for model in (("kglm", "--archive"), ("rnng", "--model"), lda):
+    for model in (("kglm", "--archive"), ("rnng", "--model"), ("lda", "--tables")):
         argv = ["convert", *model, tmp_path / "data.pkl", "--output", output]
         with little():
             assert "data.pkl" in refused(*argv)

@@ -11,7 +11,6 @@ from lm_latent_eval.cli.arguments import (
     Commands,
     not_read,
     output_folder,
-    warn_of_idle,
 )
 from lm_latent_eval.folders import task_path
 
@@ -61,21 +60,13 @@ def add_convert(commands: Commands, summary: str) -> None:
     lda = originals.add_parser(
         "lda",
         help="a topic model of another library",
-        example="lm-latent-eval convert lda --from gensim --model lda.model "
-        "--output DIR",
+        example="lm-latent-eval convert lda --tables topics.npz --output DIR",
     )
-    lda.add_argument("--model", type=Path, required=True, help="the library's file")
     lda.add_argument(
-        "--from",
-        dest="library",
+        "--tables",
+        type=Path,
         required=True,
-        choices=("gensim", "scikit-learn", "tomotopy"),
-        help="the library",
-    )
-    lda.add_argument(
-        "--trust",
-        action="store_true",
-        help="let tomotopy read its file, which can crash it or worse",
+        help="words, phi and alpha, by numpy.savez (docs/lda.md has the line)",
     )
     _add_output(lda, _lda)
 
@@ -180,9 +171,7 @@ def _lda(args: argparse.Namespace) -> None:
     from lm_latent_eval.convert.lda import convert
     from lm_latent_eval.text.words import WordTokenizer, split
 
-    if args.library != "tomotopy":
-        warn_of_idle(args, ("trust",), f"files of {args.library} need none")
-    model = convert(args.model, args.output, library=args.library, trust=args.trust)
+    model = convert(args.tables, args.output)
     config = model.config
     case = "looked up in lower case" if config.lowercase else "as they are"
     print(
@@ -192,7 +181,7 @@ def _lda(args: argparse.Namespace) -> None:
     words = WordTokenizer.load(args.output, config.vocab_size).vocabulary
     if apart := [word for word in words if split(word) != [word]]:
         print(
-            f"texts are cut by our rule, not by that of {args.library}: {len(apart)} "
+            f"texts are cut by our rule, not by the other library's: {len(apart)} "
             f"words such as {apart[0]!r} are in none"
         )
 
