@@ -12,7 +12,6 @@ Source: the code of Hayashi et al. (2020).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,20 +57,9 @@ NAMES = (
     (r"^pos_predictor\.layer2\.", "to_position.2."),
     (r"^position_embed\.", "position."),
     (r"^naf_vec$", "no_fact"),
-    (r"^rnn\.proj_input\.", "trunk.project."),
-    (r"^rnn\.pos_embed\.inv_freq$", "trunk.frequencies"),
     (r"^rnn\.lstm\.(\w+)_l(\d+)$", r"trunk.layers.\2.\1_l0"),
-    (r"^rnn\.layers\.(\d+)\.dec_attn\.qkv_net\.", r"trunk.layers.\1.attending."),
-    (r"^rnn\.layers\.(\d+)\.dec_attn\.r_net\.", r"trunk.layers.\1.relative."),
-    (r"^rnn\.layers\.(\d+)\.dec_attn\.o_net\.", r"trunk.layers.\1.attended."),
-    (r"^rnn\.layers\.(\d+)\.dec_attn\.layer_norm", r"trunk.layers.\1.attention_norm"),
-    (r"^rnn\.layers\.(\d+)\.pos_ff\.core_net\.0\.", r"trunk.layers.\1.inner."),
-    (r"^rnn\.layers\.(\d+)\.pos_ff\.core_net\.3\.", r"trunk.layers.\1.outer."),
-    (r"^rnn\.layers\.(\d+)\.pos_ff\.layer_norm", r"trunk.layers.\1.feed_norm"),
 )
 """The original's names, and ours."""
-BIASES = ("rnn.r_w_bias", "rnn.r_r_bias")
-"""Tensors that are one of ours."""
 FACTS = (
     r"special_rel_vecs\.\d+|relation_embed\.weight"
     r"|(entity|unk_entity|relation|alias)_vec"
@@ -121,9 +109,7 @@ def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tenso
     Raises:
         ValueError: If a tensor is neither model's.
     """
-    found = renamed(original, NAMES, "LRLM or NKLM", [*map(re.escape, BIASES), FACTS])
-    if BIASES[0] in original:
-        found["trunk.biases"] = torch.stack([original[name] for name in BIASES])
+    found = renamed(original, NAMES, "LRLM or NKLM", [FACTS])
     if tied:
         found.pop("words.weight", None)
     for name in WORD_ROWS & found.keys():  # padding before unknown
@@ -186,18 +172,9 @@ def lrlm_config_of(
     """Return what the original's options say of an LRLM; see ``config_of``."""
     config = config_of(options, original, vocab_size)
     config["fact_hidden"] = inner_size(options) if options["use_rel_mlp"] else 0
-    if "rnn.r_w_bias" not in original:
-        return config
-    return config | {
-        "trunk": "transformer_xl",
-        "num_heads": options["num_heads"],
-        "head_dim": options["head_dim"],
-        "inner_dim": options["ffn_inner_dim"],
-        "chunk_size": options.get("bptt", 150),
-        "memory_size": options["memory_size"],
-        "pre_norm": options["pre_lnorm"],
-        "memory_rule": "published",
-    }
+    if "rnn.r_w_bias" in original:
+        raise ValueError("a Transformer-XL: only LSTMs are converted")
+    return config
 
 
 def inner_size(options: Mapping[str, Any]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lm_latent_eval.models.pretrained import TrainedConfig, value
 from lm_latent_eval.values import Each, Flag, OneOf, Whole
 
@@ -59,25 +61,37 @@ class RelationConfig(TrainedConfig):
 
 
 class LRLMConfig(RelationConfig):
-    """Configuration of a latent relation language model: a ``RelationConfig`` and more.
-
-    Args:
-        trunk: ``lstm``, or ``transformer_xl``, of which the rest speaks.
-        num_heads: Of attention.
-        head_dim: Of a head.
-        inner_dim: Of the feed-forward parts.
-        chunk_size: Words that are read at a time.
-        memory_size: Words before them that are remembered.
-        pre_norm: Norms stand before each part, not after it.
-        memory_rule: ``clean``, or ``published`` as original checkpoints need.
-    """
+    """Configuration of a latent relation language model."""
 
     model_type = "lrlm"
-    trunk: str = value("lstm", OneOf("lstm", "transformer_xl"))
-    num_heads: int = value(4, Whole(1))
-    head_dim: int = value(32, Whole(1))
-    inner_dim: int = value(256, Whole(1))
-    chunk_size: int = value(150, Whole(1))
-    memory_size: int = value(150, Whole(0))
-    pre_norm: bool = value(False, Flag())
-    memory_rule: str = value("clean", OneOf("clean", "published"))
+
+    # transformers gives a class without one of its own that of a dataclass.
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read a file; one of version 0.3 has values of a transformer as well.
+
+        Raises:
+            ValueError: If its model has one, or a value is not what it may be.
+        """
+        if config_dict.get("trunk", "lstm") != "lstm":
+            raise ValueError(
+                f"trunk is {config_dict['trunk']!r}: only version 0.3 reads such models"
+            )
+        known = {n: v for n, v in config_dict.items() if n not in OF_TRANSFORMERS}
+        return super().from_dict(known, **kwargs)
+
+
+OF_TRANSFORMERS = {
+    "trunk",
+    "num_heads",
+    "head_dim",
+    "inner_dim",
+    "chunk_size",
+    "memory_size",
+    "pre_norm",
+    "memory_rule",
+}
+"""Values in files of version 0.3 that say how large a Transformer-XL is."""

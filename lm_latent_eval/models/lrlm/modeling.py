@@ -40,7 +40,7 @@ from lm_latent_eval.models.lrlm.latents import (
     tempered,
 )
 from lm_latent_eval.models.lrlm.lattice import FLOOR, Arcs, Lattice, find_arcs
-from lm_latent_eval.models.lrlm.network import Facts, TransformerXL, Words, log_choice
+from lm_latent_eval.models.lrlm.network import Facts, Words, log_choice
 from lm_latent_eval.models.lrlm.steps import (
     ReadingSteps,
     after_readings,
@@ -75,11 +75,7 @@ class LRLM(RelationModel):
         """Build p; ``topics`` come from the checkpoint if None."""
         super().__init__(config)
         inner = [config.hidden_size] * config.num_layers
-        self.trunk = (
-            RecurrentStack([config.embedding_dim, *inner], config.dropout)
-            if config.trunk == "lstm"
-            else TransformerXL(config)
-        )
+        self.trunk = RecurrentStack([config.embedding_dim, *inner], config.dropout)
         size = config.hidden_size
         if config.knowledge_vector:
             size += config.full_fact_dim

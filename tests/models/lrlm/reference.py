@@ -62,9 +62,9 @@ def topics(name: str, weights: dict[str, torch.Tensor]) -> Topics:
     return Topics.build(found, rows)
 
 
-def lrlm(name: str, kind: str = "lrlm", **changes: Any) -> LRLM:
+def lrlm(name: str, **changes: Any) -> LRLM:
     """The original LRLM of a configuration in this package's terms, in float64."""
-    weights, options = original(name, kind), numbers(name)["config"][kind]
+    weights, options = original(name, "lrlm"), numbers(name)["config"]["lrlm"]
     known = topics(name, weights)
     config = LRLMConfig(
         **lrlm_config_of(options, weights, numbers(name)["config"]["vocab_size"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -165,55 +162,3 @@ def test_every_reading(name, case):
         encoded = told(model, name, case, variant)
         z = reference.readings(model, case["id"], case["z"])
         close(model.log_joint(encoded, z)[0], case[f"log_pxz_{variant}"])
-
-
-@every("lrlm_txl")
-def test_a_transformer_reads_a_document(name, case):
-    model = lrlm(name, "lrlm_txl", chunk_size=1000)
-    for variant in ("none", "char"):
-        encoded = told(model, name, case, variant)
-        alpha, _ = forward(encoded)
-        close(alpha[1:, -1], case[f"alpha_{variant}"])
-    close(encoded.value[0], case["states"])
-    close(model.selector(encoded.value[0]).log_softmax(-1), case["selector"])
-    close(
-        model.words.log_prob(encoded.value[0], encoded.batch.targets[0]), case["word"]
-    )
-
-
-@every("lrlm_txl")
-@pytest.mark.parametrize(
-    ("rule", "golden"),
-    [("published", "chunks_bptt6"), ("clean", "chunks_bptt6_clean_memory")],
-)
-def test_a_transformer_remembers(name, case, rule, golden):
-    """Chunk by chunk, with names that a chunk's end cuts left out, as they did."""
-    model = lrlm(name, "lrlm_txl", chunk_size=6, memory_rule=rule)
-    texts = batch(name, [whole(name, case["id"])], "char")
-    state = model.about([case["id"]])
-    for n, chunk in enumerate(case[golden]):
-        encoded = model.encode(texts.piece(6 * n, 6 * n + 6), state)
-        lattice = encoded.lattice
-        kept = ~lattice.leads_out
-        lattice = replace(
-            lattice,
-            arcs=lattice.arcs.select(kept),
-            score=lattice.score[kept],
-            log_prior=lattice.log_prior[kept],
-        )
-        alpha, _ = forward(replace(encoded, costs=lattice))
-        close(alpha[chunk["tokens"], -1], chunk["logp_char"])
-        state = replace(state, carry=encoded.carry)
-
-
-@pytest.mark.parametrize("borders", [(0, 4, 5, 13, 20), (0, 6, 12, 18, 20)], ids=str)
-def test_where_a_transformer_stops_does_not_matter(borders):
-    model, which = lrlm("A", "lrlm_txl", chunk_size=6), "long1"
-    texts = batch("A", [whole("A", which)])
-    wanted = model.log_joint(model.encode(texts, model.about([which])), NO_LATENT)
-    total, state = torch.zeros_like(wanted), model.about([which])
-    for start, end in pairwise(borders):
-        encoded = model.encode(texts.piece(start, end), state)
-        total = total + model.log_joint(encoded, NO_LATENT)
-        state = model.advance(encoded, NO_LATENT)
-    torch.testing.assert_close(total, wanted, rtol=0, atol=1e-10)
