@@ -11,7 +11,6 @@ from lm_latent_eval.models.pretrained import value
 from lm_latent_eval.values import Whole
 from tests.test_laws import TINY_MODELS
 
-
 FILLED = {"cell"}
 """Values that files of version 0.3 lack."""
 
@@ -42,7 +41,7 @@ def test_an_lrlm_of_version_0_3_is_read_if_it_is_an_lstm():
     content = {field: getattr(config, field) for field in config.rules}
     old = {"trunk": "lstm", "num_heads": 4, "memory_rule": "clean"}
     assert type(config).from_dict(content | old).to_dict() == config.to_dict()
-    with pytest.raises(ValueError, match="only version 0.3 reads such models"):
+    with pytest.raises(ValueError, match=r"only version 0\.3 reads such models"):
         type(config).from_dict(content | {"trunk": "transformer_xl"})
 
 
