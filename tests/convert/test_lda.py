@@ -17,8 +17,8 @@ from tests.convert.hostile import Runs
 
 TEXTS = ["the fox saw the fox", "the sky is blue", "a fox and the sky", "blue sky fox"]
 PAGE = (PROJECT / "docs/lda.md").read_text(encoding="utf-8")
-LINE = re.compile(r"# (gensim|scikit-learn|tomotopy): .*\n(numpy\.savez.*)")
-LINES = dict(LINE.findall(PAGE))
+LINE = r"# (gensim|scikit-learn|tomotopy): .*\n(numpy\.savez\((?:.*\n)*?\)\n)"
+LINES = dict(re.findall(LINE, PAGE))
 
 
 def of_gensim():
