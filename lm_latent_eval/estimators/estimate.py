@@ -18,7 +18,6 @@ from lm_latent_eval.estimators.diagnostics import (
     LITTLE,
     MOST_OF_LITTLE,
     MOST_UNSEEN,
-    RELIABLE_PARETO_K,
     pareto_k,
 )
 from lm_latent_eval.estimators.importance import (
@@ -137,10 +136,6 @@ class Estimate:
 
     upper: float | None = None
     """Upper bound of log p(x) on average over draws, nats; see ``bounded_above``."""
-
-    upper_stderr: float | None = None
-    """Error of ``upper`` by the draws, nats; 0 of what is exact, None without it, and
-    where the draws do not tell it."""
 
     at_least: float | None = None
     """Lower limit of log p(x), nats, by draws whose weights are bounded
@@ -402,10 +397,6 @@ class Estimate:
             log_weights=_sums(factors),
             unseen=_worst(max, [factor.unseen for factor in factors]),
             upper=_if_all(math.fsum, [factor.upper for factor in factors]),
-            upper_stderr=_if_all(
-                lambda errors: math.hypot(*errors),
-                [factor.upper_stderr for factor in factors],
-            ),
             replicates=_replicates([factor.replicates for factor in factors]),
             draws_degrees=pooled_degrees(
                 (factor.draws_stderr, factor.draws_degrees) for factor in factors
@@ -481,27 +472,8 @@ class Estimate:
         """
         if self.stderr is None or self.bound is Bound.NONE:
             return self
-        found = other.with_tangent(self.log_evidence)
-        return replace(self, upper=found.upper, upper_stderr=found.upper_stderr)
-
-    def with_tangent(self, log_psi: float) -> Self:
-        """Add an upper bound and its error where draws are known to miss nothing.
-
-        The error is that of p-hat: the bound holds for whatever psi was drawn. There is
-        none where p-hat may rest on weights that were not drawn: where Pareto k is
-        above 0.7, or too few draws tell it.
-
-        Args:
-            log_psi: Log p-hat of other draws, nats.
-        """
-        ratio = math.exp(min(self.log_evidence - log_psi, 700.0))
-        known = self.pareto_k is None or self.pareto_k <= RELIABLE_PARETO_K
-        error = ratio * self.draws_stderr if known else None
-        return replace(
-            self,
-            upper=log_psi + ratio - 1,
-            upper_stderr=error if self.draws_stderr else 0.0,
-        )
+        ratio = math.exp(min(other.log_evidence - self.log_evidence, 700.0))
+        return replace(self, upper=self.log_evidence + ratio - 1)
 
 
 def _if_all(

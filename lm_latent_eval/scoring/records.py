@@ -49,7 +49,6 @@ TYPES = {
     "draws_degrees": pa.float64(),
     "unseen": pa.float64(),
     "upper": pa.float64(),
-    "upper_stderr": pa.float64(),
     "at_least": pa.float64(),
     "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
@@ -86,7 +85,7 @@ _MAY_BE_EMPTY = {
     for name, said in get_type_hints(kind).items()
     if type(None) in get_args(said)
 }
-_NEW = ("upper_stderr", "at_least", "at_most")
+_NEW = ("at_least", "at_most")
 """Columns that records of before have not."""
 _ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
 """Columns that a record lacks if none of its answers has them."""
@@ -98,7 +97,6 @@ _MAY_BE_INFINITE = (
     "draws_stderr",
     "draws_degrees",
     "upper",
-    "upper_stderr",
     "at_least",
     "at_most",
     "pareto_k",

@@ -80,8 +80,6 @@ class TextComparison:
     """Each text's part of the difference."""
     adjusted: float | None = None
     """Holm's p-value, of several comparisons in this task."""
-    cluster: str | None = None
-    """As ``Asked`` has it."""
 
     @property
     def difference(self) -> PairedDifference:
@@ -112,8 +110,7 @@ class TextComparison:
     def at(self, level: float) -> TextComparison:
         """Decide at a level; 0 decides nothing."""
         decided, verdict = _verdict(self, level)
-        found = replace(self, decided=decided, verdict=verdict)
-        return found if decided or not level else _by_upper_bounds(found, level)
+        return replace(self, decided=decided, verdict=verdict)
 
 
 Comparison = TextComparison | QuestionComparison
@@ -334,7 +331,6 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
         decided=False,
         clusters=clusters,
         parts=parts,
-        cluster=cluster,
     )
     return compared.at(DELTA)
 
@@ -347,26 +343,6 @@ def _clusters(
     if found is None and cluster is None and any(copy for _, copy in keys):
         return Clusters(TEXT, [digest for digest, _ in keys])
     return found
-
-
-def _by_upper_bounds(found: TextComparison, level: float) -> TextComparison:
-    """Decide for a side where the other one is worse even at its upper bounds."""
-    a, b = found.sides
-    first, second, _ = next(iter(found.units.values()))
-    a_is_worse = first.mean > second.mean
-    worse = (a if a_is_worse else b).at_its_best
-    if worse is None:
-        return found
-    sides = (worse, b) if a_is_worse else (a, worse)
-    again = _texts(found.task, *sides, found.cluster).at(level)
-    first, second, _ = next(iter(again.units.values()))
-    if not again.decided or (first.mean > second.mean) is not a_is_worse:
-        return found
-    verdict = (
-        f"{again.verdict} That is {worse.name} at its upper bounds of log p, which "
-        "hold on average over draws: it is not better."
-    )
-    return replace(found, verdict=verdict, decided=True)
 
 
 def _units(a: Side, b: Side) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, influences, log_evidence
-from lm_latent_eval.inference.streams import LANES, Streams, stream_key
+from lm_latent_eval.inference.streams import LANES, Streams
 from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.mdm import orders
@@ -267,13 +267,7 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
         if log_w.isneginf().all():
             raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
-        estimate = replace(estimate, replicates=_grouped(log_w))
-        if options.bounds == "both":
-            others = yield from _weights(length, options, stream_key(key, "psi"))
-            log_psi = float(log_evidence(others))
-            if log_psi > -math.inf:  # else there is no bound
-                estimate = estimate.with_tangent(log_psi)
-        return TargetEstimate(estimate)
+        return TargetEstimate(replace(estimate, replicates=_grouped(log_w)))
     found = yield from elbo(length, options.num_samples, _numbers(key))
     return TargetEstimate(found)
 
@@ -321,9 +315,8 @@ def _known(
 ) -> TargetEstimate:
     if log_p == -math.inf:
         raise no_probability(NEVER)
-    estimate = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
-    sides = replace(estimate, upper=log_p, upper_stderr=0.0)
-    return TargetEstimate(sides, is_greedy)
+    known = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
+    return TargetEstimate(known, is_greedy)
 
 
 def _grouped(log_w: Tensor) -> tuple[float, ...]:

@@ -185,16 +185,12 @@ class MDMScorer(NetworkScorer):
             log_p = self.lengths.log_p(cut.num_tokens)
             factors.append(self._exact(log_p, 1))
         estimate = Estimate.product(factors or [self._exact(0.0, 0)])
-        if self.options.bounds == "lower":
-            estimate = replace(estimate, upper=None, upper_stderr=None)
         if self.network.mixed_precision and estimate.bound in (
             Bound.EXACT,
             Bound.STRICT_LOWER,
         ):
             # Nothing was drawn, so rounding is its only error, which is not estimated.
-            estimate = replace(
-                estimate, bound=Bound.NONE, stderr=None, upper=None, upper_stderr=None
-            )
+            estimate = replace(estimate, bound=Bound.NONE, stderr=None)
         return Answer(
             cut.query.index,
             estimate,
@@ -209,8 +205,7 @@ class MDMScorer(NetworkScorer):
     def _exact(self, log_p: float, num_tokens: int) -> Estimate:
         name = self.options.name
         by = "exact" if name == "auto" else name
-        known = Estimate.exact(log_p, num_tokens=num_tokens, estimator=by)
-        return replace(known, upper=log_p, upper_stderr=0.0)
+        return Estimate.exact(log_p, num_tokens=num_tokens, estimator=by)
 
     # -- generation -------------------------------------------------------------------
 

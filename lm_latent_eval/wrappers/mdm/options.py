@@ -67,7 +67,6 @@ class MDMOptions(OptionTable):
             orders), ``exact`` (all orders) or ``auto`` (``exact`` where that takes at
             most ``num_samples`` passes a block, else ``is``).
         num_samples: Passes of ``elbo``, orders of ``is``.
-        bounds: ``lower``, or ``both`` for an upper bound as well.
         convention: ``llada`` computes what LLaDA's program does, which is not log p.
         proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
         temperature: Of the adapted proposal; above 1 flattens it.
@@ -101,7 +100,6 @@ class MDMOptions(OptionTable):
         None, ESTIMATORS, unset="`elbo` of whole texts in any order, else `auto`"
     )
     num_samples: int = option(128, partial(whole, least=1))
-    bounds: str = choice("lower", ("lower", "both"))
     convention: str | None = choice(None, ("llada",), unset="none")
     proposal: str = choice("uniform", ("uniform", "adapted"))
     temperature: float = option(1.0, positive)
@@ -139,12 +137,6 @@ class MDMOptions(OptionTable):
             raise ValueError(
                 "estimator=elbo bounds orders of single tokens, not "
                 f"unmasking={process}: use estimator=auto"
-            )
-        if self.bounds == "both" and (self.convention or self.estimator == "elbo"):
-            raise ValueError(
-                "bounds=both: an upper bound takes unbiased estimates of p, which "
-                "estimator=elbo and convention=llada do not make: use estimator=auto "
-                "or estimator=is"
             )
         if self.proposal == "adapted" and not process.is_plain:
             raise ValueError(
@@ -184,7 +176,7 @@ class MDMOptions(OptionTable):
                 "attention=block_causal: nothing says how many tokens a block has: "
                 "give block_length, as the network was trained"
             )
-        plain = self.process.is_plain and length is None and self.bounds == "lower"
+        plain = self.process.is_plain and length is None
         estimator = self.estimator or ("elbo" if plain else "auto")
         return replace(
             self,

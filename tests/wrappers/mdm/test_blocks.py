@@ -199,34 +199,6 @@ def scored(model, text=TEXT, **options):
     return asking.estimate(model.scorer(options, quiet=True), text)
 
 
-def test_the_process_of_blocks_is_bounded_from_both_sides(model):
-    """Lower and upper estimates on average over seeds, to their own errors."""
-    exact = scored(model, block_length=4, bounds="both")
-    assert str(exact.bound) == "exact"
-    assert exact.upper == exact.log_evidence and exact.upper_stderr == 0
-    number = 60
-    how = {"estimator": "is", "num_samples": 4, "bounds": "both", "block_length": 4}
-    scorer = model.scorer(how, quiet=True)
-    each = [a.estimate for a in asking.answers(scorer, *[TEXT] * number)]
-    below = [exact.log_evidence - e.log_evidence for e in each]
-    for side in (below, [e.upper - exact.log_evidence for e in each]):
-        gaps = torch.tensor(side, dtype=torch.float64)
-        assert gaps.mean() > -3 * gaps.std() / math.sqrt(number)
-    assert all(e.upper_stderr is None for e in each), "four draws tell no error"
-
-
-def test_the_error_of_an_upper_bound_is_told_where_no_weight_stands_out(model):
-    """With fixed psi the bound is linear in p-hat: its error is that of p-hat."""
-    how = {"estimator": "is", "num_samples": 200, "bounds": "both"}
-    one = scored(model, block_length=4, **how)
-    assert one.pareto_k <= 0.7, "premise"
-    assert 0 < one.upper_stderr < 2 * one.draws_stderr
-    exact = scored(model, block_length=4)
-    assert exact.log_evidence < one.upper + 5 * one.upper_stderr
-    heavy = replace(one, pareto_k=0.71).with_tangent(one.log_evidence)
-    assert heavy.upper is not None and heavy.upper_stderr is None
-
-
 def test_what_takes_too_many_passes_is_estimated(model):
     """Of seven tokens in blocks of four: 15 passes, and 7 of the last three."""
     few = scored(model, block_length=4, num_samples=8)
@@ -242,7 +214,6 @@ def test_what_takes_too_many_passes_is_estimated(model):
         ({"threshold": 0.9}, "threshold=0.9: unmasking=any_order does not go by"),
         ({"threshold": 1}, "threshold=1: expected a number between 0 and 1"),
         ({"estimator": "elbo", "tokens_per_step": 2}, "elbo bounds orders of single"),
-        ({"estimator": "elbo", "bounds": "both"}, "bounds=both: an upper bound takes"),
         ({"proposal": "adapted", "unmasking": "low_confidence"}, "adapted draws order"),
         ({"convention": "llada", "block_length": 4}, "one program's loop over whole"),
         ({"convention": "llada", "num_samples": 40}, "no whole number of its batches"),
@@ -346,7 +317,7 @@ def test_other_texts_of_a_batch_move_no_text(model):
     ("one", "other"),
     [
         ({}, {"unmasking": "any_order"}),  # what is written by default is surest first
-        ({"estimator": "exact"}, {"estimator": "exact", "bounds": "both"}),
+        ({"estimator": "exact"}, {"estimator": "is"}),
     ],
 )
 def test_what_moves_texts_or_bounds_is_in_fingerprints(model, one, other):

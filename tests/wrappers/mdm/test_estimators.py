@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -16,6 +17,8 @@ from lm_latent_eval.estimators import (
     certified_log_likelihood,
 )
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.report.compare import compare
+from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.wrappers.mdm import estimators, orders
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from tests.means import mean_is, p_value, weights_are_of
@@ -123,6 +126,50 @@ def test_certificates_hold_as_often_as_they_say(reader, four):
     )
     assert wrong <= delta * len(found)
     assert sum(float(f.value) > exact for f in found.values()), "premise: it can fail"
+
+
+PROCESSES = [
+    {"unmasking": "any_order"},
+    {"unmasking": "any_order", "proposal": "adapted"},
+    {"unmasking": "low_confidence"},
+    {"unmasking": "low_confidence", "tokens_per_step": 3},
+]
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_draws_decide_nothing_between_a_peaked_network_and_itself(process):
+    """All on one path, draws agree with each other and miss nearly all of p.
+
+    So they bound log p from below alone: other draws of the same network may have met
+    more.
+    """
+    words = [*permutations(tiny.WORDS[:6])][::60]
+    texts = asking.queries(*map(" ".join, words))
+    how = {**process, "estimator": "is", "num_samples": 8}
+    summed = {k: v for k, v in process.items() if k != "proposal"}
+    missed = 0
+    for number in range(8):
+        peaked = tiny.peaked(number)
+        exact = tiny.scorer_of(peaked, estimator="exact", **summed).score_texts(texts)
+        truth = {answer.index: answer.estimate.log_evidence for answer in exact}
+        sides = {}
+        for seed in range(2):
+            scorer = tiny.scorer_of(peaked, seed=seed, **how)
+            about = {"words": 6, "bytes": 20, "is_greedy": None}
+            found = [
+                replace(answer, text=texts[answer.index].text, **about)
+                for answer in scorer.score_texts(texts)
+            ]
+            assert all(a.estimate.stderr is a.estimate.upper is None for a in found)
+            missed += sum(
+                a.estimate.log_evidence + 3 * a.estimate.draws_stderr < truth[a.index]
+                for a in found
+            )
+            settings = scorer.fingerprint | {"unk": "spelled"}
+            sides[f"seed {seed}"] = [[Record("t", settings, found)]]
+        [compared] = compare(sides)
+        assert not compared.decided, compared.verdict
+    assert missed > 30, "premise: what draws say of their error is false"
 
 
 # -- tokens of probability zero -------------------------------------------------------

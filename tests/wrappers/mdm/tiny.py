@@ -108,6 +108,14 @@ def scorer_of(logits, **options):
     return model.scorer(options, quiet=True)
 
 
+def peaked(seed: int):
+    """Return the scores of a network of random weights whose predictions are sure."""
+    torch.manual_seed(seed)
+    model = masked_lm("Bert", initializer_range=3.0)
+    model = model.double().eval().requires_grad_(False)
+    return lambda tokens: model(input_ids=tokens).logits
+
+
 def numbers(seed: int):
     """Return a function that draws independent numbers of each (batch, n)."""
     return lambda batch, number: uniform(number, seed=1000 * seed + batch)
