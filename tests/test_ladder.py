@@ -45,7 +45,6 @@ LADDER = (
     "folders",
     "report",
     "contrastive",
-    "study",
     "distortion",
     "metric_functions",
     "metrics",

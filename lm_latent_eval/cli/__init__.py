@@ -114,7 +114,6 @@ _SECTIONS = {
         "manifest": "accept a checkpoint that was changed by hand as it is",
     },
     "studies": {
-        "study": "compare proposals, temperatures, sample sizes, levels and beams",
         "distort": "compare models with artificial languages whose probabilities are "
         "known",
     },

@@ -20,8 +20,6 @@ from lm_latent_eval.files import write_text
 FORMATS = ("text", "csv", "latex")
 ENDINGS = {"csv": ".csv", "latex": ".tex"}
 """Of the files that a table is kept in."""
-TABLES_FILE = "tables.md"
-"""Name of a study's page."""
 _ESCAPED = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -208,22 +206,6 @@ def write(table: Table, stem: Path) -> None:
     for kind, ending in ENDINGS.items():
         path = stem.with_name(stem.name + ending)
         write_text(path, rendered(table, kind) + "\n")
-
-
-def write_page(output: Path, text: str, tables: Mapping[str, Table], kind: str) -> str:
-    """Write ``tables.md`` into a folder, and its tables as CSV and LaTeX beside it.
-
-    Args:
-        output: The folder.
-        text: The page, tables included.
-        tables: Each by the name of its files.
-        kind: What is returned: the ``text``, or the tables as ``csv`` or ``latex``.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    write_text(output / TABLES_FILE, text)
-    for name, table in tables.items():
-        write(table, output / name)
-    return text if kind == "text" else together(tables, kind)
 
 
 def together(tables: Mapping[str, Table], kind: str) -> str:

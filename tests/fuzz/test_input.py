@@ -87,8 +87,6 @@ def test_any_model_args(folders, arguments, typed):
 TRAIN = "--data {file} --dev {file} --output {out}"
 COMMANDS = (
     "explain {folder}",
-    "study --pretrained {folder} --data {file} --output {out}",
-    "study --output {out} --report {folder}",
     *(f"train {name} {TRAIN}" for name in ("kglm", "lrlm", "entitynlm", "rnng")),
     *(f"train lstm {more} {TRAIN}" for more in ("", "--vocabulary {file}")),
     "train spelling {folder} --data {file}",
