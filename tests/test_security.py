@@ -27,27 +27,20 @@ held against `manifest.json`
     fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing
 Nothing in them is run, and no value of a configuration imports anything
     test_security.py::test_a_configuration_imports_nothing
-by a reader that knows plain data
-    convert/test_unpickling.py::test_what_plain_data_do_not_need_is_refused
+finds containers of plain data
+    convert/test_pickles.py::test_what_plain_data_do_not_need_is_refused
+    convert/test_pickles.py::test_a_pickle_gives_no_state_to_what_it_finds
+Nothing in them is run or imported
+    convert/test_pickles.py::test_calls_are_refused_in_every_protocol
+    convert/test_pickles.py::test_what_plain_data_do_not_need_is_refused
+    test_security.py::test_no_other_place_reads_pickles_or_runs_code
+with placeholders for the classes of a model
+    convert/test_pickles.py::test_code_in_a_file_of_torch_is_not_run
+    convert/test_rnng.py::test_nothing_in_a_file_is_run
 by NumPy without pickles
     convert/test_lda.py::test_code_in_tables_is_not_run
-Nothing in them is run or imported
-    convert/test_unpickling.py::test_calls_are_refused_in_every_protocol
-    convert/test_unpickling.py::test_what_plain_data_do_not_need_is_refused
-    test_security.py::test_no_other_place_reads_pickles_or_runs_code
-Time and memory grow with the file
-    convert/test_unpickling.py::test_labours_without_end_are_not_begun
-    convert/test_unpickling.py::test_memory_is_a_bounded_multiple_of_the_file
-    convert/test_relation_models.py::test_what_is_not_the_originals_is_refused
-for tensors that are no larger than the numbers in the file
-    convert/test_torch_files.py::test_tensors_that_are_not_in_the_file
-    convert/test_torch_files.py::test_numbers_that_are_only_declared
-as a stream of plain files and directories
-    convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more_or_is_none
-at most twenty times the file, or 16 MB
-    convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more
-a header of at most 16 KB
-    convert/test_kglm_refused.py::test_an_archive_that_unpacks_to_much_more_or_is_none
+nothing is unpacked to disk
+    convert/test_kglm_refused.py::test_an_archive_that_is_damaged_or_none_is_refused
 JSON without double names
     text/test_corpora.py::test_a_bad_line_is_named
 nested at most 100 deep
@@ -86,7 +79,6 @@ a finished file one of each column
     test_parquet.py::test_edited_metadata_are_named
 A file named after one lies below `--output`
     test_untrusted.py::test_exports_write_below_their_output
-    test_untrusted.py::test_studies_write_below_their_output
 Markdown, HTML, LaTeX and CSV show them, and obey nothing in them
     report/test_tabular.py::test_words_of_a_file_are_shown_and_not_obeyed
     report/test_export.py::test_a_card_shows_what_tasks_and_settings_say
@@ -138,23 +130,26 @@ def test_every_row_of_what_is_not_trusted_has_a_statement():
     table = PAGE.partition("## What is not trusted")[2].partition("##")[0]
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
     assert len(rows) == 12
-    # `.pt` files are "the same", and say what is not.
     assert not [r for r in rows if not any(said in r for said in STATEMENTS)]
 
 
 RUNS = {
-    "pickle.load": "",
-    "pickle.loads": "",
-    "torch.load": "ledger/files.py",  # with weights_only
-    "eval": "",
-    "exec": "",
-    "yaml.load": "",
-    "yaml.unsafe_load": "",
-    "__import__": "",
+    "pickle.load": (),
+    "pickle.loads": (),
+    "pickle.Unpickler": ("convert/pickles.py",),  # finds nothing of what is asked for
+    "torch.load": ("ledger/files.py", "convert/pickles.py"),  # with weights_only
+    "eval": (),
+    "exec": (),
+    "yaml.load": (),
+    "yaml.unsafe_load": (),
+    "__import__": (),
+    "tar.extract": (),
+    "tar.extractall": (),
+    "shutil.unpack_archive": (),
 }
-"""What runs code of a file -> the one place that may name it."""
+"""What runs code of a file or unpacks it -> the places that may name it."""
 LAST = {name.rpartition(".")[2] for name in RUNS}
-OTHERS = {"joblib", "dill", "cloudpickle", "shelve", "marshal", "tarfile", "gensim"}
+OTHERS = {"joblib", "dill", "cloudpickle", "shelve", "marshal", "gensim"}
 """Modules that do, or did: none is imported."""
 
 
@@ -183,7 +178,7 @@ def test_no_other_place_reads_pickles_or_runs_code():
                 last = node.id if isinstance(node, ast.Name) else node.attr
                 if last in LAST:
                     named = ast.unparse(node)
-                    assert where == RUNS.get(named, where), f"{where} names {named}"
+                    assert where in RUNS.get(named, (where,)), f"{where} names {named}"
             if isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
                 options = {k.arg: k.value for k in node.keywords}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
-from lm_latent_eval.convert.unpickling import load_pickle
+from lm_latent_eval.convert.pickles import load_pickle
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.files import beside, safe_name

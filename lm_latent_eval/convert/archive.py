@@ -10,21 +10,14 @@ An archive is a ``tar.gz`` or the directory that it unpacks to::
 In a padded namespace, one that no pattern matches, id 0 is the padding, which is not
 in the file, and the first line is id 1; in the others the first line is id 0. The last
 line may lack its end. Nothing is unpacked to disk and no code of the archive is run.
-
-What a packed file says of its sizes is not believed: it is read as a stream that may
-not become ``EXPANSION`` times as long as the file (weights hardly shrink). Python's
-``tarfile`` reads what headers declare before they can be checked: a pax header of
-digits takes it quadratic time (CVE-2024-6232), a map of holes no end. Here a header
-beyond the usual one has at most ``LONGEST`` bytes, and nothing is read twice.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
+import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
@@ -32,120 +25,8 @@ from typing import Any, BinaryIO, cast
 from torch import Tensor
 
 from lm_latent_eval.convert.originals import OriginalError, refusing
-from lm_latent_eval.convert.torch_files import read_torch
+from lm_latent_eval.convert.pickles import read_torch, tensors
 from lm_latent_eval.files import regular
-
-BLOCK = 512
-LONGEST = 1 << 14
-"""Bytes of a header that says more of the next member: a long name, times."""
-AT_ONCE = 1 << 20
-"""Bytes read at a time where they are not kept."""
-_FILE, _DIRECTORY = b"0\0", b"5"
-_PAX, _PAX_OF_ALL, _LONG_NAME = b"x", b"g", b"L"
-
-
-class TarError(ValueError):
-    """An archive with a member or header that no model needs."""
-
-
-def read_tar(
-    read: Callable[[int], bytes], wanted: Callable[[str], bool]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of the files that are wanted.
-
-    Args:
-        read: Returns the next bytes of the archive, as many unless it ends.
-        wanted: Whether a file is kept, by its name within the archive.
-
-    Raises:
-        TarError: If a member is no plain file or directory or leads out of the archive,
-            or a header is longer than any has to be.
-        ValueError: If the archive is damaged.
-    """
-    long_name: str | None = None
-    while any(header := _exactly(read, BLOCK)):
-        kind, size = header[156:157], _number(header[124:136])
-        if _number(header[148:156]) != sum(header[:148]) + 8 * 32 + sum(header[156:]):
-            raise ValueError("a header is not what its sum says")
-        if kind in (_PAX, _PAX_OF_ALL, _LONG_NAME):
-            if size > LONGEST:
-                raise TarError(f"a header has {size:,} bytes: none needs so many")
-            content = _padded(read, size)
-            if kind == _PAX:
-                long_name = _pax(content).get(b"path", b"").decode() or long_name
-            elif kind == _LONG_NAME:
-                long_name = content.rstrip(b"\0").decode()
-            continue
-        name = PurePosixPath(long_name or _name(header))
-        long_name = None
-        shown = repr(str(name)[:200])[1:-1]
-        if name.is_absolute() or ".." in name.parts:
-            raise TarError(f"{shown} leads out of it")
-        if kind not in _FILE and kind != _DIRECTORY:
-            raise TarError(f"{shown} is no plain file")
-        if kind == _DIRECTORY:
-            continue
-        if wanted(str(name)):
-            yield str(name), _padded(read, size)
-        else:
-            _skip(read, size)
-
-
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read bytes in parts, so that a false declared size takes no memory."""
-    parts = []
-    while size:
-        part = read(min(size, AT_ONCE))
-        if not part:
-            raise ValueError("it ends before its end")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _padded(read: Callable[[int], bytes], size: int) -> bytes:
-    content = _exactly(read, size)
-    _exactly(read, -size % BLOCK)
-    return content
-
-
-def _skip(read: Callable[[int], bytes], size: int) -> None:
-    size += -size % BLOCK
-    while size:
-        size -= len(_exactly(read, min(size, AT_ONCE)))
-
-
-def _number(field: bytes) -> int:
-    """Read a number in octal digits, or a large one in bytes."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    if not re.fullmatch(rb" *[0-7]*[ \0]*", field):
-        raise ValueError("a header has a number that is none")
-    return int(field.strip(b" \0") or b"0", 8)
-
-
-def _name(header: bytes) -> str:
-    name = header[:100].partition(b"\0")[0].decode()
-    if header[257:263] != b"ustar\0":
-        return name
-    prefix = header[345:500].partition(b"\0")[0].decode()
-    return f"{prefix}/{name}" if prefix else name
-
-
-def _pax(content: bytes) -> dict[bytes, bytes]:
-    """Read records ``LENGTH KEY=VALUE``, each a line of so many bytes."""
-    found, start = {}, 0
-    while start < len(content):
-        digits = content[start : start + len(str(LONGEST))].partition(b" ")[0]
-        end = start + int(digits) if digits.isdigit() else 0
-        key, equals, value = content[start + len(digits) + 1 : end].partition(b"=")
-        if not (equals and value.endswith(b"\n") and end <= len(content)):
-            raise ValueError("a pax header is damaged")
-        if key == b"size" or key.startswith(b"GNU.sparse"):
-            raise TarError("a member is too large, or sparse")
-        found[key], start = value[:-1], end
-    return found
-
 
 PADDING, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 _NEWLINE = "@@NEWLINE@@"
@@ -153,9 +34,6 @@ _NEWLINE = "@@NEWLINE@@"
 
 _CONFIG, _WEIGHTS = "config.json", "weights.th"
 _PATTERNS = "vocabulary/non_padded_namespaces.txt"
-
-EXPANSION, SMALL = 20, 1 << 24
-"""An archive may unpack to this many times its size, or to this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +68,7 @@ def read_archive(path: Path) -> Archive:
     """Read an archive or an unpacked one.
 
     Raises:
-        OriginalError: If a part is missing or damaged, a weight is not a number, or a
-            tar member is no plain file within the archive.
+        OriginalError: If a part is missing or damaged, or a weight is not a number.
     """
     path = Path(path)
     files = dict(_files_of_directory(path) if path.is_dir() else _files_of_tar(path))
@@ -222,44 +99,23 @@ def _files_of_directory(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _files_of_tar(path: Path) -> Iterator[tuple[str, bytes]]:
-    limit = max(EXPANSION * path.stat().st_size, SMALL)
+    regular(path)
     try:
-        with regular(path).open("rb") as packed:
-            gzipped = packed.read(2) == b"\x1f\x8b"
-            packed.seek(0)
-            file = gzip.GzipFile(fileobj=packed) if gzipped else packed
-            stream = _AtMost(path, cast(BinaryIO, file), limit)
-            yield from read_tar(stream.read, _is_wanted)
-            while stream.read(AT_ONCE):
-                pass  # up to gzip's checksum, at the end
-    except OriginalError:
-        raise
-    except TarError as err:
-        raise OriginalError(f"{path} is refused: {err}") from err
+        with tarfile.open(path) as tar:
+            for member in tar:
+                name = PurePosixPath(member.name).as_posix()  # without a leading ./
+                if _is_wanted(name) and (content := tar.extractfile(member)):
+                    yield name, content.read()
+            # An end of zeros; beyond it, gzip's checksum.
+            if cast(BinaryIO, tar.fileobj).read().strip(b"\0"):
+                raise tarfile.ReadError("a header is damaged")
     except Exception as err:  # a damaged archive can raise nearly anything
+        if getattr(err, "filename", None):
+            raise
         raise OriginalError(
             f"{path} is not a readable archive ({err!r:.200}): copy or download it "
             "again"
         ) from err
-
-
-class _AtMost:
-    """A stream with a maximum length."""
-
-    def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
-        self.path, self.file, self.limit = path, file, limit
-        self.size = 0
-
-    def read(self, size: int) -> bytes:
-        content = self.file.read(size)
-        self.size += len(content)
-        if self.size > self.limit:
-            raise OriginalError(
-                f"{self.path} is refused: it unpacks to more than {self.limit:,} "
-                "bytes, which weights never do. If you trust it, unpack it yourself "
-                "and give the directory"
-            )
-        return content
 
 
 def _config(path: Path, content: bytes) -> dict[str, Any]:
@@ -276,8 +132,7 @@ def _config(path: Path, content: bytes) -> dict[str, Any]:
 
 def _weights(path: Path, content: bytes) -> dict[str, Tensor]:
     with refusing(f"{path}: {_WEIGHTS}"):
-        saved = read_torch(content)
-        return saved.tensors(saved.content)
+        return tensors(read_torch(content))
 
 
 def _vocabulary(path: Path, files: dict[str, bytes]) -> dict[str, list[str]]:

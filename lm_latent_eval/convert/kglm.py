@@ -42,7 +42,7 @@ from lm_latent_eval.convert.allennlp import (
 )
 from lm_latent_eval.convert.archive import Archive, read_archive
 from lm_latent_eval.convert.originals import OriginalError, renamed
-from lm_latent_eval.convert.unpickling import load_pickle
+from lm_latent_eval.convert.pickles import load_pickle
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph, alias_table

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.convert.unpickling import PickleError
+from lm_latent_eval.convert.pickles import PickleError
 from lm_latent_eval.models.checkpoint import misfits
 
 ModelT = TypeVar("ModelT", bound=nn.Module)

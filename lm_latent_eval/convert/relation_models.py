@@ -2,7 +2,7 @@
 
 Their file is a pickled dictionary of tensors, without what the program read beside it:
 the vectors of entities, relations and aliases, the vocabulary and the facts of each
-text. All are given by name; nothing of them is run (``unpickling.py``).
+text. All are given by name; nothing of them is run (``pickles.py``).
 
 In our layout words 0 and 1 change places (unknown and padding), relations with a number
 below 0 follow the others, and the vector of unknown objects follows those of the known
@@ -27,8 +27,7 @@ from lm_latent_eval.convert.originals import (
     renamed,
     with_weights,
 )
-from lm_latent_eval.convert.torch_files import read_torch
-from lm_latent_eval.convert.unpickling import load_pickle
+from lm_latent_eval.convert.pickles import load_pickle, part, read_torch, tensors
 from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.lrlm.configuration import LRLMConfig
@@ -210,9 +209,6 @@ MARKS = ("<unk>", "<pad>", "<s>", "</s>")
 NO_WORD = "a word of no text"
 """Stands for ``<unk>`` in an alias, which would name any unknown word for nothing. No
 word of a text has a space."""
-PADDING, LEAST = 100, 1 << 24
-"""How many times the words of all aliases a table of them may hold, and how many words
-that of few aliases may."""
 
 
 @dataclass(frozen=True)
@@ -335,9 +331,6 @@ def _topics(
         [never if word == UNKNOWN else word for word in tokenizer(alias).ids]
         for alias in aliases
     ]
-    longest, total = max(map(len, ids), default=0), sum(map(len, ids))
-    if longest * len(ids) > max(PADDING * total, LEAST):  # they become a table
-        raise ValueError(f"an alias has {longest:,} words: no name is as long")
     return Topics.build(found, ids, counts=counts)
 
 
@@ -372,14 +365,13 @@ def _sequence(value: Any, what: str) -> Sequence[Any]:
 
 def _weights(path: Path) -> dict[str, Tensor]:
     with refusing(path):
-        saved = read_torch(regular(path).read_bytes())
-        return saved.tensors(saved.part("model"))
+        return tensors(part(read_torch(regular(path).read_bytes()), "model"))
 
 
 def _tensor(path: Path) -> Tensor:
     with refusing(path):
-        saved = read_torch(regular(path).read_bytes())
-        return saved.tensors({path.stem: saved.content})[path.stem]
+        found = read_torch(regular(path).read_bytes())
+        return tensors({path.stem: found})[path.stem]
 
 
 def _words(path: Path) -> list[str]:

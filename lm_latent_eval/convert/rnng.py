@@ -1,7 +1,7 @@
 """Conversion of RNNG checkpoints from the authors' program.
 
 Their file is a pickled dictionary with a whole model object in it. Nothing of it is
-imported or run (``torch_files.py``): of the object its parameters are taken. Originals
+imported or run (``pickles.py``): of the object its parameters are taken. Originals
 charge for actions that newly trained models exclude; ``only_possible=False`` in the
 configuration keeps their probabilities as their authors scored them.
 
@@ -26,7 +26,7 @@ from lm_latent_eval.convert.originals import (
     renamed,
     with_weights,
 )
-from lm_latent_eval.convert.torch_files import parameters, read_torch
+from lm_latent_eval.convert.pickles import parameters, part, read_torch, tensors
 from lm_latent_eval.files import regular
 from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.rnng.modeling import RNNG
@@ -150,14 +150,14 @@ def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
     """
     with refusing(path):
         saved = read_torch(regular(path).read_bytes(), _CLASSES)
-        weights = saved.tensors(parameters(saved.part("model")))
-        words = in_order(saved.part("idx2word"))
+        weights = tensors(parameters(part(saved, "model")))
+        words = in_order(part(saved, "idx2word"))
     if tuple(words[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
         raise OriginalError(
             f"{path}: its first words are {words[: len(SPECIAL_WORDS)]!r:.200}, not "
             f"{list(SPECIAL_WORDS)}"
         )
-    ids = saved.content.get("word2idx")
+    ids = saved.get("word2idx")
     if isinstance(ids, dict) and ids != {w: i for i, w in enumerate(words)}:
         raise OriginalError(f"{path}: 'word2idx' and 'idx2word' contradict each other")
     return weights, words

@@ -6,6 +6,7 @@ A string where a list is expected would be read letter by letter.
 from __future__ import annotations
 
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, TypeVar
 
 from lm_latent_eval.text.files import read_text
@@ -38,7 +39,7 @@ def checked(value: Any, kind: type[T], what: str) -> T:
         TypeError: tokens: expected a list, not 'a b'
     """
     if type(value) is not kind:
-        raise TypeError(f"{what}: expected {_NAMES[kind]}, not {value!r:.60}")
+        raise TypeError(f"{what}: expected {_NAMES[kind]}, not {shown(value)}")
     return value
 
 

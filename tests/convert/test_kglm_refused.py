@@ -11,11 +11,10 @@ import tarfile
 import pytest
 import torch
 
-from lm_latent_eval.convert.archive import read_tar
+from lm_latent_eval.convert.archive import read_archive
 from lm_latent_eval.convert.kglm import convert, read_aliases, read_edges
-from tests.allennlp_archive import files, write_directory
+from tests.allennlp_archive import files, write_directory, write_tar
 from tests.kglm_archives import golden_archive, knowledge
-from tests.limits import at_most, little
 
 
 def option(**changed):
@@ -49,7 +48,7 @@ DAMAGED = {
     "config.json is no configuration": file("config.json", b"[" * 100_000),
     "of type 'kglm-disc', not 'kglm'": option(type="kglm-disc"),
     "config.json: cutoff is True": option(cutoff=True),
-    "weights.th is refused: it asks for": file("weights.th", pickle.dumps(print)),
+    "weights.th is refused: it is damaged": file("weights.th", pickle.dumps(print)),
     "tensor '_fc_copy.bias' holds NaN": weight("_fc_copy.bias", NAN),
     "has no matrix _token_emb": weight("_token_embedder.weight", torch.ones(())),
     "'_fc_more' is not a tensor": weight("_fc_more", MORE),
@@ -75,7 +74,7 @@ def test_what_is_wrong_with_an_archive_is_said(tmp_path, message):
     contents = (files(config, weights, vocabulary) | instead).items()
     kept = {name: content for name, content in contents if content is not None}
     archive = write_directory(tmp_path / "a", kept)
-    with at_most(1 << 29), pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as caught:
         convert(archive, tmp_path / "out", **knowledge(tmp_path))
     assert str(archive) in str(caught.value)
     assert message in str(caught.value)
@@ -91,109 +90,78 @@ def member(name: str, **fields) -> tarfile.TarInfo:
     return info
 
 
-def archived(mode: str) -> bytes:
+def packed(mode: str) -> bytes:
+    """An archive without what a model needs."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as tar:
         tar.addfile(member("config.json"))
     return file.getvalue()
 
 
-def beginning(name: str, content: bytes = bytes(512), **fields) -> bytes:
-    """An archive without an end, of one member that says of itself what it likes."""
-    return member(name, **fields).tobuf(tarfile.GNU_FORMAT) + content
+def other_sum(content: bytes) -> bytes:
+    """Change a byte of gzip's checksum, which is behind the archive."""
+    return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
 
 
-def header(kind: bytes, content: bytes) -> bytes:
-    """A header that says more of the next member."""
-    info = member("x", size=len(content), type=kind)
-    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
-
-
-def pax(key: bytes, value: bytes) -> bytes:
-    """A record of a pax header."""
-    body = b" %s=%s\n" % (key, value)
-    size = len(body) + 2
-    return b"%d" % (size + (size > 99)) + body
-
-
-MAP = [pax(b"GNU.sparse.major", b"1"), pax(b"GNU.sparse.minor", b"0")]
-HEADERS = {  # each without an end, or asking for much more than it has
-    "digits": header(b"x", b"1" * 4_000_000),
-    "digits of all, again and again": header(b"g", b"1" * 16_000) * 1000,
-    "a map of holes without an end": header(b"x", b"".join(MAP))
-    + member("weights.th", size=10**7).tobuf(tarfile.GNU_FORMAT)
-    + b"1" * 10**7,
-    "headers without a member": header(b"x", pax(b"a", b"b")) * 10_000,
-    "a record of a negative length": header(b"x", b"-5 path=a\n"),
-    "a record longer than its header": header(b"x", b"99 path=a\n"),
-    "a record of no length": header(b"x", b"0 path=a\n" * 100),
-    "a size of its own": header(b"x", pax(b"size", b"9" * 1000)),
-}
-HUGE, LARGE = 1 << 40, 10**8
-ZEROS = beginning("weights.th", bytes(LARGE), size=LARGE)
-NAMED = beginning("x", size=HUGE, type=tarfile.GNUTYPE_LONGNAME)
-LARGER = "refused: it unpacks to more than 16,777.* give the directory"
-HEADER = "refused: a header has 1,099,511,"
-NONE = "not a readable archive"
 OUTSIDE = {"linkname": "/etc/passwd"}
-UNSAFE = [
-    ("leads out of it", member("../config.json")),
-    ("leads out of it", member("/etc/passwd")),
-    ("is no plain file", member(TOKENS, type=tarfile.SYMTYPE, **OUTSIDE)),
-    ("is no plain file", member("config.json", type=tarfile.LNKTYPE, **OUTSIDE)),
-    ("is no plain file", member("weights.th", type=tarfile.FIFOTYPE)),
-    ("is no plain file", member("weights.th", type=tarfile.GNUTYPE_SPARSE)),
-]
+NONE, LACKS = "is not a readable archive", "lacks "
 ARCHIVES = {
     "nothing": (b"", NONE),
-    "half an archive": (archived("w:gz")[:60], NONE),
-    # A header of LZMA asks for gigabytes before the first byte.
-    "another compression": (archived("w:xz"), NONE),
-    "a terabyte of weights": (beginning("weights.th", size=HUGE), NONE),
-    "a terabyte of what is skipped": (beginning("log/x", size=HUGE), NONE),
-    "less than nothing": (beginning("weights.th", size=-512), NONE),
-    # `tarfile` reads all of a long name, and of an extended header.
-    "a terabyte of name": (NAMED, HEADER),
+    "half an archive": (packed("w:gz")[:60], NONE),
+    "another checksum": (other_sum(packed("w:gz")), NONE),
+    "no archive": (b"the fox " * 200, NONE),
+    "a cut member": (member("weights.th", size=9000).tobuf() + bytes(600), NONE),
+    "another archive": (packed("w:gz"), f"{LACKS}weights.th"),
     **{
-        f"{unsafe.name} of type {unsafe.type!r}": (unsafe.tobuf(), f"refused: .* {why}")
-        for why, unsafe in UNSAFE
+        f"{odd.name} of type {odd.type!r}": (odd.tobuf() + bytes(1024), message)
+        for odd, message in (
+            (member("../config.json"), LACKS),
+            (member("/etc/passwd"), LACKS),
+            (member("config.json", type=tarfile.SYMTYPE, **OUTSIDE), NONE),
+            (member("config.json", type=tarfile.LNKTYPE, **OUTSIDE), NONE),
+            (member("weights.th", type=tarfile.FIFOTYPE), LACKS),
+        )
     },
 }
-PACKED = {
-    # A hundred thousand bytes of gzip become a hundred million.
-    "weights of zeros": (ZEROS, LARGER),
-    **{kind: (content, "") for kind, content in HEADERS.items()},
-    "digits": (HEADERS["digits"], "refused: a header has 4,000,000 bytes"),
-}
 
 
-@pytest.mark.parametrize("kind", [*ARCHIVES, *PACKED])
-def test_an_archive_that_unpacks_to_much_more_or_is_none(tmp_path, kind):
-    content, message = (ARCHIVES | PACKED)[kind]
-    if kind in PACKED:
-        content = gzip.compress(content)
-    assert len(content) < 200_000, "premise"
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_an_archive_that_is_damaged_or_none_is_refused(tmp_path, kind):
+    content, message = ARCHIVES[kind]
     (tmp_path / "a.tar").write_bytes(content)
-    with little(LARGE), pytest.raises(ValueError, match=rf"a\.tar is {message}"):
+    with pytest.raises(ValueError, match=rf"a\.tar {message}"):
         convert(tmp_path / "a.tar", tmp_path / "out")
     with pytest.raises(FileNotFoundError):
         convert(tmp_path / "b.tar", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"], (
+        "nothing is unpacked"
+    )
+
+
+def test_a_damaged_header_loses_no_member(tmp_path):
+    """Python ends an archive in silence where a header's sum is wrong."""
+    path = write_tar(tmp_path / "a.tar.gz", files(*golden_archive("B")))
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    assert "vocabulary" in last.name, "premise: a model may lack it"
+    content[last.offset] ^= 1
+    (tmp_path / "b.tar").write_bytes(content)
+    with pytest.raises(ValueError, match=r"b\.tar is not a readable archive .*header"):
+        read_archive(tmp_path / "b.tar")
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-@pytest.mark.parametrize("name", ["é" * 60, "a" * 99, "b" * 300, "c/" * 60 + "d"])
+@pytest.mark.parametrize("name", ["é" * 60, "a" * 99, "b" * 300])
 def test_long_names_and_odd_letters(tmp_path, name, kind):
     """As ``tar`` and Python write them, with times that no octal number holds."""
-    contents = {f"vocabulary/{name}.txt": b"a", f"{name}/": b"", "weights.th": b"b"}
+    config, weights, vocabulary = golden_archive("B")
+    contents = files(config, weights, vocabulary | {name: ["", "@@UNKNOWN@@"]})
     with tarfile.open(tmp_path / "a.tar", "w", format=kind) as tar:
         for each, content in contents.items():
-            info = member(each, size=len(content), mtime=1.5)
-            if each.endswith("/"):
-                info = member(each, type=tarfile.DIRTYPE)
+            info = member(f"./{each}", size=len(content), mtime=1.5)
             tar.addfile(info, io.BytesIO(content))
-    read = io.BytesIO((tmp_path / "a.tar").read_bytes()).read
-    found = dict(read_tar(read, lambda _: True))
-    assert found == {n: c for n, c in contents.items() if not n.endswith("/")}
+    assert read_archive(tmp_path / "a.tar").vocabulary[name][1:] == ["@@UNKNOWN@@"]
 
 
 def over_others(namespace: str) -> dict[str, bytes]:
