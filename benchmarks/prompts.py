@@ -1,4 +1,4 @@
-"""How much of a spread is the prompt: a small network on questions of arc_easy's form.
+"""Which prompt carries an answer: a small network on questions of arc_easy's form.
 
 ``python benchmarks/prompts.py DIR`` trains a GPT-2 on the facts of WebNLG (shared/data)
 in four wordings, and writes into DIR the network, 300 of the facts as questions in the

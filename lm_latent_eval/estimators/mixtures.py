@@ -1,23 +1,15 @@
-r"""Mixtures: their log-probability, its error, and shares of components and factors.
+r"""Mixtures: their log-probability, its error, and shares of components.
 
 .. math:: \log p(x) = \log \sum_c \pi_c\, p(x \mid c)
 
 Symbols: pi_c -> ``log_weights``; p(x | c) -> ``log_p``; pi_c p(x | c) / p(x) ->
-``shares``. Where components are combinations of independent factors, the variance of a
-number over them splits into what each factor alone moves and what they move together.
-Source: Sobol (1993), "Sensitivity estimates for nonlinear mathematical models", for the
-split, of first order.
+``shares``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
-Numbers = NDArray[np.float64]
 
 
 def log_mixture(log_weights: Sequence[float], log_p: Sequence[float]) -> float:
@@ -71,43 +63,3 @@ def mixture_stderr(part: Sequence[float], stderrs: Sequence[float]) -> float:
         0.1342
     """
     return math.hypot(*(s * e for s, e in zip(part, stderrs, strict=True)))
-
-
-def split_variance(values: Numbers, weights: Sequence[Numbers]) -> list[float]:
-    r"""Split the variance of a number over the combinations of independent factors.
-
-    .. math::
-        \mathrm{Var}(v) = \sum_f \mathrm{Var}(E[v \mid f]) + \text{rest}
-
-    Args:
-        values: The number of each combination, shape ``(N_1, ..., N_F)``.
-        weights: Of the variants of each factor, shape ``(N_f,)`` each; they total 1.
-
-    Returns:
-        What each factor alone moves, then what they move together: F + 1 numbers of at
-        least 0, which total the variance.
-
-    Example:
-        >>> even = np.array([0.5, 0.5])
-        >>> split_variance(np.array([[0.0, 1.0], [2.0, 3.0]]), [even, even])
-        [1.0, 0.25, 0.0]
-        >>> split_variance(np.array([[0.0, 1.0], [1.0, 0.0]]), [even, even])
-        [0.0, 0.0, 0.25]
-    """
-    factors = len(weights)
-    mean = _mean(values, weights, ())
-    total = _mean((values - mean) ** 2, weights, ())
-    found = []
-    for factor, weight in enumerate(weights):
-        alone = _mean(values, weights, (factor,))
-        found.append(float((weight * (alone - mean) ** 2).sum()))
-    rest = float(total) - math.fsum(found)
-    return [*found, max(rest, 0.0) if factors > 1 else 0.0]
-
-
-def _mean(values: Numbers, weights: Sequence[Numbers], kept: Sequence[int]) -> Numbers:
-    """Average over all factors except ``kept``."""
-    for factor in reversed(range(len(weights))):
-        if factor not in kept:
-            values = np.tensordot(values, weights[factor], axes=(factor, 0))
-    return values

@@ -23,7 +23,7 @@ from lm_latent_eval.scoring.files import is_there
 from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
-from lm_latent_eval.wrappers.mixtures.worth import LISTED, TOGETHER
+from lm_latent_eval.wrappers.mixtures.carriers import LISTED
 
 MEANING = {
     "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
@@ -364,10 +364,10 @@ def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator
 
 
 def components(found: Mapping[str, Any]) -> Iterator[str]:
-    """Describe which components carry a task's answers, and which move them.
+    """Describe which components carry a task's answers.
 
     Args:
-        found: What results say of the task's components (``mixtures.worth``).
+        found: What results say of the task's components (``mixtures.carriers``).
     """
     least, most = found["components"]
     number = f"{least}" if least == most else f"{least} to {most}"
@@ -386,9 +386,6 @@ def components(found: Mapping[str, Any]) -> Iterator[str]:
         yield rendered(_carriers(factor, rows), "text")
         if len(rows) == LISTED:
             yield f"(The {LISTED} that carry most.)"
-    if found["variance"]:
-        yield "What moves them: shares of the variance over questions and components."
-        yield rendered(spread(found["variance"]), "text")
     for one in found["carriers"]:
         by = ", ".join(
             f"{factor} {name!r} ({share:.0%})"
@@ -415,30 +412,3 @@ def _carriers(factor: str, rows: list[dict[str, Any]]) -> Table:
         for row in rows
     ]
     return Table(head, cells)
-
-
-def spread(variance: Mapping[str, Any]) -> Table:
-    """Return how much of the spread each factor makes.
-
-    Args:
-        variance: Of the right answer's share of p and of accuracy, by what moves them.
-    """
-    totals = {name: sum(variance[name].values()) for name in ("share", "accuracy")}
-    names = [name for name in variance["share"] if name != TOGETHER]
-    if variance["share"].get(TOGETHER) or variance["accuracy"].get(TOGETHER):
-        names.append(TOGETHER)
-
-    def of(kind: str, name: str) -> Cell:
-        return variance[kind][name] / totals[kind] if totals[kind] else None
-
-    rows: list[list[Cell]] = [
-        [
-            name,
-            of("share", name),
-            of("accuracy", name),
-            variance["accuracy_moved_by"].get(name),
-        ]
-        for name in names
-    ]
-    head = ["moved by", "right answer's share of p", "right or wrong"]
-    return Table([*head, "± of the accuracy, one drawn"], rows)

@@ -32,18 +32,18 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import digest_of, tokenizer_digest
 from lm_latent_eval.options import one_of, truth
 from lm_latent_eval.wrappers.mixtures import files
+from lm_latent_eval.wrappers.mixtures.carriers import (
+    Option,
+    Question,
+    carriers,
+    write_components,
+)
 from lm_latent_eval.wrappers.mixtures.files import Model
 from lm_latent_eval.wrappers.mixtures.scorer import (
     Asked,
     Found,
     MixtureAnswer,
     MixtureScorer,
-)
-from lm_latent_eval.wrappers.mixtures.worth import (
-    Option,
-    Question,
-    worth,
-    write_components,
 )
 
 logger = logging.getLogger(__name__)
@@ -156,10 +156,10 @@ class LatentMixture(Backend):
         return found
 
     def _about_run(self) -> dict[str, Any]:
-        """Add the components' worth to the results, and write their file."""
+        """Add what carries answers to the results, and write the components' file."""
         info = super()._about_run()
         found = dict(_questions())
-        ours: dict[str, Any] = {task: worth(some) for task, some in found.items()}
+        ours: dict[str, Any] = {task: carriers(some) for task, some in found.items()}
         unsure, self._mixture.unsure_greedy = self._mixture.unsure_greedy, 0
         if unsure:
             logger.warning(

@@ -87,29 +87,15 @@ class Parts:
     """Components of an answer's probability."""
 
     factors: tuple[str, ...]
-    variants: tuple[tuple[str, ...], ...]
-    """Names of each factor's, where all are summed; () where they are drawn."""
-    log_variants: tuple[tuple[float, ...], ...]
-    """Log-weights of these, nats."""
-    drawn: tuple[tuple[str, ...], ...]
-    """Names of what each draw was, a factor each; () where all are summed."""
+    names: list[tuple[str, ...]]
+    """Of the variants of each component, or draw, a factor each."""
+    log_weights: list[float]
+    """Log pi_c of all components, or -log K of K draws, nats."""
     log_p: Sequence[float]
-    """Of each component, the last factor's variants next to each other, or of each
-    draw, nats."""
+    """Of each component, or draw, nats."""
+    drawn: bool
     exact: bool
-    """Whether these are no estimates themselves."""
-
-    @property
-    def log_weights(self) -> list[float]:
-        """Log pi_c of all components, or -log K of K draws, nats."""
-        if self.drawn:
-            return [-math.log(len(self.drawn))] * len(self.drawn)
-        return [math.fsum(each) for each in itertools.product(*self.log_variants)]
-
-    @property
-    def names(self) -> list[tuple[str, ...]]:
-        """Of the variants of each component, or draw."""
-        return [*(self.drawn or itertools.product(*self.variants))]
+    """Whether ``log_p`` are no estimates themselves."""
 
 
 @dataclass(frozen=True)
@@ -264,22 +250,16 @@ class MixtureScorer:
         chosen: list[Component]
         if draws is None or number <= draws:
             chosen = [*itertools.product(*listed)]
-            drawn, variants = False, listed
+            drawn = False
         else:
             chosen = self._drawn(query, factors, listed, draws)
-            drawn, variants = True, []
+            drawn = True
         asked: dict[Component, tuple[str, Asked]] = {}
         for component in chosen:
             if component not in asked:
                 asked[component] = self._asked(query, factors, component, whole=whole)
-        return _Plan(
-            query,
-            tuple(factor.name for factor in factors),
-            variants,
-            chosen,
-            drawn,
-            asked,
-        )
+        names = tuple(factor.name for factor in factors)
+        return _Plan(query, names, chosen, drawn, asked)
 
     def _drawn(
         self,
@@ -344,13 +324,14 @@ class MixtureScorer:
                     f"component {names} has a log p of {each.log_p}: a probability "
                     "above 1, or none"
                 )
-        listed = plan.variants
         parts = Parts(
             plan.factors,
-            tuple(tuple(v.name for v in variants) for variants in listed),
-            tuple(tuple(v.log_weight for v in variants) for variants in listed),
-            tuple(tuple(v.name for v in c) for c in plan.chosen) if plan.drawn else (),
+            [tuple(v.name for v in component) for component in plan.chosen],
+            [-math.log(len(found))] * len(found)
+            if plan.drawn
+            else [math.fsum(v.log_weight for v in c) for c in plan.chosen],
             array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in found]),
+            plan.drawn,
             all(each.estimate is None and not each.missed for each in found),
         )
         greedy = {each.is_greedy for each in found}
@@ -375,8 +356,6 @@ class _Plan:
 
     query: Query
     factors: tuple[str, ...]
-    variants: Sequence[Sequence[Variant]]
-    """Of each factor; none where components are drawn."""
     chosen: Sequence[Component]
     """All components, or one a draw."""
     drawn: bool

@@ -6,18 +6,13 @@ import pytest
 
 from lm_latent_eval.wrappers.mixtures import files
 
-DOCUMENTS = '{"context": "q", "documents": [{"text": "a"}, {"text": "b", "weight": 3}]}'
+DOCUMENTS = "[{context: q, documents: [a, {text: b, weight: 3}]}]"
 
 
 @pytest.fixture
 def read(tmp_path):
-    (tmp_path / "few.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    (tmp_path / "found.jsonl").write_text(DOCUMENTS)
-    (tmp_path / "odd.jsonl").write_text('{"text": 1}\n')
-    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text"\n')
-
-    def read(content, name="mixture.yaml", **more):
-        path = tmp_path / name
+    def read(content, **more):
+        path = tmp_path / "mixture.yaml"
         path.write_text(content)
         return files.read(path, **more)
 
@@ -36,11 +31,11 @@ WRONG = {
     "prompts: [{text: '{context}', weight: .inf}]": r"weight is inf: expected a pos",
     "prompts: [{txt: '{context}'}]": r"prompts\[0\] has 'txt'.*did you mean text",
     "permutations: some": "permutations is 'some': expected all or cyclic",
-    "few_shot: {file: few.jsonl, number: 3, seeds: [1]}": "number is 3: .* has 2 rows",
-    "few_shot: {file: none.jsonl, number: 1, seeds: [1]}": "none.jsonl is no file",
-    "few_shot: {file: broken.jsonl, number: 1, seeds: [1]}": "broken.jsonl, line 2",
-    "few_shot: {file: odd.jsonl, number: 1, seeds: [1]}": "odd.jsonl, line 1: text is",
-    "documents: {template: a}": "expected either a file or a callable",
+    "few_shot: {number: 3}": "the file has 'few_shot': expected prompts, permu",
+    "documents: {retrieved: [{context: a}]}": r"retrieved\[0\].documents is None",
+    "documents: {retrieved: [{context: a, documents: [1]}]}": r"documents\[0\] is 1",
+    "documents: {retrieved: 'a.jsonl'}": "retrieved is 'a.jsonl': expected a list",
+    "documents: {template: a}": "expected either retrieved or a callable",
     "documents: {callable: a.b:c}": "names code .a.b:c.*trust_retriever=True in --mod",
     "documents: {callable: a.b}": "callable is 'a.b': expected package.module:function",
     "models: [{args: {trust_remote_code: true}}]": "args has 'trust_remote_code'",
@@ -63,18 +58,18 @@ def test_what_a_file_may_not_say_is_told_in_one_line(read, content):
     assert "\n" not in str(told.value)
 
 
-def test_json_and_yaml_are_the_same(read):
+def test_json_is_yaml(read):
     content = {"prompts": ["{context}", {"text": "a {context}", "weight": 2}]}
-    one, other = read(json.dumps(content), "m.json"), read(json.dumps(content))
-    assert one.digest == other.digest
+    other = "prompts:\n- '{context}'\n- text: 'a {context}'\n  weight: 2\n"
+    assert read(json.dumps(content)).digest == read(other).digest
 
 
 def test_documents_are_those_of_the_context(read):
-    mixture = read("documents: {file: found.jsonl}")
+    mixture = read(f"documents: {{retrieved: {DOCUMENTS}}}")
     [factor] = mixture.factors
     listed = factor.variants(" q\n")
     assert [v.rewrite("q", " a")[0] for v in listed] == ["a\n\nq", "b\n\nq"]
-    with pytest.raises(ValueError, match=r"found\.jsonl has no line with this context"):
+    with pytest.raises(ValueError, match=r"retrieved has no entry with this context"):
         factor.variants("other")
 
 
@@ -87,7 +82,7 @@ def broken(context):
 
 
 def odd(context):
-    return ["a text"]
+    return [1]
 
 
 def test_a_function_retrieves_with_consent(read):
@@ -99,8 +94,8 @@ def test_a_function_retrieves_with_consent(read):
     assert [v.name for v in factor.variants("q")] == ["about q", "none"]
     for name, why in (
         (f"{__name__}:broken", "broken.*ends in KeyError"),
-        (f"{__name__}:odd", "odd.*is 'a text': expected name, text, weight"),
-        ("json:nothing", "'json:nothing' cannot be imported"),
+        (f"{__name__}:odd", "document 0 of .*odd is 1: expected name, text, weight"),
+        ("json:nothing", "json:nothing is not there"),
     ):
         with pytest.raises(ValueError, match=why):
             [factor] = read(of_function(name), trust_retriever=True).factors

@@ -22,9 +22,9 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mixtures import files
+from lm_latent_eval.wrappers.mixtures.carriers import Option, Question, carriers
 from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
 from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
-from lm_latent_eval.wrappers.mixtures.worth import Option, Question, worth
 from tests.means import mean_is
 from tests.wrappers import asking
 
@@ -78,18 +78,13 @@ PROMPTS = [
 
 
 @pytest.fixture
-def everything(tmp_path):
-    """A mixture with a factor of every kind, and the files that it names."""
-    rows = [{"text": f"Example {n}."} for n in range(5)]
-    (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    texts = [{"text": "Dogs bark.", "weight": 3}, {"text": "Hens lay eggs."}]
-    row = {"context": ASKED, "documents": texts}
-    (tmp_path / "found.jsonl").write_text(json.dumps(row))
+def everything():
+    """A mixture with a factor of every kind."""
+    texts = [{"text": "Dogs bark.", "weight": 3}, "Hens lay eggs."]
     return {
         "prompts": PROMPTS,
-        "few_shot": {"file": "few.jsonl", "number": 2, "seeds": [0, 1, 2]},
         "permutations": "all",
-        "documents": {"file": "found.jsonl"},
+        "documents": {"retrieved": [{"context": ASKED, "documents": texts}]},
         "models": [{"name": "one", "weight": 3}, {"name": "two"}],
     }
 
@@ -100,15 +95,13 @@ def test_a_mixture_is_the_sum_that_it_says(tmp_path, everything):
     documents = (("Dogs bark.", 0.75), ("Hens lay eggs.", 0.25))
     models = (("one", 0.75), ("two", 0.25))
     total = dict.fromkeys(ANSWERS, 0.0)
-    for order, (document, share), seed, prompt, (name, of) in itertools.product(
-        itertools.permutations(range(3)), documents, range(3), PROMPTS, models
+    for order, (document, share), prompt, (name, of) in itertools.product(
+        itertools.permutations(range(3)), documents, PROMPTS, models
     ):
         listed = "\n".join(f"{'ABC'[n]}. {options[o]}" for n, o in enumerate(order))
-        shown = np.random.Generator(np.random.Philox(seed)).permutation(5)[:2]
-        few = "".join(f"Example {n}.\n\n" for n in shown)
-        inner = f"{few}{document}\n\nWhich barks?\n{listed}\nAnswer:"
+        inner = f"{document}\n\nWhich barks?\n{listed}\nAnswer:"
         context = prompt["text"].replace("{context}", inner)
-        weight = prompt["weight"] / 3.5 * share / 3 / 6 * of
+        weight = prompt["weight"] / 3.5 * share / 6 * of
         for option, answer in enumerate(ANSWERS):
             asked = ANSWERS[order.index(option)]
             total[answer] += weight * math.exp(log_p(context + name, asked))
@@ -116,7 +109,7 @@ def test_a_mixture_is_the_sum_that_it_says(tmp_path, everything):
         p = math.exp(answer.estimate.log_evidence)
         assert p == pytest.approx(total[text], rel=ROUNDING)
         assert answer.estimate.bound is Bound.EXACT
-        assert len(answer.parts.log_p) == 3 * 3 * 6 * 2 * 2
+        assert len(answer.parts.log_p) == 3 * 6 * 2 * 2
     assert sum(total.values()) == pytest.approx(1, rel=ROUNDING)
 
 
@@ -125,7 +118,7 @@ def test_permuting_components_moves_nothing(tmp_path, everything, draws):
     turned = json.loads(json.dumps(everything))
     for name in ("prompts", "models"):
         turned[name].reverse()
-    turned["few_shot"]["seeds"] = [2, 0, 1]
+    turned["documents"]["retrieved"][0]["documents"].reverse()
     for content in (everything, turned):
         content.update({} if draws is None else {"draws": draws})
     one, other = scorer(tmp_path, everything), scorer(tmp_path, turned)
@@ -283,26 +276,7 @@ def test_what_is_no_probability_of_an_answer_is_named(tmp_path, given, error, sa
         answers(wrong)
 
 
-def test_variances_are_those_of_the_listed_components(tmp_path, everything):
-    """Against sums over all components by hand, a factor at a time."""
-    found = answers(scorer(tmp_path, everything))
-    option = Option(ANSWERS[0], found[0].parts)
-    weights, p = np.exp(option.parts.log_weights), np.exp(option.parts.log_p)
-    mean = weights @ p
-    names = np.array(option.parts.names)
-    split = option.variance()
-    for place, factor in enumerate(option.parts.factors):
-        moved = 0.0
-        for variant in set(names[:, place]):
-            of = names[:, place] == variant
-            alone = weights[of] @ p[of] / weights[of].sum()
-            moved += weights[of].sum() * (alone - mean) ** 2
-        assert split[factor] == pytest.approx(moved, rel=1e-9)
-    assert sum(split.values()) == pytest.approx(weights @ (p - mean) ** 2, rel=1e-9)
-    assert all(value > 0 for value in split.values()), "premise: all of them move it"
-
-
-def test_what_questions_move_and_what_components_move_is_all(tmp_path):
+def test_accuracies_are_of_the_components_own_choices(tmp_path):
     contexts = [ASKED, ASKED.replace("barks", "mews"), ASKED.replace("barks", "lays")]
     mixture = scorer(tmp_path, {"prompts": PROMPTS, "permutations": "cyclic"})
     questions = []
@@ -310,20 +284,21 @@ def test_what_questions_move_and_what_components_move_is_all(tmp_path):
         found = answers(mixture, context=context, name=f"task/{n}")
         options = [Option(t, a.parts) for t, a in zip(ANSWERS, found, strict=True)]
         questions.append(Question(n, options, (n == 0, n == 1, n == 2)))
-    said = worth(questions)
-    weights = np.exp(questions[0].carried.parts.log_weights)
-    for kind, place in (("share", 0), ("accuracy", 1)):
-        values = np.array([q.by_component()[place] for q in questions])  # (3, C)
-        mean = (values @ weights).mean()
-        total = ((values - mean) ** 2 @ weights).mean()
-        assert sum(said["variance"][kind].values()) == pytest.approx(total, rel=1e-9)
-    accuracy = np.array([q.by_component()[1] for q in questions]).mean(0)
-    prompts = accuracy.reshape(3, 3).mean(0)  # after, plain, polite
-    share = np.array([0.5, 1, 2]) / 3.5
-    moved = math.sqrt(share @ (prompts - share @ prompts) ** 2)
-    assert said["variance"]["accuracy_moved_by"]["prompt"] == pytest.approx(moved)
+    said = carriers(questions)
+    # Of three orders of each prompt: after, plain, polite.
+    chosen = np.array([q.accuracies() for q in questions]).reshape(3, 3, 3)
+    assert 0 < chosen.mean() < 1, "premise: some are right"
+    for number, question in enumerate(questions):
+        parts = question.carried.parts
+        of_order = sorted({names[0] for names in parts.names})
+        for place, names in enumerate(parts.names):
+            log_p = [option.parts.log_p[place] for option in question.options]
+            right = log_p.index(max(log_p)) == number
+            at = of_order.index(names[0]), ["after", "plain", "polite"].index(names[1])
+            assert chosen[number][at] == right
     told = {row["name"]: row["accuracy"] for row in said["factors"]["prompt"]}
-    assert [told[n] for n in ("after", "plain", "polite")] == pytest.approx([*prompts])
+    expected = pytest.approx([*chosen.mean((0, 1))])
+    assert [told[name] for name in ("after", "plain", "polite")] == expected
     for row in said["carriers"]:
         assert set(row["carried_by"]) == {"prompt", "order"}
 
@@ -334,7 +309,7 @@ def test_shares_of_what_is_drawn_total_one(tmp_path):
         Question(n, [Option(" A", answers(mixture, name=f"task/{n}")[0].parts)], None)
         for n in range(8)
     ]
-    rows = worth(questions)["factors"]["prompt"]
+    rows = carriers(questions)["factors"]["prompt"]
     assert {row["questions"] for row in rows} != {8}, "premise: not all are drawn"
     for name in ("weight", "carries"):
         assert sum(row[name] for row in rows) == pytest.approx(1)

@@ -1,35 +1,29 @@
-"""Shares, accuracies and variances of a mixture's components, and their file.
+"""Shares of an answer's probability by component, and the file of components.
 
 The file has a Parquet row an answer. ``log_likelihood`` is that of the mixture,
-``components`` name the variants of every factor, one component after the other, and
-the variance of p over them stands beside what moves it.
+``components`` name the variants of every factor, one component after the other.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Choice
-from lm_latent_eval.estimators.mixtures import log_mixture, shares, split_variance
+from lm_latent_eval.estimators.mixtures import log_mixture, shares
 from lm_latent_eval.wrappers.mixtures.scorer import Parts
 
-Numbers = NDArray[np.float64]
 LISTED = 10
 """Variants, and questions, that results name; the file beside them has all."""
-TOGETHER = "together"
-"""Name of the interaction of factors."""
 METADATA = b"lm_latent_eval_components"
 _NUMBERS, _NAMES = pa.list_(pa.float64()), pa.list_(pa.string())
 SCHEMA = pa.schema(
@@ -45,8 +39,6 @@ SCHEMA = pa.schema(
         "components": pa.list_(_NAMES),
         "log_weights": _NUMBERS,
         "log_p": _NUMBERS,
-        "variance_of": _NAMES,
-        "variance": _NUMBERS,
     }
 )
 
@@ -77,13 +69,6 @@ class Option:
                 found[factor][variant] += share
         return {name: dict(each) for name, each in found.items()}
 
-    def variance(self) -> dict[str, float]:
-        """Return how much of the variance of p over components each factor moves."""
-        p = np.exp(np.array(self.parts.log_p))
-        if self.parts.drawn:
-            return {TOGETHER: float(p.var(ddof=1)) if len(p) > 1 else 0.0}
-        return _split(self.parts, p)
-
 
 @dataclass(frozen=True)
 class Question:
@@ -101,32 +86,27 @@ class Question:
             return self.options[self.right.index(max(self.right))]
         return max(self.options, key=lambda option: option.log_p)
 
-    @cached_property
+    @property
     def same(self) -> bool:
         """Whether all options have the same components."""
         first = self.options[0].parts
         return all(
-            (o.parts.factors, o.parts.variants, o.parts.drawn)
-            == (first.factors, first.variants, first.drawn)
+            (o.parts.factors, o.parts.names) == (first.factors, first.names)
             for o in self.options
         )
 
-    def by_component(self) -> tuple[Numbers, Numbers] | None:
-        """Return the right answer's share and the accuracy of every component.
+    def accuracies(self) -> Sequence[float] | None:
+        """Return the score of each component's own choice.
 
-        Both of shape (C,). None where there is no choice, or options differ in their
-        components.
+        None where there is no choice, options differ in their components, or a
+        component gives all of them a probability of zero.
         """
         if self.right is None or not self.same:
             return None
         log_p = np.array([option.parts.log_p for option in self.options])
-        most = log_p.max(0)
-        if np.isinf(most).any():
+        if np.isinf(log_p.max(0)).any():
             return None
-        p = np.exp(log_p - most)
-        right = np.array(self.right)
-        chosen = right[log_p.argmax(0)]
-        return (p * right[:, None]).sum(0) / p.sum(0), chosen
+        return [float(self.right[place]) for place in log_p.argmax(0)]
 
     def is_decided(self) -> bool | None:
         """Whether the most probable option is certain at 95 %; None: it is no draw."""
@@ -138,16 +118,8 @@ class Question:
         return Choice.of(log_w.double()).decided is not None
 
 
-def _split(parts: Parts, values: Numbers) -> dict[str, float]:
-    """Split the variance of a number over all components, (C,)."""
-    shape = [len(names) for names in parts.variants]
-    weights = [np.exp(np.array(each)) for each in parts.log_variants]
-    found = split_variance(values.reshape(shape), weights)
-    return dict(zip([*parts.factors, TOGETHER], found, strict=True))
-
-
-def worth(questions: Sequence[Question]) -> dict[str, Any]:
-    """Return the worth of a task's components for results, as JSON.
+def carriers(questions: Sequence[Question]) -> dict[str, Any]:
+    """Return what carries a task's answers, for results, as JSON.
 
     Args:
         questions: Of the task, one at least.
@@ -159,16 +131,15 @@ def worth(questions: Sequence[Question]) -> dict[str, Any]:
     return {
         "questions": len(questions),
         "components": [min(sizes), max(sizes)],
-        "drawn": sum(bool(each.drawn) for each in parts),
+        "drawn": sum(each.drawn for each in parts),
         **({"decided": sum(decided), "draws_asked": len(decided)} if decided else {}),
         "factors": {name: _variants(questions, name) for name in factors},
-        "variance": _variances(questions),
         "carriers": [_carriers(q) for q in questions[:LISTED]],
     }
 
 
 def _variants(questions: Sequence[Question], factor: str) -> list[dict[str, Any]]:
-    """Return what each variant is worth, those that carry most first.
+    """Return the share and accuracy of each variant, those that carry most first.
 
     Shares and weights are averages over the questions that have the variant; where
     components are drawn, over all, as one that was not drawn may be there.
@@ -181,23 +152,21 @@ def _variants(questions: Sequence[Question], factor: str) -> list[dict[str, Any]
         carried = question.carried
         if factor not in carried.parts.factors:
             continue
-        asked, drawn = asked + 1, drawn or bool(carried.parts.drawn)
-        for name, part in carried.carriers()[factor].items():
-            share[name].append(part)
+        asked, drawn = asked + 1, drawn or carried.parts.drawn
         place = carried.parts.factors.index(factor)
-        found = question.by_component()
-        chosen = [None] * len(carried.parts.log_p) if found is None else found[1]
+        found = question.accuracies()
         total: defaultdict[str, float] = defaultdict(float)
         known: defaultdict[str, float] = defaultdict(float)
-        rows = zip(carried.parts.names, carried.parts.log_weights, chosen, strict=True)
-        for names, log_weight, acc in rows:
+        rows = zip(carried.parts.names, carried.parts.log_weights, strict=True)
+        for number, (names, log_weight) in enumerate(rows):
             total[names[place]] += math.exp(log_weight)
-            if acc is not None:
-                known[names[place]] += math.exp(log_weight) * float(acc)
-        for name, one in total.items():
-            weight[name].append(one)
             if found is not None:
-                right[name].append(known[name] / one)
+                known[names[place]] += math.exp(log_weight) * found[number]
+        for name, part in carried.carriers()[factor].items():
+            share[name].append(part)
+            weight[name].append(total[name])
+            if found is not None:
+                right[name].append(known[name] / total[name])
     listed: list[dict[str, Any]] = [
         {
             "name": name,
@@ -212,57 +181,6 @@ def _variants(questions: Sequence[Question], factor: str) -> list[dict[str, Any]
     ]
     listed.sort(key=lambda row: (-row["carries"] * row["questions"], row["name"]))
     return listed[:LISTED]
-
-
-def _variances(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Split the variance over questions and components, where all are summed.
-
-    Returns:
-        For the right answer's share of p and for accuracy: what questions move, on
-        average over components, and what each factor moves, on average over questions.
-        With it the standard deviation of a task's accuracy over each factor that is the
-        same for all questions. None without choices, or where components were drawn.
-    """
-    known = [(q, found) for q in questions if (found := q.by_component()) is not None]
-    if not known or any(q.carried.parts.drawn for q, _ in known):
-        return None
-    result: dict[str, Any] = {}
-    for number, name in enumerate(("share", "accuracy")):
-        means = []
-        within: defaultdict[str, float] = defaultdict(float)
-        for question, found in known:
-            parts, values = question.carried.parts, found[number]
-            means.append(float(np.exp(parts.log_weights) @ values))
-            for part, variance in _split(parts, values).items():
-                within[part] += variance / len(known)
-        result[name] = {"questions": float(np.var(means)), **within}
-    result["accuracy_moved_by"] = dict(_moved(known))
-    return result
-
-
-def _moved(
-    known: Sequence[tuple[Question, tuple[Numbers, Numbers]]],
-) -> Iterator[tuple[str, float]]:
-    """Yield how far each factor moves a task's accuracy: a standard deviation."""
-    first = known[0][0].carried.parts
-    for place, factor in enumerate(first.factors):
-        if any(
-            len(q.carried.parts.factors) != len(first.factors)
-            or q.carried.parts.variants[place] != first.variants[place]
-            or q.carried.parts.log_variants[place] != first.log_variants[place]
-            for q, _ in known
-        ):
-            continue  # what it can be depends on the question
-        weights = np.exp(np.array(first.log_variants[place]))
-        mean = np.zeros(len(weights))
-        for question, (_, accuracy) in known:
-            parts = question.carried.parts
-            shape = [len(names) for names in parts.variants]
-            joint = np.exp(np.array(parts.log_weights)).reshape(shape)
-            moved = np.moveaxis(joint * accuracy.reshape(shape), place, 0)
-            mean += moved.reshape(len(weights), -1).sum(1) / weights / len(known)
-        spread = (weights * (mean - weights @ mean) ** 2).sum()
-        yield factor, math.sqrt(spread)
 
 
 def _carriers(question: Question) -> dict[str, Any]:
@@ -290,25 +208,22 @@ def write_components(
         settings: What the numbers depend on, ``task`` among it.
         questions: Of the task.
     """
-    rows: list[dict[str, Any]] = []
-    for question in questions:
-        for number, option in enumerate(question.options):
-            variance = option.variance()
-            row = {
-                "document": question.document,
-                "option": number,
-                "text": option.text,
-                "right": None if question.right is None else question.right[number],
-                "log_likelihood": option.log_p,
-                "at_least": option.at_least,
-                "at_most": option.at_most,
-                "factors": option.parts.factors,
-                "components": option.parts.names,
-                "log_weights": option.parts.log_weights,
-                "log_p": [*option.parts.log_p],
-                "variance_of": [*variance],
-                "variance": [*variance.values()],
-            }
-            rows.append(row)
+    rows = [
+        {
+            "document": question.document,
+            "option": number,
+            "text": option.text,
+            "right": None if question.right is None else question.right[number],
+            "log_likelihood": option.log_p,
+            "at_least": option.at_least,
+            "at_most": option.at_most,
+            "factors": option.parts.factors,
+            "components": option.parts.names,
+            "log_weights": option.parts.log_weights,
+            "log_p": [*option.parts.log_p],
+        }
+        for question in questions
+        for number, option in enumerate(question.options)
+    ]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     parquet.write(path, table, METADATA, settings)
