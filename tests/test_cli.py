@@ -221,7 +221,6 @@ def test_where_nothing_can_be_written_is_said_first(command, said, tmp_path, cap
 NO_EFFECT = {
     "compare a.json b.json --num-samples 9 --data c": "--data, --num-samples",
     "export none --to model-card --output x --task-id t": "--task-id",
-    "distort measure lengths a=b --output x --num-bins=7": "--num-bins",
     "train rnng --data=a --dev=b --output=x --num-samples=3": "--num-samples",
 }
 

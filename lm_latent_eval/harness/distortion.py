@@ -23,7 +23,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
 
-from lm_latent_eval.distortion.languages.corpus import Corpus, End, as_texts
+from lm_latent_eval.distortion.corpus import Corpus, End, as_texts
 from lm_latent_eval.distortion.statistics.bins import equal_count
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import Refusal

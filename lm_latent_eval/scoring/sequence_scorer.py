@@ -1,8 +1,7 @@
-"""``SequenceScorer``: log-probabilities of strings or of token sequences.
+"""``SequenceScorer``: log-probabilities of strings.
 
-``string_scorers`` makes such a thing of any model or function that scores strings;
-the languages of ``distortion``, and the models that learned them, are such of token
-ids. ``TextScorer`` is what a host asks: queries with contexts in, estimates out.
+``string_scorers`` makes such a thing of any model or function that scores strings.
+``TextScorer`` is what a host asks: queries with contexts in, estimates out.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import Bound, Estimate
-
-SequenceT = TypeVar("SequenceT", contravariant=True)
+from lm_latent_eval.estimators import Estimate
 
 
 @dataclass(frozen=True)
@@ -51,40 +48,13 @@ class LogLikelihoods:
 
 
 @runtime_checkable
-class SequenceScorer(Protocol[SequenceT]):
-    """Gives sequences a log-probability, or a score that stands for one."""
+class SequenceScorer(Protocol):
+    """Gives strings a log-probability, or a score that stands for one."""
 
-    def score(
-        self,
-        sequences: Sequence[SequenceT],
-        indices: Sequence[int] | None = None,
-        /,
-    ) -> LogLikelihoods:
-        """Score sequences.
-
-        Args:
-            sequences: n of them.
-            indices: Their numbers, which random numbers of an estimate follow from;
-                None is 0, 1, ...
+    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
+        """Score strings.
 
         Raises:
-            ValueError: If a sequence cannot be scored.
+            ValueError: If one cannot be scored.
         """
         ...
-
-
-class SequenceModel(SequenceScorer[SequenceT], Protocol[SequenceT]):
-    """A ``SequenceScorer`` that describes its numbers, so that they can be stored."""
-
-    @property
-    def bound(self) -> Bound:
-        """On which side of the truth its numbers are expected."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return what its numbers depend on, for a JSON file."""
-        ...
-
-
-TokenIdModel: TypeAlias = SequenceModel[Sequence[int]]
-"""A ``SequenceModel`` of token ids."""

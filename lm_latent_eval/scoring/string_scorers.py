@@ -34,7 +34,7 @@ from lm_latent_eval.text.words import encodable
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
 """Strings -> a log-score of each, nats, or an estimate that knows its error."""
 Scorable: TypeAlias = (
-    "SequenceScorer[str] | ScoreFunction | LatentModel | PreTrainedModel | str | Path"
+    "SequenceScorer | ScoreFunction | LatentModel | PreTrainedModel | str | Path"
 )
 
 
@@ -43,7 +43,7 @@ def string_scorer(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     **settings: Any,
-) -> SequenceScorer[str]:
+) -> SequenceScorer:
     """Make a scorer of strings out of any model.
 
     Args:
@@ -84,9 +84,7 @@ class FunctionScorer:
 
     function: ScoreFunction
 
-    def score(
-        self, sequences: Sequence[str], indices: Sequence[int] | None = None, /
-    ) -> LogLikelihoods:
+    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
         """Call the function once, with all strings.
 
         Raises:
@@ -115,9 +113,7 @@ class CausalLMScorer:
     tokenizer: PreTrainedTokenizerBase
     batch_size: int = 16
 
-    def score(
-        self, sequences: Sequence[str], indices: Sequence[int] | None = None, /
-    ) -> LogLikelihoods:
+    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
         """Return the log-likelihood of each string, exactly.
 
         Raises:

@@ -14,8 +14,8 @@ from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import make_table
 
+from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.distortion.statistics import ErrorCurve
@@ -28,7 +28,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import tiny_checkpoint
 from tests.conftest import PROJECT
-from tests.distortion.languages.tiny import gpt2
+from tests.distortion.tiny import gpt2
 from tests.stock_tasks import Told, evaluated, tasks
 
 GROUP = "distributional_distortion"

@@ -204,12 +204,9 @@ class Language(ABC):
         """
 
     def score(
-        self,
-        sequences: Sequence[Sequence[int]],
-        indices: Sequence[int] | None = None,
-        /,
+        self, sequences: Sequence[Sequence[int]], names: Sequence[str], /
     ) -> LogLikelihoods:
-        """Score sequences; ``indices`` have no effect."""
+        """Score sequences; names have no effect."""
         return LogLikelihoods.exact(self.log_p(sequences))
 
     @abstractmethod

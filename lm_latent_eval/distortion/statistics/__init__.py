@@ -10,11 +10,11 @@ from lm_latent_eval.distortion.statistics.error_curve import (
     JointHistogram,
     estimation_error,
 )
-from lm_latent_eval.distortion.statistics.error_groups import (
+from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
+from lm_latent_eval.distortion.statistics.lengths import (
     LengthError,
     LengthErrors,
 )
-from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
 from lm_latent_eval.distortion.statistics.productivity import (
     ProductivityCurve,
     productivity_stderr,

@@ -1,11 +1,9 @@
-r"""Estimation error by true log-probability and number of perturbations, streamed.
+r"""Estimation error by true log-probability and number of perturbations.
 
     m[e][k] = mean of error(x) over the sequences x, perturbed e times, with
               k * width <= log p_L(x) < (k + 1) * width
 
-Sequences come in batches and are forgotten: what is kept is counts and sums of a cell,
-so memory grows with the cells that are filled, not with the sequences. The bins of
-log p_L are multiples of a width: no range need be known before.
+The ranges of log p_L are multiples of a width.
 
 Perturbed sequences can have probability zero, under the language or the model:
 
@@ -20,13 +18,16 @@ Infinite errors are counted and not averaged.
 Source: LeBrun, Sordoni and O'Donnell (2022), section 4.4 and figure 5.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import Self
 
-import torch
 from torch import Tensor
 
 from lm_latent_eval.distortion.statistics.bins import checked_integers, checked_log_p
+from lm_latent_eval.estimators.standard_errors import mean_stderr
 
 
 @dataclass(frozen=True)
@@ -69,63 +70,57 @@ class ErrorRow:
         return self.count - self.impossible - self.ruled_out
 
 
+@dataclass(frozen=True)
 class ErrorMap:
-    """Mean errors by rarity and number of perturbations, batch by batch.
-
-    How sequences are divided into batches moves numbers by rounding only.
+    """Mean errors by rarity and number of perturbations.
 
     Example:
-        >>> errors = ErrorMap(width=10.0)
-        >>> errors.add(
+        >>> errors = ErrorMap.of(
         ...     torch.tensor([-12.0, -18.0, -25.0, -torch.inf]),
         ...     torch.tensor([-13.0, -21.0, -22.0, -30.0]),
-        ...     edits=torch.tensor([0, 0, 1, 1]),
+        ...     torch.tensor([0, 0, 1, 1]),
+        ...     width=10.0,
         ... )
-        >>> [(c.edits, c.lowest, c.count, c.mean_error) for c in errors.cells()]
+        >>> [(c.edits, c.lowest, c.count, c.mean_error) for c in errors.cells]
         [(0, -20.0, 2, -2.0), (1, -30.0, 1, 3.0)]
-        >>> [(r.edits, r.impossible, r.share_overestimated) for r in errors.rows()]
+        >>> [(r.edits, r.impossible, r.share_overestimated) for r in errors.rows]
         [(0, 0, 0.0), (1, 1, 1.0)]
     """
 
-    def __init__(self, width: float) -> None:
-        """Begin without sequences.
+    width: float
+    """Width of a range of true log-probability, nats."""
+    cells: tuple[ErrorCell, ...]
+    """Cells that hold a sequence, by edits and then from the rarest."""
+    rows: tuple[ErrorRow, ...]
+    """A row for each number of perturbations that occurs, in order."""
 
-        Args:
-            width: Of a bin of true log-probability, nats.
-
-        Raises:
-            ValueError: If it is not above 0 and finite.
-        """
-        if not 0 < width < math.inf:
-            raise ValueError(f"width must be above 0 and finite; got {width}")
-        self.width = width
-        self._cells: dict[tuple[int, ...], Tensor] = {}
-        """By edits and bin: count and summed errors."""
-        self._rows: dict[tuple[int, ...], Tensor] = {}
-        """By edits: all, impossible, ruled out, overestimated; errors, squares."""
-
-    def add(
-        self,
+    @classmethod
+    def of(
+        cls,
         true_log_p: Tensor,
         model_log_p: Tensor,
         edits: Tensor,
         *,
+        width: float,
         estimated: bool = False,
-    ) -> None:
-        """Count some more sequences.
+    ) -> Self:
+        """Average errors by rarity and number of perturbations.
 
         Args:
             true_log_p: Log p_L in nats, shape ``(n,)``; ``-inf`` is a probability of 0.
             model_log_p: Log p_M in nats, shape ``(n,)``; ``-inf`` likewise.
-            edits: How often each was perturbed, shape ``(n,)``, of integers.
+            edits: Perturbations of each sequence, shape ``(n,)``, of integers.
+            width: Width of a range of true log-probability, nats.
             estimated: Whether log p_M are estimates, of which one may be above 0.
 
         Raises:
             TypeError: If a log-probability is not floating-point, or ``edits`` is no
                 tensor of integers.
-            ValueError: If the shapes differ, a log-probability is NaN or above 0, or a
-                number of perturbations is negative. Then nothing of the batch counts.
+            ValueError: If the shapes differ, a log-probability is NaN or above 0, a
+                number of perturbations is negative, or the width is not above 0.
         """
+        if not 0 < width < math.inf:
+            raise ValueError(f"width must be above 0 and finite; got {width}")
         checked_log_p(true_log_p, "true_log_p")
         checked_log_p(model_log_p, "model_log_p", estimated=estimated)
         if true_log_p.shape != model_log_p.shape:
@@ -136,58 +131,34 @@ class ErrorMap:
         edits = checked_integers(edits, "edits", count=len(true_log_p), least=0).long()
         true_log_p = true_log_p.double()
         error = model_log_p.double() - true_log_p  # -inf less -inf is NaN
-        finite = error.isfinite()
-        known = error.where(finite, 0)
-        flags = (true_log_p == -math.inf, error == -math.inf, error > 0)
-        columns = (torch.ones_like(error), *flags, known, known.square())
-        _add(self._rows, edits[:, None], torch.stack([c.double() for c in columns], -1))
-        bins = (true_log_p[finite] / self.width).floor().long()
-        counted = torch.stack([torch.ones_like(known), known], -1)[finite]
-        _add(self._cells, torch.stack([edits[finite], bins], -1), counted)
-
-    def cells(self) -> tuple[ErrorCell, ...]:
-        """Return the cells that hold a sequence, by edits and then from the rarest."""
-        return tuple(
-            ErrorCell(
-                edits=edits,
-                lowest=place * self.width,
-                highest=(place + 1) * self.width,
-                count=int(count),
-                mean_error=total / count,
-            )
-            for (edits, place), sums in sorted(self._cells.items())
-            for count, total in [sums.tolist()]
-        )
-
-    def rows(self) -> tuple[ErrorRow, ...]:
-        """Return a row for each number of perturbations that occurs, in order."""
-        found = []
-        for (edits,), sums in sorted(self._rows.items()):
-            count, impossible, ruled_out, over, total, squares = sums.tolist()
-            finite = count - impossible - ruled_out
-            mean = total / finite if finite else math.nan
-            variance = math.inf
-            if finite > 1:
-                variance = max(0.0, squares - total * mean) / (finite - 1)
-            row = ErrorRow(
-                edits=edits,
-                count=int(count),
-                impossible=int(impossible),
-                ruled_out=int(ruled_out),
-                mean_error=mean,
-                stderr=math.sqrt(variance / finite) if finite else math.inf,
-                share_overestimated=over / count,
-            )
-            found.append(row)
-        return tuple(found)
+        place = (true_log_p / width).floor()
+        cells, rows = [], []
+        for number in edits.unique().tolist():
+            row = edits == number
+            rows.append(_row(number, error[row], true_log_p[row] == -math.inf))
+            finite = row & error.isfinite()
+            cells += [
+                ErrorCell(
+                    edits=number,
+                    lowest=k * width,
+                    highest=(k + 1) * width,
+                    count=int((inside := finite & (place == k)).sum()),
+                    mean_error=error[inside].mean().item(),
+                )
+                for k in place[finite].unique().tolist()
+            ]
+        return cls(width, tuple(cells), tuple(rows))
 
 
-def _add(sums: dict[tuple[int, ...], Tensor], keys: Tensor, values: Tensor) -> None:
-    """Add values, (n, columns), to the sums of their keys, (n, places of a key)."""
-    if len(keys) == 0:
-        return
-    distinct, place = keys.unique(dim=0, return_inverse=True)
-    found = values.new_zeros(len(distinct), values.shape[1])
-    found.index_add_(0, place, values)
-    for key, total in zip(map(tuple, distinct.tolist()), found, strict=True):
-        sums[key] = sums[key] + total if key in sums else total
+def _row(edits: int, error: Tensor, impossible: Tensor) -> ErrorRow:
+    """Return the row of sequences that were perturbed so often."""
+    finite = error[error.isfinite()]
+    return ErrorRow(
+        edits=edits,
+        count=len(error),
+        impossible=int(impossible.sum()),
+        ruled_out=int((error == -math.inf).sum()),
+        mean_error=finite.mean().item() if len(finite) else math.nan,
+        stderr=mean_stderr(finite).item() if len(finite) else math.inf,
+        share_overestimated=(error > 0).double().mean().item(),
+    )

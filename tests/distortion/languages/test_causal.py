@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 import torch
 
-from lm_latent_eval.distortion.catalog import load_language
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.language import word_tokenizer
-from tests.distortion.languages.tiny import causal, gpt2, records
+from lm_latent_eval.distortion.languages.loading import load_language
+from tests.distortion.tiny import causal, gpt2, records
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm_latent_eval.distortion.catalog import language_of, load_language
-from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.corpus import Corpus
+from lm_latent_eval.distortion.languages.loading import language_of, load_language
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.latent import words_of
+from lm_latent_eval.distortion.learners import words_of
 from lm_latent_eval.models import checkpoint as checkpoints
-from tests.distortion.languages.tiny import REGULAR, gpt2
-from tests.distortion.learners.tiny import checkpoint, draw
+from tests.distortion.tiny import REGULAR, checkpoint, draw, gpt2
 
 WRONG_RULES = (
     (

@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from tests.distortion.languages.tiny import LANGUAGES, beginnings, records
-from tests.distortion.learners.tiny import LATENT
+from tests.distortion.tiny import LANGUAGES, LATENT, beginnings, records
 from tests.means import p_value
 
 

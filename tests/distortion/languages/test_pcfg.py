@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests.distortion.languages.tiny import REGULAR, derived, pcfg, records, regular
+from tests.distortion.tiny import REGULAR, derived, pcfg, records, regular
 
 
 @pytest.mark.parametrize("make", [pcfg, regular])

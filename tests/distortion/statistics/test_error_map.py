@@ -3,8 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lm_latent_eval.distortion.statistics import ErrorMap
 from tests.means import normal, uniform
@@ -28,19 +26,15 @@ def perturbed(size=400):
 ROUNDING = {"rel": 1e-12, "abs": 1e-12}
 
 
-@given(st.lists(st.integers(0, 30), max_size=8))
-def test_batches_of_any_sizes_by_brute_force(sizes):
+def test_cells_and_rows_by_brute_force():
     true_log_p, model_log_p, edits = columns = perturbed()
     inside = {}
     for t, m, e in zip(*(c.tolist() for c in columns), strict=True):
         if math.isfinite(t) and math.isfinite(m):
             inside.setdefault((e, math.floor(t / WIDTH)), []).append(m - t)
-    found = ErrorMap(WIDTH)
-    sizes = [*sizes, len(edits) - sum(sizes)]
-    for part in zip(*(c.split(sizes) for c in columns), strict=True):
-        found.add(*part)
 
-    cells, rows = found.cells(), found.rows()
+    found = ErrorMap.of(*columns, width=WIDTH)
+    cells, rows = found.cells, found.rows
 
     assert len(cells) > 30, "premise"
     assert [(c.edits, c.lowest, c.highest, c.count) for c in cells] == [
@@ -64,28 +58,25 @@ def test_batches_of_any_sizes_by_brute_force(sizes):
 
 
 def test_rows_without_a_finite_error():
-    true_log_p = torch.tensor([-math.inf, -math.inf, -2, -2])
-    model_log_p = torch.tensor([-2, -math.inf, -math.inf, -3])
-    errors = ErrorMap(WIDTH)
-    errors.add(true_log_p, model_log_p, torch.arange(4))
+    true_log_p = torch.tensor([-math.inf, -math.inf, -2, -2, -2])
+    model_log_p = torch.tensor([-2, -math.inf, -math.inf, -3, -2])
+    errors = ErrorMap.of(true_log_p, model_log_p, torch.arange(5), width=WIDTH)
 
-    *nothing, one = rows = errors.rows()
+    *nothing, one, right = rows = errors.rows
 
-    assert [c.edits for c in errors.cells()] == [3]
+    assert [c.edits for c in errors.cells] == [3, 4]
     for row in nothing:
         assert math.isnan(row.mean_error) and row.stderr == math.inf
-    assert [row.impossible for row in rows] == [1, 1, 0, 0]
-    assert [row.ruled_out for row in rows] == [0, 0, 1, 0]
-    assert [row.share_overestimated for row in rows] == [1, 0, 0, 0]
+    assert [row.impossible for row in rows] == [1, 1, 0, 0, 0]
+    assert [row.ruled_out for row in rows] == [0, 0, 1, 0, 0]
+    assert [row.share_overestimated for row in rows] == [1, 0, 0, 0, 0]
     assert (one.mean_error, one.stderr) == (-1, math.inf)
-    errors.add(true_log_p[3:], true_log_p[3:], torch.tensor([4]))
-    assert errors.rows()[-1].share_overestimated == 0, "no error is none"
+    assert right.share_overestimated == 0, "no error is none"
 
 
-def test_refusals_count_nothing():
+def test_refusals():
     ok, edits = torch.tensor([-1.0, -2.0]), torch.tensor([0, 1])
-    errors = ErrorMap(WIDTH)
-    errors.add(ok[:0], ok[:0], edits[:0])
+    assert ErrorMap.of(ok[:0], ok[:0], edits[:0], width=WIDTH).rows == ()
     for columns, message in [
         ((torch.tensor([0.5, -1]), ok, edits), r"true_log_p\[0\] is 0.5"),
         ((ok, torch.tensor([-1, math.nan]), edits), r"model_log_p\[1\] is"),
@@ -97,8 +88,7 @@ def test_refusals_count_nothing():
         ((ok.long(), ok, edits), "true_log_p must be a floating-point"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
-            errors.add(*columns)
-    assert errors.cells() == errors.rows() == ()
+            ErrorMap.of(*columns, width=WIDTH)
     for width in (0, -1, math.inf, math.nan):
         with pytest.raises(ValueError, match="width must be above 0"):
-            ErrorMap(width)
+            ErrorMap.of(ok, ok, edits, width=width)

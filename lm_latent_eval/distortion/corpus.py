@@ -1,36 +1,43 @@
-"""Samples of a language on disk, in Arrow shards that can be resumed.
+"""Corpora: sequences of a language on disk, with their log-probabilities.
 
 A folder holds ``settings.json`` (all that the sequences depend on), what the language
-saves (tokenizer, grammar) and ``shards/00000.arrow``, ..., with a row a sequence:
+saves (tokenizer, grammar) and Arrow files ``shards/00000.arrow``, ... of one row a
+sequence:
 
-    index   int64          its number under the seed
+    index   int64          number of the sequence under the seed
     ids     list of int32  its tokens, the end included
-    ended   bool           whether it has one; else it was cut at the maximum length
+    ended   bool           whether it has an end; else it was cut at the maximum length
     log_p   float64        nats under the language; of a cut one, that of its beginning
 
-Here too: its sequences as strings, and whether others use the same token ids.
+A shard has its name when it is whole, and an interrupted run goes on with the next.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from lm_latent_eval.distortion.columns import ShardFolder
+import lm_latent_eval
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     load_tokenizer,
 )
+from lm_latent_eval.files import replacing
+from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
+from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.options import whole
 
 SCHEMA = pa.schema(
@@ -41,22 +48,26 @@ SCHEMA = pa.schema(
         "log_p": pa.float64(),
     }
 )
+KIND = "corpus"
+SHARDS = "shards"
 _ROWS_AT_ONCE = 1024
 """Sequences drawn and written together."""
 
 
-class Corpus(ShardFolder):
+@dataclass(frozen=True)
+class Corpus:
     """Sequences ``first`` .. ``first + num_sequences - 1`` of a seed.
 
     Corpora of one seed that share no number are independent of each other: train and
-    test text, or a fresh sample an epoch.
+    test text, say.
+
+    Attributes:
+        directory: The folder.
+        settings: Content of ``settings.json``.
     """
 
-    kind = "corpus"
-    schema = SCHEMA
-    counts = ("vocab_size", "max_length")
-    named = ("language", "seed", "begin_id", "end_id")
-    remedy = "draw the corpus again"
+    directory: Path
+    settings: Settings
 
     @classmethod
     def draw(
@@ -74,12 +85,12 @@ class Corpus(ShardFolder):
         """Draw a corpus, or what is still missing of it.
 
         Args:
-            language: What to draw from.
-            directory: Made if it is not there.
-            num_sequences: How many.
-            seed: Of the random numbers.
-            first: The number of the first sequence.
-            max_length: The most tokens of a sequence, its end included.
+            language: Distribution of the sequences.
+            directory: Folder, made if it is not there.
+            num_sequences: Number of sequences.
+            seed: Seed of the random numbers.
+            first: Number of the first sequence.
+            max_length: Maximum tokens of a sequence, its end included.
             shard_size: Sequences a file.
             quiet: Show no progress bar.
 
@@ -91,6 +102,7 @@ class Corpus(ShardFolder):
         whole("first", first, 0, 2**63 - 1 - num_sequences)  # int64, see above
         whole("shard_size", shard_size, 1)
         settings = {
+            "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),
             "begin_id": language.begin_id,
             "end_id": language.end_id,
@@ -101,18 +113,59 @@ class Corpus(ShardFolder):
             "max_length": max_length,
             "shard_size": shard_size,
         }
-        return cls.fill(
-            directory,
-            settings,
-            lambda some: _rows(language, seed, some, max_length),
-            at_once=_ROWS_AT_ONCE,
-            quiet=quiet,
-            begin=language.save,
-        )
+        corpus = cls(Path(directory), settings)
+        if not (corpus.directory / SETTINGS_FILE).exists():
+            corpus._drawn(language, corpus.indices[:1])  # an error leaves no folder
+        with going_on(corpus.directory, settings, KIND, "whole shards"):
+            if not (corpus.directory / SHARDS).exists():
+                language.save(corpus.directory)
+                (corpus.directory / SHARDS).mkdir()
+            with tqdm(
+                total=num_sequences, unit=" sequences", leave=False, disable=quiet
+            ) as bar:
+                for path, indices in corpus.shards():
+                    if _is_whole(path, indices):
+                        bar.update(len(indices))
+                    else:
+                        corpus._write(path, indices, language, bar)
+        return corpus
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open a folder whose shards are all there.
+
+        Raises:
+            ValueError: If it is of something else, or a shard is missing or cut short.
+        """
+        corpus = cls(Path(directory), read(Path(directory), KIND))
+        settings = corpus.settings
+        try:
+            whole("first", settings.get("first"), 0)
+            for name in ("num_sequences", "shard_size", "vocab_size", "max_length"):
+                whole(name, settings.get(name), 1)
+            for name in ("language", "seed", "begin_id", "end_id"):
+                if name not in settings:
+                    raise ValueError(f"it names no {name}")
+        except ValueError as err:
+            raise ValueError(
+                f"{corpus.directory / SETTINGS_FILE} is not the settings of a {KIND} "
+                f"({err})"
+            ) from err
+        for path, indices in corpus.shards():
+            if not _is_whole(path, indices):
+                raise ValueError(
+                    f"{path} is missing or cut short: draw the corpus again with the "
+                    "same settings, which goes on where it was"
+                )
+        return corpus
 
     @property
     def num_sequences(self) -> int:
         return int(self.settings["num_sequences"])
+
+    @property
+    def begin_id(self) -> int:
+        return int(self.settings["begin_id"])
 
     @property
     def end_id(self) -> int:
@@ -120,8 +173,21 @@ class Corpus(ShardFolder):
 
     @property
     def max_length(self) -> int:
-        """The most tokens of a sequence, its end included."""
+        """Maximum tokens of a sequence, its end included."""
         return int(self.settings["max_length"])
+
+    @property
+    def indices(self) -> range:
+        """Numbers of the sequences."""
+        first = int(self.settings["first"])
+        return range(first, first + self.num_sequences)
+
+    def shards(self) -> Iterator[tuple[Path, range]]:
+        """Iterate over the files and the numbers of their sequences, in order."""
+        size = int(self.settings["shard_size"])
+        for number, start in enumerate(range(0, self.num_sequences, size)):
+            path = self.directory / SHARDS / f"{number:05}.arrow"
+            yield path, self.indices[start : start + size]
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Load what decodes the ids; None where the language came without."""
@@ -129,7 +195,7 @@ class Corpus(ShardFolder):
 
     def alphabet(self) -> list[int]:
         """Return the tokens that sequences are made of: no begin, end or padding."""
-        special = {int(self.settings["begin_id"]), self.end_id}
+        special = {self.begin_id, self.end_id}
         if tokenizer := self.tokenizer():
             special |= {*tokenizer.all_special_ids}
         return [t for t in range(self.settings["vocab_size"]) if t not in special]
@@ -150,24 +216,46 @@ class Corpus(ShardFolder):
     def _table(self) -> Dataset:
         return self.dataset().with_format("arrow")
 
+    def _write(self, path: Path, indices: range, language: Language, bar: Any) -> None:
+        """Write a shard; the file has its name when all rows are there."""
+        with (
+            replacing(path) as partial,
+            pa.OSFile(str(partial), "wb") as file,
+            pa.ipc.new_stream(file, SCHEMA) as stream,
+        ):
+            for start in range(0, len(indices), _ROWS_AT_ONCE):
+                some = indices[start : start + _ROWS_AT_ONCE]
+                stream.write_batch(self._drawn(language, some))
+                bar.update(len(some))
 
-def _rows(
-    language: Language, seed: int, indices: range, max_length: int
-) -> pa.RecordBatch:
-    sample = language.sample(seed, indices, max_length)
-    wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
-    if wrong:
-        raise ValueError(
-            f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
-            f"{sample.log_p[wrong[0]].item()}"
-        )
-    columns = {
-        "index": list(indices),
-        "ids": sample.sequences,
-        "ended": [ids[-1] == language.end_id for ids in sample.sequences],
-        "log_p": sample.log_p.tolist(),
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+    def _drawn(self, language: Language, indices: range) -> pa.RecordBatch:
+        sample = language.sample(self.settings["seed"], indices, self.max_length)
+        wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
+        if wrong:
+            raise ValueError(
+                f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
+                f"{sample.log_p[wrong[0]].item()}"
+            )
+        columns = {
+            "index": list(indices),
+            "ids": sample.sequences,
+            "ended": [ids[-1] == self.end_id for ids in sample.sequences],
+            "log_p": sample.log_p.tolist(),
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _is_whole(path: Path, indices: range) -> bool:
+    """Whether every row of a shard is there and can be read."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_stream(file).read_all()
+    except (OSError, pa.ArrowInvalid):
+        return False
+    # The size of the file bounds what is compared, whatever its settings say.
+    if table.schema != SCHEMA or len(table) != indices.stop - indices.start:
+        return False
+    return np.array_equal(table["index"].to_numpy(), np.array(indices))
 
 
 class End(StrEnum):
@@ -210,7 +298,7 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
     def written(ids: list[int]) -> str:
         return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
-    before = [int(corpus.settings["begin_id"])] if end is End.WRITTEN else []
+    before = [corpus.begin_id] if end is End.WRITTEN else []
     begin = written(before) if before else ""
     columns: dict[str, list[Any]] = defaultdict(list)
     for rows in corpus.dataset().iter(batch_size=_ROWS_AT_ONCE):
@@ -235,67 +323,3 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
             "Is it the tokenizer of this language?"
         )
     return Dataset.from_dict(columns)
-
-
-@dataclass(frozen=True)
-class TokenIds:
-    """Token ids with the tokens that they stand for.
-
-    Attributes:
-        owner: Whose they are, for messages.
-        size: How many ids there are.
-        begin_id: What a sequence follows.
-        end_id: What it ends with.
-        tokenizer: None where ids have no strings.
-    """
-
-    owner: str
-    size: int
-    begin_id: int
-    end_id: int
-    tokenizer: PreTrainedTokenizerBase | None
-
-    @classmethod
-    def of(cls, corpus: Corpus) -> Self:
-        """Return that of a corpus."""
-        names = ("vocab_size", "begin_id", "end_id")
-        size, begin_id, end_id = (int(corpus.settings[name]) for name in names)
-        return cls(str(corpus.directory), size, begin_id, end_id, corpus.tokenizer())
-
-    def check(self, other: TokenIds) -> None:
-        """Raise unless the ids of another vocabulary stand for the same tokens.
-
-        Where the ids of this one have no strings, only the numbers compare.
-
-        Raises:
-            ValueError: If they do not; names the first id that differs.
-        """
-        if other.size != self.size:
-            raise ValueError(
-                f"{other.owner} has {other.size} token ids and {self.owner} has "
-                f"{self.size}: probabilities compare between models of one tokenizer "
-                "only"
-            )
-        ours, theirs = (self.begin_id, self.end_id), (other.begin_id, other.end_id)
-        if ours != theirs:
-            raise ValueError(
-                f"sequences begin and end with the tokens {theirs} in {other.owner} "
-                f"and {ours} in {self.owner}"
-            )
-        if self.tokenizer is None:
-            return
-        if other.tokenizer is None:
-            raise ValueError(
-                f"{other.owner} has no tokenizer to compare with that of {self.owner}: "
-                "save the one it was trained with beside it"
-            )
-        own, found = (
-            {id_: token for token, id_ in tokenizer.get_vocab().items()}
-            for tokenizer in (self.tokenizer, other.tokenizer)
-        )
-        for id_ in sorted(own | found):
-            if own.get(id_) != found.get(id_):
-                raise ValueError(
-                    f"token {id_} is {found.get(id_)!r} for {other.owner} and "
-                    f"{own.get(id_)!r} for {self.owner}: they have other tokenizers"
-                )

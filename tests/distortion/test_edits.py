@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
-from lm_latent_eval.distortion.sources import Perturbation, random_sequence
+from lm_latent_eval.distortion.edits import Perturbation, random_sequence
 from tests.means import p_value
 
 END = 1

@@ -1,7 +1,4 @@
-"""Sources of sequences to measure, with their true log-probabilities.
-
-A corpus as it is; each of its sequences after 0, 1, .. S perturbations; random
-sequences of its alphabet.
+"""Sequences that a language did not draw: perturbed ones and random ones.
 
 Perturbations, one edit at a time:
 
@@ -26,23 +23,20 @@ Departures: lengths that a maximum does not leave room for are not drawn.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any
 
-from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import (
     Language,
     Sample,
     cumulative,
     endless_uniforms,
 )
-from lm_latent_eval.ledger.settings import Settings
-from lm_latent_eval.options import positive, whole
+from lm_latent_eval.options import whole
 from lm_latent_eval.uniforms import stream_key, uniforms
 
 
@@ -163,149 +157,52 @@ def _poisson(mean: float, count: int) -> list[float]:
     return cumulative([math.exp(log - largest) for log in logs])
 
 
+LANGUAGE, PERTURBED, RANDOM = "language", "perturbed", "random"
+"""Kinds of sequences: as the language drew them, or altered."""
+
+
 @dataclass(frozen=True)
-class Source(ABC):
-    """Base class of numbered sequences: those of a corpus, or made from it.
+class Altered:
+    """Perturbed and random sequences, with their log-probabilities under a language.
 
     Attributes:
-        corpus: The sequences, or what names tokens and lengths.
-        num_sequences: Only the first so many; None is as many as the corpus has.
+        corpus: Sequences that are perturbed; names the tokens and the maximum length.
+        language: Language that the corpus was drawn from.
+        perturb: Perturbations: there is each sequence after 1, 2, .. so many edits.
+        random: Whether there are as many random sequences.
+        seed: Seed of the edits and of the random sequences.
     """
 
     corpus: Corpus
-    num_sequences: int | None = field(default=None, kw_only=True)
-
-    @property
-    def indices(self) -> range:
-        """Their numbers.
-
-        Raises:
-            ValueError: If the corpus has not so many.
-        """
-        corpus, number = self.corpus, self.num_sequences
-        if number is None:
-            return corpus.indices
-        if not 1 <= number <= corpus.num_sequences:
-            raise ValueError(
-                f"num_sequences={number}: {corpus.directory} has {corpus.num_sequences}"
-            )
-        return corpus.indices[:number]
-
-    @property
-    def rows_each(self) -> int:
-        """In how many forms there is a sequence."""
-        return 1
-
-    @abstractmethod
-    def settings(self) -> Settings:
-        """Return what they depend on besides the corpus."""
-
-    @abstractmethod
-    def read(self, indices: range) -> Sample:
-        """Return all forms of some sequences, one after the other, with log p_L."""
-
-
-@dataclass(frozen=True)
-class Unchanged(Source):
-    """The sequences of a corpus, with what it says of them."""
-
-    def settings(self) -> Settings:
-        return {"sequences": "corpus"}
-
-    def read(self, indices: range) -> Sample:
-        return self.corpus.read(indices)
-
-
-@dataclass(frozen=True)
-class Perturbed(Source):
-    """The sequences of a corpus after 0, 1, .. ``num_edits`` perturbations.
-
-    Attributes:
-        language: What they were drawn from, for the log-probabilities of what is new.
-        num_edits: The most perturbations of a sequence.
-        seed: Of the perturbations.
-    """
-
     language: Language
-    num_edits: int = 30
+    perturb: int = 0
+    random: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole("num_edits", self.num_edits, 1)
+        whole("perturb", self.perturb, 0)
 
     @property
-    def rows_each(self) -> int:
-        """The sequence itself and each of its perturbed forms."""
-        return self.num_edits + 1
+    def kinds(self) -> list[tuple[str, int]]:
+        """Kinds of sequences, each with its number of edits."""
+        edited = [(PERTURBED, number + 1) for number in range(self.perturb)]
+        return edited + [(RANDOM, 0)] * self.random
 
-    def settings(self) -> Settings:
-        return {"sequences": "perturbed", "perturbation_seed": self.seed}
-
-    def read(self, indices: range) -> Sample:
-        steps = self._perturbation.steps
-        sequences = self.corpus.read(indices).sequences
-        found = [
-            form
-            for index, ids in zip(indices, sequences, strict=True)
-            for form in steps(ids, self.num_edits, seed=self.seed, index=index)
-        ]
-        return Sample(found, self.language.log_p(found))
-
-    @cached_property
-    def _perturbation(self) -> Perturbation:
-        corpus = self.corpus
-        return Perturbation(corpus.alphabet(), corpus.end_id, corpus.max_length)
-
-
-@dataclass(frozen=True)
-class Random(Source):
-    """Random sequences of a corpus' alphabet, of its maximum length.
-
-    Attributes:
-        language: What the corpus was drawn from.
-        mean_length: Of their lengths without the end, which are Poisson.
-        seed: Of the sequences.
-    """
-
-    language: Language
-    mean_length: float = MEAN_LENGTH
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        positive("mean_length", self.mean_length)
-
-    @property
-    def indices(self) -> range:
-        """Their numbers.
-
-        Raises:
-            ValueError: If there is nothing to do.
-        """
-        number = self.num_sequences
-        return range(
-            self.corpus.num_sequences
-            if number is None
-            else whole("num_sequences", number, 1)
-        )
-
-    def settings(self) -> Settings:
-        return {
-            "sequences": "random",
-            "random_seed": self.seed,
-            "mean_length": self.mean_length,
-        }
-
-    def read(self, indices: range) -> Sample:
-        how: dict[str, Any] = {
-            "max_length": self.corpus.max_length,
-            "mean_length": self.mean_length,
-            "seed": self.seed,
-        }
-        end_id = self.corpus.end_id
-        found = [
-            random_sequence(self._alphabet, end_id, index=index, **how)
-            for index in indices
-        ]
+    def read(self, kind: str, edits: int, indices: range) -> Sample:
+        """Return the sequences of one kind that come from these numbers."""
+        corpus, how = self.corpus, {"seed": self.seed}
+        end_id, most = corpus.end_id, corpus.max_length
+        if kind == RANDOM:
+            found = [
+                random_sequence(
+                    self._alphabet, end_id, max_length=most, index=index, **how
+                )
+                for index in indices
+            ]
+        else:
+            edit = Perturbation(self._alphabet, end_id, most)
+            drawn = zip(indices, corpus.read(indices).sequences, strict=True)
+            found = [edit.steps(ids, edits, index=i, **how)[-1] for i, ids in drawn]
         return Sample(found, self.language.log_p(found))
 
     @cached_property

@@ -1,44 +1,150 @@
-r"""Latent language models as learners, whose log p is estimated.
+r"""Learners: models whose log-probabilities are compared with those of a language.
 
-A latent model scores words, so it can learn a language whose tokens are words: each of
-them one word of the checkpoint. Then sequences and texts are one to one, and p(text) is
-a probability of the sequence.
-
-An estimate is
+A causal LM has exact ones. Those of a latent model are estimates,
 
 .. math:: \log\hat p(x) = \log \frac{1}{K} \sum_{k=1}^{K} w_k,
           \qquad E[\log\hat p(x)] \le \log p_M(x)
 
 so that an error :math:`\log\hat p - \log p_L` is the model's own plus one of the
 estimator: noise of the standard error s that comes with each estimate, and a bias of
-about :math:`-s^2 / 2`, always towards underestimation. A sequence is scored as one text
-with its end, which is charged once; it is never cut into sentences.
+about :math:`-s^2 / 2`, always towards underestimation.
+
+A latent model scores words, so it can learn a language whose tokens are words: each of
+them one word of the checkpoint. Then sequences and texts are one to one, and p(text) is
+a probability of the sequence. A sequence is scored as one text with its end, which is
+charged once; it is never cut into sentences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.corpus import Corpus
+from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Normalization, SentenceModel
-from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.networks.network import check_positions
 from lm_latent_eval.scoring.answer import Missed
-from lm_latent_eval.scoring.options import ScoringOptions
+from lm_latent_eval.scoring.options import ScoringOptions, parse_device
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
+from lm_latent_eval.scoring.string_scorers import is_latent
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, WordTokenizer
 
 _MOST_NAMED = 10
+_OPTIONS = {"estimator", "num_samples", "proposal", "temperature", "seed"}
+
+
+class Learner(Protocol):
+    """Model of token sequences."""
+
+    @property
+    def bound(self) -> Bound:
+        """Side of log p_M on which its numbers lie."""
+        ...
+
+    def score(
+        self, sequences: Sequence[Sequence[int]], names: Sequence[str], /
+    ) -> LogLikelihoods:
+        """Score sequences; random numbers of an estimate follow from its name.
+
+        Raises:
+            ValueError: If a sequence cannot be scored.
+        """
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its numbers depend on, for a JSON file."""
+        ...
+
+
+def load_learner(
+    path: str | Path,
+    corpus: Corpus,
+    *,
+    device: torch.device | str | None = None,
+    batch_size: int | None = None,
+    **options: Any,
+) -> Learner:
+    """Load a learner of the language of a corpus.
+
+    Args:
+        path: Directory or hub repository of a causal LM, or of one of our models.
+        corpus: Sequences of the language: its tokens must be the model's.
+        device: Device; None is a GPU if there is one.
+        batch_size: Sequences computed together, which moves no number.
+        options: For a latent model: ``estimator``, ``num_samples``, ``proposal``,
+            ``temperature`` and ``seed``.
+
+    Raises:
+        ValueError: If there is no such model, its tokens are others, it has no such
+            option, or a latent one cannot score such a corpus.
+    """
+    if is_latent(path):
+        words = words_of(corpus)
+        check_whole(corpus)
+        checkpoint = load_checkpoint(path, device=parse_device(device))
+        return LatentLearner(
+            checkpoint, words, corpus.end_id, batch_size=batch_size, **options
+        )
+    if options:
+        raise ValueError(
+            f"{path} is a causal LM, whose log-probabilities are exact: it has no "
+            f"{', '.join(sorted(options))}"
+        )
+    found = CausalLanguage.load(
+        path,
+        begin_id=corpus.begin_id,
+        end_id=corpus.end_id,
+        device=device,
+        batch_size=batch_size or 64,
+    )
+    check_tokens(found, corpus)
+    check_positions(found.model, str(path), corpus.max_length)
+    return found
+
+
+def check_tokens(model: CausalLanguage, corpus: Corpus) -> None:
+    """Raise unless the token ids of a model stand for those of a corpus.
+
+    Where the ids of a corpus have no strings, only their number compares.
+
+    Raises:
+        ValueError: If they do not; names the first id that differs.
+    """
+    size, owner = int(corpus.settings["vocab_size"]), str(corpus.directory)
+    if model.vocab_size != size:
+        raise ValueError(
+            f"{model.name} has {model.vocab_size} token ids and {owner} has {size}: "
+            "probabilities compare between models of one tokenizer only"
+        )
+    if (tokenizer := corpus.tokenizer()) is None:
+        return
+    if model.tokenizer is None:
+        raise ValueError(
+            f"{model.name} has no tokenizer to compare with that of {owner}: save the "
+            "one it was trained with beside it"
+        )
+    own, theirs = (
+        {id_: token for token, id_ in each.get_vocab().items()}
+        for each in (tokenizer, model.tokenizer)
+    )
+    for id_ in sorted(own | theirs):
+        if own.get(id_) != theirs.get(id_):
+            raise ValueError(
+                f"token {id_} is {theirs.get(id_)!r} for {model.name} and "
+                f"{own.get(id_)!r} for {owner}: they have other tokenizers"
+            )
 
 
 def words_of(corpus: Corpus) -> dict[int, str]:
@@ -68,7 +174,7 @@ def check_whole(corpus: Corpus) -> None:
     Raises:
         ValueError: If there is such a one.
     """
-    cut = sum(batch["ended"].false_count for batch in corpus.record_batches())
+    cut = corpus.dataset()["ended"][:].count(False)
     if cut:
         raise ValueError(
             f"{cut} of {corpus.num_sequences} sequences of {corpus.directory} have no "
@@ -106,10 +212,10 @@ def _named(words: Sequence[str]) -> str:
 
 
 class LatentLearner:
-    """Scores sequences of a language of words with a latent model.
+    """Latent model that scores sequences of a language of words.
 
-    The random numbers of a sequence follow from the seed and its number; neither batch
-    size nor order changes an estimate.
+    Random numbers of a sequence follow from the seed and its name: neither batch size
+    nor order changes an estimate.
     """
 
     def __init__(
@@ -117,30 +223,26 @@ class LatentLearner:
         checkpoint: Checkpoint,
         words: Mapping[int, str],
         end_id: int,
-        options: ScoringOptions | None = None,
         *,
-        batch_size: int | str | None = None,
+        batch_size: int | None = None,
+        **options: Any,
     ) -> None:
         """Match the words of the language, by their tokens, with those of the model.
 
-        Unknown words are errors, so ``unk`` is closed. As many texts are scored
-        together as memory allows, where no ``batch_size`` is given.
+        Args:
+            checkpoint: A latent model.
+            words: Token -> word of the language.
+            end_id: Token that ends a sequence.
+            batch_size: Texts scored together; None is as many as memory allows.
+            options: As of :func:`load_learner`. Unknown words are errors, so ``unk`` is
+                closed.
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution
-                over texts, or for options that do not apply.
+                over texts, or has no such option.
         """
-        options = options or ScoringOptions()
-        if options.target_stderr is not None:
-            raise ValueError(
-                "target_stderr: sequences of a corpus are compared at one number of "
-                "samples: give num_samples"
-            )
-        if options.unk not in (None, UnknownWords.CLOSED):
-            raise ValueError(
-                f"unk={options.unk!r}: a learner knows every word of its language, and "
-                "its vocabulary is closed"
-            )
+        if wrong := sorted(options.keys() - _OPTIONS):
+            raise ValueError(f"no option of a latent learner: {', '.join(wrong)}")
         mass = checkpoint.model.normalization
         if mass in (Normalization.UNNORMALISED, Normalization.BY_LENGTH):
             raise ValueError(
@@ -150,25 +252,21 @@ class LatentLearner:
         self._ids = ids_in(checkpoint.tokenizer, words) | {end_id: END}
         self._words, self._end_id = dict(words), end_id
         self._checkpoint = checkpoint
-        options = replace(options, unk=str(UnknownWords.CLOSED))
-        self._scorer = Scorer(checkpoint, options, batch_size=batch_size, quiet=True)
+        how = ScoringOptions.parse({**options, "unk": str(UnknownWords.CLOSED)})
+        self._scorer = Scorer(checkpoint, how, batch_size=batch_size, quiet=True)
 
     @property
     def bound(self) -> Bound:
-        """On which side of log p_M its numbers are."""
         return estimator_class(str(self._scorer.options.estimator)).bound
 
     def score(
-        self,
-        sequences: Sequence[Sequence[int]],
-        indices: Sequence[int] | None = None,
-        /,
+        self, sequences: Sequence[Sequence[int]], names: Sequence[str], /
     ) -> LogLikelihoods:
         """Estimate log p of whole sequences.
 
         Args:
             sequences: Token ids of the language, each with its end.
-            indices: Their numbers, which random numbers follow from.
+            names: Names, which random numbers follow from.
 
         Returns:
             Nats and their errors as the draws tell them (``inf`` at K = 1; 0 for a
@@ -179,10 +277,9 @@ class LatentLearner:
             ValueError: If a sequence has no end or an id without a word, or the
                 proposal misses the model's support.
         """
-        indices = range(len(sequences)) if indices is None else indices
         texts = [
-            self._text(place, index, ids)
-            for place, (index, ids) in enumerate(zip(indices, sequences, strict=True))
+            self._text(place, name, ids)
+            for place, (name, ids) in enumerate(zip(names, sequences, strict=True))
         ]
         if isinstance(self._scorer.model, SentenceModel):
             texts = [text for text in texts if text.words != [END]]
@@ -196,7 +293,6 @@ class LatentLearner:
         return LogLikelihoods(log_p, stderr)
 
     def settings(self) -> dict[str, Any]:
-        """Return what its numbers depend on, for a JSON file."""
         model, options = self._checkpoint.model, self._scorer.options
         return {
             "kind": "latent",
@@ -211,19 +307,17 @@ class LatentLearner:
             "seed": options.seed,
         }
 
-    def _text(self, place: int, index: int, ids: Sequence[int]) -> Text:
+    def _text(self, place: int, name: str, ids: Sequence[int]) -> Text:
         if [*ids].count(self._end_id) != 1 or ids[-1] != self._end_id:
-            raise ValueError(
-                f"sequence {index} is {[*ids]}: expected one end, at its end"
-            )
+            raise ValueError(f"{name} is {[*ids]}: expected one end, at its end")
         if wrong := [token for token in ids if token not in self._ids]:
             raise ValueError(
-                f"sequence {index} has the token id {wrong[0]}, which is no word of "
+                f"{name} has the token id {wrong[0]}, which is no word of "
                 "the language: is it of another corpus?"
             )
         string = " ".join(self._words[token] for token in ids[:-1])
         return Text(
-            Query(place, f"text/{index}", string),
+            Query(place, name, string),
             sentence=0,
             context=[],
             context_costs=[],

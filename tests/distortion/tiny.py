@@ -1,18 +1,30 @@
-"""Languages small enough that every sequence can be listed, and their derivations."""
+"""Languages so small that every sequence can be listed, and models of their words."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GPT2LMHeadModel
 
+from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
+from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from tests import tiny_causal
+from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.text.words import (
+    PADDING,
+    SPECIAL_WORDS,
+    START,
+    UNKNOWN,
+    WordTokenizer,
+)
+from tests import tiny_causal, tiny_models
+from tests.models.rnng import reference
 
 AMBIGUOUS = {
     "kind": "pcfg",
@@ -116,3 +128,59 @@ def beginnings(language: Any, max_length: int) -> Iterator[list[int]]:
     for length in range(1, max_length):
         for ids in itertools.product(others, repeat=length):
             yield [*ids]
+
+
+MAX_LENGTH = 9
+
+
+def draw(
+    directory: Path, num: int, first: int = 0, language: Any = None, **settings: Any
+) -> Corpus:
+    """Draw a corpus of a language, or of a regular one."""
+    settings = {"max_length": MAX_LENGTH, "shard_size": 17} | settings
+    language = language or regular()
+    return Corpus.draw(language, directory, num, first=first, quiet=True, **settings)
+
+
+WORDS = {2: "plums", 3: "grow"}
+"""Token of the language -> word."""
+END_ID = 1
+
+
+def checkpoint(words: Iterable[str] = ("grow", "plums"), **options) -> Checkpoint:
+    listed = [*SPECIAL_WORDS, *words]
+    tokenizer = WordTokenizer.at_white_space(listed, len(listed))
+    options = {"never_uttered": [PADDING, UNKNOWN, START], **options}
+    model = reference.tiny(vocab_size=tokenizer.vocab_size, **options)
+    return Checkpoint("rnng", model, tokenizer, Path("untrained"))
+
+
+def unlike(name: str, *given: Any) -> Checkpoint:
+    """A checkpoint of a tiny model that is no RNNG."""
+    model = getattr(tiny_models, name)(*given, seed=3)
+    return Checkpoint(name, model, tiny_models.tokenizer(), Path("untrained"))
+
+
+def opinionated() -> Checkpoint:
+    """An RNNG whose words tell much of their trees."""
+    given = checkpoint(seed=2, spread=1.0)
+    generative = given.model.generative
+    for even in (generative.bias, generative.action.bias):
+        even.zero_()
+    generative.embeddings.weight.mul_(3)
+    return given
+
+
+LATENT = {
+    "rnng": lambda: LatentLanguage(opinionated(), batch_size=40),
+    "lstm": lambda: LatentLanguage(unlike("lstm"), batch_size=40),
+}
+
+
+def sequences(longest: int) -> list[list[int]]:
+    """Every sequence of at least one word and at most so many."""
+    return [
+        [*words, END_ID]
+        for n in range(1, longest + 1)
+        for words in itertools.product(WORDS, repeat=n)
+    ]

@@ -1,4 +1,4 @@
-"""Latent models as learners and as languages: estimates and exact sums."""
+"""Learners: estimates of latent models, and models that do not fit a corpus."""
 
 from __future__ import annotations
 
@@ -7,57 +7,41 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertLMHeadModel
 
-from lm_latent_eval.distortion.catalog import load_learner
+from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
-from lm_latent_eval.distortion.learners.latent import (
+from lm_latent_eval.distortion.learners import (
     LatentLearner,
+    load_learner,
     words_of,
 )
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.models import MODELS, model_class
 from lm_latent_eval.models import checkpoint as checkpoints
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.model import LatentModel
-from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer
+from lm_latent_eval.text.words import WordTokenizer
 from tests import tiny_checkpoint, tiny_models
-from tests.distortion.languages import tiny
-from tests.distortion.languages.tiny import records
-from tests.distortion.learners.tiny import (
+from tests.distortion import tiny
+from tests.distortion.tiny import (
     END_ID,
     WORDS,
     checkpoint,
     draw,
+    gpt2,
     sequences,
-    unlike,
 )
-from tests.models.rnng.reference import every_prefix
-
-OF_LANGUAGE = {0: START, 1: END, 2: 4, 3: 5}
-"""Token of the tiny RNNG as a language -> its word id."""
 
 
 def latent(given=None, words=WORDS, batch_size=None, **options) -> LatentLearner:
-    how = ScoringOptions.parse({"estimator": "is"} | options)
+    options = {"estimator": "is"} | options
     given = given or checkpoint()
-    return LatentLearner(given, words, END_ID, how, batch_size=batch_size)
+    return LatentLearner(given, words, END_ID, batch_size=batch_size, **options)
 
 
-def listed(given: Checkpoint, sequences) -> torch.Tensor:
-    """Log p of sequences of a tiny RNNG's words, by a list of all histories."""
-    found = []
-    for tokens in sequences:
-        text = [OF_LANGUAGE[token] for token in tokens]
-        batch = TokenBatch.collate([text], first=START)
-        histories = every_prefix(len(text), end=text[-1] == END)
-        log_p = given.model.log_joint(given.model.encode(batch), histories)
-        found.append(log_p.logsumexp(-1))
-    return torch.cat(found)
-
-
-# -- learners ------------------------------------------------------------------------
+def named(*indices: int) -> list[str]:
+    """Names as ``LatentModel`` gives them to texts."""
+    return [f"text/{index}" for index in indices]
 
 
 WITHOUT = Checkpoint(
@@ -86,7 +70,7 @@ def test_numbers_are_those_of_the_model(given, options):
     texts = [" ".join(words[token] for token in ids[:-1]) for ids in some]
     expected = LatentModel(given).log_likelihood(texts, unk="closed", **options)
     learner = latent(given, words, batch_size=2, **options)
-    found = learner.score(some[::-1], range(len(some))[::-1])
+    found = learner.score(some[::-1], named(*range(len(some)))[::-1])
     log_p = [estimate.log_evidence for estimate in expected[::-1]]
     stderr = [estimate.draws_stderr for estimate in expected[::-1]]
     assert found.log_p.tolist() == pytest.approx(log_p, rel=0, abs=1e-10)
@@ -102,7 +86,7 @@ def test_a_sequence_is_not_cut_into_sentences():
     assert len(given.model.sentence_starts("Plums . Plums .")) == 2, "premise"
     ids = [2, 3, 2, 3, END_ID]
     expected = LatentLanguage(given).log_p([ids])
-    found = latent(given, words, estimator="beam", num_samples=5).score([ids], [0])
+    found = latent(given, words, estimator="beam", num_samples=5).score([ids], named(0))
     torch.testing.assert_close(found.log_p, expected, rtol=0, atol=1e-10)
     cut = LatentModel(given).log_likelihood(
         ["Plums . Plums ."], estimator="beam", num_samples=5, unk="closed"
@@ -111,7 +95,9 @@ def test_a_sequence_is_not_cut_into_sentences():
 
 
 def test_a_sentence_has_words():
-    found = latent(num_samples=4).score([[END_ID], [2, 3, 3, 2, 3, END_ID]], [0, 1])
+    found = latent(num_samples=4).score(
+        [[END_ID], [2, 3, 3, 2, 3, END_ID]], named(0, 1)
+    )
     assert found.log_p[0] == -torch.inf
     assert found.log_p[1].isfinite()
     assert latent().score([], []).log_p.shape == (0,)
@@ -134,13 +120,13 @@ def test_words_that_the_model_lacks_or_cuts():
 
 def test_sequences_that_have_no_probability():
     for given, message in (
-        ([[2, 1], [], [2, 1]], r"sequence 8 is \[\]: expected one end"),
-        ([[2, 1], [2, 1], [2, 3]], r"sequence 9 is \[2, 3\]: expected one end"),
-        ([[2, 1, 2, 1], [2, 1], [2, 1]], "sequence 7 is .*: expected one end"),
-        ([[2, 1], [2, 1], [2, 0, 1]], "sequence 9 has the token id 0, which is no"),
+        ([[2, 1], [], [2, 1]], r"text/8 is \[\]: expected one end"),
+        ([[2, 1], [2, 1], [2, 3]], r"text/9 is \[2, 3\]: expected one end"),
+        ([[2, 1, 2, 1], [2, 1], [2, 1]], "text/7 is .*: expected one end"),
+        ([[2, 1], [2, 1], [2, 0, 1]], "text/9 has the token id 0, which is no"),
     ):
         with pytest.raises(ValueError, match=message):
-            latent().score(given, [7, 8, 9])
+            latent().score(given, named(7, 8, 9))
 
 
 def test_models_and_options_that_do_not_apply():
@@ -150,10 +136,8 @@ def test_models_and_options_that_do_not_apply():
     endless = checkpoint(sentence_ends=False)
     with pytest.raises(ValueError, match=r"\(no distribution over lengths\)"):
         latent(endless)
-    with pytest.raises(ValueError, match=r"target_stderr: .* give num_samples"):
-        latent(target_stderr=0.1)
-    with pytest.raises(ValueError, match="unk='spelled': a learner knows every word"):
-        latent(unk="spelled")
+    with pytest.raises(ValueError, match=r"no option of .*: target_stderr, unk"):
+        latent(target_stderr=0.1, unk="spelled")
 
 
 def saved(directory: Path) -> Path:
@@ -171,7 +155,7 @@ def test_from_files(tmp_path):
     options = {"estimator": "is", "num_samples": 7, "proposal": "prior"}
     learner = load_learner(path, corpus, **options)
     rows = corpus.dataset()
-    found = learner.score(rows["ids"], corpus.indices)
+    found = learner.score(rows["ids"], named(*corpus.indices))
     assert found.log_p.isfinite().all()
     settings = learner.settings()
     assert settings["digest"] == checkpoints.load_checkpoint(path).digest
@@ -191,69 +175,27 @@ def test_corpora_that_cannot_be_scored(tmp_path):
         load_learner(path, pieces)
 
 
-# -- languages: what they owe beside the laws of every language ----------------------
+def test_what_does_not_fit_is_refused(tmp_path):
+    def save(name, model, words=("a", "b", "never")):
+        model.save_pretrained(tmp_path / name)
+        word_tokenizer(words).save_pretrained(tmp_path / name)
 
-
-def test_log_p_sums_over_every_history():
-    given = checkpoint()
-    some = [ids for n in (1, 2, 4) for ids in records(LatentLanguage(given), n)]
-    some += [[2, 3, 3, 2, 3, 1], [3, 3, 2, 2, 3, 2]]
-    expected = listed(given, some)
-    found = LatentLanguage(given).log_p(some)
-    assert 0 < found.isneginf().sum() < len(some), "begin ids, and no words at all"
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-def test_log_p_without_latents_is_a_chain_of_predictions():
-    given = unlike("lstm")
-    ids = {0: START, 1: END, 2: UNKNOWN, 3: tiny_models.KNOWN}
-    for sequence in ([3, 2, 3, 1], [2, 2, 3], [1]):
-        text = [ids[token] for token in sequence]
-        known, hidden = torch.tensor([START, *text[:-1]]), None
-        values = given.model.embeddings(known)[None]
-        hidden, _ = given.model.rnn(values, torch.tensor([len(text)]), None)
-        expected = given.model.log_probs(hidden[0])[range(len(text)), text].sum()
-        found = LatentLanguage(given).log_p([sequence])
-        torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-12)
-
-
-def test_words_are_those_that_can_be_uttered():
-    assert LatentLanguage(checkpoint()).words == ("grow", "plums")
-    unknown = LatentLanguage(checkpoint(never_uttered=[PADDING, START]))
-    assert unknown.words == ("<unk>", "grow", "plums")
-    total = unknown.log_p(records(unknown, 3)).exp().sum().item()
-    assert total == pytest.approx(1, abs=1e-12)
-    # A word that can only be copied is none of them.
-    assert LatentLanguage(unlike("lstm")).words == ("<unk>", "the")
-
-
-def test_a_sequence_with_too_many_latents_is_refused():
-    language = LatentLanguage(checkpoint())
-    assert language.log_p([[2] * 10, [2] * 10 + [1]]).isfinite().all()
-    message = r"2 of 3 sequences have more than 10 words: sequence 1 has 11, and 16,796"
-    with pytest.raises(ValueError, match=rf"{message}.* a smaller max_length"):
-        language.log_p([[2, 1], [2] * 11, [2] * 12 + [1]])
-    message = "max_length=11: .* 11 words, and 16,796 latents .* of 10 or less"
-    with pytest.raises(ValueError, match=message):
-        language.sample(0, [0], 11)
-    without = LatentLanguage(unlike("lstm"))
-    assert without.log_p([[2] * 99]).isfinite()
-
-
-def test_models_that_are_no_languages():
-    kglm = unlike("kglm", tiny_models.full_graph())
-    for given, message in (
-        (unlike("srnn"), r"do not \(unnormalised\)"),
-        (kglm, "holds a kglm model, whose latents cannot be summed"),
-        (checkpoint(sentence_ends=False), r"do not \(no distribution over lengths\)"),
-        (checkpoint(never_uttered=[PADDING]), r"do not \(sub-normalised\)"),
-        (
-            checkpoint(never_uttered=[PADDING, START, END]),
-            "never utters the end of a text",
-        ),
-        (checkpoint(["grow", "New York"]), r"untrained: .*'New York' is not a str"),
+    corpus = draw(tmp_path / "corpus", 5)
+    longer = draw(tmp_path / "longer", 5, max_length=13)
+    save("other", gpt2(vocab_size=5), ["a", "c", "never"])
+    save("more", gpt2(vocab_size=6))
+    save("short", gpt2(vocab_size=5))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertConfig(vocab_size=5, intermediate_size=8, initializer_range=1.0, **sizes)
+    save("bert", BertLMHeadModel(bert))
+    gpt2(vocab_size=5).save_pretrained(tmp_path / "bare")
+    for name, data, message in (
+        ("missing", corpus, "missing: no such directory, and not a repository"),
+        ("other", corpus, r"token 3 is 'c' for .* and 'b' for"),
+        ("more", corpus, r"has 6 token ids and .* has 5"),
+        ("bare", corpus, "bare has no tokenizer"),
+        ("short", longer, "12 positions, but sequences have up to 13"),
+        ("bert", corpus, "sees the tokens that follow: it is no causal"),
     ):
         with pytest.raises(ValueError, match=message):
-            LatentLanguage(given)
-    can = {name for name in MODELS if hasattr(model_class(name), "log_marginal")}
-    assert can == {"rnng", "lstm"}
+            load_learner(tmp_path / name, data)

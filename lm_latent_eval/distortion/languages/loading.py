@@ -1,8 +1,4 @@
-"""Languages and learners by name or directory.
-
-Languages are built-in grammars, JSON files, causal LMs and our latent LMs; learners are
-causal LMs and our latent LMs.
-"""
+"""Languages by name: built-in grammars, JSON files, causal LMs, our latent LMs."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from typing import Any
 
 import torch
 
+from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
-from lm_latent_eval.distortion.languages.corpus import Corpus, TokenIds
 from lm_latent_eval.distortion.languages.language import (
     LANGUAGE_FILE,
     Language,
@@ -20,19 +16,12 @@ from lm_latent_eval.distortion.languages.language import (
 )
 from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
-from lm_latent_eval.distortion.learners.latent import (
-    LatentLearner,
-    check_whole,
-    words_of,
-)
 from lm_latent_eval.ledger.settings import differences
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.networks.network import check_positions
-from lm_latent_eval.scoring.options import ScoringOptions, parse_device, parse_dtype
-from lm_latent_eval.scoring.sequence_scorer import TokenIdModel
+from lm_latent_eval.scoring.options import parse_device, parse_dtype
 from lm_latent_eval.scoring.string_scorers import is_latent
 
-EXAMPLES = Path(__file__).parent / "languages" / "examples"
+EXAMPLES = Path(__file__).parent / "examples"
 
 
 def examples() -> list[str]:
@@ -123,42 +112,6 @@ def language_of(
 def _is_described(name: str | Path) -> bool:
     """Whether a language is a grammar, not a model's."""
     return str(name) in examples() or Path(name).suffix.lower() == ".json"
-
-
-def load_learner(path: str | Path, corpus: Corpus, **settings: Any) -> TokenIdModel:
-    """Load a learner of the language of a corpus.
-
-    Args:
-        path: A directory or a hub repository.
-        corpus: Sequences of the language: its tokens must be the model's.
-        settings: ``device``, ``dtype`` and ``batch_size``; of a latent LM also
-            those of :class:`ScoringOptions`.
-
-    Raises:
-        ValueError: If there is no such model, its tokens are others, it has no such
-            setting, or a latent one cannot score such a corpus.
-    """
-    if is_latent(path):
-        words = words_of(corpus)
-        check_whole(corpus)
-        of_model = {n: settings.pop(n) for n in ("device", "dtype") if n in settings}
-        size = settings.pop("batch_size", None)
-        options = ScoringOptions.parse(settings)
-        checkpoint = _checkpoint(path, **of_model)
-        end_id = corpus.end_id
-        return LatentLearner(checkpoint, words, end_id, options, batch_size=size)
-    wrong = sorted(settings.keys() - {"device", "dtype", "batch_size"})
-    if wrong:
-        raise ValueError(
-            f"{path} is a causal LM, whose log-probabilities are exact: it has no "
-            f"{', '.join(wrong)}"
-        )
-    tokens = TokenIds.of(corpus)
-    ends = tokens.begin_id, tokens.end_id
-    found = CausalLanguage.load(path, begin_id=ends[0], end_id=ends[1], **settings)
-    tokens.check(TokenIds(str(path), found.vocab_size, *ends, found.tokenizer))
-    check_positions(found.model, str(path), corpus.max_length)
-    return found
 
 
 def _checkpoint(path: str | Path, device: Any = None, dtype: Any = None) -> Checkpoint:

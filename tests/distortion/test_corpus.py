@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.distortion.catalog import load_language
-from lm_latent_eval.distortion.languages.corpus import Corpus
+from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.language import Sample
-from tests.distortion.languages.tiny import causal, gpt2, pcfg
+from lm_latent_eval.distortion.languages.loading import load_language
+from tests.distortion.tiny import causal, gpt2, pcfg
 
 SIZE = {"num_sequences": 25, "shard_size": 10, "max_length": 4, "quiet": True}
 
@@ -44,7 +44,7 @@ class Stopped:
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    module = "lm_latent_eval.distortion.languages.corpus"
+    module = "lm_latent_eval.distortion.corpus"
     monkeypatch.setattr(f"{module}._ROWS_AT_ONCE", 4)
     draw(pcfg(), tmp_path / "whole")
     for stop in (3, 9, 10, 17, 24):

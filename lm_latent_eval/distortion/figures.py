@@ -1,0 +1,296 @@
+"""One page of figures of errors: a column a model, a row a question.
+
+- How often do true and model log-probabilities fall together?
+- How large is the mean error, by true log-probability and by length?
+- Where are perturbed sequences overestimated?
+
+After figures 1, 2, 5, 11 and 12 of LeBrun, Sordoni and O'Donnell (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lm_latent_eval.distortion.measure import Measured
+from lm_latent_eval.distortion.statistics import (
+    ErrorBin,
+    ErrorCell,
+    ErrorCurve,
+    ErrorMap,
+    JointHistogram,
+    LengthError,
+    LengthErrors,
+)
+from lm_latent_eval.distortion.statistics.bins import FEWEST
+from lm_latent_eval.report import figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+
+PANEL = (2.6, 2.3)
+"""Width and height of a panel, inches."""
+BESIDE = (1.04, 0, 0.05, 1)
+"""Place of a scale of colours: left, bottom, width and height in panels."""
+BLUE, PINK, ORANGE = "#0072b2", "#cc79a7", "#d55e00"
+ERROR = "mean error (nats)"
+TRUTH = "true log p (nats)"
+NO_ERROR = "no error (below: underestimated)"
+BAND = "95 % interval of the mean"
+DOTTED: dict[str, Any] = {"color": "0.2", "linewidth": 1, "linestyle": (0, (1, 1.3))}
+"""Style of the line where a model is right."""
+PALEST = 0.2
+"""Start of the scale of counts, where a single sequence can be seen on white."""
+MIDST = 0.98
+"""Share of the shaded sequences whose cells' mean errors the colours tell apart."""
+LINEAR = 0.1
+"""Share of that error up to which colours are proportional; then logarithmic."""
+BLANK = "0.9"
+"""Grey of cells without a colour: white means that there is no error."""
+
+
+def draw_page(path: Path, found: Mapping[str, Measured]) -> None:
+    """Draw the page into ``PATH.png``, ``PATH.svg`` and ``PATH.pdf``.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is missing; says how to install it.
+    """
+    rows = ["histogram", "curve", "lengths"]
+    rows += ["map"] * any(each.map for each in found.values())
+    width, height = PANEL[0] * len(found) + 0.6, PANEL[1] * len(rows) + 0.4
+    with figures.page(path, width=max(width, 5.0), height=height) as figure:
+        grid = figure.subplots(len(rows), len(found), squeeze=False, sharey="row")
+        panels = dict(zip(rows, grid, strict=True))
+        for ax, name in zip(grid[0], found, strict=True):
+            ax.set_title(name)
+        histograms = [each.histogram for each in found.values()]
+        plot_histograms(figure, panels["histogram"], histograms)
+        for ax, each in zip(panels["curve"], found.values(), strict=True):
+            plot_curves(ax, each.curve, each.random)
+        for ax, each in zip(panels["lengths"], found.values(), strict=True):
+            plot_lengths(ax, each.lengths)
+        for ax, each in zip(panels.get("map", ()), found.values(), strict=False):
+            if each.map:
+                plot_map(ax, each.map)
+        for row in ("curve", "lengths"):
+            panels[row][0].set_ylabel(ERROR)
+        legend(figure)
+
+
+def plot_histograms(
+    figure: Figure, axes: Sequence[Axes], histograms: Sequence[JointHistogram | None]
+) -> None:
+    """Draw histograms side by side, on one range and one scale of counts."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import EngFormatter
+
+    known = [histogram for histogram in histograms if histogram]
+    if not known:
+        return
+    most = max(max(map(max, histogram.counts)) for histogram in known)
+    norm = LogNorm(1, max(10, most))
+    ends = (
+        min(histogram.edges[0] for histogram in known),
+        max(histogram.edges[-1] for histogram in known),
+    )
+    for ax, histogram in zip(axes, histograms, strict=True):
+        if histogram:
+            mesh = plot_histogram(ax, histogram, norm)
+        ax.set(xlim=ends, ylim=ends, xlabel=TRUTH)
+    axes[0].set_ylabel("model log p (nats)")
+    figure.colorbar(
+        mesh,
+        cax=axes[-1].inset_axes(BESIDE),
+        label="sequences",
+        format=EngFormatter(sep=""),
+    )
+
+
+def plot_histogram(ax: Axes, histogram: JointHistogram, norm: Normalize) -> QuadMesh:
+    """Draw counts: true log-probability to the right, the model's upwards."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    edges = np.array(histogram.edges)
+    counts = np.array(histogram.counts, dtype=float).T
+    mesh = ax.pcolormesh(
+        edges,
+        edges,
+        np.ma.masked_equal(counts, 0),
+        norm=norm,
+        cmap=ListedColormap(colormaps["YlGnBu"](np.linspace(PALEST, 1, 256))),
+        rasterized=True,
+    )
+    ax.axline((edges[-1], edges[-1]), slope=1, label=NO_ERROR, **DOTTED)
+    grey: dict[str, Any] = {"color": "0.45", "fontsize": 6.5, "transform": ax.transAxes}
+    grey["bbox"] = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
+    ax.text(0.97, 0.04, "underestimated", ha="right", va="bottom", **grey)
+    ax.text(0.03, 0.96, "overestimated", ha="left", va="top", **grey)
+    return mesh
+
+
+def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -> None:
+    """Draw mean errors of sequences of the language, and of random ones.
+
+    Dashed, of estimates: less the estimator's bias to second order, which is an
+    approximation, not a bound.
+    """
+    for name, each, color in (
+        ("sequences of the language", curve, BLUE),
+        ("random sequences", random, PINK),
+    ):
+        if each is None:
+            continue
+        x = [found.mean_true_log_p for found in each.bins]
+        plot_band(ax, x, each.bins, color=color, label=name)
+        if each.estimator_bias < 0:
+            ax.plot(
+                x,
+                [found.mean_error - found.estimator_bias for found in each.bins],
+                "--",
+                marker="D" if len(x) == 1 else "",
+                color=ORANGE,
+                linewidth=1,
+                label="corrected to second order",
+            )
+    ax.axhline(0, label=NO_ERROR, **DOTTED)
+    ax.set_xlabel(TRUTH)
+
+
+def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
+    """Draw the mean error of each length, and what its number of tokens explains."""
+    if errors:
+        lengths = [each.num_tokens for each in errors.lengths]
+        plot_band(ax, lengths, errors.lengths, color=BLUE, label=None)
+        ax.plot(
+            lengths,
+            [each.expected for each in errors.lengths],
+            "-" if len(lengths) > 1 else "D",
+            color="black",
+            label="expected (length × mean error a token)",
+        )
+    ax.axhline(0, label=NO_ERROR, **DOTTED)
+    ax.set_xlabel("tokens of a sequence")
+
+
+def plot_band(
+    ax: Axes,
+    x: Sequence[float],
+    errors: Sequence[ErrorBin | LengthError],
+    *,
+    color: str,
+    label: str | None,
+) -> None:
+    """Draw mean errors in their band, which the legend names; one becomes a dot."""
+    alone = len(x) == 1
+    middle = [each.mean_error for each in errors]
+    ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
+    ax.fill_between(
+        x,
+        [each.lower for each in errors],
+        [each.upper for each in errors],
+        color=color,
+        alpha=0.25,
+        linewidth=2 if alone else 0,
+        label=BAND,
+    )
+
+
+def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
+    """Shade cells by mean error: blue over-, brown underestimates, white is right.
+
+    Cells of ten sequences or fewer stay blank.
+    """
+    from matplotlib.colors import AsinhNorm, LinearSegmentedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    cells = [cell for cell in error_map.cells if cell.count >= FEWEST]
+    limit = colour_limit(cells)
+    mesh = ax.pcolormesh(
+        *shaded(cells, error_map),
+        cmap=LinearSegmentedColormap.from_list(
+            "error", ("#7f4a0c", "#ffffff", "#0b559f"), N=257
+        ),
+        norm=AsinhNorm(limit * LINEAR, -limit, limit),
+        rasterized=True,
+    )
+    bar = ax.figure.colorbar(
+        mesh,
+        cax=ax.inset_axes(BESIDE),
+        extend="both",
+        ticks=colour_ticks(limit),
+        format="{x:g}",
+        label=ERROR + "\ngrey: at most 10 sequences",
+    )
+    bar.minorticks_off()
+    ax.set_facecolor(BLANK)
+    ax.set(xlabel=TRUTH, ylabel="perturbations")
+    ax.yaxis.set_major_locator(
+        MaxNLocator(integer=True, steps=(1, 2, 5, 10), min_n_ticks=1)
+    )
+    return mesh
+
+
+def shaded(
+    cells: Sequence[ErrorCell], error_map: ErrorMap
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cells to be shaded as rows of equal perturbation; others are NaN.
+
+    Returns:
+        Edges of log p_L (C + 1,), edges of perturbations (R + 1,), errors (R, C).
+    """
+    edits = [row.edits for row in error_map.rows]
+    width = error_map.width
+    left = min((cell.lowest for cell in cells), default=-width)
+    right = max((cell.highest for cell in cells), default=0.0)
+    columns, lines = round((right - left) / width), max(edits) - min(edits) + 1
+    values = np.full((lines, columns), np.nan)
+    for cell in cells:
+        column = round((cell.lowest - left) / width)
+        values[cell.edits - min(edits), column] = cell.mean_error
+    x = left + width * np.arange(columns + 1)
+    return x, min(edits) - 0.5 + np.arange(lines + 1), values
+
+
+def colour_limit(cells: Sequence[ErrorCell]) -> float:
+    """Return how far from 0 the colours reach: far enough for most of the sequences.
+
+    The least absolute mean error that bounds those of cells with 98 % of the sequences;
+    1 where that is 0 or there are no cells, so that there is a scale.
+    """
+    if not cells:
+        return 1.0
+    ordered = sorted(cells, key=lambda cell: abs(cell.mean_error))
+    running = np.cumsum([cell.count for cell in ordered])
+    place = int(np.searchsorted(running, MIDST * running[-1]))
+    return abs(ordered[place].mean_error) or 1.0
+
+
+def colour_ticks(limit: float) -> list[float]:
+    """Return round errors to mark: 0 and those that differ in colour up to the limit.
+
+    Example:
+        >>> colour_ticks(60.0)
+        [-50.0, -20.0, -10.0, 0.0, 10.0, 20.0, 50.0]
+    """
+    decade = 10.0 ** np.floor(np.log10(LINEAR * limit))
+    steps = decade * np.outer((1, 10, 100), (1, 2, 5)).ravel()
+    marked = [step for step in steps.tolist() if LINEAR * limit <= step <= limit]
+    return [*(-step for step in reversed(marked)), 0.0, *marked]
+
+
+def legend(figure: Figure) -> None:
+    """Name what is drawn below the panels, each label once, in the order drawn."""
+    from matplotlib.patches import Patch
+
+    entries = figures.labelled(figure)
+    if entries.pop(BAND, None):  # after the curves, and of no curve's colour
+        entries[BAND] = Patch(color="0.5", alpha=0.4, linewidth=0)
+    figures.legend(figure, entries)

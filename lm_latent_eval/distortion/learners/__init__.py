@@ -1,1 +1,0 @@
-"""Models trained on artificial languages, and their evaluation."""

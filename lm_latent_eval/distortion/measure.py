@@ -1,0 +1,332 @@
+"""Errors of learners on sequences of a language: scores, statistics and a table.
+
+Scores are one data frame, a row a sequence:
+
+    model        name of the learner
+    kind         language, perturbed or random
+    index        number of the sequence in its corpus, or of the random one
+    edits        perturbations
+    num_tokens   tokens, the end included
+    ended        whether there is an end; else both are of a beginning
+    true_log_p   nats under the language; -inf is a probability of zero
+    model_log_p  nats under the learner, exact or estimated
+    stderr       Monte Carlo standard error of model_log_p; 0 is exact
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from lm_latent_eval.distortion.corpus import Corpus
+from lm_latent_eval.distortion.edits import LANGUAGE, RANDOM, Altered
+from lm_latent_eval.distortion.learners import Learner
+from lm_latent_eval.distortion.statistics import (
+    ErrorCurve,
+    ErrorMap,
+    JointHistogram,
+    LengthErrors,
+)
+from lm_latent_eval.distortion.statistics.bins import FEWEST, Bins
+from lm_latent_eval.estimators import Bound, perplexity
+from lm_latent_eval.files import replacing, write_text
+from lm_latent_eval.ledger.settings import plain
+from lm_latent_eval.options import whole
+
+TENTHS = 10
+MAP_COLUMNS = 60
+"""Approximate number of ranges of true log-probability in a map."""
+_ROWS_AT_ONCE = 4096
+"""Sequences scored together; moves no number."""
+
+
+def score(
+    learner: Learner,
+    corpus: Corpus,
+    *,
+    num_sequences: int | None = None,
+    altered: Altered | None = None,
+    quiet: bool = True,
+) -> pd.DataFrame:
+    """Score sequences of a corpus, and others made from them.
+
+    Args:
+        learner: Model of the corpus' tokens.
+        corpus: Sequences of a language.
+        num_sequences: Number of sequences, from the first on; None is all of them.
+        altered: Perturbed and random sequences that are scored too.
+        quiet: Show no progress bar.
+
+    Returns:
+        Scores without the column ``model``.
+
+    Raises:
+        ValueError: If the corpus has fewer sequences, or one cannot be scored.
+    """
+    number = corpus.num_sequences if num_sequences is None else num_sequences
+    if not 1 <= number <= corpus.num_sequences:
+        raise ValueError(
+            f"num_sequences={number}: {corpus.directory} has {corpus.num_sequences}"
+        )
+    indices = corpus.indices[:number]
+    pieces = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, number, _ROWS_AT_ONCE)]
+    kinds = [(LANGUAGE, 0), *(altered.kinds if altered else [])]
+    frames = []
+    with tqdm(
+        total=number * len(kinds), unit=" sequences", leave=False, disable=quiet
+    ) as bar:
+        for (kind, edits), some in product(kinds, pieces):
+            found = (
+                altered.read(kind, edits, some)
+                if altered and kind != LANGUAGE
+                else corpus.read(some)
+            )
+            # A learner that draws random numbers draws others for each sequence.
+            own = "text" if kind == LANGUAGE else f"{kind} {edits}"
+            names = [f"{own}/{index}" for index in some]
+            scores = learner.score(found.sequences, names)
+            columns = {
+                "kind": kind,
+                "index": some,
+                "edits": edits,
+                "num_tokens": [len(ids) for ids in found.sequences],
+                "ended": [ids[-1] == corpus.end_id for ids in found.sequences],
+                "true_log_p": found.log_p.numpy(),
+                "model_log_p": scores.log_p.numpy(),
+                "stderr": scores.stderr.numpy(),
+            }
+            frames.append(pd.DataFrame(columns))
+            bar.update(len(some))
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Sequences of one kind, those whose errors are finite, and how many are not.
+
+    An error is a difference of logarithms: it has no value where the language never
+    utters a sequence, or the model rules it out. Such sequences are counted here and
+    stand in no mean.
+    """
+
+    rows: pd.DataFrame
+    """Sequences with a finite error."""
+    impossible: int
+    """Sequences of probability zero under the language."""
+    ruled_out: int
+    """Possible sequences of probability zero under the model."""
+
+    @classmethod
+    def of(cls, scores: pd.DataFrame) -> Errors:
+        """Divide scores."""
+        impossible = scores.true_log_p == -math.inf
+        ruled_out = ~impossible & (scores.model_log_p == -math.inf)
+        rows = scores[~impossible & ~ruled_out]
+        return cls(rows, int(impossible.sum()), int(ruled_out.sum()))
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """True and model log-probabilities, nats, (N,)."""
+        return column(self.rows, "true_log_p"), column(self.rows, "model_log_p")
+
+    def curve(self, num_bins: int, bins: Bins = Bins.WIDTH) -> ErrorCurve | None:
+        """Return the mean error by true log-probability, in at most so many bins.
+
+        Fewer where sequences are few, so that a bin has more than ten; None for ten
+        sequences or fewer.
+        """
+        if len(self.rows) < FEWEST:
+            return None
+        return ErrorCurve.of(
+            *self.both,
+            stderr=column(self.rows, "stderr"),
+            bins=bins,
+            num_bins=min(num_bins, len(self.rows) // FEWEST),
+        )
+
+    def summary(self, bound: Bound) -> dict[str, Any]:
+        """Return a row of the table: numbers by name; NaN is unknown."""
+        rows = self.rows
+        found: dict[str, Any] = {"num_sequences": len(rows)}
+        whole, tenths = self.curve(1, Bins.COUNT), self.curve(TENTHS, Bins.COUNT)
+        if whole and tenths:
+            known = bound is not Bound.STRICT_LOWER  # how far off a beam's are is not
+            found |= {
+                "mean_error": whole.mean_error,
+                "lower": whole.bins[0].lower,
+                "upper": whole.bins[0].upper,
+                "estimator_bias": whole.estimator_bias if known else math.nan,
+                "share_underestimated": whole.share_underestimated,
+                "rarest_tenth": tenths.bins[0].mean_error,
+                "most_probable_tenth": tenths.bins[-1].mean_error,
+            }
+        if len(rows):
+            tokens = int(rows.num_tokens.sum())
+            found |= {
+                "perplexity": perplexity(rows.model_log_p.sum(), tokens),
+                "language_perplexity": perplexity(rows.true_log_p.sum(), tokens),
+            }
+        return found | {
+            "impossible": self.impossible,
+            "ruled_out": self.ruled_out,
+            "cut": int((~rows.ended).sum()),
+        }
+
+
+def column(rows: pd.DataFrame, name: str) -> Tensor:
+    """Return a column of numbers as a tensor."""
+    return torch.from_numpy(rows[name].to_numpy(copy=True))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Statistics of the errors of one learner."""
+
+    settings: dict[str, Any]
+    """What its numbers depend on."""
+    bound: Bound
+    """Side of log p_M on which the numbers lie."""
+    curve: ErrorCurve | None
+    """Mean error by true log-probability, of sequences of the language; None for ten
+    sequences or fewer."""
+    tenths: ErrorCurve | None
+    """The same in bins of equal count: ten, or fewer of a hundred sequences or less."""
+    random: ErrorCurve | None
+    """Mean error of random sequences by true log-probability."""
+    histogram: JointHistogram | None
+    lengths: LengthErrors | None
+    """Mean error by length; None if no length has more than ten sequences."""
+    map: ErrorMap | None
+    """Mean error by rarity and perturbations; None if none were perturbed."""
+    summaries: tuple[dict[str, Any], ...]
+    """Row of the table for each kind of sequences."""
+
+    @classmethod
+    def of(cls, learner: Learner, scores: pd.DataFrame, num_bins: int = 50) -> Measured:
+        """Compute the statistics of some scores.
+
+        Raises:
+            ValueError: If ``num_bins`` is no whole number above 0.
+        """
+        whole("num_bins", num_bins, 1)
+        groups = {
+            key: Errors.of(some)
+            for key, some in scores.groupby(["kind", "edits"], sort=False)
+        }
+        language, random = groups[LANGUAGE, 0], groups.get((RANDOM, 0))
+        return cls(
+            settings=learner.settings(),
+            bound=learner.bound,
+            curve=language.curve(num_bins),
+            tenths=language.curve(TENTHS, Bins.COUNT),
+            random=random.curve(num_bins) if random else None,
+            histogram=JointHistogram.of(*language.both, num_bins=num_bins)
+            if len(language.rows)
+            else None,
+            lengths=_lengths(language.rows),
+            map=_map(scores[scores.kind != RANDOM]),
+            summaries=tuple(
+                {"kind": kind, "edits": edits, **errors.summary(learner.bound)}
+                for (kind, edits), errors in groups.items()
+            ),
+        )
+
+
+def _lengths(rows: pd.DataFrame) -> LengthErrors | None:
+    if not len(rows) or rows.num_tokens.value_counts().max() < FEWEST:
+        return None
+    return LengthErrors.of(
+        column(rows, "true_log_p"),
+        column(rows, "model_log_p"),
+        column(rows, "num_tokens"),
+        estimated=bool((rows.stderr > 0).any()),
+    )
+
+
+def _map(rows: pd.DataFrame) -> ErrorMap | None:
+    if not (rows.edits > 0).any():
+        return None
+    finite = rows.true_log_p[np.isfinite(rows.true_log_p)]
+    extent = finite.max() - finite.min() if len(finite) else 1.0
+    return ErrorMap.of(
+        column(rows, "true_log_p"),
+        column(rows, "model_log_p"),
+        column(rows, "edits"),
+        width=_round_width(extent / MAP_COLUMNS),
+        estimated=bool((rows.stderr > 0).any()),
+    )
+
+
+def _round_width(width: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, at least as wide."""
+    return next(
+        w
+        for exponent in range(-6, 9)
+        for digit in (1, 2, 5)
+        if (w := digit * 10.0**exponent) >= width
+    )
+
+
+def table(found: Mapping[str, Measured]) -> pd.DataFrame:
+    """Return the summaries of all models: a row a model and kind of sequences."""
+    rows = [
+        {"model": name, **summary}
+        for name, measured in found.items()
+        for summary in measured.summaries
+    ]
+    return pd.DataFrame(rows)
+
+
+def shown(rows: pd.DataFrame) -> str:
+    """Write a table for people: decimals come from the interval of each number."""
+    lines = []
+    for row in rows.to_dict("records"):
+        kind = f"{row['edits']} perturbed" if row["edits"] else row["kind"]
+        line = {"model": row["model"], "sequences": f"{row['num_sequences']:,} {kind}"}
+        if math.isfinite(row.get("mean_error", math.nan)):
+            half = (row["upper"] - row["lower"]) / 2
+            digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3
+            numbers = (f"{row[n]:.{digits}f}" for n in ("mean_error", "lower", "upper"))
+            line["mean error, nats (95 %)"] = "{} ({} .. {})".format(*numbers)
+            bias = row["estimator_bias"]
+            line["estimator's"] = f"{bias:.2g}" if math.isfinite(bias) else "unknown"
+            line["underestimated"] = f"{row['share_underestimated']:.1%}"
+            for name in ("rarest_tenth", "most_probable_tenth"):
+                line[name.replace("_", " ")] = f"{row[name]:.{digits}f}"
+        counts = {
+            "impossible": row["impossible"],
+            "ruled out": row["ruled_out"],
+            "cut": row["cut"],
+        }
+        line["left out"] = ", ".join(f"{n:,} {why}" for why, n in counts.items() if n)
+        lines.append(line)
+    return str(pd.DataFrame(lines).fillna("").to_string(index=False))
+
+
+def write(
+    output: Path, scores: Mapping[str, pd.DataFrame], found: Mapping[str, Measured]
+) -> None:
+    """Write ``scores.csv``, ``table.csv`` and ``numbers.json`` into a folder.
+
+    Numbers that are infinite or none are strings in the JSON file, which has neither.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    every = pd.concat([rows.assign(model=name) for name, rows in scores.items()])
+    every = every[["model", *every.columns.drop("model")]]
+    for name, rows in (("scores", every), ("table", table(found))):
+        with replacing(output / f"{name}.csv") as partial:
+            rows.to_csv(partial, index=False)
+    numbers = plain({name: asdict(each) for name, each in found.items()})
+    text = json.dumps(numbers, indent=1, allow_nan=False)
+    write_text(output / "numbers.json", text + "\n")
