@@ -75,6 +75,7 @@ class ErrorMap:
     """Mean errors by rarity and number of perturbations.
 
     Example:
+        >>> import torch
         >>> errors = ErrorMap.of(
         ...     torch.tensor([-12.0, -18.0, -25.0, -torch.inf]),
         ...     torch.tensor([-13.0, -21.0, -22.0, -30.0]),
