@@ -38,8 +38,8 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.report.numbers import table
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import TASK, score_file
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.files import score_file
+from lm_latent_eval.scoring.records import TASK, Record
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.training.options import Options

@@ -16,6 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from lm_latent_eval.files import out_of_memory
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 WITHOUT_FLOAT64 = {"mps"}
@@ -221,7 +223,9 @@ class MemoryLimit:
             batch = batch[: int(min(most, self.holds(largest)))]
             try:
                 found = work(batch)
-            except torch.OutOfMemoryError as err:
+            except (RuntimeError, MemoryError) as err:
+                if not out_of_memory(err):
+                    raise
                 if len(batch) == 1:
                     raise refusal(batch[0]) from err
             else:

@@ -6,8 +6,11 @@ import errno
 import hashlib
 import os
 import re
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,10 +29,11 @@ class NoRoomError(OSError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; its file replaces the target once complete and synced.
+    """Yield a new, empty file; it replaces the target once complete and synced.
 
     Readers see the old file or the new one, after a power cut as well. An error leaves
-    the old one as it was.
+    the old one as it was. The new file's name cannot be guessed, and is not taken from
+    a file or link that is there. Files that killed writers left are removed.
 
     Raises:
         NoRoomError: If the disk is full.
@@ -37,11 +41,14 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():  # a pipe or a terminal keeps nothing
         yield path
         return
-    path = path.resolve()  # a link goes on pointing to the file
-    partial = path.with_name(f"{path.name}.partial")
+    path = resolved(path)  # a link goes on pointing to the file
+    begin = f".{path.name[:_NAME]}."
+    _remove_old(path.parent, begin)
+    partial = path.with_name(f"{begin}{secrets.token_hex(8)}{_PARTIAL}")
+    mode = _created(partial)
     try:
         yield partial
-        share(partial)
+        partial.chmod(mode)  # safetensors makes its files private
         with partial.open("r+b") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -53,13 +60,49 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def share(path: Path) -> None:
-    """Give a file the permissions of a new one; safetensors makes its files private."""
-    usual = path.with_name(f"{path.name}.usual")
-    usual.touch()
-    mode = usual.stat().st_mode
-    usual.unlink()
-    path.chmod(mode)
+_NAME = 48
+"""Characters of a file's name in that of its temporary file."""
+_PARTIAL = ".partial"
+_LEFT = 3600.0
+"""Seconds without a write after which a temporary file's writer is taken for dead."""
+
+
+def _created(path: Path) -> int:
+    """Make an empty file where nothing is, not even a link; return its permissions."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+
+
+def new_mode(path: Path) -> int:
+    """Return the permissions of new files beside a file."""
+    probe = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
+    try:
+        return _created(probe)
+    finally:
+        probe.unlink()
+
+
+def _remove_old(folder: Path, begin: str) -> None:
+    for path in folder.glob(f"{escape(begin)}*{_PARTIAL}"):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _LEFT:
+                path.unlink()
+
+
+def resolved(path: Path) -> Path:
+    """Return a path without links.
+
+    Raises:
+        OSError: If its links point to each other.
+    """
+    with suppress(RuntimeError):  # Python before 3.13
+        found = path.resolve()
+        if not found.is_symlink():
+            return found
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -110,6 +153,15 @@ def _reason(err: BaseException) -> str | None:
     if code is None and (found := _IN_WORDS.search(str(err))):
         code = int(found[1])
     return os.strerror(code) if code in NO_ROOM else None
+
+
+def out_of_memory(err: BaseException) -> bool:
+    """Return whether an error says that the memory of host or device ran out."""
+    return (
+        isinstance(err, MemoryError)
+        or type(err).__name__ == "OutOfMemoryError"  # of torch, for devices
+        or (isinstance(err, RuntimeError) and "DefaultCPUAllocator" in str(err))
+    )
 
 
 def _sync_names(folder: Path) -> None:

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 from lm_latent_eval import __version__
 from lm_latent_eval.cli.arguments import Commands, Parser, headings
-from lm_latent_eval.files import no_room
-
-EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
-"""Errors whose message is for users."""
-NO_READER = 128 + 13
-"""Exit status of programs whose reader leaves, as shells give it (SIGPIPE)."""
+from lm_latent_eval.cli.boundary import guarded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    words = sys.argv[1:] if argv is None else argv
+    return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(words: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what it could complete
         import argcomplete
 
@@ -36,63 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch is loaded. Threads that wait awake keep other processes from the
     # cores that they wait for: beside one, two of them were twenty times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        with _stopped_by(signal.SIGTERM):
-            status = int(args.run(args) or 0)
-            _flush()
-            return status
-    except KeyboardInterrupt as stop:
-        # The note of the outermost output: what is kept there.
-        kept = getattr(stop, "__notes__", ["nothing is kept"])[-1]
-        print(f"\ninterrupted; {kept}", file=sys.stderr)
-        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
-    except Exception as err:
-        if isinstance(err, BrokenPipeError) and _has_no_reader():
-            return NO_READER
-        error = no_room(err) or err
-        if not isinstance(error, EXPECTED):
-            raise
-        said = str(error)
-        if isinstance(error, FileNotFoundError | IsADirectoryError) and error.filename:
-            said = f"{error.filename}: {error.strerror}"
-        print(f"lm-latent-eval: {said}", file=sys.stderr)
-        with suppress(OSError):
-            _flush()
-        return 2
+    from lm_latent_eval.ledger.files import writing
 
-
-def _flush() -> None:
-    """Print what is left; where that fails, Python shall not try again at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            sys.stdout.close()
-        raise
-
-
-def _has_no_reader() -> bool:
-    """Whether nobody reads the output any more (``| head``); if so, close it."""
-    try:
-        _flush()
-    except (BrokenPipeError, ValueError):  # the second one if it is closed already
-        return True
-    return False
-
-
-@contextmanager
-def _stopped_by(signal_number: int) -> Iterator[None]:
-    """Let a signal end a command as Ctrl-C does."""
-
-    def stop(number: int, _: object) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # once is enough
-        raise KeyboardInterrupt(number)
-
-    before = signal.signal(signal_number, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal_number, before)
+    with writing(getattr(args, "output", None)):
+        return int(args.run(args) or 0)
 
 
 _SECTIONS = {

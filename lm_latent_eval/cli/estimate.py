@@ -10,7 +10,7 @@ from lm_latent_eval.cli.arguments import Commands, add_options, given
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 if TYPE_CHECKING:
-    from lm_latent_eval.scoring.files import Opening
+    from lm_latent_eval.scoring.interface import Opening
 
 OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
 """Options of a command of their own."""
@@ -83,7 +83,7 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
 
 def _opening(args: argparse.Namespace) -> Opening:
     """Return how a model is opened, with the options that were given."""
-    from lm_latent_eval.scoring.files import Opening
+    from lm_latent_eval.scoring.interface import Opening
 
     return Opening(
         args.checkpoint,
@@ -103,8 +103,8 @@ def _estimate(args: argparse.Namespace) -> None:
         return
     from lm_latent_eval.report.numbers import table
     from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import TASK, score_file
-    from lm_latent_eval.scoring.records import Record
+    from lm_latent_eval.scoring.files import score_file
+    from lm_latent_eval.scoring.records import TASK, Record
     from lm_latent_eval.text.corpora import read_texts
 
     opening = _opening(args)
@@ -124,7 +124,7 @@ def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
     from lm_latent_eval.report.numbers import table
-    from lm_latent_eval.scoring.files import missing, score_corpus
+    from lm_latent_eval.scoring.workers import missing, score_corpus
 
     record = score_corpus(_opening(args), args.data, args.output, workers=args.workers)
     if record.answers:

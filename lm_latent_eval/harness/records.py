@@ -17,7 +17,7 @@ from lm_latent_eval.harness.answers import ScoredFloat, score_of
 from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes, Request
 from lm_latent_eval.harness.running import documents, host, hypothetical_metrics
-from lm_latent_eval.ledger.database import remove
+from lm_latent_eval.ledger.journal import remove
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Row, journal, row_of, write

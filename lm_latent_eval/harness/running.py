@@ -28,8 +28,8 @@ from lm_eval.utils import make_table
 
 from lm_latent_eval.files import safe_name
 from lm_latent_eval.harness.answers import MissedFloat, score_of
-from lm_latent_eval.ledger.database import UNFINISHED
 from lm_latent_eval.ledger.files import BusyError
+from lm_latent_eval.ledger.journal import UNFINISHED
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.text.files import digest

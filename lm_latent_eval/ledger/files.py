@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lm_latent_eval.files import naming, regular, replacing, write_text
+from lm_latent_eval.files import naming, regular, replacing, resolved, write_text
 from lm_latent_eval.ledger.settings import (
     FormatError,
     NoDigestError,
@@ -53,9 +53,9 @@ def only_writer(
         lock: The file that is locked; None is one in the folder. It stays, empty
             (``filelock`` may remove it on Windows): if runs removed it, two could each
             hold one of that name.
-        passing: Remove it, held as it is, when all has ended well. Who has opened it
-            before finds it without a name and asks again (``filelock``), but for
-            releases of that library before 2026.
+        passing: Remove it at the end, while it is held. Who has opened it before finds
+            it without a name and asks again (``filelock``), but for releases of that
+            library before 2026.
 
     Raises:
         BusyError: If another run is writing there.
@@ -78,9 +78,6 @@ def only_writer(
         )
     try:
         yield
-        if passing:
-            with suppress(OSError):  # Windows removes nothing that is open
-                lock.unlink()
     except KeyboardInterrupt as stop:
         if kept:
             stop.add_note(
@@ -88,11 +85,31 @@ def only_writer(
             )
         raise
     finally:
+        if passing:
+            with suppress(OSError):  # Windows removes nothing that is open
+                lock.unlink()
         held.release()
 
 
+@contextmanager
+def writing(output: Path | None) -> Iterator[None]:
+    """Let no other command write an output: a file, a folder, or None.
+
+    Raises:
+        BusyError: If another one does.
+    """
+    keeps = output is not None and (
+        output.is_file() or output.is_dir() or not output.exists()
+    )
+    if output is None or not keeps:  # a pipe or a terminal
+        yield
+        return
+    with only_writer(output, None, lock=lock_of(resolved(output)), passing=True):
+        yield
+
+
 def lock_of(path: Path) -> Path:
-    """Return the lock of a file."""
+    """Return the lock of a file or folder, beside it."""
     return path.with_name(f".{path.name}.lock")
 
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS
-from lm_latent_eval.files import share
+from lm_latent_eval.files import new_mode
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.text.words import PADDING, SPECIAL_WORDS, START
@@ -171,7 +171,7 @@ class Pretrained(PreTrainedModel):
             self.push_to_hub()
         super().save_pretrained(save_directory, **kwargs)
         for weights in Path(save_directory).glob("*.safetensors"):
-            share(weights)
+            weights.chmod(new_mode(weights))  # safetensors makes its files private
         if isinstance(self, ExtraFiles):
             self.save_extras(Path(save_directory))
         manifest.write(Path(save_directory))

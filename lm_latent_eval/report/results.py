@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
-from lm_latent_eval.ledger.database import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.files import SETTINGS_FILE
+from lm_latent_eval.ledger.journal import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.settings import FormatError
 from lm_latent_eval.report.scores import (
     Run,

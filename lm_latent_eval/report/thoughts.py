@@ -23,7 +23,7 @@ from lm_latent_eval.estimators import (
     stderr,
 )
 from lm_latent_eval.files import beside
-from lm_latent_eval.ledger.database import refuse_old
+from lm_latent_eval.ledger.journal import refuse_old
 from lm_latent_eval.report.results import newest
 from lm_latent_eval.report.tabular import Cell, Interval, Table, one_line, rendered
 from lm_latent_eval.scoring.records import UNFINISHED

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -35,6 +36,8 @@ from lm_latent_eval.scoring.options import (
     OpeningOptions,
     ScoringOptions,
     parse_batch_size,
+    parse_device,
+    parse_dtype,
 )
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -257,3 +260,49 @@ def _without_effect(
 @cache
 def _warn(message: str) -> None:
     logger.warning("%s", message)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Arguments with which a command, or each of its workers, opens its scorer."""
+
+    checkpoint: str
+    """A path or repository, one that every machine has."""
+    options: dict[str, Any]
+    model: str | None = None
+    revision: str | None = None
+    batch_size: int | str | None = None
+    max_batch_size: int | str | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether each worker is to have one for itself."""
+        device = self.device or parse_device(None).type
+        return device.startswith("cuda")
+
+    def scorer(self, *, quiet: bool = True) -> TextScorer:
+        """Load the model.
+
+        Args:
+            quiet: Show no progress.
+
+        Raises:
+            ValueError: If there is none, or a setting is impossible.
+        """
+        opened = open_model(
+            self.checkpoint,
+            model=self.model,
+            revision=self.revision,
+            options=self.options,
+            dtype=parse_dtype(self.dtype),
+            device=parse_device(self.device),
+        )
+        return scorer_of(
+            opened,
+            self.options,
+            batch_size=self.batch_size,
+            max_batch_size=self.max_batch_size,
+            quiet=quiet,
+        )

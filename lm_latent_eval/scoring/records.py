@@ -1,7 +1,7 @@
 """The record of a run: one row an answer, sufficient to recompute every metric.
 
 A finished record is a Parquet file, whose metadata say how it was made. While a run
-goes on its rows are in a ledger, so that one which is killed leaves what it has.
+goes on its rows are in a journal, so that one which is killed leaves what it has.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ import torch
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.ledger.database import (
-    UNFINISHED,
-    Ledger,
-    Row,
-    read_run,
-)
+from lm_latent_eval.ledger.journal import UNFINISHED, Journal, Row, read_run
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.spans import Spans
@@ -31,6 +26,9 @@ from lm_latent_eval.text.files import digest
 
 METADATA = b"lm_latent_eval"
 FORMAT = 3
+JOURNAL_FORMAT = 4
+TASK = "estimate"
+"""Task of files of estimates, whose rows name none."""
 WITHOUT_NUMBER = "texts_without_number"
 """Under what settings name texts of the run that the record lacks."""
 
@@ -295,7 +293,12 @@ def read_unfinished(paths: Sequence[Path]) -> list[Record]:
     Raises:
         ValueError: If a file is none, or they are of several runs.
     """
-    settings, tasks = read_run([_ledger(path) for path in paths], answer_of)
+
+    def read_row(row: Row) -> tuple[str, tuple[int, int], Answer]:
+        answer = answer_of(row)
+        return task_of({"task": TASK, **row}), (answer.index, answer.option), answer
+
+    settings, tasks = read_run([_journal(path) for path in paths], read_row)
     return [Record(task, settings, answers, False) for task, answers in tasks.items()]
 
 
@@ -312,13 +315,11 @@ def journal(
     Raises:
         BusyError: If another run is writing it.
     """
-    with _ledger(path).going_on(settings, None) as rows:
+    with _journal(path).going_on(settings, None) as rows:
         yield lambda task, answer: rows.add(
-            task,
-            (answer.index, answer.option),
-            {**row_of(answer), "log_weights": []},
+            {"task": task, **row_of(answer), "log_weights": []}
         )
 
 
-def _ledger(path: Path) -> Ledger:
-    return Ledger(path, "record of a run", FORMAT)
+def _journal(path: Path) -> Journal:
+    return Journal(path, "record of a run", JOURNAL_FORMAT)

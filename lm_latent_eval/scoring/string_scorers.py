@@ -24,9 +24,8 @@ from lm_latent_eval.models import name_of
 from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
 from lm_latent_eval.networks.network import load_causal, positions_of, start_token
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.model import LatentModel, load
-from lm_latent_eval.scoring.records import Document, Record
+from lm_latent_eval.scoring.records import TASK, Document, Record
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
 from lm_latent_eval.scoring.spans import NO_END, of_tokens
 from lm_latent_eval.text.words import encodable

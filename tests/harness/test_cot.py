@@ -10,7 +10,7 @@ import torch
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.ledger.database import UNFINISHED
+from lm_latent_eval.ledger.journal import UNFINISHED
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files

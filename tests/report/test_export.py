@@ -20,9 +20,8 @@ from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement, command
 from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import TOO_LARGE
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.records import TASK, Record
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests.report.test_compare import (

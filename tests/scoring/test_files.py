@@ -127,7 +127,7 @@ def test_what_lacks_estimates_gets_them(scored, output, finished, tmp_path):
 
 
 def test_what_a_kill_leaves_at_the_end_is_removed(scored, tmp_path, monkeypatch):
-    """Between writing the file and removing the ledger."""
+    """Between writing the file and removing the journal."""
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as patched:
         patched.setattr(files, "remove", lambda _: None)
@@ -181,7 +181,7 @@ def test_an_edited_record_is_refused_by_its_line(scored, output, finished):
             assert "\n" not in str(caught.value)
             assert output.read_text() == content
     output.write_text("\n".join([head, *rest, rest[1]]) + "\n")
-    with pytest.raises(ValueError, match=r"line 5 .* is in line 3 too"):
+    with pytest.raises(ValueError, match=r"line 5 .*text 2 is in another line too"):
         scored(output)
 
 
@@ -246,7 +246,7 @@ def test_processes_of_a_killed_run_leave_one_record(tmp_path):
 
 
 def test_what_is_no_record_of_this_version_is_refused(tmp_path, monkeypatch):
-    """A ledger of another version has its own test."""
+    """A journal of another version has its own test."""
     path = tmp_path / "r.parquet"
     with monkeypatch.context() as patched:
         patched.setattr(records, "FORMAT", records.FORMAT - 1)

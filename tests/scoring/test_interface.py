@@ -21,11 +21,10 @@ from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
 from lm_latent_eval.report.export import hub
-from lm_latent_eval.scoring import files, interface, likelihoods
+from lm_latent_eval.scoring import files, interface, likelihoods, workers
 from lm_latent_eval.scoring.answer import MissedTextsError
-from lm_latent_eval.scoring.files import Opening
 from lm_latent_eval.scoring.generation import GenerationOptions
-from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.scoring.interface import Opening, scorer_of
 from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.records import Record, answer_of
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
@@ -194,7 +193,7 @@ def test_the_command_keeps_and_shows_the_others(
 def test_a_worker_keeps_the_others_of_its_block(kglm_directory, monkeypatch):
     miss(monkeypatch)
     options = {"estimator": "is", "num_samples": 9}
-    worker = files._Worker(Opening(str(kglm_directory), options, device="cpu"))
+    worker = workers._Worker(Opening(str(kglm_directory), options, device="cpu"))
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
     answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
     assert sorted(answer.index for answer in answers) == OTHERS

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.ledger.files import LinesFile
 from lm_latent_eval.report.results import read
-from lm_latent_eval.scoring import files
+from lm_latent_eval.scoring import files, interface, workers
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import Opening, SeenTexts, blocks, score_corpus
-from lm_latent_eval.scoring.records import FORMAT, row_of
+from lm_latent_eval.scoring.files import SeenTexts
+from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
+from lm_latent_eval.scoring.workers import blocks, score_corpus
 from lm_latent_eval.text.corpora import stream_texts
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
@@ -27,13 +28,13 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
-from lm_latent_eval.ledger.files import LinesFile
-from lm_latent_eval.scoring import files
-from lm_latent_eval.scoring.files import Opening, score_corpus
+from lm_latent_eval.scoring import workers
+from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.workers import score_corpus
 
 checkpoint, data, output, killed, times = sys.argv[1:]
 once = times == "once"
-files.AT_ONCE = 200  # so that blocks are read while others are scored
+workers.AT_ONCE = 200  # so that blocks are read while others are scored
 
 class Dying(Opening):
     def scorer(self):
@@ -75,9 +76,9 @@ def test_a_killed_worker_loses_nothing(spelled_directory, data, tmp_path):
     output, killed = tmp_path / "scores", tmp_path / "killed"
     # Rows that no model would give show whether they are found again.
     known = [replace(answer, unspelled=99) for answer in alone.answers[3:7]]
-    with files._ledger(output).going_on(alone.settings, None) as rows:
+    with files._journal(output).going_on(alone.settings, None) as rows:
         for answer in known:
-            rows.add(files.TASK, (answer.index,), row_of(answer))
+            rows.add(row_of(answer))
     (tmp_path / "script.py").write_text(SCRIPT)
     run(tmp_path / "script.py", spelled_directory, data, output, killed, "once")
     assert killed.exists(), "premise"
@@ -122,7 +123,7 @@ def test_texts_that_two_workers_scored_count_once(
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     found = [row_of(answer) for answer in [*answers[:12], *answers[9:]]]
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(files, "_found", lambda *_: iter(found))
+    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cuda:1")
     record = score_corpus(opening, data, tmp_path / "scores", workers=2)
     assert record.finished
@@ -133,11 +134,11 @@ def test_texts_that_two_workers_scored_count_once(
 
 @pytest.mark.parametrize("said", [-1, 3.0, "3", True, None, [], 10**12, 10**400])
 def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
-    settings = {"format": FORMAT, "num_texts": said}
+    settings = {"format": JOURNAL_FORMAT, "num_texts": said}
     row = row_of(Answer.exact(-3.0, "a text"))
-    LinesFile(tmp_path / "lines", files.KIND, FORMAT).write(settings, [row])
-    with files._ledger(tmp_path / "killed").going_on(settings, None) as rows:
-        rows.add(files.TASK, (0,), row)
+    files._file(tmp_path / "lines").write(settings, [row])
+    with files._journal(tmp_path / "killed").going_on(settings, None) as rows:
+        rows.add(row)
     for path in (tmp_path / "lines", tmp_path / "killed"):
         with at_most(1 << 26), within(10):
             if type(said) is int and said > 0:
@@ -150,8 +151,8 @@ def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
 
 def test_a_worker_opens_the_revision_and_takes_the_gpu_that_was_asked_for(monkeypatch):
     asked = {}
-    monkeypatch.setattr(files, "open_model", lambda *_, **given: asked.update(given))
-    monkeypatch.setattr(files, "scorer_of", lambda *_, **__: None)
+    monkeypatch.setattr(interface, "open_model", lambda *_, **how: asked.update(how))
+    monkeypatch.setattr(interface, "scorer_of", lambda *_, **__: None)
     Opening("someone/model", {}, revision="abc", device="cpu").scorer()
     assert asked["revision"] == "abc"
     for device, there, needed in (
@@ -178,7 +179,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(data, tmp_path, after):
     path.write_bytes(data.read_bytes())
     seen = SeenTexts(stream_texts(path))
     assert [*seen] == TEXTS
-    read = files._Reader(
+    read = workers._Reader(
         path, (seen.number, seen.digest), [True] * len(TEXTS), words=12
     )
     assert sum(len(block["texts"][0]) for block in read(pa.table({}))) == len(TEXTS)

@@ -26,7 +26,7 @@ from lm_latent_eval.harness.running import (
     running_tasks,
 )
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
-from lm_latent_eval.ledger.database import remove
+from lm_latent_eval.ledger.journal import remove
 from lm_latent_eval.ledger.settings import Settings
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import positive, truth

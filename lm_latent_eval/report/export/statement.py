@@ -31,10 +31,9 @@ from lm_latent_eval.report.numbers import (
 from lm_latent_eval.report.results import WHOLE_TEXTS, model_arguments
 from lm_latent_eval.report.tabular import markdown, one_line
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.files import TASK
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
+from lm_latent_eval.scoring.records import TASK, WITHOUT_NUMBER, Record
 
 DELTA = 0.05
 REQUIRED = ("model", "checkpoint", "estimator")

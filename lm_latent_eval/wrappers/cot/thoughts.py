@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Choice
-from lm_latent_eval.ledger.database import Ledger, read_run
+from lm_latent_eval.ledger.journal import Journal, Row, read_run
 from lm_latent_eval.scoring.records import task_of
 from lm_latent_eval.wrappers.cot.prompts import Ending
 
@@ -291,10 +291,8 @@ def journal(
     Raises:
         BusyError: If another run is writing it.
     """
-    with _ledger(path).going_on(settings, "the thoughts so far") as rows:
-        yield lambda task, kept: rows.add(
-            task, (kept.document, kept.thoughts.question), row_of(kept)
-        )
+    with _journal(path).going_on(settings, "the thoughts so far") as rows:
+        yield lambda task, kept: rows.add({"task": task, **row_of(kept)})
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
@@ -303,12 +301,17 @@ def read_unfinished(paths: Sequence[Path]) -> list[ThoughtFile]:
     Raises:
         ValueError: If a file is something else, or they are of several runs.
     """
-    settings, tasks = read_run([_ledger(path) for path in paths], kept_of)
+
+    def read_row(row: Row) -> tuple[str, tuple[int, str], Kept]:
+        kept = kept_of(row)
+        return task_of(row), (kept.document, kept.thoughts.question), kept
+
+    settings, tasks = read_run([_journal(path) for path in paths], read_row)
     return [
         ThoughtFile({"task": task, **settings}, questions, finished=False)
         for task, questions in tasks.items()
     ]
 
 
-def _ledger(path: Path) -> Ledger:
-    return Ledger(path, "record of thoughts", FORMAT)
+def _journal(path: Path) -> Journal:
+    return Journal(path, "record of thoughts", FORMAT)

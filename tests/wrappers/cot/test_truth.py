@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import Bound, certified_log_likelihood
-from lm_latent_eval.ledger.database import UNFINISHED, Ledger
+from lm_latent_eval.ledger.journal import UNFINISHED, Journal
 from lm_latent_eval.wrappers.cot import model as scoring
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.model import read_answers
@@ -260,9 +260,9 @@ def test_a_row_that_is_no_question_is_named(network, tmp_path):
                 kept_of(right | {name: odd})
     path = tmp_path / f"thoughts_{UNFINISHED}"
     settings = tiny.scorer(network, **FEW).fingerprint
-    with Ledger(path, "", FORMAT).going_on(settings, None) as rows:
-        rows.add("t", (0, ""), right | {"name": None})
-    with pytest.raises(ValueError, match=r"row 1 is not .*\(name is None"):
+    with Journal(path, "", FORMAT).going_on(settings, None) as rows:
+        rows.add({"task": "t"} | right | {"name": None})
+    with pytest.raises(ValueError, match=r"line 2 is not .*\(name is None"):
         read_unfinished([path])
 
 

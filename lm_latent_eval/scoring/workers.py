@@ -1,0 +1,234 @@
+"""Scoring of a corpus by workers of Ray, into a file of estimates.
+
+Ray Data reads blocks of texts while others are scored, hands them out, and gives those
+of a worker that died to another one. What they find comes back to the process that
+started them, which alone writes. A text has the same name and so the same random
+numbers as in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+from threading import current_thread, main_thread
+
+import pyarrow as pa
+
+from lm_latent_eval.ledger.journal import Row
+from lm_latent_eval.ledger.settings import plain
+from lm_latent_eval.options import whole
+from lm_latent_eval.registry import require
+from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.scoring.files import Left, SeenTexts, keep, scored, settings_of
+from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.records import Record, row_of
+from lm_latent_eval.text.corpora import stream_texts
+
+WORDS = 1 << 14
+"""The most words of a block: what a worker does at a time, and again if it dies."""
+AT_ONCE = 1 << 24
+"""Bytes of blocks that are read before any of them can be scored."""
+SHARES = 8
+"""Blocks that each worker gets, if not more: then all end at about the same time."""
+DEATHS = 3
+"""How often a worker is started again, and its block given out again, before the run
+ends: what kills each worker that gets it would go round for ever."""
+ROW = pa.schema({"row": pa.string()})
+"""Result of a worker: a row of a record, in JSON."""
+
+
+def score_corpus(
+    opening: Opening,
+    data: Path,
+    output: Path,
+    *,
+    workers: int,
+    words: int | None = None,
+) -> Record:
+    """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
+
+    Args:
+        opening: How each worker opens the model.
+        data: Texts, as ``estimate`` reads them; only this machine reads the file.
+        output: A file of estimates, new or of an interrupted run.
+        workers: How many; each has a processor, or with a device of CUDA a GPU.
+        words: Of a block; None: so many that every worker gets several blocks.
+
+    Returns:
+        The answers of all texts, in their order; unfinished where some have no number
+        (``missing``).
+
+    Raises:
+        ModuleNotFoundError: If Ray is not installed.
+        ValueError: If a text cannot be scored, or the file is of something else.
+        RuntimeError: If workers die again and again at the same texts.
+    """
+    whole("--workers", workers, 1)
+    require("ray", extra="ray")
+    # This process only asks what numbers depend on: a GPU's memory is for a worker.
+    here = replace(opening, device="cpu") if opening.needs_gpu else opening
+    settings = settings_of(here.scorer(), stream_texts(data))
+
+    def find(left: Left) -> Iterator[Row]:
+        size = words
+        if size is None:
+            total = sum(len(text.split()) for text in stream_texts(data))
+            size = max(1, min(WORDS, total // (SHARES * workers)))
+        texts = settings["num_texts"], settings["texts"]
+        reader = _Reader(data.resolve(), texts, left, size)
+        return _found(opening, reader, output, workers)
+
+    return keep(output, settings, find)
+
+
+def missing(record: Record) -> MissedTextsError:
+    """Return the error that names the texts without a number."""
+    number = record.settings["num_texts"]
+    found = {answer.index: answer for answer in record.answers}
+    names = {n: f"text/{n}" for n in range(number) if n not in found}
+    why = (
+        f"text/{min(names)}: the estimator found no latent that the model gives a "
+        "probability. Draw more samples, or use a proposal that covers its latents"
+    )
+    return MissedTextsError(names, why, number).leaving(found, number)
+
+
+def blocks(
+    texts: Iterable[str], left: Sequence[int], words: int
+) -> Iterator[dict[int, str]]:
+    """Cut the remaining texts into blocks of about ``words`` words.
+
+    Args:
+        texts: N of them, read as the blocks are.
+        left: N truth values: which ones.
+        words: After how many a block ends.
+
+    Example:
+        >>> list(blocks(["a b", "c", "d", "e f"], [1, 0, 1, 1], words=3))
+        [{0: 'a b', 2: 'd'}, {3: 'e f'}]
+    """
+    block: dict[int, str] = {}
+    size = 0
+    for n, text in compress(enumerate(texts), left):
+        block[n] = text
+        size += len(text.split())
+        if size >= words:
+            yield block
+            block, size = {}, 0
+    if block:
+        yield block
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a file into blocks, a row each: rows are what Ray Data can cut at."""
+
+    data: Path
+    texts: tuple[int, str]
+    """How many there are, and their digest."""
+    left: Sequence[int]
+    words: int
+
+    def __call__(self, _: pa.Table) -> Iterator[pa.Table]:
+        seen = SeenTexts(stream_texts(self.data))
+        for block in blocks(seen, self.left, self.words):
+            yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
+        if (seen.number, seen.digest) != self.texts:
+            raise ValueError(
+                f"{self.data} changed while it was read: what was found may be of old "
+                "and of new texts; begin again, with another --output"
+            )
+
+
+class _Worker:
+    """Scores blocks of texts with a model that it keeps."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.scorer = opening.scorer()
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        documents, texts = (
+            column.combine_chunks().flatten().to_pylist() for column in rows.columns
+        )
+        found: list[str] = []
+        # A text without a number is reported at the end.
+        with suppress(MissedTextsError):
+            for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
+                found.append(json.dumps(plain(row_of(answer))))
+        return pa.table({"row": found}, schema=ROW)
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keep the handler of SIGTERM, where Ray sets one that ends in a dump."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if handler is not None and current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _found(
+    opening: Opening, reader: _Reader, output: Path, workers: int
+) -> Iterator[Row]:
+    """Yield rows in the order in which workers finish them."""
+    ray = require("ray", extra="ray")
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        raise ValueError(
+            "RAY_ADDRESS=ray://...: the file of texts would be looked for on another "
+            "machine: log in to one of the cluster, and run this there, with "
+            "RAY_ADDRESS=auto"
+        )
+    # One processor more than there are workers: what cuts blocks needs one.
+    ours = not ray.is_initialized()
+    if ours:
+        with _own_handler():
+            ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
+    # Ray hides from a worker all GPUs but its own, which is the first that it sees.
+    opening = replace(opening, device="cuda") if opening.needs_gpu else opening
+    try:
+        context = ray.data.DataContext.get_current()
+        context.raise_original_map_exception = True
+        context.target_max_block_size = AT_ONCE
+        # One task reads the file, here, and waits while there is enough to score.
+        file = ray.data.from_arrow(pa.table({"path": [str(reader.data)]}))
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        read = file.map_batches(
+            reader, batch_format="pyarrow", num_cpus=0, label_selector=here
+        )
+        rows = read.repartition(target_num_rows_per_block=1).map_batches(
+            _Worker,
+            fn_constructor_args=(opening,),
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            num_gpus=1 if opening.needs_gpu else 0,
+            max_restarts=DEATHS,
+            max_task_retries=DEATHS,
+        )
+        for block in rows.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield from map(json.loads, block["row"].to_pylist())
+    except ray.exceptions.RayTaskError as err:
+        raise _own(err.cause) from err  # the worker's error, which names the text
+    except ray.exceptions.ActorDiedError as err:
+        raise RuntimeError(
+            f"workers died {DEATHS + 1} times at the same texts; what others found is "
+            f"kept beside {output}. Is memory enough? A smaller --batch-size needs "
+            f"less ({err})"
+        ) from err
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _own(error: BaseException) -> BaseException:
+    """Return the original error of a worker, without Ray's advice to retry."""
+    if error.args and isinstance(error.args[0], str):
+        error.args = (error.args[0].partition("\nFailed to ")[0], *error.args[1:])
+    return error
