@@ -48,7 +48,7 @@ import lm_latent_eval
 from benchmarks.scale import peak
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo.__main__ import main as write_demo
-from lm_latent_eval.ledger.database import Ledger
+from lm_latent_eval.ledger.journal import Journal
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.report.figures import COLOURS, MARKS
 from lm_latent_eval.scoring.answer import Missed
@@ -294,9 +294,9 @@ def half_width(estimate: lm_latent_eval.Estimate) -> float:
     return math.hypot(drawn, NORMAL * (estimate.missed or 0.0))
 
 
-def ledger_of(folder: Path, name: str) -> Ledger:
+def journal_of(folder: Path, name: str) -> Journal:
     """Return the file of a method's scores."""
-    return Ledger(folder / f"{name.replace(',', '-')}.sqlite", "file of scores", 1)
+    return Journal(folder / f"{name.replace(',', '-')}.jsonl", "file of scores", 2)
 
 
 def score(
@@ -314,14 +314,14 @@ def score(
             "method": method,
             "lm_latent_eval": lm_latent_eval.__version__,
         }
-        ledger = ledger_of(asked.output, "reference" if is_reference else method)
-        with ledger.going_on(settings, "the scores so far") as rows:
+        journal = journal_of(asked.output, "reference" if is_reference else method)
+        with journal.going_on(settings, "the scores so far") as rows:
+            known = {(row["kind"], row["text"]) for _, row in rows}
             for kind, some in texts.items():
-                known = {key[0] for key in rows.keys(kind)}
-                for number in sorted({*range(len(some))} - known):
+                for number in (n for n in range(len(some)) if (kind, n) not in known):
                     seed = 2 * (start + number) + is_reference
                     row = scored(model, some[number], method, seed)
-                    rows.add(kind, (number,), row)
+                    rows.add({"kind": kind, "text": number, **row})
                     _progress(kind, method, number, row)
 
 
@@ -359,8 +359,8 @@ def together(every: Iterable[Scores]) -> list[Scores]:
 def _rows(path: Path) -> dict[str, dict[int, Row]]:
     """Return the scores in a file: kind -> text -> its score."""
     found: dict[str, dict[int, Row]] = {}
-    for row in Ledger(path, "file of scores", 1).read()[1]:
-        found.setdefault(row.part, {})[int(row.key[0])] = row.row
+    for _, row in Journal(path, "file of scores", 2).read()[1]:
+        found.setdefault(row.pop("kind"), {})[row.pop("text")] = row
     return found
 
 

@@ -20,10 +20,11 @@ from lm_latent_eval.ledger.files import BusyError, only_writer
 from lm_latent_eval.ledger.journal import Journal, refuse_old, remove
 from lm_latent_eval.ledger.settings import FormatError, plain
 from tests.journals import sealed
-from tests.killing import KILLS
 from tests.limits import no_file_above
 from tests.watching import watch
 
+KILLS = int(os.environ.get("CRASH_KILLS", "2"))
+"""Kills at random moments; ``make crash`` asks for more."""
 ASKED = {"seed": 0, "sizes": (1, 2)}
 
 

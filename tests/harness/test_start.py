@@ -39,7 +39,7 @@ floors = {name[0] for name in ours}
 assert "inference" in floors, "premise"
 needless = "cli contrastive convert distortion harness networks report study"
 assert not floors & {*needless.split(), "testing", "training", "wrappers"}
-assert "lm_latent_eval.ledger.database" not in new
+assert "lm_latent_eval.ledger.journal" not in new
 [text] = model.log_likelihood(["She is here."], estimator="is", num_samples=100)
 assert text.pareto_k is not None, "premise"
 later = set(sys.modules) - host - new
