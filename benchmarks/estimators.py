@@ -337,8 +337,8 @@ def _progress(kind: str, method: str, number: int, row: Row) -> None:
 
 def read(folder: Path) -> Iterator[Scores]:
     """Read the scores of all methods on the texts that the reference has, too."""
-    best = _rows(folder / "reference.sqlite")
-    methods = list(folder.glob("*-*.sqlite"))
+    best = _rows(folder / "reference.jsonl")
+    methods = list(folder.glob("*-*.jsonl"))
     every = {path.stem.replace("-", ","): _rows(path) for path in sorted(methods)}
     for kind, reference in best.items():
         for method, rows in every.items():

@@ -19,8 +19,6 @@ _IN_WORDS = re.compile(r"\(os error (\d+)\)")
 """The system's error in messages of safetensors and tokenizers."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
 """torch's message for every failed write."""
-_SQLITE = re.compile(r"SQLITE_(FULL|IOERR_(WRITE|FSYNC|TRUNCATE|SHMSIZE|SHMMAP))")
-"""SQLite's errors of failed writes: a full disk, and a file's limit."""
 
 
 class NoRoomError(OSError):
@@ -146,8 +144,7 @@ def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
 
 
 def _reason(err: BaseException) -> str | None:
-    sqlite = getattr(err, "sqlite_errorname", None) or ""
-    if _TORCH.search(str(err)) or _SQLITE.match(sqlite):
+    if _TORCH.search(str(err)):
         return "is the disk full?"
     code = err.errno if isinstance(err, OSError) else None
     if code is None and (found := _IN_WORDS.search(str(err))):

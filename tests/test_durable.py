@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from lm_latent_eval import files
 from lm_latent_eval.cli import main
 from lm_latent_eval.files import NoRoomError, no_room, replacing, write_text
 from lm_latent_eval.ledger.files import only_writer
@@ -61,6 +62,51 @@ def test_a_link_goes_on_pointing_to_the_file(tmp_path):
     assert (tmp_path / "there" / "file").read_text() == "two"
     write_text(Path(os.devnull), "a device is written as it is")
     assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
+    """Even where somebody guesses the name."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    tokens = iter(["00", "00", "11"])
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: next(tokens))
+    planted = tmp_path / ".page.html.00.partial"
+    planted.symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_text(tmp_path / "page.html", "text")
+    assert planted.is_symlink() and victim.read_text() == "mine"
+    planted.unlink()
+    planted.symlink_to(tmp_path / "new")
+    with pytest.raises(FileExistsError):
+        write_text(tmp_path / "page.html", "text")
+    assert not (tmp_path / "new").exists()
+    write_text(tmp_path / "page.html", "text")
+    assert (tmp_path / "page.html").read_text() == "text"
+
+
+def test_temporary_files_of_killed_writers_are_removed_once_they_are_old(tmp_path):
+    old, new, other = (
+        tmp_path / f".{name}.partial" for name in ("a[b].1", "a[b].2", "ab.3")
+    )
+    for path in (old, new, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    write_text(tmp_path / "a[b]", "text")
+    assert {*tmp_path.iterdir()} == {tmp_path / "a[b]", new, other}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_permissions_are_those_of_a_new_file(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with replacing(tmp_path / "weights") as path:
+            path.unlink()  # as libraries do that write a private file first
+            path.touch(0o600)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "weights").stat().st_mode & 0o777 == 0o640
 
 
 # -- full disks ----------------------------------------------------------------------

@@ -45,7 +45,7 @@ JSON without double names
     text/test_corpora.py::test_a_bad_line_is_named
 nested at most 100 deep
     report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named
-    test_ledger.py::test_other_tables_are_refused_before_they_do_anything
+    test_ledger.py::test_lines_of_something_else_are_refused
 A broken one ends in one line that names file, line and field
     text/test_corpora.py::test_a_bad_line_is_named
     fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown
@@ -65,15 +65,15 @@ one that contradicts its page makes Arrow reserve what it claims
 Columns have the types that we write
     test_parquet.py::test_a_column_that_is_another_is_named
 a row has a digest over its values and the run's settings
-    test_ledger.py::test_a_row_that_was_edited_says_where
     test_ledger.py::test_a_line_that_was_edited_says_where
-nothing of a ledger is obeyed
-    test_ledger.py::test_other_tables_are_refused_before_they_do_anything
-    test_ledger.py::test_links_pipes_and_folders_are_refused
-one that is damaged, cut short or claims more than it holds is refused
-    test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_moves_nothing
-    test_ledger.py::test_huge_claims_cost_nothing
+    test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_loses_the_end
     fuzz/test_hostile.py::test_damage_is_refused_or_moves_nothing
+A last line without its end is dropped
+    test_ledger.py::test_a_torn_last_line_is_dropped
+a link is refused
+    test_ledger.py::test_links_pipes_and_folders_are_refused
+the file is made where nothing is, not even a link
+    test_durable.py::test_a_planted_link_is_not_followed
 a finished file one of each column
     test_parquet.py::test_an_edited_column_is_named
     test_parquet.py::test_edited_metadata_are_named
@@ -89,7 +89,7 @@ not read and not waited for
     test_untrusted.py::test_pickles_and_archives
 whoever can change a file can write its digests anew
     models/test_checkpoint.py::test_a_change_by_hand_is_accepted_by_its_manifest
-    test_ledger.py::test_a_row_that_was_edited_says_where
+    test_ledger.py::test_a_line_that_was_edited_says_where
 with nothing else: other words
     harness/test_wrapper_arguments.py::test_code_of_a_folder_does_not_run
 code in their folder is refused

@@ -372,6 +372,15 @@ def test_what_is_not_known_is_not_exported(found, message):
             "every-eval-ever --organization Us --relationship other --model-id model",
             "expected developer/model",
         ),
+        (
+            "every-eval-ever --organization Us --relationship other --model-id ../up",
+            "expected developer/model",
+        ),
+        (
+            "every-eval-ever --organization Us --relationship other --model-id us/m "
+            "--collection ../../esc",
+            "--collection ../../esc: expected a name, not a path",
+        ),
         ("hf-eval-results", "no accuracy here"),
     ],
 )

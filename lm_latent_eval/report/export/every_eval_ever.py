@@ -49,10 +49,19 @@ class Evaluator:
     collection: str = "lm_latent_eval"
 
     def __post_init__(self) -> None:
-        """Refuse a model without a developer."""
+        """Refuse a model without a developer, and names of other folders."""
         parts = self.model_id.split("/")
-        if len(parts) != 2 or not all(parts):
+        if len(parts) != 2 or not all(map(_is_name, parts)):
             raise ValueError(f"--model-id {self.model_id}: expected developer/model")
+        if not _is_name(self.collection):
+            raise ValueError(
+                f"--collection {self.collection}: expected a name, not a path"
+            )
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text is the name of one folder."""
+    return text not in ("", ".", "..") and not {*text} & {*"/\\:\0"}
 
 
 def export(records: Sequence[Record], source: Evaluator, output: Path) -> list[Path]:
