@@ -16,8 +16,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.files import out_of_memory
-
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 WITHOUT_FLOAT64 = {"mps"}
@@ -167,6 +165,18 @@ MOST_ROWS = 64
 """Rows read together by default."""
 
 logger = logging.getLogger(__name__)
+
+
+def out_of_memory(err: Exception) -> bool:
+    """Return whether an error says that the memory of a device or the host ran out.
+
+    Example:
+        >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("shapes"))
+        (True, False)
+    """
+    if isinstance(err, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(err, RuntimeError) and "DefaultCPUAllocator" in str(err)
 
 
 @dataclass

@@ -152,15 +152,6 @@ def _reason(err: BaseException) -> str | None:
     return os.strerror(code) if code in NO_ROOM else None
 
 
-def out_of_memory(err: BaseException) -> bool:
-    """Return whether an error says that the memory of host or device ran out."""
-    return (
-        isinstance(err, MemoryError)
-        or type(err).__name__ == "OutOfMemoryError"  # of torch, for devices
-        or (isinstance(err, RuntimeError) and "DefaultCPUAllocator" in str(err))
-    )
-
-
 def _sync_names(folder: Path) -> None:
     with suppress(PermissionError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from lm_latent_eval.files import no_room, one_line, out_of_memory
+from lm_latent_eval.files import no_room, one_line
 
 EXPECTED = (ValueError, OSError, FloatingPointError, ModuleNotFoundError)
 """Errors whose message is for users."""
@@ -58,7 +58,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 def _message(err: Exception) -> str | None:
     """Return the line for an error; None: it is an error of this program."""
-    if out_of_memory(err):
+    if _is_out_of_memory(err):
         return (
             f"memory ran out ({one_line(err) or type(err).__name__}): give a smaller "
             "--batch-size or --num-samples, or a machine with more; where the command "
@@ -68,6 +68,14 @@ def _message(err: Exception) -> str | None:
     if isinstance(error, FileNotFoundError | IsADirectoryError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, EXPECTED) else None
+
+
+def _is_out_of_memory(err: Exception) -> bool:
+    if isinstance(err, MemoryError) or "torch" not in sys.modules:
+        return isinstance(err, MemoryError)
+    from lm_latent_eval.devices import out_of_memory
+
+    return out_of_memory(err)
 
 
 def _nowhere() -> TextIO:

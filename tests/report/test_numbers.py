@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_explained_is_named(scored, tmp_path, refused):
     for lines, message in (
         ([head], f"{cut} has no estimate yet"),
         ([lacking, *resealed], f"{cut} does not say its 'vocabulary'"),
-        (['{"format": 3, "seed": 0}'], f"{cut} is not a file of estimates"),
+        (['{"format": 4, "seed": 0}'], f"{cut} is not a file of estimates"),
     ):
         cut.write_text("\n".join(lines) + "\n")
         assert message in refused("explain", cut)
@@ -152,9 +152,9 @@ def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, c
 
 @pytest.mark.parametrize("command", ["recompute", "thoughts"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_version_0_2_did_not_finish_says_how_to(tmp_path, refused, command, whole):
+def test_what_version_0_3_did_not_finish_says_how_to(tmp_path, refused, command, whole):
     for kind in ("record", "thoughts"):
-        (tmp_path / f"{kind}_0.partial.jsonl").write_text('{"format": 1}\n')
-    path = tmp_path if whole else tmp_path / "thoughts_0.partial.jsonl"
+        (tmp_path / f"{kind}_0.partial.sqlite").touch()
+    path = tmp_path if whole else tmp_path / "thoughts_0.partial.sqlite"
     said = refused(command, path)
-    assert "by an unfinished run of lm-latent-eval 0.2: finish it with" in said
+    assert "by an unfinished run of lm-latent-eval 0.3: finish it with" in said

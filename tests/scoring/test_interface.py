@@ -21,7 +21,7 @@ from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
 from lm_latent_eval.report.export import hub
-from lm_latent_eval.scoring import files, interface, likelihoods, workers
+from lm_latent_eval.scoring import interface, likelihoods, workers
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import Opening, scorer_of
@@ -197,7 +197,7 @@ def test_a_worker_keeps_the_others_of_its_block(kglm_directory, monkeypatch):
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
     answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
     assert sorted(answer.index for answer in answers) == OTHERS
-    err = files.missing(Record("estimate", {"num_texts": 5}, answers, False))
+    err = workers.missing(Record("estimate", {"num_texts": 5}, answers, False))
     assert err.names == {1: "text/1", 3: "text/3"}
     assert [answer.index for answer in err.answers] == OTHERS
 
