@@ -47,7 +47,6 @@ _SECTIONS = {
         "recompute": "print the numbers of a run in every unit, without its model",
         "report": "show and compare results on one page of HTML",
         "export": "write results for archives, leaderboards and model cards",
-        "thoughts": "diagnostics of latent_cot, or other answers from its thoughts",
     },
     "models": {
         "train": "train a model and write a checkpoint",
@@ -65,7 +64,7 @@ _SECTIONS = {
 }
 """Section -> command -> its line in the list of commands."""
 _MODULES = {
-    **dict.fromkeys(("explain", "recompute", "export", "thoughts"), "results"),
+    **dict.fromkeys(("explain", "recompute", "export"), "results"),
     **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),
     "calibrate": "estimate",
     "report": "compare",

@@ -19,13 +19,6 @@ Example:
 """
 
 from lm_latent_eval.estimators.checks import checked_weights
-from lm_latent_eval.estimators.choices import (
-    AccuracyPoint,
-    Margin,
-    accuracy_curve,
-    log_mean_gap,
-    votes,
-)
 from lm_latent_eval.estimators.corpus import (
     certificate_cost,
     certified_log_likelihood,

@@ -73,11 +73,13 @@ class Host:
     tasks: dict[str, Any]
     """Name -> task, whose instances hold their answers."""
 
-    def new_files(self, kind: str, tasks: Iterable[str]) -> dict[str, str]:
+    def new_files(
+        self, kind: str, tasks: Iterable[str], suffix: str = ".parquet"
+    ) -> dict[str, str]:
         """Make the folder; return the name of each task's file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stamp = datetime.now().isoformat().replace(":", "-")
-        return {task: f"{kind}_{safe_name(task)}_{stamp}.parquet" for task in tasks}
+        return {task: f"{kind}_{safe_name(task)}_{stamp}{suffix}" for task in tasks}
 
     def unfinished(self, kind: str, settings: Settings) -> list[Path]:
         """Return the files of this command that it has not finished."""

@@ -17,12 +17,12 @@ from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.results import newest, read_begun
 from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
-from lm_latent_eval.report.thoughts import how_thought
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
 from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
 from lm_latent_eval.text import strict_json
+from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.mixtures.carriers import LISTED
 
 MEANING = {
@@ -242,13 +242,52 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
             "only texts of as many words compare."
         )
     if "thoughts" in ours:
-        lines.append(how_thought(ours))
+        lines.append(_how_thought(ours))
     elif ours["mass"] == "sub-normalised":
         lines.append(
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."
         )
     return "\n".join(_wrapped(line) for line in lines)
+
+
+ENDINGS = {
+    "natural": "p(answer | question) totals less than 1: a thought that is not closed "
+    "answers nothing.",
+    "forced": "Those that did not close were closed by force: p is another model than "
+    "the one that closes its own thoughts.",
+}
+
+
+def _how_thought(ours: dict[str, Any]) -> str:
+    """Describe how a run's thoughts were drawn.
+
+    Args:
+        ours: What is under ``latent_eval``, ``thoughts`` among it.
+    """
+    thoughts = ours["thoughts"]
+    shares = ", ".join(
+        f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
+    )
+    words = (
+        f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
+        f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
+    )
+    decided = thoughts.get("questions_decided", 0)
+    undecided = thoughts.get("questions_undecided", 0)
+    if number := decided + undecided:
+        words += (
+            f" The most probable answer is certain (95 %, each by itself) of "
+            f"{decided:,} of {number:,} questions; {undecided:,} are undecided."
+        )
+    if together := thoughts.get("questions_decided_together"):
+        words += (
+            f" Decided together (e-BH, at most 5 % of them wrong on average): "
+            f"{together:,}."
+        )
+    if ours["model_temperature"] != 1:
+        words += f" p is the model's at temperature {ours['model_temperature']:g}."
+    return words
 
 
 def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:

@@ -45,10 +45,6 @@ def table(value):
     return torch.tensor([[0.0, 0.0, 0.0], [0.0, value, value]])
 
 
-def curve(*questions):
-    return choices.accuracy_curve(*([q[n] for q in questions] for n in range(3)))
-
-
 REFUSED = [
     *((r"shape \(K,\); got \(2, 3\)", make, torch.zeros(2, 3)) for make in MADE),
     *((r"log_w\[1\] is nan", make, torch.tensor([0.0, NAN])) for make in MADE),
@@ -102,11 +98,6 @@ REFUSED = [
     ),
     (r"draw 2 of row 1 weighs 2\.5, .*above 2:", of.probability_interval, HEAVY, 2.0),
     # Choices
-    (r"of 2 or more answers, shape \(A, K\); got", choices.Margin.of, QUESTION[0][:1]),
-    ("all weights are zero", choices.Margin.of, DEAD),
-    ("no answer is possible after", choices.log_mean_gap, DEAD, torch.zeros(7)),
-    ("the same number of draws", curve),
-    ("the same number of draws", curve, QUESTION, (HEAVY.T, *QUESTION[1:])),
     *(
         ("as many replicates of every option", choices.is_undecided, wrong)
         for wrong in ([], [[]], [[1.0, 2.0], [1.0, 2.0, 3.0]])

@@ -8,8 +8,6 @@ import pytest
 
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.report.thoughts import thought_files
-from lm_latent_eval.wrappers.cot.thoughts import row_of
 from tests import tiny_causal
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
@@ -211,9 +209,8 @@ def test_two_processes_think_as_one(tmp_path):
     assert launch(tmp_path, ACCELERATE, "think", network, tasks, two) == said
 
     def thoughts(out):
-        [path] = out.rglob("thoughts_*.parquet")
-        [file] = thought_files(path)
-        return [row_of(question) for question in file.questions]
+        [path] = out.rglob("thoughts_*.jsonl")
+        return [*map(json.loads, path.read_text("utf-8").splitlines())]
 
     assert len(thoughts(one)) == len(CONTEXTS)
     assert agree(thoughts(two), thoughts(one))

@@ -150,11 +150,9 @@ def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, c
         assert ("Not finished: numbers are of 1 ans" in capsys.readouterr().out) is said
 
 
-@pytest.mark.parametrize("command", ["recompute", "thoughts"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_version_0_3_did_not_finish_says_how_to(tmp_path, refused, command, whole):
-    for kind in ("record", "thoughts"):
-        (tmp_path / f"{kind}_0.partial.sqlite").touch()
-    path = tmp_path if whole else tmp_path / "thoughts_0.partial.sqlite"
-    said = refused(command, path)
+def test_what_version_0_3_did_not_finish_says_how_to(tmp_path, refused, whole):
+    path = tmp_path / "record_0.partial.sqlite"
+    path.touch()
+    said = refused("recompute", tmp_path if whole else path)
     assert "by an unfinished run of lm-latent-eval 0.3: finish it with" in said

@@ -1,13 +1,14 @@
-"""``lm_eval --model latent_cot``: chains of thought, and the files of them.
+"""``lm_eval --model latent_cot``: chains of thought.
 
-Files of thoughts are written beside lm-eval's results, one a task, as they are drawn. A
-run that is killed and started again takes them up, with a cache or without.
+Thoughts are kept beside lm-eval's results as they are drawn. A run that is killed and
+started again takes them up, with a cache or without; at its end they are JSON lines.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -16,6 +17,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedTokenizerBase
 
+from lm_latent_eval.estimators import discoveries
+from lm_latent_eval.files import write_text
 from lm_latent_eval.harness.answers import Scored
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.harness.running import (
@@ -27,20 +30,21 @@ from lm_latent_eval.harness.running import (
 )
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
 from lm_latent_eval.ledger.journal import remove
-from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.ledger.settings import Settings, plain
 from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import positive, truth
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
 from lm_latent_eval.wrappers.cot.model import ThoughtScorer
 from lm_latent_eval.wrappers.cot.prompts import Key, ThoughtOptions
 from lm_latent_eval.wrappers.cot.thoughts import (
-    Kept,
-    Texts,
     Thoughts,
     journal,
     read_unfinished,
-    write_thoughts,
+    row_of,
 )
+
+Texts = Callable[[Sequence[int]], str]
+"""Writes tokens as a string."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,27 @@ class TaskDocument:
         """Return the answers that follow a question, the known ones too."""
         return [i.args[1] for i in self.instances if i.args[0] == question]
 
-    def kept(self, thoughts: Thoughts) -> Kept:
-        """Return the document with its thoughts, as files keep them."""
+    def placed(self, thoughts: Thoughts) -> Placed:
+        """Return the document's thoughts with what the task says of answers."""
         asked = [instance.args for instance in self.instances]
         places = [
             [n for n, args in enumerate(asked) if args == (thoughts.question, answer)]
             for answer in thoughts.answers
         ]
         right = accuracies(self.of_task, self.instances, places)
-        return Kept(self.number, thoughts, right)
+        return Placed(self.task, self.number, thoughts, right)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Thoughts about a question of a document of a task."""
+
+    task: str
+    document: int
+    thoughts: Thoughts
+    right: tuple[float, ...] | None
+    """What each answer scores by the task: 1 if right, else 0; None where there is no
+    choice."""
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
@@ -102,7 +118,7 @@ class ThoughtRecorder:
         self._known: dict[Key, Thoughts] = {}
         self._own: dict[Key, Thoughts] = {}
         self._thoughts: dict[Key, Thoughts] = {}
-        self._kept: dict[tuple[str, int, str], Kept] = {}
+        self._placed: dict[tuple[str, int, str], Placed] = {}
 
     @contextmanager
     def following(
@@ -113,8 +129,7 @@ class ThoughtRecorder:
         Args:
             settings: What the numbers depend on.
         """
-        where, asked = host(), task_documents(running_tasks())
-        known = self._take_up(settings)
+        where, known = host(), self._take_up(settings)
         if where is None:
             yield self._remember, known
             return
@@ -123,8 +138,7 @@ class ThoughtRecorder:
 
             def keep(thoughts: Thoughts) -> None:
                 self._remember(thoughts)
-                if document := asked.get(thoughts.name):
-                    add(document.task, document.kept(thoughts))
+                add(thoughts.name.rpartition("/")[0], thoughts)
 
             yield keep, known
 
@@ -134,14 +148,14 @@ class ThoughtRecorder:
         own, self._own = [*self._own.values()], {}
         asked = task_documents(running_tasks()) if host() else {}
         placed = [
-            (document.task, document.kept(thoughts))
+            document.placed(thoughts)
             for name, document in asked.items()
             for thoughts in _of_document(name, document, own)
         ]
         for thoughts in self._processes.gather(own):
             self._thoughts[thoughts.name, thoughts.question] = thoughts
-        for task, kept in self._processes.gather(placed):
-            self._kept[task, kept.document, kept.thoughts.question] = kept
+        for one in self._processes.gather(placed):
+            self._placed[one.task, one.document, one.thoughts.question] = one
 
     def finish(self, settings: Settings) -> dict[str, Any]:
         """Write the thoughts.
@@ -151,18 +165,18 @@ class ThoughtRecorder:
             each task; {} where nothing was thought.
         """
         found, self._thoughts = self._thoughts, {}
-        kept, self._kept = self._kept, {}
+        placed, self._placed = self._placed, {}
         if not found:
             return {}
         drawn = [thought for t in found.values() for thought in t.drawn]
         endings = Counter(str(thought.ending) for thought in drawn)
         return {
-            "questions": len(kept) or len(found),
+            "questions": len(placed) or len(found),
             "drawn": len(drawn),
             "tokens": sum(len(thought.tokens) for thought in drawn),
             **{f"share_{name}": n / len(drawn) for name, n in endings.items()},
-            **_decided(kept, WEIGHTS_AT_MOST[settings["proposal"]]),
-            "files": _write(settings, kept, self._texts),
+            **_decided(placed.values(), WEIGHTS_AT_MOST[settings["proposal"]]),
+            "files": _write(settings, placed, self._texts),
         }
 
     def _remember(self, thoughts: Thoughts) -> None:
@@ -175,11 +189,9 @@ class ThoughtRecorder:
             self._run, self._known, where = run, {}, host()
             left = where.unfinished("thoughts", settings) if where else []
             answers = all_answers(where.tasks) if where else {}
-            for file in read_unfinished(left):
-                for kept in file.questions:
-                    thoughts = kept.thoughts
-                    if (thoughts.name, thoughts.question) in answers:
-                        self._known[thoughts.name, thoughts.question] = thoughts
+            for thoughts in read_unfinished(left):
+                if (thoughts.name, thoughts.question) in answers:
+                    self._known[thoughts.name, thoughts.question] = thoughts
             self._own.update(self._known)
         return self._known
 
@@ -202,37 +214,37 @@ def _of_document(
     return [*by_question.values()]
 
 
-def _decided(
-    questions: Mapping[tuple[str, int, str], Kept], most: float
-) -> dict[str, Any]:
+def _decided(questions: Iterable[Placed], most: float) -> dict[str, Any]:
     """Count the questions whose most probable answer is certain."""
-    choices = [
-        kept.thoughts.choice(most)
-        for kept in questions.values()
-        if kept.right is not None
-    ]
+    choices = [one.thoughts.choice(most) for one in questions if one.right is not None]
     decided = sum(choice.decided is not None for choice in choices)
     return {
         "questions_decided": decided,
         "questions_undecided": len(choices) - decided,
+        "questions_decided_together": sum(discoveries([c.log_e for c in choices])),
         "confidence": "0.95 of each question",
     }
 
 
 def _write(
-    settings: Settings, kept: Mapping[tuple[str, int, str], Kept], texts: Texts
+    settings: Settings, placed: Mapping[tuple[str, int, str], Placed], texts: Texts
 ) -> dict[str, str]:
-    """Return the names of the files by task; none where no results are written."""
+    """Write a file of JSON lines a task, a question a line; return their names."""
     where = host()
     if where is None:
         return {}
-    by_task: dict[str, list[Kept]] = {}
-    for place in sorted(kept):
-        by_task.setdefault(place[0], []).append(kept[place])
-    files = where.new_files("thoughts", by_task)
-    for task, questions in by_task.items():
-        about = {"task": task, **settings}
-        write_thoughts(where.folder / files[task], about, questions, texts)
+    lines: dict[str, list[str]] = {}
+    for _, one in sorted(placed.items(), key=lambda pair: pair[0]):
+        row = {
+            "document": one.document,
+            **row_of(one.thoughts),
+            "right": one.right,
+            "thoughts": [texts(thought.tokens) for thought in one.thoughts.drawn],
+        }
+        lines.setdefault(one.task, []).append(json.dumps(plain(row)) + "\n")
+    files = where.new_files("thoughts", lines, ".jsonl")
+    for task, name in files.items():
+        write_text(where.folder / name, "".join(lines[task]))
     remove(where.unfinished("thoughts", settings))
     return files
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM
@@ -32,7 +31,6 @@ from lm_latent_eval.estimators import (
     MissedSupportError,
     probability_interval,
 )
-from lm_latent_eval.files import regular
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
@@ -40,8 +38,6 @@ from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.text.files import numbered_lines
-from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
 from lm_latent_eval.wrappers.cot.drawing import FIRST, WEIGHTS_AT_MOST, looks
 from lm_latent_eval.wrappers.cot.prompts import (
@@ -52,7 +48,7 @@ from lm_latent_eval.wrappers.cot.prompts import (
 )
 from lm_latent_eval.wrappers.cot.served import ServedThinker
 from lm_latent_eval.wrappers.cot.thinking import Thinker
-from lm_latent_eval.wrappers.cot.thoughts import Kept, ThoughtFile, Thoughts
+from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
 ROWS = 128
 """Sequences read at once where nobody says how many."""
@@ -136,30 +132,6 @@ class ThoughtScorer(NetworkScorer):
                     yield from self._answers(question, found, missed)
                     progress.update()
         missed.tell()
-
-    def answer(self, thoughts: Thoughts, answers: Sequence[str]) -> Thoughts:
-        """Score other answers after thoughts that were drawn before.
-
-        Args:
-            thoughts: From a run with the same network and settings.
-            answers: A strings.
-
-        Returns:
-            The same thoughts, with what they say of these answers.
-
-        Raises:
-            ValueError: If there are no answers, or one is empty or too long.
-        """
-        if not answers:
-            raise ValueError(
-                f"{thoughts.name}: no answers are given; give at least one"
-            )
-        asked = [
-            Query(n, thoughts.name, answer, thoughts.question)
-            for n, answer in enumerate(answers)
-        ]
-        [question] = self._questions(asked)
-        return self._thinker.answer(question, thoughts.drawn, thoughts)
 
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
@@ -357,66 +329,3 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
         questions = batch_size or max(rows // first, 1)
         marks = Marks.of(self.network, options)
         return ThoughtScorer(self.network, options, marks, questions, rows, quiet)
-
-
-def read_answers(path: Path) -> dict[int, list[str]]:
-    """Read answers from JSON lines, ``{"document": 0, "answers": [" yes", " no"]}``.
-
-    Raises:
-        ValueError: If a line is something else.
-    """
-    found = {}
-    for place, line in numbered_lines(regular(path)):
-        try:
-            row = parse(line)
-            document, answers = row["document"], row["answers"]
-            if type(document) is not int or not isinstance(answers, list):
-                raise TypeError("expected a whole number and a list")
-        except (ValueError, KeyError, TypeError) as err:
-            raise ValueError(
-                f"{path}, line {place}: expected "
-                '{"document": 0, "answers": [" yes", " no"]}'
-            ) from err
-        found[document] = [str(answer) for answer in answers]
-    return found
-
-
-def rescore(
-    model: ThinkingLM, kept: ThoughtFile, answers: Mapping[int, Sequence[str]]
-) -> list[Kept]:
-    """Score other answers from kept thoughts: nothing is drawn.
-
-    Args:
-        model: The one that drew them.
-        kept: What ``read_thoughts`` has read.
-        answers: Document -> strings, white space before them included.
-
-    Returns:
-        The questions that answers are given for, with those in place of the run's.
-
-    Raises:
-        ValueError: If another model drew the thoughts, a document is not among them, or
-            an answer is empty or too long.
-    """
-    drawn_by = kept.settings["checkpoint"]
-    if drawn_by != model.network.digest:
-        raise ValueError(
-            f"{model.network.name} (digest {model.network.digest}) did not draw these "
-            f"thoughts: a model with digest {drawn_by} did; give that one"
-        )
-    questions = {question.document: question for question in kept.questions}
-    if unknown := sorted(answers.keys() - questions.keys()):
-        raise ValueError(
-            f"there are no thoughts about document {unknown[0]}: leave its answers out"
-        )
-    names = ThoughtOptions.names()
-    idle = ThoughtOptions.parse({name: kept.settings[name] for name in names}).idle
-    scorer = model.scorer({n: kept.settings[n] for n in names if n not in idle})
-    return [
-        replace(
-            questions[document],
-            thoughts=scorer.answer(questions[document].thoughts, given),
-            right=None,
-        )
-        for document, given in answers.items()
-    ]

@@ -1,6 +1,5 @@
 """Answers, intervals and files of thoughts, beside sums over every thought."""
 
-import json
 import math
 
 import pytest
@@ -10,16 +9,15 @@ from lm_latent_eval.estimators import Bound, certified_log_likelihood
 from lm_latent_eval.ledger.journal import UNFINISHED, Journal
 from lm_latent_eval.wrappers.cot import model as scoring
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST, looks
-from lm_latent_eval.wrappers.cot.model import read_answers
 from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import (
     FORMAT,
-    Kept,
     Thought,
-    kept_of,
+    journal,
     read_unfinished,
     row_of,
+    thoughts_of,
 )
 from tests.means import weights_are_of
 from tests.wrappers.cot import tiny
@@ -208,8 +206,6 @@ def test_what_was_thought_before_is_not_thought_again(network, proposal, monkeyp
     same(numbers(again, every), wanted)
     assert all({*t.answers} == {*ANSWERS} for t in completed)
     assert len(completed) == len(QUESTIONS)
-    with pytest.raises(ValueError, match="no answers are given"):
-        again.answer(completed[0], [])
     # Thoughts after other hints are others.
     again.shown = {}
     if proposal == "hinted":
@@ -232,37 +228,33 @@ def test_two_tokens_can_close_a_thought(network):
 # -- files ----------------------------------------------------------------------------
 
 
-TRUTH = '{"document": true, "answers": [" yes"]}'
-
-
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": 1, "a": 2}', "3", "{", TRUTH])
-def test_answers_that_are_none_are_named(tmp_path, line):
-    path = tmp_path / "answers.jsonl"
-    path.write_text(f'{{"document": 0, "answers": [" yes"]}}\n{line}\n')
-    with pytest.raises(ValueError, match=r"answers\.jsonl, line 2: expected"):
-        read_answers(path)
-
-
-def test_a_line_of_answers_ends_where_json_says(tmp_path):
-    """A separator of lines that JSON lets stand, and a mark of byte order."""
-    path, answers = tmp_path / "answers.jsonl", [" a\u2028b", " c\x85"]
-    row = json.dumps({"document": 3, "answers": answers}, ensure_ascii=False)
-    path.write_text(f"{row}\n", encoding="utf-8-sig")
-    assert read_answers(path) == {3: answers}
+def test_what_was_thought_is_read_back(network, tmp_path):
+    """Answers without a probability, too."""
+    _, kept = run(network, asked(questions=QUESTIONS), num_samples=12)
+    assert any((t.log_p_answers == -torch.inf).any() for t in kept.values()), "premise"
+    path = tmp_path / f"thoughts_{UNFINISHED}"
+    settings = tiny.scorer(network, num_samples=12).fingerprint
+    with journal(path, settings) as keep:
+        for thoughts in kept.values():
+            keep("t", thoughts)
+    for found in read_unfinished([path]):
+        wanted = kept[found.name]
+        assert found.log_weights.equal(wanted.log_weights)
+        assert (found.drawn, found.answers) == (wanted.drawn, wanted.answers)
+        assert (found.hints, found.greedy) == (wanted.hints, wanted.greedy)
 
 
 def test_a_row_that_is_no_question_is_named(network, tmp_path):
     _, kept = run(network, asked(answers=[" c"], questions=["a "]), **FEW)
-    right = row_of(Kept(0, kept["t/0"], None))
-    for name in right.keys() - {"right"}:
-        for odd in (None, 3.5, [[]], {}):
-            with pytest.raises(ValueError, match=rf"^{name} "):
-                kept_of(right | {name: odd})
+    right = row_of(kept["t/0"])
+    for name in right:
+        with pytest.raises(ValueError, match="it is of no thoughts"):
+            thoughts_of({key: value for key, value in right.items() if key != name})
     path = tmp_path / f"thoughts_{UNFINISHED}"
     settings = tiny.scorer(network, **FEW).fingerprint
     with Journal(path, "", FORMAT).going_on(settings, None) as rows:
-        rows.add({"task": "t"} | right | {"name": None})
-    with pytest.raises(ValueError, match=r"line 2 is not .*\(name is None"):
+        rows.add(right | {"log_p": [0.5]})
+    with pytest.raises(ValueError, match=r"line 2 is not .*it is of no thoughts"):
         read_unfinished([path])
 
 
