@@ -55,15 +55,12 @@ plain values, no tags, no aliases, no double names
     wrappers/mixtures/test_files.py::test_what_a_file_may_not_say_is_told
 is not imported without `trust_retriever=True`
     wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent
-a file has two bytes a row or more
-    test_parquet.py::test_a_small_file_takes_little_memory
-    scoring/test_workers.py::test_any_number_of_texts_is_refused_or_costs_nothing
-is packed by Snappy or not at all, and its values take at most a hundred times
-    test_parquet.py::test_a_small_file_takes_little_memory
-one that contradicts its page makes Arrow reserve what it claims
-    test_parquet.py::test_a_page_that_its_header_contradicts_is_refused
-Columns have the types that we write
+columns have the types that we write
     test_parquet.py::test_a_column_that_is_another_is_named
+a digest tells damage and edits
+    test_parquet.py::test_an_edited_value_is_refused
+    test_parquet.py::test_edited_metadata_are_refused
+    test_parquet.py::test_a_damaged_file_is_refused_or_the_same
 a row has a digest over its values and the run's settings
     test_ledger.py::test_a_line_that_was_edited_says_where
     test_ledger.py::test_any_flipped_bit_and_any_cut_is_refused_or_loses_the_end
@@ -74,9 +71,8 @@ a link is refused
     test_ledger.py::test_links_pipes_and_folders_are_refused
 the file is made where nothing is, not even a link
     test_durable.py::test_a_planted_link_is_not_followed
-a finished file one of each column
-    test_parquet.py::test_an_edited_column_is_named
-    test_parquet.py::test_edited_metadata_are_named
+a finished file one of all
+    test_parquet.py::test_an_edited_value_is_refused
 A file named after one lies below `--output`
     test_untrusted.py::test_exports_write_below_their_output
 Markdown, HTML, LaTeX and CSV show them, and obey nothing in them

@@ -253,15 +253,15 @@ def read(path: Path) -> list[Record]:
     """
     if path.name.endswith(UNFINISHED):
         return read_unfinished([path])
-    file = parquet.RowFile(path, "record of a run")
-    settings = file.said(METADATA)
+    file = parquet.RowFile(path, METADATA, "record of a run")
+    settings = file.said()
     check_format(path, settings, FORMAT)
     try:
         task = task_of(settings)
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
     settings = {name: said for name, said in settings.items() if name != "task"}
-    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN, digested=True)
+    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN)
     found: dict[tuple[int, int], Answer] = {}
     for place, row in enumerate(rows, start=1):
         try:

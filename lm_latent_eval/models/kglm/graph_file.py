@@ -172,6 +172,9 @@ def check_sizes(columns: Mapping[str, Any]) -> None:
         )
     for name in NAMES:
         text, ends = columns[name].text, columns[name].ends
+        types = text.dtype, ends.dtype
+        if types != (torch.uint8, torch.int64):
+            raise GraphError(f"{name} are {types}, expected bytes and their ends")
         if (ends[-1:].tolist() or [0]) != [len(text)]:
             raise GraphError(f"{name} do not fill their column of text")
     if "num_words" in columns and not (

@@ -162,6 +162,8 @@ CONTRADICTIONS = [
     ("node_names.ends", lambda x: x + 99, "node_names do not fill"),
     ("relation_names.ends", lambda x: x.flip(0), "relation_names do not fill"),
     ("relation_names.text", lambda x: None, "not a readable graph"),
+    ("relation_names.text", lambda x: x.bfloat16(), "expected bytes and their ends"),
+    ("node_names.ends", lambda x: x.int(), "expected bytes and their ends"),
     ("relation_names.text", lambda x: x | 128, "names of relations are not UTF-8"),
 ]
 OF_ANOTHER_GRAPH = [
