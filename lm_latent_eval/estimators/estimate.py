@@ -16,6 +16,7 @@ from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.diagnostics import (
     LARGEST,
     LITTLE,
+    MIN_PARETO_SAMPLES,
     MOST_OF_LITTLE,
     MOST_UNSEEN,
     pareto_k,
@@ -111,8 +112,8 @@ class Estimate:
     """In [1, num_samples]; None where nothing is sampled."""
 
     pareto_k: float | None
-    """Shape of the weights' tail, unreliable above 0.7; ``inf`` if there are too few
-    weights to tell, None where nothing is sampled."""
+    """Shape of the weights' tail, unreliable above 0.7; None where nothing is sampled,
+    or fewer than ``MIN_PARETO_SAMPLES`` positive weights tell nothing of a tail."""
 
     num_samples: int
     """K: samples, particles, or a beam's width."""
@@ -246,12 +247,13 @@ class Estimate:
                 "that were drawn, so log p(x) cannot be estimated. Draw more samples, "
                 "or use a proposal that covers the model's latents"
             )
+        told = int((log_w > -math.inf).sum()) >= MIN_PARETO_SAMPLES
         return cls(
             log_evidence=estimated,
             stderr=None,
             draws_stderr=stderr(log_w).item(),
             effective_sample_size=effective_sample_size(log_w).item(),
-            pareto_k=pareto_k(log_w).item(),
+            pareto_k=pareto_k(log_w).item() if told else None,
             num_samples=num_samples,
             num_tokens=num_tokens,
             bound=bound,

@@ -102,9 +102,9 @@ def known(
     return {name: value for name, value in inputs.items() if value is not None}
 
 
-def finite(number: float) -> float | None:
-    """Return a number that is known; None for one that is infinite."""
-    return number if math.isfinite(number) else None
+def finite(number: float | None) -> float | None:
+    """Return a number that strict JSON holds; None for one that is infinite."""
+    return None if number is None or math.isinf(number) else number
 
 
 def present(values: Sequence[Any], name: str) -> Sequence[Any]:

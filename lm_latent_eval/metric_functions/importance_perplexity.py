@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.estimators import CorpusEstimate
+from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.metric_functions.columns import (
     complete,
     finite,
@@ -71,7 +72,6 @@ def compute(
     estimates = found.estimates
     _check_probabilities(estimates, found.confidence)
     sizes: list[Any] = [estimate.effective_sample_size for estimate in estimates]
-    tails: list[Any] = [estimate.pareto_k for estimate in estimates]
     return {
         **_named(f"{level}_level_perplexity", found.instance),
         **(_corpus_level(found) if level == "instance" else {}),
@@ -80,15 +80,21 @@ def compute(
         "bound": "stochastic upper",
         "effective_sample_size_median": statistics.median(sizes),
         "effective_sample_size_minimum": min(sizes),
-        "share_pareto_k_above_0.7": statistics.fmean(k > 0.7 for k in tails),
+        "share_pareto_k_above_0.7": _share_unreliable(estimates),
         "effective_sample_sizes": sizes,
-        "pareto_ks": tails,
+        "pareto_ks": [finite(e.pareto_k) for e in estimates],
         "draws_stderrs": [finite(e.draws_stderr) for e in estimates],
         "curve": dict(found.curve),
         "log_likelihood": math.fsum(e.log_evidence for e in estimates),
         "num_tokens": sum(num_tokens),
         "num_texts": len(estimates),
     }
+
+
+def _share_unreliable(estimates: Any) -> float | None:
+    """Return the share of texts with too heavy a tail; None where draws are few."""
+    tails = [e.pareto_k for e in estimates if e.pareto_k is not None]
+    return statistics.fmean(k > RELIABLE_PARETO_K for k in tails) if tails else None
 
 
 def _check_probabilities(estimates: Any, confidence: Any) -> None:

@@ -54,7 +54,7 @@ MEANING = {
     "effective_samples_corpus": "the same for the corpus level; near 1, one draw "
     "decides the number.",
     "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
-    "(or too few draws) for the draws' error to be trusted.",
+    "for the draws' error to be trusted, of those with at least 30 positive weights.",
     "completion_perplexity": "exp of the negative log-likelihood a word of second "
     "halves, given the first ones: log p-hat of documents less that of their first "
     "halves. A difference of estimates bounds nothing.",

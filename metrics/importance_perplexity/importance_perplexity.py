@@ -49,7 +49,8 @@ Returns:
     bound: Which way the perplexities err: "stochastic upper".
     effective_sample_sizes, draws_stderrs (nats), pareto_ks: Of each text; with
         effective_sample_size_median, effective_sample_size_minimum and
-        share_pareto_k_above_0.7.
+        share_pareto_k_above_0.7; None where fewer than 30 positive weights tell
+        nothing of a tail, or a number is infinite.
     corpus_effective_sample_size, corpus_num_samples: Of the products of weights.
     curve: k -> instance-level perplexity from the first k draws of every text.
     log_likelihood (nats), num_tokens, num_texts: What the perplexities are made of.

@@ -93,7 +93,7 @@ SAMPLED = {
     "effective_samples_median": (1.6 + 2) / 2,  # (1/4 + 3/4)^2 / (1/16 + 9/16) = 1.6
     "effective_samples_minimum": 1.6,
     "effective_samples_corpus": 1.6,
-    "share_pareto_k_above_0.7": 1.0,  # of two draws nothing is known: k is infinite
+    "share_pareto_k_above_0.7": "N/A",  # two draws say nothing of a tail
 }
 
 PLAIN = SAMPLED | {

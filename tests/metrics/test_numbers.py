@@ -212,3 +212,18 @@ def test_texts_of_few_letters(text, orders):
         assert found["gambling"]["log_capital"] == won.log_capital
     else:
         assert found["gambling"] is None
+
+
+def test_few_draws_say_nothing_of_a_tail():
+    """And strict JSON holds the result, of equal weights and of many as well."""
+    few, equal = [[0.0] * 16] * 2, [[-1.0] * 40]
+    spread = [[-1.0 - n / 40 for n in range(40)]]
+    tails = {"pareto_ks": [], "share_pareto_k_above_0.7": []}
+    for rows in (few, equal, spread):
+        found = importance_perplexity(log_weights=rows, num_tokens=[1] * len(rows))
+        json.dumps(found, allow_nan=False)
+        for name, values in tails.items():
+            values.append(found[name])
+    of_few, of_equal, [known] = tails["pareto_ks"]
+    assert (of_few, of_equal) == ([None, None], [None]) and known < 0.7
+    assert tails["share_pareto_k_above_0.7"] == [None, 0.0, 0.0]

@@ -226,7 +226,7 @@ def test_a_killed_run_that_is_started_again_keeps_what_it_had(tmp_path):
         ("a", False, 3),
     ]
     assert read[0].answers == [answer(n).without_weights() for n in (0, 1)]
-    assert read[0].answers[0].estimate.pareto_k == math.inf
+    assert read[0].answers[0].estimate.pareto_k is None
     with records.journal(path, {"seed": 3}) as add:
         add("b", answer(1, words=7))
     [again] = [record for record in records.read(path) if record.task == "b"]
