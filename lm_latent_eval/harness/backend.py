@@ -36,7 +36,9 @@ from lm_latent_eval.harness.running import (
     end,
     error_of,
     is_component,
+    lacking,
     missed,
+    refuse_byte_rates,
     running_tasks,
     stock_rates,
     unsaid,
@@ -104,6 +106,7 @@ class Backend(LM):
         self.summary = Summary()
         self._unreported: list[Answer] = []
         self._missed: dict[str, list[MissedFloat]] = {}
+        self._lacking: list[tuple[str, str, int]] = []
         weights = truth("log_weights", log_weights)
         estimator = str(scorer.fingerprint.get("estimator"))
         if weights and estimator in ESTIMATORS and not ESTIMATORS[estimator].seeded:
@@ -179,7 +182,6 @@ class Backend(LM):
                     )
         score = self._scorer.score_texts
         answers = self._answers(requests, "loglikelihood_rolling", score)
-        self._warn_of_bytes(answers)
         finished = self._finished(requests, answers)
         return [
             of_whole_text(request.args, scored)
@@ -304,20 +306,6 @@ class Backend(LM):
             places.append(found[(len(found) - 1) % (instance.repeats or 1)])
         return places
 
-    def _warn_of_bytes(self, answers: dict[int, Scored]) -> None:
-        """Warn other packages' tasks that rates per byte are not of whole strings."""
-        found = [s.answer for s in answers.values() if isinstance(s, ScoredFloat)]
-        unspelled = sum(answer.unspelled for answer in found)
-        respaced = sum(answer.respaced for answer in found)
-        if unspelled or respaced:
-            logger.warning(
-                "unk=%s charged %d unknown words as a class and %d unusual gaps not at "
-                "all: bits per byte and byte perplexities of these texts mean nothing",
-                self._scorer.fingerprint.get("unk") or "tokenizer",
-                unspelled,
-                respaced,
-            )
-
     def _report(self) -> None:
         self.summary.add(self._processes.gather(self._unreported))
         self._unreported = []
@@ -333,6 +321,8 @@ class Backend(LM):
         if self.world_size == 1:
             self._collect()
         info = self._about_run()
+        if self._lacking:
+            refuse_byte_rates(self._lacking)
         self.summary = Summary()  # the same model may be evaluated again
         if self._missed:
             end(info, self._missed)
@@ -344,6 +334,7 @@ class Backend(LM):
         self._missed = {}  # instances keep their answers: all are found each time
         for task, score in self._processes.gather([*missed()]):
             self._missed.setdefault(task, []).append(score)
+        self._lacking = self._processes.gather([*lacking()])
 
     def _about_run(self) -> dict[str, Any]:
         """Return what ``get_model_info`` says, and write the records."""

@@ -10,6 +10,9 @@ and so are the marks ``<s>``, ``</s>`` and ``<unk>`` where a text has them as wo
 A model without ``</s>``, such as that of an input method, has no distribution over
 sentences: ends are left out, with a warning. One without ``<unk>`` gives unknown words
 no probability, and KenLM gives them 10^-100: a warning says so.
+
+Unknown words are charged as one class, and not spelled: strings that hold one have
+rates per word, which compare within one vocabulary, and none per byte.
 """
 
 from __future__ import annotations
@@ -17,20 +20,24 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import lm_eval.models  # noqa: F401  (importing a backend must not half fill the registry)
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM, CacheHook
+import torch
 
-import lm_latent_eval
+from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.files import file_digest, one_line
-from lm_latent_eval.harness.answers import GuardedHook, of_whole_text
+from lm_latent_eval.harness.backend import Backend
+from lm_latent_eval.harness.processes import Processes
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.registry import require
+from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.text.files import digest
 
 logger = logging.getLogger(__name__)
 
@@ -57,49 +64,27 @@ class Step:
     after: Any
 
 
-class KenLM(LM):
-    """Scores strings with an n-gram model.
-
-    Args:
-        pretrained: An ARPA file, or one of KenLM's binary files.
-        batch_size: Taken and not used: sentences are scored one by one.
-        max_batch_size: The same.
-        device: The same; n-grams are looked up by the CPU.
+class NGramScorer:
+    """``TextScorer`` of an n-gram model.
 
     Raises:
         ModuleNotFoundError: If ``kenlm`` is not installed; names the extra.
         ValueError: If there is no such file, or KenLM cannot read it.
     """
 
-    def __init__(
-        self,
-        pretrained: str | None = None,
-        batch_size: int | str | None = None,
-        max_batch_size: int | str | None = None,
-        device: Any = None,
-        **unknown: Any,
-    ) -> None:
-        super().__init__()
-        # --trust_remote_code is about data sets, but lm-eval tells models as well.
-        unknown.pop("trust_remote_code", None)
-        if unknown:
-            raise ValueError(
-                f"{next(iter(unknown))!r} is not an argument of kenlm; expected "
-                "pretrained"
-            )
-        if pretrained is None:
-            raise ValueError("kenlm needs --model_args pretrained=FILE.arpa")
-        self.path = Path(str(pretrained))
-        if not self.path.is_file():
-            raise ValueError(f"pretrained={pretrained}: no such file")
+    def __init__(self, path: Path) -> None:
+        """Open a file, and say what it lacks."""
+        self.path = path
+        if not path.is_file():
+            raise ValueError(f"pretrained={path}: no such file")
         kenlm = require("kenlm", extra="ngram")
         options = kenlm.Config()
         options.show_progress = False
         try:
-            self.model = kenlm.Model(str(self.path), options)
+            self.model = kenlm.Model(str(path), options)
         except (OSError, RuntimeError) as err:
             raise ValueError(
-                f"{self.path} is no model that KenLM reads ({one_line(err)}): expected "
+                f"{path} is no model that KenLM reads ({one_line(err)}): expected "
                 "an ARPA file, with nothing above its \\data\\, or what build_binary "
                 "made of one"
             ) from err
@@ -109,101 +94,91 @@ class KenLM(LM):
             logger.warning(
                 "%s has no sentence ends: log p is that of the words, given where "
                 "sentences end, and no distribution over texts",
-                self.path,
+                path,
             )
         # By its probability: to KenLM no word of this name is known, given or not.
         if self._unigram(UNKNOWN) == NATS * MISSING:
             logger.warning(
                 "%s has no %s: log p of a word that it does not know is KenLM's, %g "
                 "nats and a back-off weight, and not the model's",
-                self.path,
+                path,
                 UNKNOWN,
                 NATS * MISSING,
             )
-        self.words = self.unknown = 0
+        ends, lengths = Normalization.BELOW_ONE, Normalization.BY_LENGTH
+        self.normalization = ends if self._has_end else lengths
 
-    # -- lm-eval's interface ----------------------------------------------------------
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that numbers depend on besides the query, as JSON."""
+        words = _words(self.path)
+        checkpoint = file_digest(self.path)[:16]
+        return {
+            "model": "kenlm",
+            "checkpoint": checkpoint,
+            "estimator": "exact",
+            "unk": "closed",
+            "scored_as": "sentences",
+            "vocabulary": digest("\n".join(sorted(words))) if words else checkpoint,
+            "tokens_are": "words, and the ends of sentences"
+            if self._has_end
+            else "words",
+            "mass": str(self.normalization),
+        }
 
-    def loglikelihood_rolling(
-        self, requests: list[Instance]
-    ) -> list[float | tuple[float, bool]]:
-        """Return log p of whole documents, every sentence with its end, in nats.
+    @property
+    def about(self) -> dict[str, Any]:
+        """Description of model and numbers for results, as JSON."""
+        ours = {
+            **self.fingerprint,
+            "how": f"exact: n-grams of order {self.model.order}, by KenLM",
+            "vocabulary": "The words of the file",
+            "units": "nats; every line is a sentence, and its end is "
+            + ("counted" if self._has_end else "not: the model has none"),
+            "log_prob_of_unknown_word_without_context": self._unigram(UNKNOWN),
+        }
+        checkpoint = self.fingerprint["checkpoint"]
+        return {"checkpoint_digest": checkpoint, "latent_eval": ours}
 
-        In pairs where lm-eval asks in pairs (``of_whole_text``).
-        """
-        answers = []
-        for request in requests:
-            total = self._total(list(self._steps(request.args[-1], ended=True)))
-            answer = of_whole_text(request.args, total)
-            answers.append(answer)
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
-        return answers
+    def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p of whole documents, every sentence with its end, in nats."""
+        for query in queries:
+            steps = [*self._steps(query.text, ended=True)]
+            yield self._answer(query, steps, _unusual_gaps(query.text))
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Return log p of continuations in nats, and whether they are greedy.
+    def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
+        """Yield log p of continuations in nats, and whether they are greedy.
 
         A line end in a continuation ends a sentence; the last line may go on. A word
         across the border belongs to the continuation. Greedy is a continuation if no
         word, and no sentence end, is more probable than each of its words; unknown
         words never are.
         """
-        answers = []
-        for request in requests:
-            context, continuation = request.args
-            steps = [
-                step
-                for step in self._steps(context + continuation, ended=False)
-                if step.end > len(context)
-            ]
-            answer = (
-                self._total(steps),
-                all(self._is_greedy(step) for step in steps),
-            )
-            answers.append(answer)
-            self.cache_hook.add_partial("loglikelihood", request.args, answer)
-        return answers
+        for query in queries:
+            text = query.context + query.text
+            every = self._steps(text, ended=False)
+            steps = [step for step in every if step.end > len(query.context)]
+            yield self._answer(query, steps, 0, all(map(self._is_greedy, steps)))
 
-    def generate_until(self, requests: list[Instance]) -> list[str]:
+    def generate(self, queries: object) -> NoReturn:
         """Refuse to generate.
 
         Raises:
-            NotImplementedError: Always.
+            ValueError: Always.
         """
-        raise NotImplementedError("kenlm scores texts and generates none")
+        raise ValueError("kenlm scores texts and generates none")
 
-    def get_model_info(self) -> dict[str, Any]:
-        """Return settings for the results' ``config``."""
-        return {
-            "latent_eval_version": lm_latent_eval.__version__,
-            "checkpoint_digest": self.digest,
-            "kenlm": {
-                "order": self.model.order,
-                "words_scored": self.words,
-                "unknown_words_scored": self.unknown,
-                "log_prob_of_unknown_word_without_context": self._unigram(UNKNOWN),
-                "units": "nats; every line is a sentence, and its end is "
-                + ("counted" if self._has_end else "not: the model has none"),
-            },
-        }
-
-    def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """Refuse a cache whose numbers another model made."""
-        fingerprint = {
-            "model": "kenlm",
-            "lm_latent_eval": lm_latent_eval.__version__,
-            "checkpoint": self.digest,
-        }
-        super().set_cache_hook(GuardedHook(cache_hook, fingerprint))
-
-    @property
-    def tokenizer_name(self) -> str:
-        """Name of this model in keys of request caches."""
-        return f"kenlm-{self.digest}"
-
-    @cached_property
-    def digest(self) -> str:
-        """A short digest of the model's file."""
-        return file_digest(self.path)[:16]
+    def _answer(
+        self, query: Query, steps: Sequence[Step], gaps: int, greedy: bool | None = None
+    ) -> Answer:
+        log_p = math.fsum(step.log_p for step in steps)
+        return Answer(
+            query.index,
+            Estimate.exact(log_p, num_tokens=len(steps)),
+            unspelled=sum(not step.known for step in steps),
+            respaced=gaps,
+            is_greedy=greedy,
+        )
 
     # -- n-grams ----------------------------------------------------------------------
 
@@ -238,11 +213,6 @@ class KenLM(LM):
         log_p = NATS * self.model.BaseScore(state, spoken, after)
         return Step(end, log_p, known, state, after)
 
-    def _total(self, steps: list[Step]) -> float:
-        self.words += len(steps)
-        self.unknown += sum(not step.known for step in steps)
-        return math.fsum(step.log_p for step in steps)
-
     def _is_greedy(self, step: Step) -> bool:
         if not step.known:
             return False
@@ -271,14 +241,73 @@ class KenLM(LM):
         return float(NATS * self.model.BaseScore(nothing, word, self._state()))
 
 
+def _unusual_gaps(text: str) -> int:
+    r"""Count gaps that words and line ends do not say: other text has them as well.
+
+    Example:
+        >>> _unusual_gaps("the fox\nsaw Ada\n"), _unusual_gaps(" the  fox")
+        (0, 2)
+    """
+    first, *between, last = re.split(r"\S+", text) if text.strip() else ("", text)
+    usual = first == "", last in ("", "\n"), *(gap in (" ", "\n") for gap in between)
+    return sum(not each for each in usual)
+
+
 def _words(path: Path) -> list[str]:
     """Read the vocabulary of an ARPA file, or of a binary file, which ends in it."""
-    content = path.read_bytes()
-    if content.startswith(b"mmap lm"):
-        start = content.rfind(UNKNOWN.encode() + b"\0")
-        listed = content[start:].split(b"\0")[:-1] if start >= 0 else []
-    else:
-        _, _, section = content.partition(b"\\1-grams:\n")
-        unigrams = section.partition(b"\n\n")[0].splitlines()
-        listed = [line.split()[1] for line in unigrams if line.strip()]
+    with path.open("rb") as file:
+        if file.read(7) == b"mmap lm":
+            content = file.read()
+            start = content.rfind(UNKNOWN.encode() + b"\0")
+            listed = content[start:].split(b"\0")[:-1] if start >= 0 else []
+        else:
+            file.seek(0)
+            lines = dropwhile(lambda line: line.strip() != b"\\1-grams:", file)
+            unigrams = takewhile(bytes.strip, islice(lines, 1, None))
+            listed = [line.split()[1] for line in unigrams]
     return [word.decode("utf-8", "surrogateescape") for word in listed]
+
+
+class KenLM(Backend):
+    """Scores strings with an n-gram model.
+
+    Args:
+        pretrained: An ARPA file, or one of KenLM's binary files.
+        batch_size: Taken and not used: sentences are scored one by one.
+        max_batch_size: The same.
+        device: The same; n-grams are looked up by the CPU.
+
+    Raises:
+        ModuleNotFoundError: If ``kenlm`` is not installed; names the extra.
+        ValueError: If there is no such file, or KenLM cannot read it.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | str | None = None,
+        device: Any = None,
+        **unknown: Any,
+    ) -> None:
+        """Open a file."""
+        # --trust_remote_code is about data sets, but lm-eval tells models as well.
+        unknown.pop("trust_remote_code", None)
+        if unknown:
+            raise ValueError(
+                f"{next(iter(unknown))!r} is not an argument of kenlm; expected "
+                "pretrained"
+            )
+        if pretrained is None:
+            raise ValueError("kenlm needs --model_args pretrained=FILE.arpa")
+        scorer = NGramScorer(Path(str(pretrained)))
+        super().__init__(scorer, Processes.start(), torch.device("cpu"))
+
+    @property
+    def _alias(self) -> str:
+        return "kenlm"
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that a cached number depends on, as JSON."""
+        return {**super().fingerprint, "model": "kenlm"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ from lm_eval.loggers.utils import add_env_info
 from lm_eval.utils import make_table
 
 from lm_latent_eval.files import safe_name
-from lm_latent_eval.harness.answers import MissedFloat, score_of
+from lm_latent_eval.harness.answers import MissedFloat, ScoredFloat, score_of
 from lm_latent_eval.ledger.files import BusyError
 from lm_latent_eval.ledger.journal import UNFINISHED
 from lm_latent_eval.ledger.settings import Settings
@@ -62,6 +63,12 @@ RATES = {
     "bits_per_byte": "bytes",
 }
 """Metrics per word and byte, as lm-eval names them, and we; what they divide by."""
+BYTE_RATES = tuple(
+    name + part
+    for name, unit in RATES.items()
+    if unit == "bytes"
+    for part in ("", "_stderr")
+)
 
 
 @dataclass(frozen=True)
@@ -281,6 +288,34 @@ def missed() -> Iterator[tuple[str, MissedFloat]]:
                     yield name, score
 
 
+def lacking() -> Iterator[tuple[str, str, int]]:
+    """Yield task, what was not scored of a text, and how often, of rates per byte.
+
+    Of a text with unknown words that are charged as one class, or with white space that
+    is not charged, rates per byte are too low.
+    """
+    for name, task in running_tasks().items():
+        if not {*BYTE_RATES}.isdisjoint(stock_rates(task)):
+            for instance in task.instances:
+                for score in map(score_of, instance.resps):
+                    if isinstance(score, ScoredFloat):
+                        yield name, "words not spelled", score.answer.unspelled
+                        yield name, "gaps not charged", score.answer.respaced
+
+
+def refuse_byte_rates(found: Iterable[tuple[str, str, int]]) -> None:
+    """Replace rates per byte that lm-eval computed of texts that were not scored whole.
+
+    Args:
+        found: What ``lacking`` yields, of all processes.
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for task, what, number in found:
+        counts[what][task] += number
+    for what, of_tasks in counts.items():
+        _refuse(evaluation()["results"], of_tasks, what, BYTE_RATES)
+
+
 def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoReturn:
     """Write and print results as lm-eval would, then raise.
 
@@ -294,7 +329,8 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
     running = evaluation()
     results = dict(running["results"])
     samples = results.pop("samples", {})
-    _refuse(results, {task: len(scores) for task, scores in found.items()})
+    number = {task: len(scores) for task, scores in found.items()}
+    _refuse(results, number, "texts without a number")
     results["config"] = {name: running.get(name) for name in SAID} | info
     results["date"] = running.get("start_date")
     add_env_info(results)
@@ -310,27 +346,37 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
     raise error_of(every, sum(documents))
 
 
-def _refuse(results: dict[str, Any], number: Mapping[str, int]) -> None:
-    """Replace numbers that lm-eval computed from missing answers by words.
+def _refuse(
+    results: dict[str, Any],
+    number: Mapping[str, int],
+    what: str,
+    metrics: Collection[str] | None = None,
+) -> None:
+    """Replace numbers that lm-eval computed from what is missing by words.
 
     Those of its groups, too. Ours say themselves how many texts they are of.
+
+    Args:
+        results: Of ``simple_evaluate``.
+        number: Task -> how much of it is missing.
+        what: What that is.
+        metrics: Those that it makes wrong; None is all.
     """
 
-    def lacking(name: str) -> int:
+    def lost_in(name: str) -> int:
         parts = results.get("group_subtasks", {}).get(name) or ()
-        return number.get(name, 0) + sum(map(lacking, parts))
+        return number.get(name, 0) + sum(map(lost_in, parts))
 
     for kind in ("results", "groups"):
         for name, values in results.get(kind, {}).items():
-            if lost := lacking(name):
+            if lost := lost_in(name):
                 for metric, value in values.items():
-                    if "," in metric and isinstance(value, float):
-                        error = "_stderr," in metric
-                        values[metric] = (
-                            "N/A"
-                            if error
-                            else f"refused: {lost} texts without a number"
-                        )
+                    called, comma, _ = metric.partition(",")
+                    if metrics is not None and called not in metrics:
+                        continue
+                    if comma and isinstance(value, float):
+                        error = called.endswith("_stderr")
+                        values[metric] = "N/A" if error else f"refused: {lost} {what}"
 
 
 def error_of(found: list[MissedFloat], of: int) -> MissedTextsError:

@@ -188,7 +188,7 @@ def test_a_sentence_rnn_is_no_likelihood(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("share", [1, 1.02])
-def test_denominators_of_results_are_counted(lstm_directory, tmp_path, share):
+def test_denominators_of_results_are_counted(spelled_directory, tmp_path, share):
     lines = (json.dumps({"text": text}) for text in WORDS)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     (tmp_path / "task.yaml").write_text(
@@ -212,7 +212,7 @@ metric_list:
     counted = f"(results[0], len(doc['text'].encode()) * {share})"
     code = f"def rates(doc, results):\n    return {{'bits_per_byte': {counted}}}\n"
     (tmp_path / "counting.py").write_text(code)
-    model = Model.open("latent_lstm", {"pretrained": str(lstm_directory)})
+    model = Model.open("latent", {"pretrained": str(spelled_directory)})
     run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
     assert run.texts == WORDS and run.requests == len(WORDS)
     [finding] = run.findings

@@ -17,9 +17,11 @@ from lm_latent_eval.harness.backends import LatentLSTM
 from lm_latent_eval.harness.tasks import request
 from lm_latent_eval.inference import importance, particles
 from lm_latent_eval.scoring import evaluation
+from lm_latent_eval.scoring.metrics import METRICS
 from tests import tiny_causal, tiny_checkpoint
 from tests.harness.test_kenlm import arpa
 from tests.rounding import ROUNDING, agree
+from tests.test_registry import ENTRY_POINTS
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.cot import tiny as thinking
 from tests.wrappers.mdm import tiny as masked
@@ -209,6 +211,49 @@ def test_batches_and_order_move_no_number(case):
         elif kind == "loglikelihood_rolling":
             assert agree(found[0], whole)
         assert getattr(alone, kind)([]) == []
+
+
+OTHERS = {
+    "latent": "any of these",
+    "latent_entitynlm": "the reader of words of latent_kglm",
+    "latent_lda": "refuses lm-eval's rates by name",
+    "latent_lrlm": "the reader of words of latent_kglm",
+    "latent_nklm": "the reader of words of latent_kglm",
+    "latent_rnng": "the reader of words of latent_kglm",
+    "latent_srnn": "unnormalised: it has no rates",
+}
+"""Backends that are no case here, and why."""
+
+
+@cases(CASES)
+def test_strings_that_are_scored_alike_have_no_rate_per_byte(case):
+    """Unknown words that cost one class, and white space that costs nothing."""
+    assert {*CASES, *OTHERS} == {*ENTRY_POINTS}, "a new backend says what it leaves out"
+    opened, pairs, _, refused = case
+    if "loglikelihood_rolling" in refused:
+        return  # it scores no texts
+    backend, text, alike = opened(), pairs[0][0] + pairs[0][1], 0
+    known = text.replace("b", "a") if pairs is LETTERS else text
+    for one, other in (
+        (f"{text} qqx", f"{text} zzv"),
+        (f"{known} {known}", f"{known}  {known}"),
+        (f"{known} ", f"{known}"),
+    ):
+        try:
+            both = [score_of(found) for found in texts_of(backend, one, other)]
+        except ValueError as err:
+            assert "\n" not in str(err)  # refused, by name
+            continue
+        if agree(*([score] for score in both)):
+            alike += 1
+            rates = [METRICS["bits_per_byte"]([score.answer]) for score in both]
+            assert any(str(rate).startswith("refused") for rate in rates), (one, other)
+    assert alike or pairs is LETTERS, "premise"
+
+
+def texts_of(backend, *texts):
+    """Score whole texts that share their random numbers."""
+    return [backend.loglikelihood_rolling(rolling(text))[0] for text in texts]
 
 
 @pytest.mark.parametrize("case", DRAWN, indirect=True)

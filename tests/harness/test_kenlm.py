@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from importlib.util import find_spec
@@ -10,6 +11,9 @@ from itertools import product
 import pytest
 
 from lm_latent_eval.harness.kenlm import KenLM, _words
+from lm_latent_eval.report.explain import explain
+from lm_latent_eval.scoring.metrics import METRICS
+from tests.stock_tasks import evaluated, write_pages
 from tests.tiny_checkpoint import conditional, rolling
 
 pytestmark = pytest.mark.skipif(
@@ -168,24 +172,35 @@ def test_a_model_without_sentence_ends_scores_words_alone(path, monkeypatch, cap
     (found,) = model.loglikelihood_rolling(rolling("the fox\nthe saw"))
     exact = 2 * first + log_p("fox", "the") + log_p("saw", "the")
     assert found == pytest.approx(exact, abs=1e-5)
-    info = model.get_model_info()["kenlm"]
-    assert (info["words_scored"], info["units"][-23:]) == (4, "not: the model has none")
+    about = model.get_model_info()["latent_eval"]
+    assert about["units"].endswith("not: the model has none")
+    assert about["mass"] == "no distribution over lengths"
     # "the" after nothing is the most probable word, and no end is one.
     assert likelihood(model, "", "the") == (pytest.approx(first, abs=1e-5), True)
     (continued, _) = likelihood(model, "the", " fox\nthe")
     assert continued == pytest.approx(log_p("fox", "the") + first, abs=1e-5)
 
 
-def test_unknown_words_are_counted(model):
-    model.loglikelihood_rolling(rolling("the wolf saw a fox", "the fox"))
-    info = model.get_model_info()["kenlm"]
-    assert (info["words_scored"], info["unknown_words_scored"]) == (6 + 3, 2)
-    model.loglikelihood(conditional(("a wolf", " saw"), ("the", " wolf")))
-    info = model.get_model_info()["kenlm"]
-    assert (info["words_scored"], info["unknown_words_scored"]) == (9 + 2, 3)
-    assert info["log_prob_of_unknown_word_without_context"] == pytest.approx(
-        -2 * math.log(10), abs=1e-6
-    )
+@pytest.mark.usefixtures("stock_data")
+def test_a_rate_per_byte_is_refused_where_words_are_not_spelled(model, tmp_path):
+    """In lm-eval's own tables and ours, in explanations, and of odd white space."""
+    for text, lost in (
+        ("the wolf saw a fox", "refused: 2 words not spelled"),
+        ("the  fox saw", "refused: 1 gaps not charged"),
+        ("the fox\nsaw\n", None),
+    ):
+        write_pages([text])
+        found = evaluated(model, ["wikitext"])
+        values = found["results"]["wikitext"]
+        [score] = model.loglikelihood_rolling(rolling(text))
+        for rate in ("bits_per_byte", "byte_perplexity"):
+            value, ours = values[f"{rate},none"], METRICS[rate]([score.answer])
+            assert (value == ours == lost) if lost else value == pytest.approx(ours)
+        assert values["word_perplexity,none"] > 1
+        assert score.answer.tokens == len(text.split()) + text.count("\n", 0, -1) + 1
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(found, default=str))
+    assert "only within one vocabulary" in " ".join(explain(path).split())
 
 
 def test_what_is_no_model_is_refused(path, tmp_path, monkeypatch):
