@@ -242,7 +242,7 @@ def test_diagnostics_are_gathered_at_the_barrier(backend, monkeypatch):
     assert not gathered
     lm.barrier()
     # Diagnostics, rows of a record and texts without a number; of these there are none.
-    assert [len(items) for items in gathered] == [2, 0, 0]
+    assert [len(items) for items in gathered] == [2, 0, 0, 0]
     assert lm.get_model_info()["latent_eval"]["requests"] == 2
     assert len(gathered) == 3
     lm.barrier()
