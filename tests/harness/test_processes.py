@@ -241,12 +241,12 @@ def test_diagnostics_are_gathered_at_the_barrier(backend, monkeypatch):
     lm.loglikelihood_rolling(rolling("the fox", "Bo"))
     assert not gathered
     lm.barrier()
-    # Diagnostics, rows of a record and texts without a number; of these there are none.
+    # Diagnostics, rows of a record, texts without a number, and what was not scored.
     assert [len(items) for items in gathered] == [2, 0, 0, 0]
     assert lm.get_model_info()["latent_eval"]["requests"] == 2
-    assert len(gathered) == 3
+    assert len(gathered) == 4
     lm.barrier()
-    assert [len(items) for items in gathered] == [2, 0, 0, 0, 0, 0]
+    assert [len(items) for items in gathered] == [2, *[0] * 7]
 
 
 LEAVES = """
