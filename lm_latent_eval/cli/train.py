@@ -25,7 +25,6 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     MarginObjective,
-    MDMSize,
     NKLMSize,
     Options,
     RNNGSize,
@@ -155,14 +154,6 @@ TRAINABLE = {
         "mrg",
         {"size": RNNGSize, "options": Options},
         ("min_count", "objective", "init", "num_samples"),
-    ),
-    "mdm": Trainable(
-        "a masked diffusion transformer",
-        *_TEXTS,
-        "jsonl",
-        {"size": MDMSize, "options": Options},
-        (),
-        where="wrappers.mdm.training",
     ),
 }
 

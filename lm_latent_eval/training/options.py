@@ -179,39 +179,6 @@ class SRNNSize:
 
 
 @dataclass(frozen=True)
-class MDMSize:
-    """How large a masked diffusion transformer to build.
-
-    Attributes:
-        vocab_size: Subwords, at most.
-        hidden_size: Of each layer; feed-forward layers are twice as wide.
-        num_layers: Number of layers.
-        num_heads: Of attention.
-        max_length: Tokens read at once; longer training texts are cut.
-    """
-
-    vocab_size: int = 2000
-    hidden_size: int = 128
-    num_layers: int = 3
-    num_heads: int = 4
-    max_length: int = 256
-
-    def __post_init__(self) -> None:
-        counts = ("hidden_size", "num_layers", "num_heads", "max_length")
-        _check(self, counts, ())
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"hidden_size={self.hidden_size}: expected a multiple of twice "
-                f"num_heads={self.num_heads}"
-            )
-        if self.vocab_size < 260:
-            raise ValueError(
-                f"vocab_size={self.vocab_size}: expected at least 260, for 256 bytes "
-                "and the marks of a text"
-            )
-
-
-@dataclass(frozen=True)
 class MarginObjective:
     """Objective of a sentence-level RNN.
 

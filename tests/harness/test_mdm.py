@@ -1,7 +1,6 @@
 """``latent_mdm`` in lm-eval: its own tasks, unchanged, and what is refused."""
 
 import logging
-import shutil
 from functools import partial
 
 import pytest
@@ -11,7 +10,6 @@ import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.report.export.statement import Statement
 from lm_latent_eval.scoring import records
-from lm_latent_eval.wrappers.mdm.source import Lengths
 from tests import tiny_causal
 from tests.harness.test_contract import mdm
 from tests.stock_tasks import PAIRS, assert_the_scorer_says_so_alone, evaluated
@@ -55,7 +53,8 @@ def test_stock_tasks_run_unmodified(backend, how, bound, tmp_path):
     assert results["results"]["wikitext"]["word_perplexity,none"] > 1
     ours = results["config"]["latent_eval"]
     estimator = how.get("estimator", "auto")
-    assert ours["estimator"] == estimator and ours["ends"] == "conditioned"
+    assert ours["estimator"] == estimator
+    assert ours["mass"] == "no distribution over lengths"
     assert ours["process"] == lm.fingerprint["process"]
     assert ours["questions"] == len(PAIRS)
     assert 0 <= ours["questions_within_monte_carlo_error"] <= ours["questions"]
@@ -65,26 +64,6 @@ def test_stock_tasks_run_unmodified(backend, how, bound, tmp_path):
     for path in tmp_path.rglob("record_*.parquet"):
         said = Statement.of(*records.read(path)).note
         assert f"estimator={estimator}, num_samples=16" in said
-
-
-def test_ends_are_counted_where_lengths_are_known(directory, backend, tmp_path):
-    counted = tmp_path / "counted"
-    shutil.copytree(directory, counted)
-    lengths = Lengths.train([2, 4, 4])
-    lengths.save(counted)
-    lm = opened(counted)
-    assert lm.fingerprint["ends"] == "counted"
-    assert lm.fingerprint["mass"] == "sub-normalised"
-    with_ends = lm.loglikelihood_rolling(rolling(*TEXTS))
-    without = backend().loglikelihood_rolling(rolling(*TEXTS))
-    for a, b, text in zip(with_ends, without, TEXTS, strict=True):
-        number = len(text.split())
-        assert a - b == pytest.approx(lengths.log_p(number), abs=1e-9)
-        assert a.estimate.num_tokens == number + 1 and b.estimate.num_tokens == number
-    given = opened(counted, ends="conditioned")
-    assert given.loglikelihood_rolling(rolling(*TEXTS)) == without
-    with pytest.raises(ValueError, match=r"ends=counted: .* has no lengths.json"):
-        backend(ends="counted")
 
 
 # -- bad input -----------------------------------------------------------------------
@@ -142,15 +121,6 @@ def test_what_is_too_long_to_write_is_shortened(backend, caplog, context):
     assert text
 
 
-def test_a_path_is_exact_and_guidance_is_for_generation(backend):
+def test_a_path_is_exact(backend):
     [path] = backend(unmasking="left_to_right").loglikelihood_rolling(rolling("a fox"))
     assert str(path.estimate.bound) == "exact" and path.estimate.stderr == 0
-    lm = backend(guidance=1.5)
-    [text] = lm.generate_until(generation("the fox", max_gen_toks=3))
-    assert text.split()
-    for ask in (
-        lambda: lm.loglikelihood(conditional(("Ada", " saw"))),
-        lambda: lm.loglikelihood_rolling(rolling("Ada saw")),
-    ):
-        with pytest.raises(ValueError, match="guided scores are those of another"):
-            ask()

@@ -28,13 +28,11 @@ from lm_latent_eval.training.options import (
     LRLMSize,
     LSTMSize,
     MarginObjective,
-    MDMSize,
     NKLMSize,
     Options,
     RNNGSize,
     SRNNSize,
 )
-from lm_latent_eval.wrappers.mdm.training import train_mdm
 from tests.means import normal
 from tests.simulated_device import SIMULATED, simulated_device
 from tests.test_laws import TINY_MODELS
@@ -105,7 +103,6 @@ def test_training_learns_and_the_checkpoint_is_the_model(name, tmp_path, capsys)
 SENTENCES = [" ".join(text.text.split()[:6]) for text in TEXTS]
 RNNGS = RNNGSize(10, num_layers=1, proposal_size=8, max_words=12)
 ON_DEVICE = TRAIN | {
-    "mdm": partial(train_mdm, size=MDMSize(260, 16, 1, 2, max_length=40)),
     "rnng": partial(train_rnng, size=RNNGS, objective="unsupervised", num_samples=2),
 }
 
@@ -115,7 +112,7 @@ ON_DEVICE = TRAIN | {
 def test_a_device_learns_what_the_cpu_does(name, tmp_path, capsys):
     """Weights of no gradient aside, which rounding moves by Adam's whole step."""
     read = READ.get(name, lambda text: text)
-    texts = SENTENCES if name in ("mdm", "rnng") else [*map(read, TEXTS)]
+    texts = SENTENCES if name == "rnng" else [*map(read, TEXTS)]
 
     def losses(device):
         options = Options(2, batch_size=8, learning_rate=2e-3, device=device)

@@ -273,13 +273,12 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
 
 
 def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
-    adapted = options.proposal == "adapted"
     log_w = yield from orders.log_weights(
         length,
         options.num_samples,
         Streams([key], options.num_samples),
         unmasking=options.process,
-        temperature=options.temperature if adapted else None,
+        adapted=options.proposal == "adapted",
     )
     return log_w
 

@@ -8,7 +8,7 @@ scored.
 
 Source: Nie et al. (2025), "Large language diffusion models" (LLaDA), and
 github.com/ML-GSAI/LLaDA, generate.py: semi-autoregressive remasking, by the probability
-of the token that was drawn, and unsupervised classifier-free guidance.
+of the token that was drawn.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Writer:
             step = first
             block = slice(start + first, start + last)
             while len(rows := self._unfinished(tokens, block)):
-                self._reveal(tokens, rows, block, start, asked, step)
+                self._reveal(tokens, rows, block, asked, step)
                 step += 1
             for row, (query, how, _) in enumerate(asked):
                 if query.index not in done:
@@ -131,7 +131,6 @@ class Writer:
         tokens: Tensor,
         rows: Tensor,
         block: slice,
-        start: int,
         asked: Sequence[Asked],
         step: int,
     ) -> None:
@@ -143,7 +142,7 @@ class Writer:
         def reveal(part: slice) -> None:
             some = rows[part]
             of = [asked[row] for row in some.tolist()]
-            tokens[some] = self._revealed(tokens[some], block, start, of, step)
+            tokens[some] = self._revealed(tokens[some], block, of, step)
 
         for _ in self.denoiser.in_batches(
             len(rows), tokens.shape[1], reveal, named_row
@@ -154,14 +153,13 @@ class Writer:
         self,
         tokens: Tensor,
         block: slice,
-        start: int,
         asked: Sequence[Asked],
         step: int,
     ) -> Tensor:
         """Return texts in which a step has revealed tokens of a block."""
         places = torch.zeros_like(tokens, dtype=torch.bool)
         hidden = places[:, block] = tokens[:, block] == self.denoiser.mask
-        log_p = self._log_probs(tokens, places, block, start)
+        log_p = self._log_probs(tokens, places, block)
         width = hidden.shape[1]
         chance = np.stack([self._chance(query, step, width) for query, *_ in asked])
         u = torch.from_numpy(chance).reshape(len(asked), width, 2)[hidden]
@@ -183,26 +181,12 @@ class Writer:
         written[places] = words
         return torch.where(kept, written, tokens)
 
-    def _log_probs(
-        self, tokens: Tensor, places: Tensor, block: slice, start: int
-    ) -> Tensor:
-        r"""Predict what stands at some places, guided away from a hidden context.
-
-        .. math:: \log p \propto (1 + w) \log p(x_i \mid c) - w \log p(x_i)
-        """
-        weight = self.options.guidance
+    def _log_probs(self, tokens: Tensor, places: Tensor, block: slice) -> Tensor:
+        """Predict what stands at some places."""
         if self.blocks.causal:  # what comes later is not read
             tokens, places = tokens[:, : block.stop], places[:, : block.stop]
-        if not weight:
-            first_read = self.blocks.first_read(block.start)
-            return self.denoiser.log_probs(tokens, places, first_read)
-        with torch.inference_mode():
-            where = places.to(self.denoiser.device)
-            given = self.denoiser.scores(tokens)[where]
-            hidden = tokens.clone()
-            hidden[:, len(self.cut.before) : start] = self.denoiser.mask
-            free = self.denoiser.scores(hidden)[where]
-            return self.denoiser.normalised((1 + weight) * given - weight * free)
+        first_read = self.blocks.first_read(block.start)
+        return self.denoiser.log_probs(tokens, places, first_read)
 
     def _chance(self, query: Query, step: int, number: int) -> np.ndarray:
         """Return two random numbers a place, for its token and for keeping it."""

@@ -27,21 +27,18 @@ from lm_latent_eval.wrappers.mdm.estimators import (
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
-from lm_latent_eval.wrappers.mdm.source import Cut, Lengths, Source, TokenCutter
+from lm_latent_eval.wrappers.mdm.source import Cut, Source, TokenCutter
 from lm_latent_eval.wrappers.mdm.targets import Blocks, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Requests
 
-CONDITIONED = "nats, given the number of tokens; ends are not modelled and not counted"
-COUNTED = (
-    "nats; the number of tokens is paid in rolling log-likelihoods, and given of "
-    "continuations"
-)
+UNITS = "nats, given the number of tokens; ends are not modelled and not counted"
 
 
 class MDMScorer(NetworkScorer):
     """A ``TextScorer``: one model under one choice of settings."""
 
     name = "mdm"
+    normalization = Normalization.BY_LENGTH
     network: Source
 
     def __init__(
@@ -59,10 +56,8 @@ class MDMScorer(NetworkScorer):
                 first token.
         """
         self.network, self.denoiser, self.quiet = source, denoiser, quiet
-        ends = "conditioned" if source.lengths is None else "counted"
         self.options = replace(
             options,
-            ends=options.ends or ends,
             mask_token=str(denoiser.mask),
             logit_shift=denoiser.shift,
         )
@@ -80,12 +75,6 @@ class MDMScorer(NetworkScorer):
             )
         causal = self.options.attention == "block_causal"
         self.blocks = Blocks(self.options.block_length, denoiser.mask, causal)
-        self.lengths = source.lengths if self.options.ends == "counted" else None
-        counted = self.lengths is not None
-        # With p(number of tokens) some of it is on other cuts of the same strings.
-        self.normalization = (
-            Normalization.BELOW_ONE if counted else Normalization.BY_LENGTH
-        )
         chosen = {
             **self.options.chosen,
             "process": self.options.description,
@@ -95,15 +84,14 @@ class MDMScorer(NetworkScorer):
             "dtype": source.computed_in,
             "max_length": source.max_length,
             **chosen,
-            "lengths": self.lengths.digest if self.lengths else None,
             "vocabulary": source.digest,
-            "tokens_are": "tokens, and the end" if counted else "tokens",
+            "tokens_are": "tokens",
         }
         self.described = {
             **chosen,
             "how": HOW[self.options.name].format_map(asdict(self.options)),
             "vocabulary": f"{denoiser.num_scores} tokens",
-            "units": COUNTED if counted else CONDITIONED,
+            "units": UNITS,
             "windows": f"{self.cut.room} tokens at once; of longer texts windows "
             f"of at most {max(1, self.cut.room // 2)} more, given those before",
         }
@@ -130,12 +118,6 @@ class MDMScorer(NetworkScorer):
         ask: Callable[[int, MDMOptions, int], Requests[TargetEstimate]],
     ) -> Iterator[Answer]:
         """Score the windows of queries, and combine them."""
-        if self.options.guidance:
-            raise ValueError(
-                f"guidance={self.options.guidance:g} is for generation: guided "
-                "scores are those of another model, which nobody has trained. Use "
-                "guidance=0 for likelihoods"
-            )
         missed = Missed(queries)
         cuts, jobs, owners, number = [], [], [], []
         for n, query in enumerate(queries):
@@ -179,12 +161,12 @@ class MDMScorer(NetworkScorer):
     def _answer(
         self, cut: Cut, blocks: Sequence[TargetEstimate], passes: int, whole: bool
     ) -> Answer:
-        """Multiply blocks, and the probability of their number of tokens."""
+        """Multiply blocks."""
         factors = [part.estimate for part in blocks]
-        if whole and self.lengths:
-            log_p = self.lengths.log_p(cut.num_tokens)
-            factors.append(self._exact(log_p, 1))
-        estimate = Estimate.product(factors or [self._exact(0.0, 0)])
+        if not factors:
+            name = "exact" if self.options.name == "auto" else self.options.name
+            factors = [Estimate.exact(0.0, num_tokens=0, estimator=name)]
+        estimate = Estimate.product(factors)
         if self.network.mixed_precision and estimate.bound in (
             Bound.EXACT,
             Bound.STRICT_LOWER,
@@ -201,11 +183,6 @@ class MDMScorer(NetworkScorer):
             is_greedy=not whole and all(part.is_greedy for part in blocks),
             evaluations=passes,
         )
-
-    def _exact(self, log_p: float, num_tokens: int) -> Estimate:
-        name = self.options.name
-        by = "exact" if name == "auto" else name
-        return Estimate.exact(log_p, num_tokens=num_tokens, estimator=by)
 
     # -- generation -------------------------------------------------------------------
 
@@ -243,9 +220,6 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
         Args:
             network: A bidirectional one: of ``AutoModelForMaskedLM``, or a published
                 diffusion model that runs its own code.
-
-        Raises:
-            ValueError: If the directory's ``lengths.json`` is damaged.
         """
         self.source = network if isinstance(network, Source) else Source.of(network)
 
@@ -257,7 +231,6 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
         *,
         version: str,
         max_length: int,
-        lengths: Lengths | None = None,
         device: torch.device | str = "cpu",
     ) -> Self:
         """Take a function from tokens to scores instead of a model.
@@ -271,7 +244,6 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
             version: What its numbers depend on: a name of the weights. Caches and
                 interrupted runs are told apart by it.
             max_length: Tokens that it reads at once.
-            lengths: How many tokens texts have, if that is to be paid.
             device: Where tokens go.
         """
         return cls(
@@ -285,7 +257,6 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
                 tokenizer.mask_token_id,
                 0,
                 tokenizer.bos_token_id,
-                lengths,
                 {"checkpoint_digest": version, "model_device": str(device)},
             )
         )
@@ -307,11 +278,6 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
                 f"{source.name}: nothing says whether the scores of a place are its "
                 "own or those of the token after it: give logit_shift=0 (LLaDA, MDLM, "
                 "BERT) or logit_shift=1 (Dream)"
-            )
-        if options.ends == "counted" and source.lengths is None:
-            raise ValueError(
-                f"ends=counted: {source.name} has no lengths.json, which says how many "
-                "tokens texts have (`train mdm` writes it): use ends=conditioned"
             )
         denoiser = MaskedReader(
             logits,

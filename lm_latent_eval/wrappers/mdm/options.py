@@ -13,7 +13,6 @@ from lm_latent_eval.options import (
     one_of,
     option,
     optional,
-    positive,
     whole,
 )
 from lm_latent_eval.wrappers.mdm.unmasking import (
@@ -38,7 +37,7 @@ HOW = {
 """Description of each, for ``explain``."""
 BLOCK_WRITTEN = 32
 """Default length of a block in generation."""
-_DRAWN = ("num_samples", "proposal", "temperature")
+_DRAWN = ("num_samples", "proposal")
 
 
 def _probability(name: str, value: Any) -> float:
@@ -69,13 +68,9 @@ class MDMOptions(OptionTable):
         num_samples: Passes of ``elbo``, orders of ``is``.
         convention: ``llada`` computes what LLaDA's program does, which is not log p.
         proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
-        temperature: Of the adapted proposal; above 1 flattens it.
-        ends: ``counted`` (p(number of tokens) is a factor, where the checkpoint has it)
-            or ``conditioned`` (the number of tokens is given).
         mask_token: The token that masks, by name or number.
         logit_shift: 1 if the scores of a place are those of the token after it.
         seed: Of all random numbers.
-        guidance: Strength of classifier-free guidance, in generation alone.
     """
 
     block_length: int | None = option(
@@ -102,10 +97,6 @@ class MDMOptions(OptionTable):
     num_samples: int = option(128, partial(whole, least=1))
     convention: str | None = choice(None, ("llada",), unset="none")
     proposal: str = choice("uniform", ("uniform", "adapted"))
-    temperature: float = option(1.0, positive)
-    ends: str | None = choice(
-        None, ("counted", "conditioned"), unset="`counted` where it can be"
-    )
     mask_token: str | None = option(
         None,
         optional(lambda name, value: str(value)),
@@ -117,7 +108,6 @@ class MDMOptions(OptionTable):
         unset="what the configuration says",
     )
     seed: int = option(0, partial(whole, least=0))
-    guidance: float = option(0.0, at_least_0)
 
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other.
@@ -217,10 +207,10 @@ class MDMOptions(OptionTable):
         if self.name == "path":
             return ("estimator", *_DRAWN)
         if self.name in ("elbo", "llada"):
-            return ("proposal", "temperature")
+            return ("proposal",)
         if self.name == "exact":
             return _DRAWN
-        return ("temperature",) if self.proposal == "uniform" else ()
+        return ()
 
     @property
     def chosen(self) -> dict[str, Any]:

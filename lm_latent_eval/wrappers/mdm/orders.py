@@ -32,15 +32,15 @@ def log_weights(
     streams: Streams,
     *,
     unmasking: Unmasking = PLAIN,
-    temperature: float | None = None,
+    adapted: bool = False,
 ) -> Requests[Tensor]:
     r"""Weigh K paths drawn from a proposal.
 
     .. math:: \log w_k = \sum_t \log \pi(A_t, x_{A_t} \mid S_{t-1}) - \log q(A_t)
 
     Of ``any_order`` the proposal is uniform, or adapted: for single tokens place i in
-    proportion to :math:`p(x_i \mid \text{revealed})^{1/\tau}`, which the same passes
-    say; at temperature 1 a weight is :math:`\prod_t \mathrm{mean}_i\, p(x_i \mid
+    proportion to :math:`p(x_i \mid \text{revealed})`, which the same passes say; a
+    weight is then :math:`\prod_t \mathrm{mean}_i\, p(x_i \mid
     \text{revealed}_t)`, a mean over masked places. Of ``low_confidence`` all sets are
     weighed, and one is drawn in proportion to pi. Paths that agree on a set share its
     pass.
@@ -50,7 +50,7 @@ def log_weights(
         num_samples: K.
         streams: Random numbers of one text.
         unmasking: The rule; one by which places do not follow from each other.
-        temperature: Of the adapted proposal; None is the uniform one.
+        adapted: Whether the proposal of ``any_order`` is adapted.
 
     Returns:
         Nats, (K,) float64; the first of them are those of fewer samples.
@@ -65,7 +65,7 @@ def log_weights(
         if choices is None:
             u = _numbers(streams, step, length, unmasking.tokens_per_step)[going]
             chosen, added = _in_any_order(
-                predicted.log_p, masked[going], u, unmasking, temperature
+                predicted.log_p, masked[going], u, unmasking, adapted
             )
         else:
             log_pi = unmasking.log_transitions(predicted, masked[going], choices)
@@ -89,14 +89,14 @@ def _in_any_order(
     masked: Tensor,
     u: Tensor,
     unmasking: Unmasking,
-    temperature: float | None,
+    adapted: bool,
 ) -> tuple[Tensor, Tensor]:
     """Draw k places one after the other: where, (n, L), and what they add, (n,)."""
     chosen, added = torch.zeros_like(masked), torch.zeros(len(masked)).double()
     every = torch.arange(len(masked))
     for n in range(min(unmasking.tokens_per_step, int(masked[0].sum()))):
         hidden = masked & ~chosen
-        score = torch.zeros_like(log_p) if temperature is None else log_p / temperature
+        score = log_p if adapted else torch.zeros_like(log_p)
         # No place has a probability: the weight is zero whichever is drawn.
         lost = log_p.masked_fill(~hidden, -torch.inf).isneginf().all(-1, keepdim=True)
         score = score.masked_fill(lost, 0.0)

@@ -1,14 +1,10 @@
-"""Network, tokenizer and distribution of lengths of a masked diffusion model."""
+"""Network and tokenizer of a masked diffusion model."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -19,17 +15,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lm_latent_eval.files import write_text
 from lm_latent_eval.networks.causal import without_adapter
 from lm_latent_eval.networks.masked import BlockCausal, Logits, scores_of
 from lm_latent_eval.networks.network import Network, text_ends
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.text import strict_json
-from lm_latent_eval.text.files import digest
 from lm_latent_eval.wrappers.base import framed, windows
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 
-LENGTHS_FILE = "lengths.json"
 SHIFTS = {
     "LLaDAModelLM": 0,
     "MDLM": 0,
@@ -57,81 +49,6 @@ UNIFORM = ("diffusion_gemma", "udlm")
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """A distribution over numbers of tokens.
-
-    Example:
-        >>> lengths = Lengths.train([2, 2, 3])
-        >>> round(lengths.log_p(2), 4), round(lengths.log_p(7), 4)
-        (-0.6271, -4.6892)
-        >>> import math
-        >>> round(math.fsum(math.exp(lengths.log_p(n)) for n in range(2000)), 9)
-        1.0
-    """
-
-    counts: Mapping[int, int]
-    """Number of tokens -> training texts."""
-    num_texts: int = field(init=False)
-    mean: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Add up, and refuse what are no counts.
-
-        Raises:
-            ValueError: If there is no text, or a length or a count is negative.
-        """
-        total = sum(self.counts.values())
-        if total < 1 or min(self.counts) < 0 or min(self.counts.values()) < 0:
-            raise ValueError("expected counts of texts by their number of tokens")
-        mean = sum(n * count for n, count in self.counts.items()) / total
-        object.__setattr__(self, "num_texts", total)
-        object.__setattr__(self, "mean", mean)
-
-    @classmethod
-    def train(cls, lengths: Iterable[int]) -> Lengths:
-        """Count the lengths of training texts."""
-        return cls(dict(sorted(Counter(lengths).items())))
-
-    @classmethod
-    def load(cls, directory: Path) -> Lengths | None:
-        """Read the file of a directory; None if there is none.
-
-        Raises:
-            ValueError: If it is damaged.
-        """
-        path = directory / LENGTHS_FILE
-        if not path.is_file():
-            return None
-        try:
-            read = strict_json.read(path)
-            return cls(
-                {
-                    int(n): strict_json.checked(count, int, f"texts of {n} tokens")
-                    for n, count in read.items()
-                }
-            )
-        except (ValueError, TypeError, AttributeError) as err:
-            raise ValueError(f"{path} holds no lengths of texts ({err})") from err
-
-    def save(self, directory: Path) -> None:
-        """Write the file."""
-        write_text(directory / LENGTHS_FILE, json.dumps(dict(self.counts)) + "\n")
-
-    def log_p(self, length: int) -> float:
-        """Return log p of a number of tokens, nats."""
-        stop = 1 / (2 + self.mean)
-        log_rest = math.log(stop) + length * math.log1p(-stop)
-        count = self.counts.get(length, 0)
-        log_share = math.log(count + math.exp(log_rest)) if count else log_rest
-        return log_share - math.log(self.num_texts + 1)
-
-    @property
-    def digest(self) -> str:
-        """Digest of the counts."""
-        return digest(json.dumps(dict(self.counts)))
-
-
-@dataclass(frozen=True)
 class Source:
     """A function from tokens to scores with its tokenizer, and what is known of both.
 
@@ -146,7 +63,6 @@ class Source:
         shift: 1 if the scores of a place are those of the token after it; None if
             nothing says.
         start: What texts begin with where the first place has no scores otherwise.
-        lengths: How many tokens texts have, if that is known.
         about: What results say of it, as JSON.
     """
 
@@ -159,7 +75,6 @@ class Source:
     mask: int | None
     shift: int | None
     start: int | None
-    lengths: Lengths | None
     about: dict[str, Any]
     computed_in: str | None = None
     """The floating type, where it is known."""
@@ -199,10 +114,10 @@ class Source:
 
     @classmethod
     def of(cls, network: Network) -> Self:
-        """Take a loaded network, and ``lengths.json`` beside it.
+        """Take a loaded network.
 
         Raises:
-            ValueError: If that file is damaged, or the network looks at a time.
+            ValueError: If the network looks at a time.
         """
         model, tokenizer = without_adapter(network.model), network.tokenizer
         config = model.config
@@ -226,7 +141,6 @@ class Source:
             getattr(config, "mask_token_id", None) if mask is None else mask,
             shift,
             network.prefix_token,
-            Lengths.load(Path(network.name)),
             network.about,
             str(network.computed_in),
             network.mixed_precision,
