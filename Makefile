@@ -2,7 +2,7 @@
 # a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares gigabytes of CUDA.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2 --dist worksteal --durations 20
+PYTEST_ARGS ?= -n 2 --dist worksteal --durations 20 -rs
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.installed
@@ -17,6 +17,8 @@ of_next := README.md tests/harness $(not_of_next:%=--ignore tests/harness/test_%
 published := .cache/published
 
 export HF_HUB_OFFLINE ?= 1
+# uv reads none of pip's variables. With a GPU: UV_TORCH_BACKEND=auto.
+export UV_TORCH_BACKEND ?= cpu
 # Threads that wait for each other sleep: awake, they keep a busy machine from what they
 # wait for (twenty times slower and more).
 export OMP_WAIT_POLICY ?= passive

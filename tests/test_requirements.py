@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import distribution, packages_distributions
+from typing import Any
 
+import pytest
 import yaml
 from packaging.utils import canonicalize_name
 
+from tests.conftest import WITHOUT_FOLDERS
 from tests.constraints import FILE, NOT_LOCKED, PROJECT, closure, declared, locked
 from tests.test_ladder import imports
 
@@ -87,9 +92,13 @@ def test_torch_keeps_code_out_of_weights():
 
 # -- continuous integration ------------------------------------------------------------
 
-JOBS = yaml.safe_load((PROJECT / ".github/workflows/test.yml").read_text("utf-8"))[
-    "jobs"
-]
+
+def jobs_of(workflow: str) -> dict[str, Any]:
+    path = PROJECT / ".github" / "workflows" / workflow
+    return yaml.safe_load(path.read_text("utf-8"))["jobs"]
+
+
+JOBS = jobs_of("test.yml")
 TARGETS = {"test", "oldest", "newest", "next", "published", "release-check"}
 
 
@@ -108,3 +117,60 @@ def test_the_versions_of_python_that_are_named_are_run():
     versions = re.findall(r"Python :: (3\.\d+)$", named, re.MULTILINE)
     assert JOBS["python"]["strategy"]["matrix"]["python"] == versions
     assert project["requires-python"] == f">={versions[0]}"
+
+
+def test_a_release_runs_every_target():
+    jobs = jobs_of("release.yml")
+    run = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert "make release-check" in run
+    assert "make ${{ matrix.target }}" in jobs["check"]["steps"][-1]["run"]
+    assert {*jobs["check"]["strategy"]["matrix"]["target"]} == TARGETS - {
+        "release-check"
+    }
+    assert {*jobs["publish"]["needs"]} == {"check", "build"}
+
+
+def test_environments_by_uv_have_no_cuda():
+    """uv reads none of pip's variables."""
+    command = ["make", "--eval", "show:; @echo $$UV_TORCH_BACKEND", "-s", "show"]
+    others = {k: v for k, v in os.environ.items() if k != "UV_TORCH_BACKEND"}
+    for more, expected in (({}, "cpu"), ({"UV_TORCH_BACKEND": "auto"}, "auto")):
+        said = subprocess.check_output(
+            command, cwd=PROJECT, env=others | more, text=True
+        )
+        assert said.split() == [expected]
+
+
+HOSTED = {"CI": "true", "GITHUB_ACTIONS": "true"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(HOSTED, "skipped"), ({"CI": "true"}, "error")]
+)
+def test_runs_without_the_folders(tmp_path, given, said):
+    """Hosted ones skip what needs them, by name; ours fail."""
+    file = "tests/models/entitynlm/test_data.py"
+    [test] = WITHOUT_FOLDERS[file]
+    kept = {name: v for name, v in os.environ.items() if name not in HOSTED}
+    absent = {"LATENT_EVAL_DATA": str(tmp_path / "absent")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-rsE", "-q", f"{file}::{test}"],
+        env=kept | absent | given,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert f"1 {said}" in done.stdout, done.stdout + done.stderr
+    assert test in done.stdout
+    assert (done.returncode == 0) == (said == "skipped")
+
+
+def test_what_hosted_runs_skip_is_what_asks_for_the_folders():
+    asks = {
+        path.relative_to(PROJECT).as_posix(): text
+        for path in (PROJECT / "tests").rglob("test_*.py")
+        if re.search(r"\b(data|golden)_dir\b", text := path.read_text("utf-8"))
+    }
+    assert asks.keys() == WITHOUT_FOLDERS.keys()
+    for path, tests in WITHOUT_FOLDERS.items():
+        assert all(f"def {test.partition('[')[0]}(" in asks[path] for test in tests)

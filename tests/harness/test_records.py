@@ -104,13 +104,14 @@ def test_a_command_names_the_documents_and_the_chat_template(
     monkeypatch.setattr(lm, "chat_template", lambda name: "{{ messages }}")
     monkeypatch.setattr(lm, "apply_chat_template", lambda said, **how: "Ada")
     write_tasks(tmp_path, TEXTS)
-    options = {"samples": {"latent_perplexity": [0, 2]}, "apply_chat_template": "tool"}
+    # Documents that are not 0 .. n - 1 are an IndexError of lm-eval 0.5.0.dev1's own.
+    options = {"samples": {"latent_perplexity": [0, 1]}, "apply_chat_template": "tool"}
     found = recorded(lm, TASKS[:1], tmp_path, str(tmp_path / "out"), **options)
     [record] = results.read(saved(found, tmp_path / "out"))
     assert len(record.answers) == 2, "premise"
     said = command(record)
     assert "--apply_chat_template tool" in said
-    assert """--samples '{"latent_perplexity": [0, 2]}'""" in said
+    assert """--samples '{"latent_perplexity": [0, 1]}'""" in said
     assert "--seed" not in said and "--num_fewshot" not in said
 
 
