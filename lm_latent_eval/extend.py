@@ -39,7 +39,7 @@ from lm_latent_eval.scoring.interface import (
     TextModel,
     TextScorer,
 )
-from lm_latent_eval.testing import Case, LawError, laws
+from lm_latent_eval.testing import Case, LawError, estimator_laws, laws
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import ByteEncoder, Encoder, SubwordEncoder
 from lm_latent_eval.text.words import END, PADDING, START, UNKNOWN, WordTokenizer
@@ -83,6 +83,7 @@ __all__ = [
     "Whole",
     "WordTokenizer",
     "WordsConfig",
+    "estimator_laws",
     "estimator_named",
     "laws",
     "save_checkpoint",

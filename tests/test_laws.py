@@ -54,6 +54,8 @@ class Tiny:
     reads_on: tuple[str, ...] = ()
     copied: int | None = None
     goes_on: bool = True
+    ends: bool = True
+    spelled: bool = False
 
     def case(self) -> testing.Case:
         fields = {k: v for k, v in vars(self).items() if k not in ("build", "latents")}
@@ -165,9 +167,13 @@ OF_ENGINE = {
     "device_moves_no_number",
     "drawing_from_is_resampling_first",
     "first_samples_are_those_of_fewer",
-    "thinned_searches_are_unbiased",
+    "only_random_numbers_move_draws",
+    "wide_searches_are_exact",
 }
 """Laws that are tested with one proposal of a model, and with the others nightly."""
+VARYING = ("smoothing", "peeking", "nonpeeking")
+"""Proposals of random weights by which thousands of draws tell a mean: those of
+estimates by them are nightly."""
 
 
 def listed(name: str, laws: list[testing.Law], tested: Iterable[str] = ()) -> list[Any]:
@@ -175,8 +181,9 @@ def listed(name: str, laws: list[testing.Law], tested: Iterable[str] = ()) -> li
     found, before = [], {*tested}
     seldom = OF_ENGINE | before
     for law in laws:
-        kind = str(law).partition("-")[0]
-        marks = pytest.mark.nightly if kind in seldom & before else ()
+        kind, _, of = str(law).partition("-")
+        varies = kind == "bounds_are_true" and of.startswith(VARYING)
+        marks = pytest.mark.nightly if varies or kind in seldom & before else ()
         found.append(pytest.param(law, id=f"{name}-{law}", marks=marks))
         before.add(kind)
     return found

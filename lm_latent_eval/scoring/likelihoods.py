@@ -14,7 +14,12 @@ from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
-from lm_latent_eval.inference import Estimator, ImportanceSampling, Mixed
+from lm_latent_eval.inference import (
+    Estimator,
+    ImportanceSampling,
+    Mixed,
+    consistency,
+)
 from lm_latent_eval.inference.interface import Predicts, Texts, Weighted
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.scoring.answer import Answer, Missed
@@ -88,7 +93,7 @@ class WholeTexts:
         spent: dict[str, int],
         bar: tqdm,
     ) -> tuple[Text, Answer]:
-        estimate = method.estimate(log_w, len(text.words))
+        estimate = _not_exact_by_draws(method, method.estimate(log_w, len(text.words)))
         if self._bounds_both and estimate.bound is Bound.EXACT:
             estimate = estimate.bounded_above(estimate)
         elif self._bounds_both and estimate.stderr is not None:
@@ -164,6 +169,24 @@ class WholeTexts:
 
 
 logger = logging.getLogger(__name__)
+
+
+def _not_exact_by_draws(method: Estimator, estimate: Estimate) -> Estimate:
+    """Return an estimate; refuse one of draws that is called exact.
+
+    Ours know from their search whether it left anything out.
+
+    Raises:
+        ValueError: If another package's estimator calls it so.
+    """
+    ours = method.estimate.__module__.startswith(consistency.OURS)
+    if estimate.bound is Bound.EXACT and method.seeded and not ours:
+        raise ValueError(
+            f"estimator={method.name}: Estimate.exact of a text whose latents were "
+            "drawn. Return Estimate.from_log_weights, or, where random numbers move "
+            "nothing, set seeded = False in the class"
+        )
+    return estimate
 
 
 def _num_words(texts: Sequence[Text]) -> int:
@@ -257,6 +280,7 @@ class Continuations:
                     estimate = method.difference(log_w, row.prefix, len(text.words))
                 else:  # what is given has no probability, so this is a bound
                     estimate = method.estimate(log_w, len(text.words))
+                estimate = _not_exact_by_draws(method, estimate)
                 beside = method.beside
                 yield (
                     text,

@@ -228,15 +228,14 @@ def certified(answers: Sequence[Answer]) -> float | str:
 def at_least(answers: Sequence[Answer]) -> float | str:
     """Lower bound of the token perplexity on average over draws, with ``bounds=both``.
 
-    N/A unless every document's error is known.
+    At least 1, as every perplexity is. N/A unless every document's error is known.
     """
     uppers = [answer.estimate.upper for answer in answers]
     known = [upper for upper in uppers if upper is not None]
     if len(known) < len(uppers):
         return UNKNOWN
-    return instance_perplexity(
-        torch.tensor(known, dtype=torch.float64), _tokens(answers)
-    )
+    log_p = torch.tensor(known, dtype=torch.float64)
+    return max(1.0, instance_perplexity(log_p, _tokens(answers)))
 
 
 def over_texts(

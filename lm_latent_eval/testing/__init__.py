@@ -1,4 +1,4 @@
-"""Laws of latent language models, for test suites of other packages.
+"""Laws of latent language models and of estimators, for test suites of other packages.
 
 ::
 
@@ -10,8 +10,11 @@
     def test_laws(law):
         law()
 
-Nothing here needs pytest: a law that is broken raises ``LawError``.
+``laws`` has those of the estimators that the model offers; ``estimator_laws(Median,
+case)`` lists those of another. Nothing here needs pytest: a law that is broken raises
+``LawError``.
 """
 
-from lm_latent_eval.testing.case import Case, LawError
-from lm_latent_eval.testing.model_laws import Law, laws
+from lm_latent_eval.testing.case import Case, Law, LawError
+from lm_latent_eval.testing.estimator_laws import estimator_laws
+from lm_latent_eval.testing.model_laws import laws

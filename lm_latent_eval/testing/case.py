@@ -18,7 +18,7 @@ from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import WholeText, parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import END, START, UNKNOWN
 
 EXACT = 1e-10
 """How far sums in float64 may be apart."""
@@ -26,9 +26,27 @@ PREDICTED = 1e-5
 """How far next-token distributions may be, which are float32, and what is added up
 where there is no float64: a hundred roundings of it."""
 
+SPELLING = -1.5
+"""Log-probability of the spelling of a word, nats."""
+
 
 class LawError(AssertionError):
     """A law that a model breaks."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law with the model that it is tested on; call it."""
+
+    holds: Callable[[], None]
+    of: str
+
+    def __call__(self) -> None:
+        """Raise a ``LawError`` if it does not hold."""
+        self.holds()
+
+    def __str__(self) -> str:
+        return self.of
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,10 @@ class Case:
     """An id that has probability zero but where a latent brings it."""
     goes_on: bool = True
     """Whether words may follow an end, which then is a word like any other."""
+    ends: bool = True
+    """Whether texts have an end word; without, every text is whole."""
+    spelled: bool = False
+    """Whether unknown words are spelled, and what can be copied can be written so."""
     length: int = 3
     """Tokens of the texts that are listed."""
     log_cell: Callable[[list[int]], float] | None = None
@@ -73,8 +95,8 @@ class Case:
 
     def outcomes(self) -> list[list[int]]:
         """List texts of which exactly one happens."""
-        if self.goes_on:
-            words = (*self.words, END)
+        if self.goes_on or not self.ends:
+            words = (*self.words, *[END] * self.ends)
             return [list(text) for text in product(words, repeat=self.length)]
         texts = [list(text) for text in product(self.words, repeat=self.length)]
         for n in range(1, self.length):
@@ -83,7 +105,7 @@ class Case:
 
     def readable(self, proposal: Any) -> list[list[int]]:
         """List texts that a proposal can read: whole ones, if it reads to the end."""
-        whole = isinstance(proposal, WholeText)
+        whole = self.ends and isinstance(proposal, WholeText)
         return [t for t in self.outcomes() if t[-1] == END or not whole]
 
     def some_words(self, length: int) -> list[int]:
@@ -117,12 +139,23 @@ class Case:
         self, texts: list[list[int]], given: list[tuple[int, ...]] | None = None
     ) -> TokenBatch:
         """Put texts together, which are given the same, or each its own."""
-        costs = [[-math.inf if i == self.copied else 0.0 for i in t] for t in texts]
+        costs = [[self._cost(word) for word in text] for text in texts]
         if given is None and self.given is not None:
             given = [self.given] * len(texts)
         return TokenBatch.collate(
-            texts, costs, first=START, given=given, device=self.device
+            texts,
+            costs,
+            first=START,
+            spelled=self.spelled,
+            given=given,
+            device=self.device,
         )
+
+    def _cost(self, word: int) -> float:
+        """Return the cost of a word as an unknown one, nats."""
+        if self.spelled and word in (UNKNOWN, self.copied):
+            return SPELLING
+        return -math.inf if word == self.copied else 0.0
 
     def cell(self, text: list[int]) -> float:
         """Return what a listed latent adds to its log density: 0 where it has none."""
@@ -185,3 +218,27 @@ def close(found: Tensor, expected: Tensor, what: str) -> None:
         torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=0, atol=within)
     except AssertionError as err:
         raise LawError(f"{what} differ: {err}") from err
+
+
+PRECISE = 0.05
+"""Relative standard error below which a bias of five of them is noticed."""
+DRAWS = 1 << 18
+"""The most that are drawn to get there."""
+
+
+def mean_is_one(ratios: Callable[[int], Tensor], rounding: float, what: str) -> None:
+    """Draw until a bias would be noticed; raise a ``LawError`` if there is one."""
+    copies = 50
+    while True:
+        ratio = ratios(copies)
+        error = ratio.std().item() / math.sqrt(ratio.numel())
+        if error < PRECISE:
+            break
+        hold(
+            ratio.numel() < DRAWS,
+            f"{what} vary too much to notice a bias: error {error:.3g} of the mean "
+            f"after {ratio.numel()} draws. Give a model of flatter latents",
+        )
+        copies *= 4
+    mean = ratio.mean().item()
+    equal(mean, 1.0, 5 * error + rounding, f"mean of {what}, relative to p(x)")

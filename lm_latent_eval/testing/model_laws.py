@@ -3,15 +3,14 @@
 A law takes a ``Case``: a model that is small enough to list every latent of a short
 text. Sums over that list are the truth, and share nothing with what is tested but
 ``log_joint``, which the first law holds to a total of one. Proposals are held to be
-normalised, to cover the model and to weigh without bias; models that stop after a piece
-of text and go on, to give what they give of the whole.
+normalised and to cover the model; every estimator that the model offers, to what it
+says of its numbers (``estimator_laws.py``); models that stop after a piece of text and
+go on, to give what they give of the whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,11 +20,11 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import wide_zeros, widened
-from lm_latent_eval.estimators import Bound, log_evidence
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import (
     BeamMarginalization,
     ImportanceSampling,
-    ParticleFilter,
+    estimator_class,
     importance,
     particles,
 )
@@ -43,28 +42,14 @@ from lm_latent_eval.latent import (
     Searches,
     WholeText,
 )
-from lm_latent_eval.testing.case import PREDICTED, Case, close, equal, hold, keys
+from lm_latent_eval.testing.case import PREDICTED, Case, Law, close, equal, hold, keys
+from lm_latent_eval.testing.estimator_laws import estimator_laws
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 
 
-@dataclass(frozen=True)
-class Law:
-    """One law with the model that it is tested on; call it."""
-
-    holds: Callable[[], None]
-    of: str
-
-    def __call__(self) -> None:
-        """Raise a ``LawError`` if it does not hold."""
-        self.holds()
-
-    def __str__(self) -> str:
-        return self.of
-
-
 def laws(case: Case, device: str | None = None) -> list[Law]:
-    """List the laws that a model and each of its proposals owe.
+    """List the laws that a model, its proposals and the estimators it offers owe.
 
     Args:
         case: The model.
@@ -83,17 +68,15 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
         once = any(isinstance(who, ReadsOnce) for who in (case.model, proposal))
         owed = {
             total_is_one_and_covers_the_model: True,
-            importance_sampling_is_unbiased: True,
             company_moves_no_weight: True,
             first_samples_are_those_of_fewer: True,
             beams_are_bounds_and_become_exact: listed,
             latents_are_told_apart: listed,
-            filters_are_unbiased: stops,
             pieces_are_scored_as_the_whole: by_piece,
             beams_go_on_where_they_were_cut: by_piece and listed,
             reading_once_is_reading_again: stops and once,
             drawing_from_is_resampling_first: stops and isinstance(proposal, DrawsFrom),
-            thinned_searches_are_unbiased: stops and isinstance(proposal, StepProposal),
+            wide_searches_are_exact: isinstance(proposal, StepProposal),
         }
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}")
@@ -103,6 +86,9 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
         if device is not None:
             law = partial(device_moves_no_number, case, name, device)
             found.append(Law(law, f"{device_moves_no_number.__name__}-{name}"))
+    for name in case.model.estimators:
+        if name != "auto":  # which widens dpf
+            found += estimator_laws(estimator_class(name), case)
     return found
 
 
@@ -164,12 +150,6 @@ def _predicted(case: Case, text: list[int], key: int) -> Tensor:
     return ahead.next_token(case.model, [key], [len(text)])[0]
 
 
-PRECISE = 0.05
-"""Relative standard error below which a bias of five of them is noticed."""
-DRAWS = 1 << 18
-"""The most that are drawn to get there."""
-
-
 def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
     """Sum of q = 1, and q > 0 wherever p > 0, at every temperature."""
     extreme = () if case.log_cell else (0.001, 1000.0)  # cells have one size
@@ -185,36 +165,6 @@ def total_is_one_and_covers_the_model(case: Case, name: str) -> None:
             equal(total, 0.0, within, f"log of the total of {what}")
             missed = (log_p > -torch.inf) & log_q.isneginf()
             hold(not missed.any(), f"{what}: a latent that p has is never drawn")
-
-
-def importance_sampling_is_unbiased(case: Case, name: str) -> None:
-    """The mean weight is p(x), by five standard errors of its own."""
-    proposal = case.proposal(name)
-    text = case.readable(proposal)[5]
-
-    def ratios(copies: int) -> Tensor:
-        log_w = case.log_weights(ImportanceSampling(100), proposal, [text] * copies)
-        return (log_w - case.log_p(text)).exp().flatten()
-
-    mean_is_one(ratios, case.exact(), f"weights of {name}")
-
-
-def mean_is_one(ratios: Callable[[int], Tensor], rounding: float, what: str) -> None:
-    """Draw until a bias would be noticed; raise a ``LawError`` if there is one."""
-    copies = 50
-    while True:
-        ratio = ratios(copies)
-        error = ratio.std().item() / math.sqrt(ratio.numel())
-        if error < PRECISE:
-            break
-        hold(
-            ratio.numel() < DRAWS,
-            f"{what} vary too much to notice a bias: error {error:.3g} of the mean "
-            f"after {ratio.numel()} draws. Give a model of flatter latents",
-        )
-        copies *= 4
-    mean = ratio.mean().item()
-    equal(mean, 1.0, 5 * error + rounding, f"mean of {what}, relative to p(x)")
 
 
 def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
@@ -373,27 +323,10 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
     return {what: tensor.cpu() for what, tensor in found.items()}
 
 
-def filters_are_unbiased(case: Case, name: str) -> None:
-    """Estimates of particle filters are unbiased."""
-    proposal, text = case.proposal(name), case.some_words(case.length)
-
-    def ratios(copies: int) -> Tensor:
-        log_w = case.log_weights(ParticleFilter(4), proposal, [text] * copies)
-        return (log_evidence(log_w) - case.log_p(text)).exp()
-
-    mean_is_one(ratios, case.exact(), f"filters of {name}")
-
-
-def thinned_searches_are_unbiased(case: Case, name: str) -> None:
-    """Passes of three latents; where all fit they are exact."""
-    proposal, text = case.proposal(name), case.some_words(case.length)
-    method = DiscreteFilter(3 * PASSES)
-
-    def ratios(copies: int) -> Tensor:
-        log_w = case.log_weights(method, proposal, [text] * copies)
-        return (method.unbiased(log_w) - case.log_p(text)).exp().flatten()
-
-    mean_is_one(ratios, case.exact(), f"passes of {name}")
+def wide_searches_are_exact(case: Case, name: str) -> None:
+    """Passes that have room for every latent leave nothing out."""
+    proposal = case.proposal(name)
+    text = case.readable(proposal)[5]
     wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
     [row] = case.log_weights(wide, proposal, [text])
     found, exact = wide.estimate(row, len(text)), case.log_p(text).item()

@@ -174,6 +174,21 @@ def test_texts_without_an_error_leave_that_of_the_others():
     assert found == f"N/A: 1 of 2 texts; {error:.2g} by the others"
 
 
+def test_no_perplexity_is_below_one():
+    """Upper bounds of log p above 0 say nothing, and nothing is what is printed."""
+    at_least = METRICS["token_perplexity_at_least"]
+
+    def bounded(*upper: float) -> list[Answer]:
+        return [
+            dataclasses.replace(a, estimate=dataclasses.replace(a.estimate, upper=nats))
+            for a, nats in zip(sampled(), upper, strict=True)
+        ]
+
+    known = at_least(bounded(math.log(1 / 2), math.log(1 / 8)))
+    assert known == pytest.approx(P ** (-1 / 7))
+    assert at_least(bounded(20.0, -3.5)) == 1.0
+
+
 def test_odd_numbers_of_words_and_draws():
     empty = [answer("", Estimate.exact(0.0, num_tokens=0, estimator="is"))]
     for name in ("word_perplexity", "token_perplexity"):

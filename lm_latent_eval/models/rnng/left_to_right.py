@@ -354,6 +354,9 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     temperature: float
     exact: bool = False
     """Whether p̂ is p, whatever that costs."""
+    finishes: bool = False
+    """Whether texts have an end word that the model does not say, which is then sure
+    where one tree stands: see ``finished.py``."""
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         return self.model.encode(batch, after)
@@ -539,7 +542,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
     def _is_end(self, word: Integers) -> NDArray[np.bool_]:
         """Return which words end a sentence."""
-        ends: NDArray[np.bool_] = (word == END) & self.model.config.sentence_ends
+        says = self.model.config.sentence_ends
+        ends: NDArray[np.bool_] = (word == END) & (says or self.finishes)
         return ends
 
     def _spoken(
@@ -549,7 +553,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
         A word is scored over the whole vocabulary after the first ``SPOKEN`` choices
         and where one tree stands, and after others to first order about the last of
-        those. ``prior`` does not look at it.
+        those. ``prior`` does not look at it, and an end that the model does not say
+        costs nothing.
 
         Args:
             top: u of stacks.
@@ -562,9 +567,10 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         """
         model, device = self.model.generative, self.model.device
         spoken = wide_zeros((place.size,), device)
+        free = np.ones(place.shape, bool) & (self.finishes & (word == END))[:, None]
         if self.name != "adapted":
-            return spoken.view(place.shape), np.zeros(place.shape, bool)
-        possible, number = place >= 0, np.arange(place.shape[1])
+            return spoken.view(place.shape), free
+        possible, number = (place >= 0) & ~free, np.arange(place.shape[1])
         near = possible & (number >= SPOKEN) & (size > 1) & (not self.exact)
         base = near.any(1, keepdims=True) & (number == SPOKEN - 1)
 
@@ -573,7 +579,9 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             columns = (x[some] for x in (place, size, said))
             return sent_all(device, np.flatnonzero(some), *columns)
 
-        spoken -= torch.inf
+        spoken = spoken.masked_fill(
+            sent(torch.from_numpy(~free.flatten()), device), -torch.inf
+        )
         where, there, *others = found(possible & ~near & ~base)
         spoken[where] = model.log_word(top[there], *others)
         if len(owner := near.nonzero()[0]):
@@ -607,9 +615,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
             spoken: The same.
         """
         log_p, log_reduced = (x.double()[listed.stack] for x in (log_p, log_reduced))
-        words = spoken.double()
-        if self.name != "adapted":
-            words = words.masked_fill(listed.unfinished, -torch.inf)
+        words = spoken.double().masked_fill(listed.unfinished, -torch.inf)
         first = listed.first_unlikely(log_reduced)
         log_class = log_reduced.gather(1, first)
         in_class = torch.arange(log_p.shape[1]) >= first

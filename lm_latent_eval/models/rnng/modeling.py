@@ -10,6 +10,7 @@ from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.choices import log_marginal, next_word
 from lm_latent_eval.models.rnng.crf import CRFProposal, num_trees
+from lm_latent_eval.models.rnng.finished import FinishedTrees
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.networks import RNNGConfig
@@ -35,6 +36,8 @@ class RNNG(RNNGJoint):
 
     def __init__(self, config: RNNGConfig) -> None:
         super().__init__(config)
+        if not config.sentence_ends:  # filters stop at words, where trees are several
+            self.estimators = tuple(name for name in self.estimators if name != "smc")
         self.post_init()  # type: ignore[no-untyped-call]
 
     def sentence_starts(self, text: str) -> list[int]:
@@ -65,25 +68,19 @@ class RNNG(RNNGJoint):
         """
         return log_marginal(self.generative, words)
 
-    @property
-    def proposal_names(self) -> list[str]:
-        """What ``proposal`` can return, the best first.
-
-        Without sentence ends p is over whole trees, which only the CRF draws.
-        """
-        if self.config.sentence_ends:
-            return ["adapted", "crf", "prior"]
-        return ["crf", "adapted", "prior"]
+    proposal_names = ("adapted", "crf", "prior")
+    """What ``proposal`` can return, the best first."""
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
-    ) -> CRFProposal | WordByWord:
+    ) -> CRFProposal | WordByWord | FinishedTrees:
         """Return a proposal.
 
         Args:
             name: ``adapted`` and ``prior`` go from left to right and read the next
                 word, or nothing but whether the sentence ends; ``crf`` reads whole
-                sentences. None is the first of ``proposal_names``. The
+                sentences, and so do the others without sentence ends, when p is over
+                whole trees. None is the first of ``proposal_names``. The
                 ``exact_proposal`` is ``adapted`` where that spares no work.
             temperature: Divides the proposal's scores.
 
@@ -96,4 +93,5 @@ class RNNG(RNNGJoint):
         name = chosen(name, self.proposal_names)
         if name == "crf":
             return CRFProposal(self, temperature)
-        return WordByWord(self, name, temperature)
+        by_word = WordByWord(self, name, temperature)
+        return by_word if self.config.sentence_ends else FinishedTrees(by_word)

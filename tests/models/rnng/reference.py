@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from lm_latent_eval.convert.rnng import configuration, rename_weights
+from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.modeling import RNNG
 from lm_latent_eval.models.rnng.networks import RNNGConfig
 from lm_latent_eval.models.rnng.trees import Trees
@@ -44,8 +45,21 @@ def model(name: str, ends: str) -> RNNG:
     return rnng.requires_grad_(False)
 
 
+class OfPrefixes(RNNG):
+    """A model without sentence ends whose texts all go on."""
+
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> WordByWord:
+        found: WordByWord = super().proposal(name, temperature).left_to_right
+        return found
+
+
 def tiny(
-    *, vocab_size: int = 6, seed: int = 0, spread: float = 0.7, **options: Any
+    *,
+    vocab_size: int = 6,
+    seed: int = 0,
+    spread: float = 0.7,
+    kind: type[RNNG] = RNNG,
+    **options: Any,
 ) -> RNNG:
     """A lopsided model with two ordinary words, in float64."""
     config = RNNGConfig(
@@ -56,7 +70,7 @@ def tiny(
         max_words=10,
         **options,
     )
-    return randomised(RNNG(config).double(), seed, spread).eval()
+    return randomised(kind(config).double(), seed, spread).eval()
 
 
 def batch(texts: Sequence[Sequence[int]], ends: str):

@@ -109,7 +109,10 @@ def test_adapted_weights_do_not_depend_on_the_last_choice(bound, exact, monkeypa
     assert log_w.std() > 0.01, "premise"
 
 
-OF_CHOICES = ("total_is_one", "importance", "beams_are", "latents_are", "thinned")
+OF_CHOICES = (
+    *("total_is_one", "beams_are", "latents_are", "wide_searches"),
+    *(f"bounds_are_true-{name}-{by}" for name in PROPOSALS for by in ("is", "dpf")),
+)
 """How the laws begin that see which choices are listed, drawn and kept."""
 
 
@@ -273,7 +276,11 @@ def test_sentences_that_cannot_be_read_are_refused():
     longest = rnng.proposal("crf").encode(reference.batch([[4] * 10, [5]], "eos"))
     assert longest.log_z.isfinite().all()
     assert rnng.proposal().name == "adapted"
-    assert reference.tiny(sentence_ends=False).proposal().name == "crf"
+    endless = reference.tiny(sentence_ends=False)
+    assert "smc" not in endless.estimators
+    for name in PROPOSALS:
+        with pytest.raises(ValueError, match="has an end word, and this model has no"):
+            endless.proposal(name).encode(reference.batch([TEXT], "eos"))
     with pytest.raises(ValueError, match="adapted, crf, prior"):
         rnng.proposal("smoothing")
     with pytest.raises(ValueError, match="without sentence_ends"):

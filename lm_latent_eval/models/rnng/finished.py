@@ -1,0 +1,116 @@
+r"""Whole trees of a model without sentence ends, drawn and searched word by word.
+
+Without an end word p(x, z) is over whole trees, and what stands after the last word may
+be several. One more step after it reduces these to one tree, which can be done in one
+way:
+
+.. math::
+    q(z \mid x) = \prod_t q(z_t \mid z_{<t}, x_{\le t}), \qquad
+    z_{T+1} = \text{the items on the stack} - 1
+
+It is the step of an end word that costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.steps import Found, Sampled
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.models.rnng.joint import Encoded
+from lm_latent_eval.models.rnng.left_to_right import StackSteps, Standing, WordByWord
+from lm_latent_eval.models.rnng.trees import Trees, count_ends, from_ends
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import END
+
+
+@dataclass(frozen=True)
+class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
+    """q(z | x) of whole trees, whose last step finishes them."""
+
+    searches_know_q: ClassVar[bool] = True
+    left_to_right: WordByWord
+    """The proposal for a text that goes on, which draws all steps but the last."""
+
+    @property
+    def name(self) -> str:
+        """Its name in options."""
+        return self.left_to_right.name
+
+    @property
+    def _by_word(self) -> WordByWord:
+        """The proposal of all steps."""
+        return replace(self.left_to_right, finishes=True)
+
+    def encode(self, batch: TokenBatch) -> Encoded:
+        """Encode texts with an end word each.
+
+        Raises:
+            ValueError: If a text has one already.
+        """
+        targets, length = batch.on_host
+        if bool(((targets == END) & batch.inside_on_host).any()):
+            raise ValueError(
+                "the text has an end word, and this model has no sentence ends: leave "
+                "it out"
+            )
+        targets = F.pad(targets, (0, 1)).scatter(1, length[:, None], END)
+        length = length + 1
+        device = batch.length.device
+        ended = TokenBatch(
+            F.pad(batch.inputs, (0, 1)),  # which nothing reads
+            sent(targets, device),
+            sent(length, device),
+            F.pad(batch.unknown_log_prob, (0, 1)),
+            batch.spelled,
+            (targets, length),
+        )
+        encoded = self.left_to_right.encode(ended)
+        return replace(encoded, ended=length > 0)
+
+    def drawn_steps(self, encoded: Encoded) -> StackSteps:
+        """Return the steps, which are drawn and searched alike."""
+        return self._by_word.drawn_steps(encoded)
+
+    searched_steps = drawn_steps
+
+    def histories(self, encoded: Encoded) -> int:
+        """Return 1: whole texts follow nothing."""
+        return 1
+
+    def latents(
+        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
+    ) -> Trees:
+        """Return trees over the words."""
+        return _without_end(encoded, self._by_word.latents(encoded, found))
+
+    def beam_and_sample(
+        self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
+    ) -> tuple[Beam[Trees], Draws[Trees]]:
+        """Search and draw side by side: see ``FindsAndDraws``."""
+        beam, draws = self._by_word.beam_and_sample(
+            encoded, width, uniforms, num_samples
+        )
+        return (
+            replace(beam, latents=_without_end(encoded, beam.latents)),
+            replace(draws, latents=_without_end(encoded, draws.latents)),
+        )
+
+    def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64."""
+        _, length = encoded.batch.on_host
+        ends = count_ends(Trees(*fetched(*trees)), length - 1)
+        with_end = Trees(ends, ends.new_zeros(ends.shape[:2]))
+        return self._by_word.log_prob(encoded, with_end)
+
+
+def _without_end(encoded: Encoded, trees: Trees) -> Trees:
+    """Return trees over words and an end word as trees over the words."""
+    _, length = encoded.batch.on_host
+    return from_ends(trees.before, length - 1, trees.before.shape[2] - 1)

@@ -1,0 +1,177 @@
+"""Laws of estimators: what one says of its numbers is true of texts that are summed.
+
+An estimator says of itself whether its p-hat is unbiased or a lower bound (``bound``),
+whether random numbers move it (``seeded``) and whether something checks its draws
+(``checks``). Reports and certificates rest on these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
+from lm_latent_eval.inference import Estimator
+from lm_latent_eval.testing.case import Case, Law, close, equal, hold, keys, mean_is_one
+
+MakeEstimator = Callable[[int], Estimator]
+SIZES = (2, 5, 8)
+"""K: few enough samples that most latents of a text are in none."""
+
+
+def estimator_laws(estimator: MakeEstimator, case: Case) -> list[Law]:
+    """List the laws that an estimator owes on a model, by each proposal of the case.
+
+    Args:
+        estimator: The class, or what else builds one with a number of samples.
+        case: A model. Where it or a proposal does not suit the estimator, an error that
+            names either is what is owed.
+    """
+    of_estimator = (
+        bounds_are_true,
+        only_random_numbers_move_draws,
+        fewer_samples_are_the_first,
+    )
+    name = getattr(estimator, "name", "")
+    return [
+        Law(partial(law, estimator, case, which), f"{law.__name__}-{which}-{name}")
+        for which in case.proposals
+        for law in of_estimator
+    ]
+
+
+def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
+    """Hold p-hat to what ``bound`` says of it, and what is called exact to log p.
+
+    The mean of a p-hat that is a stochastic lower bound is p(x), by five standard
+    errors of its own, whatever K and the proposal are.
+    """
+    proposal = case.proposal(which)
+    text = case.readable(proposal)[5]
+    truth = case.log_p(text).item()
+    for method in _of_sizes(estimator):
+        what = f"estimator={method.name}, {which}, num_samples={method.num_samples}"
+
+        def found(copies: int, method: Estimator = method, what: str = what) -> Tensor:
+            rows = case.log_weights(method, proposal, [text] * copies)
+            found = [_estimate(method, row, len(text)) for row in rows]
+            for each in found:
+                _hold_one(each, method, truth, case.exact(), what)
+            missed = -math.inf
+            values = [each.log_evidence if each else missed for each in found]
+            return torch.tensor(values, dtype=torch.float64)
+
+        if _is_refused(method, which, lambda found=found: found(1)):
+            return
+        match method.bound:
+            case Bound.STOCHASTIC_LOWER:
+
+                def ratios(copies: int, found: Any = found) -> Tensor:
+                    return (found(copies) - truth).exp()
+
+                mean_is_one(ratios, case.exact(), f"p-hat of {what}")
+            case Bound.ESTIMATED_LOWER:
+                log_p = found(100)
+                error = log_p.std().item() / math.sqrt(len(log_p))
+                hold(
+                    log_p.mean() <= truth + 5 * error + case.exact(),
+                    f"{what}: the mean of log p-hat is above log p(x)",
+                )
+            case _:
+                found(3)
+
+
+def _hold_one(
+    found: Estimate | None, method: Estimator, truth: float, within: float, what: str
+) -> None:
+    """Hold one estimate to what it says of itself."""
+    if found is None:
+        return
+    if Bound.EXACT in (found.bound, method.bound):
+        equal(found.log_evidence, truth, within, f"{what}: log p-hat that is exact")
+    if Bound.STRICT_LOWER in (found.bound, method.bound):
+        hold(
+            found.log_evidence <= truth + within,
+            f"{what}: a strict lower bound exceeds log p(x)",
+        )
+    checked = found.stderr is None or method.checks or found.bound is Bound.EXACT
+    hold(checked, f"{what}: an error, and nothing checks what the draws miss")
+
+
+def only_random_numbers_move_draws(
+    estimator: MakeEstimator, case: Case, which: str
+) -> None:
+    """The same random numbers give the same weights, whatever else is scored.
+
+    Other numbers give others, if the estimator is ``seeded``, and else the same.
+    """
+    proposal = case.proposal(which)
+    texts = case.readable(proposal)[1:4]
+    for method in _of_sizes(estimator):
+        what = f"estimator={method.name}, {which}"
+
+        def weigh(purpose: str = "", method: Estimator = method) -> Tensor:
+            whole = case.whole(texts, proposal)
+            log_w = method.log_weights(replace(whole, keys=keys(len(texts), purpose)))
+            return log_w.cpu()
+
+        if _is_refused(method, which, weigh):
+            return
+        close(weigh(), weigh(), f"{what}: weights by the same random numbers")
+        if not method.seeded:
+            close(weigh("other"), weigh(), f"{what}: weights that are not seeded")
+
+
+def fewer_samples_are_the_first(
+    estimator: MakeEstimator, case: Case, which: str
+) -> None:
+    """Where an estimate keeps a log-weight a sample, the first k are those of k."""
+    proposal = case.proposal(which)
+    texts = case.readable(proposal)[:3]
+    methods = list(_of_sizes(estimator))
+    nested = [each for each in methods if each.kept == each.num_samples]
+    if len(nested) < len(methods) or len(nested) < 2:
+        return
+    few, *_, many = nested
+    found = [case.log_weights(method, proposal, texts) for method in (few, many)]
+    fewer, more = found
+    what = f"estimator={few.name}, {which}: the first {few.num_samples} samples"
+    close(more[:, : fewer.shape[1]], fewer, what)
+
+
+def _of_sizes(estimator: MakeEstimator) -> Iterator[Estimator]:
+    """Yield an estimator by the numbers of samples that it takes."""
+    refusals = []
+    for number in SIZES:
+        try:
+            method = estimator(number)
+        except ValueError as err:
+            refusals.append(str(err))
+        else:
+            yield method
+    hold(len(refusals) < len(SIZES), f"no number of samples is taken: {refusals}")
+
+
+def _is_refused(method: Estimator, which: str, ask: Callable[[], Tensor]) -> bool:
+    """Return whether a model or proposal does not suit: the error must say what."""
+    try:
+        ask()
+    except ValueError as err:
+        named = any(name in str(err) for name in (f"={method.name}", repr(which)))
+        hold(named, f"an error names neither {method.name} nor {which}: {err}")
+        return True
+    return False
+
+
+def _estimate(method: Estimator, row: Tensor, num_tokens: int) -> Estimate | None:
+    """Return the estimate of a row of weights; None: no latent was found."""
+    try:
+        return method.estimate(row, num_tokens)
+    except MissedSupportError:
+        return None
