@@ -193,8 +193,15 @@ NAMES = [
     *("PADDING", "Pretrained", "Proposal", "Query", "RealStep", "RealStepLM", "START"),
     *("Step", "StepLM", "SubwordEncoder", "TextModel", "TextScorer", "Texts"),
     *("TokenBatch", "UNKNOWN", "Uniforms", "Whole", "WordTokenizer", "WordsConfig"),
-    *("estimator_named", "laws", "save_checkpoint", "sent", "sent_uniforms", "value"),
-    *("verify_manifest", "wide_zeros", "widened", "write_manifest"),
+    *("estimator_laws", "estimator_named", "laws", "save_checkpoint", "sent"),
+    *(
+        "sent_uniforms",
+        "value",
+        "verify_manifest",
+        "wide_zeros",
+        "widened",
+        "write_manifest",
+    ),
 ]
 IN_WORDS = {"END", "PADDING", "START", "UNKNOWN", "Uniforms"}
 """Have no docstring of their own: the page describes them."""
