@@ -226,11 +226,13 @@ DRAWS = 1 << 18
 """The most that are drawn to get there."""
 
 
-def mean_is_one(ratios: Callable[[int], Tensor], rounding: float, what: str) -> None:
+def mean_is_one(
+    log_ratios: Callable[[int], Tensor], rounding: float, what: str
+) -> None:
     """Draw until a bias would be noticed; raise a ``LawError`` if there is one."""
     copies = 50
     while True:
-        ratio = ratios(copies)
+        ratio = log_ratios(copies).exp()
         error = ratio.std().item() / math.sqrt(ratio.numel())
         if error < PRECISE:
             break

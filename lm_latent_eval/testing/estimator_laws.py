@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,39 +51,47 @@ def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
     The mean of a p-hat that is a stochastic lower bound is p(x), by five standard
     errors of its own, whatever K and the proposal are.
     """
-    proposal = case.proposal(which)
-    text = case.readable(proposal)[5]
-    truth = case.log_p(text).item()
     for method in _of_sizes(estimator):
         what = f"estimator={method.name}, {which}, num_samples={method.num_samples}"
-
-        def found(copies: int, method: Estimator = method, what: str = what) -> Tensor:
-            rows = case.log_weights(method, proposal, [text] * copies)
-            found = [_estimate(method, row, len(text)) for row in rows]
-            for each in found:
-                _hold_one(each, method, truth, case.exact(), what)
-            missed = -math.inf
-            values = [each.log_evidence if each else missed for each in found]
-            return torch.tensor(values, dtype=torch.float64)
-
-        if _is_refused(method, which, lambda found=found: found(1)):
+        errors = _errors(method, case, which, what)
+        if _is_refused(method, which, partial(errors, 1)):
             return
         match method.bound:
             case Bound.STOCHASTIC_LOWER:
-
-                def ratios(copies: int, found: Any = found) -> Tensor:
-                    return (found(copies) - truth).exp()
-
-                mean_is_one(ratios, case.exact(), f"p-hat of {what}")
+                mean_is_one(errors, case.exact(), f"p-hat of {what}")
             case Bound.ESTIMATED_LOWER:
-                log_p = found(100)
-                error = log_p.std().item() / math.sqrt(len(log_p))
+                found = errors(100)
+                stderr = found.std().item() / math.sqrt(len(found))
                 hold(
-                    log_p.mean() <= truth + 5 * error + case.exact(),
+                    found.mean() <= 5 * stderr + case.exact(),
                     f"{what}: the mean of log p-hat is above log p(x)",
                 )
             case _:
-                found(3)
+                errors(3)
+
+
+def _errors(
+    method: Estimator, case: Case, which: str, what: str
+) -> Callable[[int], Tensor]:
+    """Return what estimates copies of a text, each with random numbers of its own.
+
+    It holds every estimate to what that says of itself, and gives log p-hat less log p,
+    nats, (copies,).
+    """
+    proposal = case.proposal(which)
+    text = case.readable(proposal)[5]
+    truth = case.log_p(text).item()
+
+    def errors(copies: int) -> Tensor:
+        rows = case.log_weights(method, proposal, [text] * copies)
+        found = [_estimate(method, row, len(text)) for row in rows]
+        for each in found:
+            _hold_one(each, method, truth, case.exact(), what)
+        missed = -math.inf  # where no latent was found, p-hat is 0
+        log_p = [each.log_evidence if each else missed for each in found]
+        return torch.tensor(log_p, dtype=torch.float64) - truth
+
+    return errors
 
 
 def _hold_one(
@@ -107,20 +114,10 @@ def _hold_one(
 def only_random_numbers_move_draws(
     estimator: MakeEstimator, case: Case, which: str
 ) -> None:
-    """The same random numbers give the same weights, whatever else is scored.
-
-    Other numbers give others, if the estimator is ``seeded``, and else the same.
-    """
-    proposal = case.proposal(which)
-    texts = case.readable(proposal)[1:4]
+    """Equal random numbers give equal weights, and others do if not ``seeded``."""
     for method in _of_sizes(estimator):
         what = f"estimator={method.name}, {which}"
-
-        def weigh(purpose: str = "", method: Estimator = method) -> Tensor:
-            whole = case.whole(texts, proposal)
-            log_w = method.log_weights(replace(whole, keys=keys(len(texts), purpose)))
-            return log_w.cpu()
-
+        weigh = partial(_weigh, method, case, which)
         if _is_refused(method, which, weigh):
             return
         close(weigh(), weigh(), f"{what}: weights by the same random numbers")
@@ -128,19 +125,24 @@ def only_random_numbers_move_draws(
             close(weigh("other"), weigh(), f"{what}: weights that are not seeded")
 
 
+def _weigh(method: Estimator, case: Case, which: str, purpose: str = "") -> Tensor:
+    """Weigh some texts with random numbers for a purpose."""
+    proposal = case.proposal(which)
+    whole = case.whole(case.readable(proposal)[1:4], proposal)
+    log_w = method.log_weights(replace(whole, keys=keys(3, purpose)))
+    return log_w.cpu()
+
+
 def fewer_samples_are_the_first(
     estimator: MakeEstimator, case: Case, which: str
 ) -> None:
     """Where an estimate keeps a log-weight a sample, the first k are those of k."""
-    proposal = case.proposal(which)
-    texts = case.readable(proposal)[:3]
     methods = list(_of_sizes(estimator))
     nested = [each for each in methods if each.kept == each.num_samples]
     if len(nested) < len(methods) or len(nested) < 2:
         return
     few, *_, many = nested
-    found = [case.log_weights(method, proposal, texts) for method in (few, many)]
-    fewer, more = found
+    fewer, more = (_weigh(method, case, which) for method in (few, many))
     what = f"estimator={few.name}, {which}: the first {few.num_samples} samples"
     close(more[:, : fewer.shape[1]], fewer, what)
 

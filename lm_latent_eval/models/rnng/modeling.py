@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,7 +33,7 @@ class RNNG(RNNGJoint):
     base_model_prefix = "rnng"
     main_input_name = "inputs"
     # Its posterior is spread over more trees than any search holds: draws tell more.
-    estimators = ("mixed", "auto", "dpf", "is", "beam", "smc")
+    estimators: Sequence[str] = ("mixed", "auto", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:
