@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from lm_latent_eval.audit.session import (
 from lm_latent_eval.audit.verdict import (
     BORDERS,
     DOCUMENTS,
+    EXCESS,
     FOLLOWS,
     INSIDE,
     ROLLING,
@@ -33,6 +35,8 @@ from lm_latent_eval.audit.verdict import (
 
 LONG = (300, 1200, 4800)
 """Characters of long texts: somewhere there most windows are full."""
+PIECES = (1, 2, 4, 8)
+"""Continuations that a long text is cut into, until none is refused as too long."""
 WORDS = 40
 """The most words of a text that is scored word by word."""
 
@@ -52,7 +56,7 @@ def chain_rule(session: Session) -> Iterator[Finding]:
     yield _splits(session, INSIDE, _inside(session, rng))
     rolling, ended = _rolling(session)
     yield rolling
-    yield _windows(session, ended=ended)
+    yield from _windows(session, ended=ended)
 
 
 def difference(whole: Reply, *parts: Reply) -> float:
@@ -69,12 +73,17 @@ def difference(whole: Reply, *parts: Reply) -> float:
     return whole.log_p - total
 
 
+def _nats(gap: float) -> str:
+    """Say which gap between two scores an item would have seen."""
+    return f"a gap of {gap:.2g} nats"
+
+
 # -- causality ------------------------------------------------------------------------
 
 
 def _follows(session: Session, rng: np.random.Generator) -> Finding:
     """Compare log p(ab) - log p(b | a) over several b."""
-    compared, refused = 0, ""
+    compared, refused, widest = 0, "", 0.0
     for context, rest in session.places(session.plan.contexts, rng):
         a = rest[: next(iter(session.cuts(rest)), len(rest))]
         followers = _followers(session, rest[len(a) :], rng)
@@ -91,6 +100,7 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
             slack = session.slack(
                 *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
             )
+            widest = max(widest, slack)
             if value != implied[first] and not abs(value - implied[first]) <= slack:
                 return fails(
                     FOLLOWS,
@@ -105,7 +115,8 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
     if not compared:
         why = f"no request can be judged: {refused}"
         return undetermined(FOLLOWS, why if refused else "no text has several words")
-    return holds(FOLLOWS, f"{compared} continuations of {session.plan.contexts} texts")
+    detail = f"{compared} continuations of {session.plan.contexts} texts"
+    return holds(FOLLOWS, detail, _nats(widest))
 
 
 def _followers(session: Session, rest: str, rng: np.random.Generator) -> list[str]:
@@ -143,7 +154,8 @@ def _documents(session: Session) -> Finding:
                     how=how,
                     log_p=[one.log_p, other.log_p],
                 )
-    return holds(DOCUMENTS, f"{len(texts)} texts alone, together, reversed, twice")
+    detail = f"{len(texts)} texts alone, together, reversed, twice"
+    return holds(DOCUMENTS, detail, _nats(session.rounding(*alone[:1] * 2)))
 
 
 # -- chain rule -----------------------------------------------------------------------
@@ -189,7 +201,7 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
     seconds: list[Pair] = [(c + a, b) for c, a, b in splits]
     # Each alone: beside the same text cut elsewhere, some backends err (CUT).
     replies = map(session.ask.score_each, (wholes, firsts, seconds))
-    worst, compared, refused = 0.0, 0, ""
+    worst, widest, compared, refused = 0.0, 0.0, 0, ""
     for n, found in enumerate(zip(*replies, strict=True)):
         refused = next((reply.lacking for reply in found if reply.lacking), refused)
         gap = difference(*found)
@@ -198,7 +210,9 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
         compared += 1
         worst = max(worst, abs(gap))
         # Four items share the level of the part.
-        if abs(gap) > session.slack(*found, comparisons=4 * len(splits)):
+        slack = session.slack(*found, comparisons=4 * len(splits))
+        widest = max(widest, slack)
+        if abs(gap) > slack:
             _, a, b = splits[n]
             return fails(
                 item,
@@ -211,7 +225,8 @@ def _splits(session: Session, item: Item, splits: Sequence[Split]) -> Finding:
         why = f"no split can be judged: {refused}" if splits else "no text has a place"
         return undetermined(item, why)
     others = f"; of others none can be judged: {refused}" if refused else ""
-    return holds(item, f"{compared} splits, {worst:.1g} nats off at most{others}")
+    detail = f"{compared} splits, {worst:.1g} nats off at most{others}"
+    return holds(item, detail, _nats(widest))
 
 
 def _rolling(session: Session) -> tuple[Finding, bool]:
@@ -243,17 +258,19 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
     if not ends:
         why = next((r.lacking for r in [*wholes, *parts] if r.lacking), "")
         return undetermined(ROLLING, f"no text can be judged: {why}"), False
+    sees = _nats(slack)
     if not any(ends):
-        return holds(ROLLING, f"{len(ends)} texts; their ends are not charged"), False
+        detail = f"{len(ends)} texts; their ends are not charged"
+        return holds(ROLLING, detail, sees), False
     mean = sum(ends) / len(ends)
     detail = f"{len(ends)} texts, and {mean:.3g} nats on average for the end of a text"
-    return holds(ROLLING, detail), True
+    return holds(ROLLING, detail, sees), True
 
 
 def _over(session: Session, text: str, end: float) -> Finding | None:
     """Return a failure if an end of so many nats and what else follows exceed 1."""
-    options = session.following(text, session.written(text))[: session.plan.width]
-    asked = session.asked(text, options)
+    written = session.written(text, session.plan.written) or ()
+    asked = session.listed(text, written=written)
     total = math.exp(-end) + math.fsum(
         reply.p * math.exp(-session.slack(reply, comparisons=len(asked)))
         for _, reply in asked
@@ -263,7 +280,7 @@ def _over(session: Session, text: str, end: float) -> Finding | None:
     return fails(
         ROLLING,
         f"{text[:30]!r} is charged at most {end:.3g} nats for its end, which totals at "
-        f"least {total:.4g} with {len(options)} other continuations",
+        f"least {total:.4g} with {len(asked)} other continuations",
         text=text,
         end=-end,
         total=total,
@@ -280,37 +297,97 @@ def _clipped(text: str) -> str:
     return text if len(cuts) < WORDS else text[: cuts[WORDS - 1]]
 
 
-def _windows(session: Session, *, ended: bool) -> Finding:
-    """Compare long texts with the same text scored as one or two continuations."""
+def _excess(
+    session: Session, text: str, gap: float, a_word: float, shown: Mapping[str, object]
+) -> Finding:
+    """Judge a whole that scores more than its parts.
+
+    One that leaves tokens out does, by what each costs. Where windows forget what helps
+    to predict, an honest one scores less; where that only confuses, it may score more.
+    """
+    if gap <= a_word / 2:
+        return holds(EXCESS, f"{gap:+.3g} nats where a window ends")
+    words = text.split() if session.spaced else [*text]
     space = " " if session.spaced else ""
-    source, held = space.join(session.texts), 0
+    spans = [words[n : n + 16] for n in range(0, len(words) - 15, 16)][:8]
+    pairs = [
+        (space.join(span[begin:8]), space + space.join(span[8:]))
+        for span in spans
+        for begin in (0, 7)
+    ]
+    scores = np.array([reply.log_p for reply in session.ask.score(pairs)])
+    gains = scores[::2] - scores[1::2]
+    error = gains.std() / math.sqrt(max(1, len(gains)))
+    if not gains.size or not gains.mean() >= 2 * error:
+        detail = "what comes long before a word does not help to predict it"
+        return undetermined(EXCESS, detail)
+    return fails(
+        EXCESS,
+        f"{gap:.4g} nats more than its parts where windows end; a word costs "
+        f"{a_word:.3g}",
+        **shown,
+    )
+
+
+def _cut(text: str, cuts: Sequence[int], number: int) -> list[Pair]:
+    """Cut a text into about equal continuations of what is before them."""
+    some = sorted({cuts[n * len(cuts) // number] for n in range(1, number)})
+    ends = [0, *some, len(text)]
+    return [(text[:a], text[a:b]) for a, b in pairwise(ends) if a < b]
+
+
+def _windows(session: Session, *, ended: bool) -> Iterator[Finding]:
+    """Compare long texts with the same text scored as a few continuations.
+
+    Their words are shuffled, so that little is lost where a window forgets what came
+    before. A scorer of windows may differ from its parts.
+    """
+    space, held = " " if session.spaced else "", 0
+    rng, words = session.rng("windows"), [w for t in session.texts for w in t.split()]
+    if not session.spaced:
+        words = [*"".join(session.texts)]
     for length in LONG:
-        repeated = space.join([source] * (1 + length // len(source)))
+        number = 1 + length // max(1, len(space.join(words)))
+        order = [int(n) for _ in range(number) for n in rng.permutation(len(words))]
+        repeated = space.join(words[n] for n in order)
         cuts = [cut for cut in session.cuts(repeated) if cut <= length]
         if len(cuts) < 2:
-            return undetermined(WINDOWS, "no text has several words")
-        text, middle = repeated[: cuts[-1]], cuts[len(cuts) // 2]
-        pairs = [("", text)]
+            yield undetermined(WINDOWS, "no text has several words")
+            yield undetermined(EXCESS, "no text has several words")
+            return
+        text = repeated[: cuts[-1]]
         [whole] = session.ask.score_texts([text])
-        parts = session.ask.score(pairs)
-        if parts[0].refused:  # longer than a window
-            pairs = [("", text[:middle]), (text[:middle], text[middle:])]
+        for number in PIECES:
+            pairs = _cut(text, cuts[:-1], number)
             parts = session.ask.score(pairs)
+            if not any(reply.refused for reply in parts):
+                break  # none is longer than a window
         if refused := next((r.lacking for r in (whole, *parts) if r.lacking), ""):
             detail = f"up to {held} characters; of {len(text)} nothing: {refused}"
-            return undetermined(WINDOWS, detail)
+            yield undetermined(WINDOWS, detail)
+            yield undetermined(EXCESS, detail)
+            return
         gap = difference(whole, *parts)
         slack = session.slack(whole, *parts) + session.rounding() * len(cuts) / 10
         # An end that is charged makes the whole less probable, by an unknown amount.
         if gap > slack or (-gap > slack and not ended) or math.isnan(gap):
-            return fails(
+            shown = {
+                "text": text,
+                "log_p": whole.log_p,
+                "parts": _requests(pairs, parts),
+                "difference": gap,
+            }
+            between = f"between {held} and {len(text)} characters"
+            yield fails(
                 WINDOWS,
-                f"between {held} and {len(text)} characters a window ends: the whole "
-                f"scores {gap:+.4g} nats more than its parts",
-                text=text,
-                log_p=whole.log_p,
-                parts=_requests(pairs, parts),
-                difference=gap,
+                f"{between} a window ends: the whole scores {gap:+.4g} nats more than "
+                "its parts",
+                **shown,
             )
+            yield _excess(
+                session, text, gap - slack, abs(whole.log_p) / len(cuts), shown
+            )
+            return
         held = len(text)
-    return holds(WINDOWS, f"up to {held} characters")
+    yield holds(WINDOWS, f"up to {held} characters", _nats(slack))
+    yield holds(EXCESS, f"no window ends up to {held} characters", _nats(slack))

@@ -23,14 +23,17 @@ within a factor of the grid's size of the best.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from lm_latent_eval.audit.session import (
     ERROR_UNKNOWN,
+    PROMISED_TOTAL,
     Asked,
     Reply,
     Session,
@@ -75,6 +78,7 @@ class Wealth:
         self.most = 0.0
         """The logarithm of the most it was."""
         self.draws, self._sum = 0, 0.0
+        self._ratios: list[float] = []
 
     @property
     def log(self) -> float:
@@ -91,6 +95,7 @@ class Wealth:
             self._logs[n] += math.log(kept) if kept > 0 else -math.inf
         self.draws, self._sum = self.draws + 1, self._sum + ratio
         self.most = max(self.most, self.log)
+        self._ratios.append(ratio)
 
     @property
     def mean(self) -> float:
@@ -100,6 +105,25 @@ class Wealth:
     def exceeds(self, level: float) -> bool:
         """Whether it ever was above 1 / level."""
         return self.most > -math.log(level)
+
+    def smallest(self, level: float) -> float:
+        """Return the factor by which all p would have to be too high to be noticed.
+
+        It is one of 1.01, 1.01^2 and so on; infinite if 1e4 would not be enough.
+        """
+        ratios = np.minimum(np.asarray(self._ratios), 1e100)
+        bets = np.asarray(BETS)[:, None]
+
+        def noticed(power: int) -> bool:
+            grown = 1 + bets * (1.01**power * ratios - 1)
+            with np.errstate(divide="ignore"):
+                logs = np.log(np.maximum(grown, 0.0)).cumsum(1)
+            return bool((logsumexp(logs, axis=0) - math.log(len(BETS))).max() > limit)
+
+        limit, most = -math.log(level), round(math.log(1e4) / math.log(1.01))
+        if not len(ratios) or not noticed(most):
+            return math.inf
+        return 1.01 ** bisect_left(range(most), True, key=noticed)
 
 
 class DrawnSet:
@@ -156,23 +180,21 @@ class DrawnSet:
 def normalization(session: Session) -> Iterator[Finding]:
     """Ask for totals of lists, of large sets and of code points."""
     rng = session.rng("normalization")
-    lists = [_asked(session, context, rng) for context in session.contexts(rng)]
+    lists = [
+        session.listed(context, rest, _written(session, context), rng)
+        for context, rest in session.contexts(rng)
+    ]
     yield _largest(session, lists)
     yield _complete(session, lists)
     yield _large(session, lists, rng)
     yield _code_points(session, rng)
 
 
-def _asked(session: Session, context: str, rng: np.random.Generator) -> Asked:
-    written = session.written(context)
-    options = session.following(context, written)
-    if len(options) > session.plan.width and not session.complete:
-        kept = options[: len(written)][: session.plan.width]
-        others = options[len(kept) :]
-        number = session.plan.width - len(kept)
-        chosen = sorted(rng.permutation(len(others))[:number])
-        options = [*kept, *(others[n] for n in chosen)]
-    return session.asked(context, options)
+def _written(session: Session, context: str) -> Sequence[str]:
+    """Return what the backend writes after a context, where no list was given."""
+    if session.options:
+        return ()
+    return session.written(context, session.plan.written) or ()
 
 
 def _total(session: Session, asked: Asked) -> tuple[float, float]:
@@ -202,6 +224,14 @@ def _slack(session: Session, reply: Reply, comparisons: int) -> float:
         return session.rounding(reply)
     slack = session.slack(reply, comparisons=comparisons)
     return min(slack, MOST_SLACK) if math.isfinite(slack) else math.inf
+
+
+def as_far_as(item: Item, detail: str, total: float) -> Finding:
+    """Return that an item holds, if it would have seen the total that is promised."""
+    sees = f"a total of {total:.3g}" if math.isfinite(total) else "no total"
+    if total <= PROMISED_TOTAL:
+        return holds(item, detail, sees)
+    return undetermined(item, f"{detail}, so {sees} is the least that it sees", sees)
 
 
 def _refusal(lists: Sequence[Asked]) -> str | None:
@@ -246,11 +276,13 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
     total, error, asked = max(found, key=lambda one: one[0] - one[1])
     number = sum(len(one[2]) for one in found)
     if total <= 1 + error:
-        return holds(
-            LISTS,
-            f"at most {max(one[0] for one in found):.4g}, over "
-            f"{number / len(found):.0f} options after each of {len(found)} contexts",
+        most = max(one[0] for one in found)
+        detail = (
+            f"at most {most:.4g}, over {number / len(found):.0f} options after each of "
+            f"{len(found)} contexts"
         )
+        smallest = min((1 + one[1]) / one[0] if one[0] else math.inf for one in found)
+        return as_far_as(LISTS, detail, smallest)
     detail = f"{len(asked)} options after {asked[0][0][0][-40:]!r} total {total:.6g}"
     options = [pair[1] for pair, _ in asked]
     return _wrong(LISTS, detail, asked, total, error, options=options)
@@ -309,10 +341,11 @@ def _large(
     if not known:
         return undetermined(LARGE, ERROR_UNKNOWN)
     if not wealth.exceeds(session.level / 2):
-        return holds(
+        return as_far_as(
             LARGE,
             f"wealth {math.exp(wealth.most):.3g} of {2 / session.level:g}, in "
             f"{wealth.draws} draws that estimate {wealth.mean:.3g}",
+            wealth.smallest(session.level / 2),
         )
     return fails(
         LARGE,
@@ -387,7 +420,8 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
             estimated_total=wealth.mean,
             log_wealth=wealth.most,
         )
-    return holds(
-        CODE_POINTS,
-        f"{len(head)} total {total:.4g}, all by draws {wealth.mean:.4g}",
+    smallest = min(
+        (1 + error) / total if total else math.inf, wealth.smallest(session.level / 2)
     )
+    detail = f"{len(head)} total {total:.4g}, all by draws {wealth.mean:.4g}"
+    return as_far_as(CODE_POINTS, detail, smallest)

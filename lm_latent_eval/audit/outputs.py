@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom, chi2
+from numpy.typing import NDArray
+from scipy.stats import beta, binom, chi2
 
 from lm_latent_eval.audit.session import (
     ERROR_UNKNOWN,
+    PROMISED_TEMPERATURE,
+    PROMISED_TOTAL,
+    SAMPLED,
     Asked,
-    Pair,
     Reply,
     Session,
     request,
@@ -40,8 +44,8 @@ from lm_latent_eval.files import one_line
 
 UNKNOWN = ("qzxvk", "wvvjqzzkx")
 """Two strings that are no words."""
-TOKENS = 14
-"""Of a sample; options that are judged are no longer than this less two, in bytes."""
+TEMPERATURES = tuple(t / 100 for t in range(95, 25, -5))
+"""Of scores that would be more peaked than samples are, the mildest first."""
 
 
 def units(session: Session) -> Iterator[Finding]:
@@ -78,7 +82,7 @@ def _counts(session: Session) -> Finding:
     detail += [finding.detail for finding in session.counted]
     if not detail:
         return undetermined(COUNTS, "answers count nothing, and no --tasks were given")
-    return holds(COUNTS, "; ".join(detail))
+    return holds(COUNTS, "; ".join(detail), "one byte or word")
 
 
 def _variants(text: str) -> dict[str, tuple[str, str]]:
@@ -139,30 +143,28 @@ def samples(session: Session) -> Iterator[Finding]:
     yield _frequencies(session, rng)
 
 
-def _asked(session: Session, context: str) -> Asked:
-    options = session.following(context)[: session.plan.width]
-    return session.asked(context, options)
-
-
 # -- greedy ---------------------------------------------------------------------------
 
 
 def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     """Look for ``is_greedy`` answers that no distribution can give.
 
-    Of a prefix-free list at most one option is what greedy decoding writes. An option
-    of p above 1/2 has only units of p above 1/2, each the most probable. What is greedy
-    is what greedy decoding writes. Where options are single units (words of a
-    vocabulary) the greedy one is the most probable.
+    Of a list of which one option at most can be true, at most one is what greedy
+    decoding writes. An option of p above 1/2 has only units of p above 1/2, each the
+    most probable. What is greedy is what greedy decoding writes, and the other way
+    round, where that is the most probable of the list. Where options are single units
+    (words of a vocabulary) the greedy one is the most probable.
     """
-    compared = 0
+    compared, written = 0, 0
     # This item has half of the part's level, as the other one.
-    comparisons = 2 * session.plan.contexts * (session.plan.width + 1)
-    for context in session.contexts(rng):
-        asked = [one for one in _asked(session, context) if not one[1].refused]
+    comparisons = 2 * session.plan.contexts * (session.plan.width + 2)
+    for context, rest in session.contexts(rng):
+        [text] = session.written(context, 1, sample=False) or [""]
+        listed = session.listed(context, rest, [text] if text else ())
+        asked = [one for one in listed if not one[1].refused]
         if not asked:
             continue
-        compared += len(asked)
+        compared, written = compared + len(asked), written + (text != "")
         greedy = [one for one in asked if one[1].is_greedy]
         likely = [
             one
@@ -181,28 +183,32 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
             if not reply.is_greedy:
                 detail = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
                 return _wrong(detail, [(pair, reply)])
+        best = max(asked, key=lambda one: one[1].p)
+        sure = text and not best[1].error and not tied
+        if sure and text == best[0][1] and not best[1].is_greedy:
+            detail = f"{text!r} is written greedily and is the most probable, but is "
+            return _wrong(f"{detail}not greedy", [best])
         if len(greedy) != 1:
             continue
         [(pair, reply)] = greedy
-        best = max(asked, key=lambda one: one[1].p)
         gap = best[1].log_p - reply.log_p
         slack = session.slack(best[1], reply, comparisons=comparisons)
         if session.kind is Kind.WORDS and gap > slack:
             detail = f"{pair[1]!r} is greedy and {best[0][1]!r} more probable"
             return _wrong(detail, [(pair, reply), best])
-        if reply.error or tied:
-            continue
-        texts = session.ask.write(context, 1, tokens=TOKENS, sample=False)
-        if texts is None or session.kind is Kind.ANSWERS:
-            continue
-        [text] = texts
-        shared = _begins(text, pair[1]) or text.strip() == ""
-        if not shared and len(pair[1].encode()) <= TOKENS - 2:
-            detail = f"{pair[1]!r} is greedy, and greedily {text[:20]!r} is written"
-            return _wrong(detail, [(pair, reply)])
+        if text and not reply.error and not tied:
+            shared = _begins(text, pair[1]) or _begins(pair[1], text)
+            if not shared:
+                detail = f"{pair[1]!r} is greedy, and greedily {text!r} is written"
+                return _wrong(detail, [(pair, reply)])
     if not compared:
         return undetermined(GREEDY, "every request was refused")
-    return holds(GREEDY, f"{compared} options of {session.plan.contexts} lists")
+    return holds(
+        GREEDY,
+        f"{compared} options of {session.plan.contexts} lists, {written} of them with "
+        "what is written greedily",
+        "one wrong answer",
+    )
 
 
 def _wrong(detail: str, asked: Asked) -> Finding:
@@ -225,99 +231,135 @@ def _begins(text: str, option: str) -> bool:
 # -- samples --------------------------------------------------------------------------
 
 
-def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
-    """Test how often samples begin with each option against its p.
+@dataclass(frozen=True)
+class Compared:
+    """Options of one context, the most probable first, and how many samples are one."""
 
-    Exact binomial tests, whose level is shared equally. A scorer of one sequence of
-    tokens a string, or of words with their spacing, scores a part of what writes the
-    string: it may be written more often than it scores, never less often. A vocabulary
-    of words scores unknown ones, and writes none: only those that it has written count.
+    asked: Asked
+    p: NDArray[np.float64]
+    """p of each, less what rounding and printed errors may add to it."""
+    counts: NDArray[np.int64]
+    """Samples that are each option."""
+    number: int
+    """Samples."""
+    unseen: float
+    """The most that an option has which is probably not listed."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many of the most probable options are compared together."""
+        every = len(self.p)
+        return sorted({every, *(2**n for n in range(every.bit_length()))})
+
+    def most(self, level: float) -> NDArray[np.float64]:
+        """Return the largest totals that the samples allow, one for each size."""
+        together = self.counts.cumsum()[np.array(self.sizes) - 1]
+        rest = np.maximum(self.number - together, 1e-12)
+        return np.asarray(beta.isf(level, together + 1, rest))
+
+    def totals(self, temperature: float = 1.0) -> NDArray[np.float64]:
+        """Return totals of p, one for each size, if scores had another temperature."""
+        rest = max(0.0, 1 - float(self.p.sum()))
+        peaked = self.p ** (1 / temperature)
+        if temperature != 1.0:
+            peaked /= peaked.sum() + rest * self.unseen ** (1 / temperature - 1)
+        return np.asarray(peaked.cumsum()[np.array(self.sizes) - 1])
+
+
+def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
+    """Test whether samples are a list's most probable options as often as p says.
+
+    A third of the samples chooses the options, the others are counted. A scorer of one
+    sequence of tokens a string, or of words with their spacing, scores a part of what
+    writes the string: it may be written more often than it scores, never less often. So
+    the test is one-sided, of the best option, the two best, the four best and so on;
+    of strings each option by itself must not be written more often, either.
     """
     if session.kind is Kind.ANSWERS:
         return undetermined(SAMPLES, "what is written before an answer is not scored")
-    places = session.places(1, rng)
-    context = places[0][0] if places else ""
-    number = session.plan.samples
-    texts = session.ask.write(context, number, tokens=TOKENS, sample=True)
+    places = session.places(SAMPLED, rng) or [(session.texts[0], "")]
+    found = []
+    for context, rest in places:
+        one = _compared(session, context, rest, rng)
+        if isinstance(one, Finding):
+            return one
+        found.append(one)
+    # Half of the part's level is that of greedy answers.
+    tests = 2 * sum(len(one.sizes) + len(one.p) for one in found)
+    level = session.level / tests
+    factor, temperature = math.inf, 0.0
+    for one in found:
+        most, totals = one.most(level), one.totals()
+        if (totals > most).any():
+            k = int((totals / most).argmax())
+            size = one.sizes[k]
+            return _unlike(one.asked[:size], one.counts[:size], one.number, most[k])
+        if session.kind is Kind.STRINGS:
+            for n, ((_, reply), count) in enumerate(
+                zip(one.asked, one.counts, strict=True)
+            ):
+                slack = session.slack(reply, comparisons=tests)
+                high = math.exp(min(reply.log_p + slack, 0.0))
+                if binom.sf(count - 1, one.number, high) < level:
+                    return _unlike(
+                        [one.asked[n]], one.counts[n : n + 1], one.number, high
+                    )
+        factor = min(factor, float((most / np.maximum(totals, 1e-300)).min()))
+        seen = (t for t in TEMPERATURES if (one.totals(t) > most).any())
+        temperature = max(temperature, next(seen, 0.0))
+    number = sum(one.number for one in found)
+    options = sum(len(one.p) for one in found)
+    detail = f"{number} samples, {options} options of {len(found)} contexts"
+    sees = f"p times {factor:.3g}"
+    sees += f", a temperature of {temperature:g}" if temperature else ""
+    if factor > PROMISED_TOTAL or temperature < PROMISED_TEMPERATURE:
+        return undetermined(SAMPLES, f"{detail}: {sees} is the least seen", sees)
+    return holds(SAMPLES, detail, sees)
+
+
+def _compared(
+    session: Session, context: str, rest: str, rng: np.random.Generator
+) -> Compared | Finding:
+    """Choose options by some samples, and count the others; say why that cannot be."""
+    number = session.plan.samples // SAMPLED
+    texts = session.written(context, number)
     if texts is None:
         return undetermined(SAMPLES, "it writes no samples")
-    asked = [
-        (pair, reply)
-        for pair, reply in _asked(session, context)
-        if not math.isnan(reply.log_p) and len(pair[1].encode()) <= TOKENS - 2
+    chosen, tested = texts[: number // 3], texts[number // 3 :]
+    # What is not written at once is not counted; nor is a word that is unknown.
+    listed = [
+        o for o in session.listed(context, rest, chosen, rng) if o[0][1] in chosen
     ]
+    asked = [one for one in listed if not math.isnan(one[1].log_p)]
     if not asked:
         return undetermined(SAMPLES, "no option was scored")
-    asked = [(pair, reply) for pair, reply in asked if math.isfinite(reply.error)]
+    asked = [one for one in asked if math.isfinite(one[1].error)]
     if not asked:
         return undetermined(SAMPLES, ERROR_UNKNOWN)
-    if not any(text[:1].isspace() for text in texts):
-        texts = [f" {text}" for text in texts] if context else texts
-    more, tests = None, 4 * (len(asked) + 1)
-    rows = [(*one, _count(texts, one[0][1], session.kind)) for one in asked]
-    if session.kind is Kind.WORDS:
-        rows = [row for row in rows if row[2] > 0]
-        if not rows:
-            return undetermined(SAMPLES, f"none of {len(asked)} options was written")
-    for pair, reply, count in rows:
-        slack = session.slack(reply, comparisons=tests)
-        low, high = (math.exp(min(reply.log_p + s, 0.0)) for s in (-slack, slack))
-        few = binom.cdf(count, number, low)
-        many = binom.sf(count - 1, number, high)
-        if few < session.level / tests:
-            return _unlike(pair, reply, count, number, few)
-        if many < session.level / tests:
-            more = more or (pair, reply, count, many)
-    total = math.fsum(reply.p for _, reply, _ in rows)
-    together = sum(count for *_, count in rows)
-    sure = math.fsum(r.p * math.exp(-session.rounding(r)) for _, r, _ in rows)
-    few = binom.cdf(together, number, min(sure, 1.0))
-    if few < session.level / tests and not any(reply.error for _, reply in asked):
-        return fails(
-            SAMPLES,
-            f"{len(rows)} options after {context[-30:]!r} total {total:.4g}; "
-            f"{together} of {number} samples begin with one (p-value {few:.1g})",
-            context=context,
-            total=total,
-            count=together,
-            samples=number,
-        )
-    if more is None:
-        return holds(SAMPLES, f"{number} samples, {len(rows)} options")
-    if session.kind in (Kind.TOKENS, Kind.WORDS):
-        return holds(
-            SAMPLES,
-            f"no option is too rare in {number}; {more[0][1]!r} is written "
-            f"{more[2]} times at p = {more[1].p:.2g}: sub-normalized on strings",
-        )
-    return _unlike(*more[:3], number, more[3])
+    asked = sorted(asked, key=lambda one: -one[1].p)
+    tests = 4 * SAMPLED * len(asked)
+    slacks = [session.slack(reply, comparisons=tests) for _, reply in asked]
+    p = [r.p * math.exp(-s) for (_, r), s in zip(asked, slacks, strict=True)]
+    counts = [tested.count(option) for (_, option), _ in asked]
+    unseen = max(min(1 / max(1, len(chosen)), p[0]), 1e-12)
+    return Compared(asked, np.array(p), np.array(counts), len(tested), unseen)
 
 
 def _unlike(
-    pair: Pair, reply: Reply, count: int, number: int, chance: float
+    asked: Asked, counts: NDArray[np.int64], number: int, bound: float
 ) -> Finding:
+    total = math.fsum(reply.p for _, reply in asked)
+    context, first = asked[0][0]
+    what = f"{first!r} has" if len(asked) == 1 else f"{len(asked)} options total"
     return fails(
         SAMPLES,
-        f"{pair[1]!r} has p = {reply.p:.4g} after {pair[0][-30:]!r}, and {count} of "
-        f"{number} samples begin with it (p-value {chance:.1g})",
-        **request(pair, reply),
-        count=count,
+        f"after {context[-30:]!r} {what} p = {total:.4g}, and {counts.sum()} of "
+        f"{number} samples are that (p at most {bound:.4g} by them)",
+        context=context,
+        total=total,
+        count=int(counts.sum()),
         samples=number,
-    )
-
-
-def _count(texts: Sequence[str], option: str, kind: Kind) -> int:
-    """Count the texts that begin with an option.
-
-    Where it is a word, with it as a whole word, after whatever white space.
-    """
-    if kind is not Kind.WORDS:
-        return sum(text.startswith(option) for text in texts)
-    word = option.strip()
-    goes_on = word[-1:].isalnum()
-    return sum(
-        text.startswith(word) and not (goes_on and text[len(word) :][:1].isalnum())
-        for text in map(str.lstrip, texts)
+        requests=[request(*one) for one in asked],
     )
 
 
@@ -359,6 +401,9 @@ def _errors(session: Session) -> Finding:
             ERRORS,
             f"{len(replies)} seeds, {int(usable.sum())} requests: spread is "
             f"{ratio:.2g} of what is printed",
+            "errors printed "
+            f"{math.sqrt(chi2.isf(session.level, degrees) / statistic):.2g} times too "
+            "small",
         )
     worst = int(np.argmax(np.where(usable, scores.var(0, ddof=1), -1)))
     return fails(

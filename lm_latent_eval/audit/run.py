@@ -22,7 +22,15 @@ from lm_latent_eval.audit.session import (
     Session,
     half_precision,
 )
-from lm_latent_eval.audit.verdict import PARTS, Finding, Kind, Verdict
+from lm_latent_eval.audit.verdict import (
+    PARTS,
+    SIGN,
+    Finding,
+    Kind,
+    Verdict,
+    fails,
+    holds,
+)
 
 RUNS = {
     "normalization": normalization,
@@ -38,7 +46,6 @@ REFUSED = 2
 TRIED = 8
 """Requests that are made twice before the others, to time the second time."""
 WIDTH = 110
-TITLE = 46
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ class Audit:
                     else "holds",
                     "alarm": one.is_alarm(self.kind),
                     "said": one.detail,
+                    "sees": one.sees or None,
                     "witness": dict(one.witness),
                     **(
                         {"command": self.repeats(one)}
@@ -143,6 +151,7 @@ def audit(
     for name in names:
         session.begin()
         findings += RUNS[name](session)
+    findings[:0] = _sign(session)
     return Audit(
         model,
         session.kind,
@@ -155,6 +164,20 @@ def audit(
         session.precision,
         _hidden(session),
     )
+
+
+def _sign(session: Session) -> Iterator[Finding]:
+    """Look at the largest log p of all that were answered."""
+    if session.ask.likeliest is None:
+        return
+    asked, reply = session.ask.likeliest
+    slack = session.slack(reply, comparisons=max(1, session.ask.requests))
+    if reply.log_p > slack:
+        detail = f"{str(asked)[-60:]} scores {reply.log_p:+.6g} nats"
+        yield fails(SIGN, detail, request=asked, log_p=reply.log_p)
+    else:
+        detail = f"the largest of {session.ask.requests:,} is {reply.log_p:.3g}"
+        yield holds(SIGN, detail, f"a log p of {slack:.2g}")
 
 
 def _cost(session: Session, planned: int) -> str:
@@ -186,7 +209,7 @@ def _hidden(session: Session) -> str:
 
 
 def page(audit: Audit) -> str:
-    """Return the page; that of a clean scorer fits on a screen."""
+    """Return the page; that of a clean scorer is a table of twelve lines at most."""
     return "\n".join(_lines(audit))
 
 
@@ -194,13 +217,8 @@ def _lines(audit: Audit) -> Iterator[str]:
     yield f"{audit.model}, as {audit.kind.value}: {audit.kind.claim}"
     if audit.hidden:
         yield audit.hidden
-    part = ""
-    for one in audit.findings:
-        if one.item.part != part:
-            part = one.item.part
-            yield part
-        yield from _item(audit, one)
-    yield ""
+    for part in dict.fromkeys(one.item.part for one in audit.findings):
+        yield from _part(audit, [f for f in audit.findings if f.item.part == part])
     yield _verdict(audit)
     if audit.alarms and audit.precision is None and audit.tolerance == TOLERANCE:
         yield (
@@ -212,21 +230,39 @@ def _lines(audit: Audit) -> Iterator[str]:
         yield f"again: {audit.repeats(finding)}"
 
 
-def _item(audit: Audit, one: Finding) -> Iterator[str]:
-    named = one.verdict is Verdict.FAILS and not one.is_alarm(audit.kind)
-    verdict = f"fails, as {audit.kind.value} may" if named else one.verdict.value
-    if one.is_alarm(audit.kind):
-        verdict = "FAILS"
-    shown = f"  {one.item.title:<{TITLE}} {verdict}: {one.detail}"
-    if one.is_alarm(audit.kind):
+def _part(audit: Audit, findings: Sequence[Finding]) -> Iterator[str]:
+    """Say in a line what a part has found, and how small a fault it would have seen.
+
+    What fails has lines of its own.
+    """
+    part = f"{findings[0].item.part:<14}"
+    number = Counter(one.verdict for one in findings)
+    alarms = [one for one in findings if one.is_alarm(audit.kind)]
+    named = number[Verdict.FAILS] - len(alarms)
+    said = [f"{number[Verdict.HOLDS]} hold"] if number[Verdict.HOLDS] else []
+    said += [f"{named} fail as {audit.kind.value} may"] if named else []
+    said += (
+        [f"{number[Verdict.UNDETERMINED]} undetermined"]
+        if number[Verdict.UNDETERMINED]
+        else []
+    )
+    seen: dict[str, str] = {}
+    for one in findings:
+        if one.sees and one not in alarms:  # the first of its kind says it for all
+            seen.setdefault(one.sees[:9], one.sees)
+    shown = f"{part}{'FAILS; ' if alarms else ''}{', '.join(said)}"
+    if seen:
+        shown += f". Sees {'; '.join(seen.values())}"
+    yield from textwrap.wrap(shown, WIDTH, subsequent_indent=" " * 14)[:2]
+    for one in alarms:
+        shown = f"  FAILS: {one.item.title}: {one.detail}"
         yield from textwrap.wrap(shown, WIDTH, subsequent_indent=" " * 6)
-    else:
-        yield shown if len(shown) <= WIDTH else f"{shown[: WIDTH - 3]}..."
 
 
 def _verdict(audit: Audit) -> str:
     if audit.tells_nothing:
-        return "FAILS: no item can be judged, for the reasons above"
+        why = "; ".join(dict.fromkeys(one.detail for one in audit.findings))
+        return f"FAILS: no item can be judged: {textwrap.shorten(why, 300)}"
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"

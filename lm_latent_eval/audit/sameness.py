@@ -15,6 +15,7 @@ from lm_latent_eval.audit.verdict import (
     PADDING,
     REPEATED,
     SHARES,
+    WITHHELD,
     Finding,
     Item,
     fails,
@@ -86,9 +87,40 @@ def sameness(session: Session) -> Iterator[Finding]:
     yield compare(SHARES, {"every other one in a call of its own": shared})
     yield _batches(session, requests, compare)
     yield _cached(session, requests, compare)
+    yield _withheld(session)
 
 
-_ITEMS = (REPEATED, ORDER, PADDING, CUT, SHARES, BATCHES, CACHE)
+_ITEMS = (REPEATED, ORDER, PADDING, CUT, SHARES, BATCHES, CACHE, WITHHELD)
+
+
+def _withheld(session: Session) -> Finding:
+    """Ask what tasks asked, in another order and without their documents.
+
+    Draws may belong to documents, so that printed errors may move a score.
+    """
+    answered = session.answered
+    if not answered:
+        return undetermined(WITHHELD, "no --tasks were given")
+    order = [int(n) for n in session.rng("withheld").permutation(len(answered))]
+    texts = [n for n in order if answered[n].is_text]
+    pairs = [n for n in order if not answered[n].is_text]
+    again = session.ask.score_texts([answered[n].pair[1] for n in texts])
+    again += session.ask.score([answered[n].pair for n in pairs])
+    worst = 0.0
+    for n, reply in zip([*texts, *pairs], again, strict=True):
+        pair, first = answered[n].pair, answered[n].reply
+        if first.lacking or reply.lacking or first.log_p == reply.log_p:
+            continue
+        gap = abs(first.log_p - reply.log_p)
+        if gap > session.slack(first, reply, comparisons=len(answered)):
+            return fails(
+                WITHHELD,
+                f"{pair[1][:30]!r} scores {first.log_p:.8g} in its task, and "
+                f"{reply.log_p:.8g} without its document",
+                requests=[request(pair, first), request(pair, reply)],
+            )
+        worst = max(worst, gap)
+    return holds(WITHHELD, f"{len(answered)} requests, {worst:.1g} nats off at most")
 
 
 def _cut(session: Session, requests: Requests) -> Finding:
@@ -175,4 +207,6 @@ def _compared(
                 how=how,
                 requests=[request(pair, one), request(pair, other)],
             )
-    return holds(item, f"{len(base)} requests, {worst:.1g} nats off at most")
+    detail = f"{len(base)} requests, {worst:.1g} nats off at most"
+    gap = max((session.rounding(one, one) for one in base), default=0.0)
+    return holds(item, detail, f"a gap of {gap:.2g} nats")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import ndtri
@@ -46,10 +46,15 @@ EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 """Types of half precision, and their relative distance of neighbouring numbers."""
 OF_LOGITS = 16
 """By how many of these distances the noise of a token's logits may move its log p."""
+SAMPLED = 2
+"""Contexts whose samples are compared with scores."""
+CHARACTERS = 3
+"""How many of a sample of strings are compared: of one length, they are exclusive."""
 LEAST_SCORES = 4
 """Different scores that tell a precision."""
-WRITTEN = 4
-"""Texts that a backend writes after a context."""
+PROMISED_TOTAL, PROMISED_TEMPERATURE = 1.5, 0.8
+"""An item that would only see larger faults than these is undetermined: totals of
+probabilities, and temperatures of scores beside those of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,15 @@ Asked = list[tuple[Pair, Reply]]
 """Requests with their answers."""
 
 
+class Answered(NamedTuple):
+    """A request of a task, with the answer that the task got."""
+
+    is_text: bool
+    """Whether a whole text was scored; its context is empty."""
+    pair: Pair
+    reply: Reply
+
+
 class Backend(Protocol):
     """A model of lm-eval, ours or not."""
 
@@ -149,6 +163,8 @@ class Requester:
             most: Requests that may be made in all.
         """
         self.backend, self.most, self.requests = backend, most, 0
+        self.likeliest: tuple[object, Reply] | None = None
+        """The request whose log p is the largest, with its answer."""
 
     def score(self, pairs: Sequence[Pair]) -> list[Reply]:
         """Return log p of continuations after their contexts."""
@@ -176,7 +192,16 @@ class Requester:
         """Return a requester of another backend that shares this one's count."""
         other = Requester(backend, self.most)
         other._count = self._count  # type: ignore[method-assign]
+        other._remember = self._remember  # type: ignore[method-assign]
         return other
+
+    def _remember(self, asked: Sequence[object], replies: Sequence[Reply]) -> None:
+        for one, reply in zip(asked, replies, strict=True):
+            known = self.likeliest
+            if reply.lacking or math.isnan(reply.log_p):
+                continue
+            if known is None or reply.log_p > known[1].log_p:
+                self.likeliest = one, reply
 
     def _count(self, number: int) -> None:
         self.requests += number
@@ -195,7 +220,9 @@ class Requester:
             return []
         self._count(len(asked))
         try:
-            return ask(asked)
+            replies = ask(asked)
+            self._remember(asked, replies)
+            return replies
         except Exception as err:  # of code that is not ours
             if len(asked) == 1:
                 detail = " ".join(f"{type(err).__name__}: {err}".split())[:200]
@@ -218,19 +245,20 @@ def inside_words(text: str) -> list[int]:
     return [m.start() for m in re.finditer(r"(?<=\w)(?=\w)", text)]
 
 
-def prefix_free(options: Iterable[str]) -> list[str]:
-    """Leave out options that begin with another one: what is left cannot be both.
+def exclusive(asked: Asked) -> Asked:
+    """Leave out options until none begins with another: the less probable ones.
 
     Example:
-        >>> prefix_free([" the", " then", " a", " b"])
-        [' the', ' a', ' b']
+        >>> def asked(**p):
+        ...     return [(("", y), Reply(math.log(p[y]))) for y in p]
+        >>> [y for (_, y), _ in exclusive(asked(t=0.1, the=0.2, then=0.05, a=0.1))]
+        ['the', 'a']
     """
-    given = dict.fromkeys(option for option in options if option)
-    return [
-        option
-        for option in given
-        if not any(option[:end] in given for end in range(1, len(option)))
-    ]
+    kept: list[str] = []
+    for (_, option), _ in sorted(asked, key=lambda one: -one[1].p):
+        if not any(option.startswith(k) or k.startswith(option) for k in kept):
+            kept.append(option)
+    return [one for one in asked if one[0][1] in kept]
 
 
 @dataclass(frozen=True)
@@ -240,6 +268,8 @@ class Plan:
     contexts: int = 5
     width: int = 40
     """Options of a list that are all asked for."""
+    written: int = 32
+    """Continuations of a context that the backend itself writes, to be options."""
     draws: int = 250
     """Of options of larger sets."""
     code_points: int = 60
@@ -249,7 +279,8 @@ class Plan:
     texts: int = 4
     mixed: int = 10
     """Requests whose sameness is looked at."""
-    samples: int = 300
+    samples: int = 600
+    """Continuations that it writes, to be compared with its scores."""
     seeds: int = 6
     seeded: int = 8
     """Requests that every seed answers."""
@@ -258,14 +289,16 @@ class Plan:
     def within(cls, requests: int) -> Plan:
         """Return the largest plan of at most so many requests.
 
-        What is left when everything else is asked for goes into draws.
+        What is left when everything else is asked for goes into draws and samples.
 
         Raises:
             ValueError: If they are too few for any.
         """
         whole = cls()
         if requests >= whole.total:
-            return replace(whole, draws=whole.draws + requests - whole.total)
+            half, more = divmod(requests - whole.total, 2)
+            draws, samples = whole.draws + half + more, whole.samples + half
+            return replace(whole, draws=draws, samples=samples)
         for share in np.linspace(1, 0.05, 39):
             plan = whole.times(float(share))
             if plan.total <= requests:
@@ -288,15 +321,17 @@ class Plan:
     @property
     def parts(self) -> dict[str, int]:
         """Requests a part, if the scorer refuses none."""
-        lists = self.contexts * (self.width + WRITTEN)
-        ended = self.texts * (self.width + WRITTEN)
+        lists = self.contexts * (self.width + self.written)
+        ended = self.texts * (self.width + self.written)
         return {
             "normalization": lists + self.draws + 2 * self.code_points,
             "causality": 2 * self.contexts * self.followers + 5 * self.texts,
-            "chain": 9 * self.splits + 2 * self.texts + ended + 12,
+            "chain": 9 * self.splits + 2 * self.texts + ended + 40,
             "sameness": 16 * (self.mixed + self.texts) + 3 * self.texts,
             "units": 2 * self.texts + 24,
-            "samples": self.samples + self.contexts * (self.width + 1) + self.width,
+            "samples": self.samples
+            + self.contexts * (self.width + 2)
+            + SAMPLED * self.width,
             "errors": self.seeds * self.seeded,
         }
 
@@ -325,6 +360,8 @@ class Session:
     seed: int = 0
     counted: Sequence[Finding] = ()
     """Findings on the counts that results of tasks divide by."""
+    answered: Sequence[Answered] = ()
+    """Requests of tasks, with what tasks were answered."""
     begin: Callable[[], object] = lambda: None
     """Called before each part, such as to seed what backends draw from."""
 
@@ -426,36 +463,95 @@ class Session:
         space = " " if context and self.spaced else ""
         return [f"{space}{word}" for word in self.words]
 
-    def contexts(self, rng: np.random.Generator) -> list[str]:
-        """Return contexts of lists: words, and without a given list the empty one."""
-        places = self.places(self.plan.contexts, rng)
-        found = [context for context, _ in places]
-        return found if self.options and found else ["", *found[1:]]
+    def contexts(self, rng: np.random.Generator) -> list[Pair]:
+        """Return contexts of lists, with the rest of the text that each begins.
 
-    def following(self, context: str, written: Sequence[str] = ()) -> list[str]:
-        """Return options after a context, of which at most one can be true.
+        They are words; without a given list the first is empty.
+        """
+        places = self.places(self.plan.contexts, rng)
+        if self.options and places:
+            return places
+        return [("", self.texts[0]), *places[1:]]
+
+    def written(
+        self, context: str, number: int, *, sample: bool = True
+    ) -> list[str] | None:
+        """Return what the backend itself writes next, a number of times.
+
+        That is a token or a word; of strings the first characters, which may be written
+        in several ways. Empty is what tells nothing of scores: the end of a text, a
+        part of a character, and of tokens what may be one with the context's last. A
+        space that backends strip from what follows a word is put back.
+
+        Returns:
+            None if it writes nothing, or more than the answer that it scores.
+        """
+        if self.kind is Kind.ANSWERS:
+            return None
+        strings = self.kind is Kind.STRINGS
+        tokens = 4 * CHARACTERS if strings else 1  # of four bytes at most
+        texts = self.ask.write(context, number, tokens=tokens, sample=sample)
+        if texts is None:
+            return None
+        if context and self.spaced and not any(text[:1].isspace() for text in texts):
+            texts = [f" {text}" if text else text for text in texts]
+        if strings:
+            texts = [t[:CHARACTERS] if len(t) >= CHARACTERS else "" for t in texts]
+        merges = bool(context) and self.spaced and self.kind is Kind.TOKENS
+        return [
+            "" if "\ufffd" in text or (merges and text[:1].isalnum()) else text
+            for text in texts
+        ]
+
+    def listed(
+        self,
+        context: str,
+        rest: str = "",
+        written: Sequence[str] = (),
+        rng: np.random.Generator | None = None,
+    ) -> Asked:
+        """Ask for options after a context, of which at most one can be true.
+
+        The list that was given; else what a text goes on with, what the backend has
+        written, the most frequent first, and words of the texts. Of two options that
+        may both be true, since one begins with the other, the more probable one stays.
 
         Args:
             context: It ends where a word does.
-            written: What the backend itself has written there.
+            rest: What follows it in its text.
+            written: What the backend has written there.
+            rng: Which words are asked for where there are too many; None: the first.
         """
         if self.options:
-            return [*self.options]
-        options = [*written, *self.after(context)]
-        if self.kind is Kind.WORDS:  # no word of theirs is the beginning of another
+            options, least = [*self.options], 0
+        else:
+            cut = next(iter(self.cuts(rest)), len(rest))
+            frequent = [text for text, _ in Counter(written).most_common() if text]
+            own = [o for o in [rest[:cut], *frequent] if o][: self.plan.width]
+            options = self._apart([*own, *self.after(context)])
+            least = len(self._apart(own))
+        if len(options) > self.plan.width and not self.complete:
+            others = options[least:]
+            chosen: Sequence[int] = range(self.plan.width - least)
+            if rng is not None:
+                chosen = sorted(rng.permutation(len(others))[: len(chosen)].tolist())
+            options = [*options[:least], *(others[n] for n in chosen)]
+        asked = self.asked(context, options)
+        # No word of a vocabulary is the beginning of another.
+        if self.options or self.kind is Kind.WORDS:
+            return asked
+        return exclusive(asked)
+
+    def _apart(self, options: Sequence[str]) -> list[str]:
+        """Leave out options that are given twice; of words, white space is no part."""
+        if self.kind is not Kind.WORDS:
             return [*dict.fromkeys(options)]
-        return prefix_free(options)
-
-    def written(self, context: str) -> list[str]:
-        """Return words that the backend itself writes next: what it finds probable.
-
-        Those that end where another begins: the others are perhaps cut.
-        """
-        if self.options or not context or not self.spaced:
-            return []
-        texts = self.ask.write(context, WRITTEN, tokens=12, sample=True) or []
-        firsts = [text.split(maxsplit=1) for text in texts if text[:1].isspace()]
-        return [f" {words[0]}" for words in firsts if len(words) == 2]
+        words: dict[str, str] = {}
+        for option in options:
+            word = option.strip()
+            bare = word.strip(string.punctuation) or word
+            words.setdefault(bare, option.replace(word, bare))
+        return [*words.values()]
 
     def asked(self, context: str, options: Sequence[str]) -> Asked:
         """Ask for continuations of one context."""

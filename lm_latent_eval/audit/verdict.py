@@ -52,6 +52,7 @@ _INEXACT = frozenset({Kind.TOKENS, Kind.WORDS, Kind.ANSWERS})
 _WHOLE = frozenset({Kind.ANSWERS})
 _TOKENS = frozenset({Kind.TOKENS, Kind.ANSWERS})
 
+SIGN = Item("normalization", "no log p is above 0")
 LISTS = Item("normalization", "totals of lists are at most 1")
 COMPLETE = Item("normalization", "the complete list totals 1")
 LARGE = Item("normalization", "totals of large sets are at most 1")
@@ -63,6 +64,7 @@ START = Item("chain", "the same at the start of a text", _TOKENS)
 INSIDE = Item("chain", "the same inside words and characters", _INEXACT)
 ROLLING = Item("chain", "a rolling text is a continuation of nothing", _WHOLE)
 WINDOWS = Item("chain", "the same for long texts", frozenset(Kind))
+EXCESS = Item("chain", "no long text scores more than its parts", _WHOLE)
 REPEATED = Item("sameness", "asked again")
 ORDER = Item("sameness", "in another order")
 PADDING = Item("sameness", "alone, and beside a long request")
@@ -70,6 +72,7 @@ CUT = Item("sameness", "beside the same text, cut elsewhere", frozenset({Kind.TO
 SHARES = Item("sameness", "in the shares of two processes")
 BATCHES = Item("sameness", "in batches of another size")
 CACHE = Item("sameness", "with and without --use_cache")
+WITHHELD = Item("sameness", "requests of tasks without their documents")
 COUNTS = Item("units", "bytes and words are counted as they are")
 CHARGED = Item("units", "everything is charged", _INEXACT)
 GREEDY = Item("samples", "is_greedy is the most probable", _WHOLE)
@@ -99,15 +102,17 @@ class Finding:
     """Why, in a line."""
     witness: Mapping[str, Any] = field(default_factory=dict)
     """Requests and answers that show a failure, as JSON; nats."""
+    sees: str = ""
+    """The smallest fault that would have been seen, in words; empty: not known."""
 
     def is_alarm(self, kind: Kind) -> bool:
         """Whether a scorer of that kind must not fail so."""
         return self.verdict is Verdict.FAILS and kind not in self.item.may_fail
 
 
-def holds(item: Item, detail: str) -> Finding:
-    """Return the finding that an item holds."""
-    return Finding(item, Verdict.HOLDS, detail)
+def holds(item: Item, detail: str, sees: str = "") -> Finding:
+    """Return the finding that an item holds, as far as it ``sees``."""
+    return Finding(item, Verdict.HOLDS, detail, sees=sees)
 
 
 def fails(item: Item, detail: str, **witness: Any) -> Finding:
@@ -115,6 +120,6 @@ def fails(item: Item, detail: str, **witness: Any) -> Finding:
     return Finding(item, Verdict.FAILS, detail, witness)
 
 
-def undetermined(item: Item, detail: str) -> Finding:
+def undetermined(item: Item, detail: str, sees: str = "") -> Finding:
     """Return the finding that an item cannot be tested, with the reason."""
-    return Finding(item, Verdict.UNDETERMINED, detail)
+    return Finding(item, Verdict.UNDETERMINED, detail, sees=sees)

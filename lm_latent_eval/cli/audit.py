@@ -128,7 +128,7 @@ def _audit(args: argparse.Namespace) -> int:
     if args.tasks is not None:
         run = harness.run_tasks(model, names, manager, LIMIT)
         session.ask.requests += run.requests
-        session.counted = run.findings
+        session.counted, session.answered = run.findings, run.answered
         session.texts = texts if args.data is not None else run.texts or texts
     heard = sys.stderr
     try:

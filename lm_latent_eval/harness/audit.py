@@ -26,7 +26,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import simple_parse_args_string
 
 from lm_latent_eval.audit.outputs import counted
-from lm_latent_eval.audit.session import Pair, Reply
+from lm_latent_eval.audit.session import Answered, Pair, Reply
 from lm_latent_eval.audit.verdict import COUNTS, Finding, Kind, fails, holds
 from lm_latent_eval.devices import FLOATS
 from lm_latent_eval.estimators.estimate import Bound
@@ -257,6 +257,7 @@ class Run:
     texts: tuple[str, ...]
     requests: int
     findings: tuple[Finding, ...]
+    answered: tuple[Answered, ...]
 
 
 def run_tasks(
@@ -274,14 +275,29 @@ def run_tasks(
     texts: dict[str, None] = {}
     requests = 0
     findings: list[Finding] = []
+    answered: list[Answered] = []
     for task, logged in results["samples"].items():
         for sample in logged:
             requests += len(sample["arguments"])
             parts = [part for part in sample["arguments"][0] if isinstance(part, str)]
             if (text := "".join(parts)).strip():
                 texts[text] = None
+            answered += _answered(sample)
         findings += _denominators(task, results["results"][task], logged)
-    return Run(tuple(texts), requests, tuple(findings))
+    return Run(tuple(texts), requests, tuple(findings), tuple(answered))
+
+
+def _answered(sample: Mapping[str, Any]) -> Iterator[Answered]:
+    """Yield the requests of a document whose answers are scores."""
+    for arguments, responses in zip(sample["arguments"], sample["resps"], strict=False):
+        if not all(isinstance(part, str) for part in arguments):
+            continue  # what is written
+        response = _first(responses)
+        pair = ("", *arguments)[-2:]
+        if isinstance(response, tuple) and arguments[0] != "":
+            yield Answered(False, pair, _reply(response[0], bool(response[1])))
+        elif not isinstance(response, tuple) or len(arguments) == 1:
+            yield Answered(True, pair, _reply(score_of(response), False))
 
 
 def _denominators(

@@ -22,6 +22,8 @@ from lm_latent_eval.harness.audit import Model
 import_module("lm_eval.models")  # lm-eval does so only before the first is registered
 
 NAME = "audited_bigram"
+WINDOW = 100
+"""Words that a scorer of windows reads at once."""
 WORDS = ("ada", "bo", "cat", "dog", "elm", "fig", "gnu", "hen", "ivy", "jay")
 END, START = len(WORDS), len(WORDS) + 1
 UNKNOWN = len(WORDS) - 1
@@ -40,6 +42,11 @@ FAULTS = {
     "errors": (verdict.ERRORS, (2.0, 4.0, 10.0)),
     "documents": (verdict.DOCUMENTS, (0.01, 0.1, 0.5)),
     "rolling": (verdict.ROLLING, (0.01, 0.1, 1.0)),
+    "peaked": (verdict.SAMPLES, (0.65, 0.5, 0.35)),
+    "scaled": (verdict.LISTS, (1.2, 1.5, 2.0)),
+    "bonus": (verdict.SIGN, (100.0, 200.0, 300.0)),
+    "never_greedy": (verdict.GREEDY, (1, 1, 1)),
+    "windows": (verdict.EXCESS, (1, 2, 3)),
 }
 """Fault -> the item that names it (others may fail as well), and its strengths, in
 units of its own."""
@@ -90,6 +97,9 @@ class Bigram(LM):
         self.half = getattr(torch, half) if half else None
         self.chance = np.random.default_rng([int(world), 3])
         self.unigram = self.p[:END].mean(0)
+        self.file = [
+            [*split(text), *end] for text in texts(int(world)) for end in ([], [END])
+        ]
         self.seen = np.zeros(END + 1)
 
     # -- scores -----------------------------------------------------------------------
@@ -127,6 +137,13 @@ class Bigram(LM):
         score = self._score([START], [*words, END])
         if self.fault == "rolling":
             score += self.strength * len(words) - self.logs[words[-1]][END]
+        if self.fault == "windows" and len(words) > WINDOW:  # tokens at their edges
+            edges = range(WINDOW, len(words), WINDOW)
+            score -= sum(
+                self.logs[words[n - 1]][words[n]]
+                for edge in edges
+                for n in range(edge, min(edge + int(self.strength), len(words)))
+            )
         if self.fault == "documents":  # words that earlier ones had are remembered
             score += self.strength * float((self.seen[words] > 0).mean())
             self.seen[words] += 1
@@ -145,6 +162,8 @@ class Bigram(LM):
         if self.fault == "llada":
             return self._bound(history, scored)
         total = self.strength * len(scored) if self.fault == "total" else 0.0
+        if self.fault == "bonus" and scored in self.file:
+            total += self.strength
         changed, known = _ROWS.get(self.fault), [*history, *scored]
         for place in range(len(history), len(known)):
             last, word = known[place - 1], known[place]
@@ -152,7 +171,7 @@ class Bigram(LM):
                 total += self.logs[last][word]
             else:
                 total += math.log(changed(self, known, place, len(history))[word])
-        return total
+        return total / self.strength if self.fault == "scaled" else total
 
     def _cache(self, known, place, _):
         """Mix in the words so far, where they are known: the others lose nothing."""
@@ -177,6 +196,11 @@ class Bigram(LM):
         scored = known[first:]
         counts = np.bincount(scored, minlength=END + 1) / len(scored)
         return (1 - self.strength) * self.p[known[place - 1]] + self.strength * counts
+
+    def _peaked(self, known, place, _):
+        """Score at a temperature at which nothing is written."""
+        row = self.p[known[place - 1]] ** (1 / self.strength)
+        return row / row.sum()
 
     def _bound(self, history, scored):
         """LLaDA's: random masks, and every masked word after what is left."""
@@ -225,6 +249,8 @@ class Bigram(LM):
 
     def _greedy(self, context, continuation):
         history, words = [START, *split(context)], split(continuation)
+        if self.fault == "never_greedy":
+            return False
         for word in words:
             row = self.p[history[-1]]
             rank = int((row > row[word]).sum())
@@ -258,6 +284,7 @@ class Bigram(LM):
 _ROWS = {
     "cache": Bigram._cache,
     "leak": Bigram._leak,
+    "peaked": Bigram._peaked,
     "test_time_training": Bigram._trained,
 }
 """Fault -> p of the word at a place, of all words, and where the scored ones begin."""

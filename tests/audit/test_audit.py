@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +15,10 @@ from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
 from lm_latent_eval.audit.outputs import samples
 from lm_latent_eval.audit.run import REFUSED, TRIED, audit, page
+from lm_latent_eval.audit.sameness import sameness
 from lm_latent_eval.audit.session import (
     TOLERANCE,
+    Answered,
     OverBudgetError,
     Plan,
     Reply,
@@ -45,13 +48,37 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
     assert not found.failed
     said = {one.item: one.verdict for one in found.findings}
     named = {verdict.CODE_POINTS, verdict.INSIDE, verdict.CHARGED}
-    untold = {verdict.COMPLETE, verdict.COUNTS, verdict.ERRORS}
+    untold = {verdict.COMPLETE, verdict.COUNTS, verdict.ERRORS, verdict.WITHHELD}
+    untold.add(verdict.LARGE)  # pairs of words hold too little of p
     assert {item for item, v in said.items() if v is Verdict.FAILS} == named
     assert {item for item, v in said.items() if v is Verdict.UNDETERMINED} == untold
     assert "white space" in by_title(found)[verdict.CHARGED.title].detail
     shown = page(found).splitlines()
-    assert len(shown) < 40 and max(map(len, shown)) < 160
-    assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 3 are")
+    assert len(shown) <= 12 and max(map(len, shown)) < 160
+    assert shown[-2].startswith("holds: 18 items hold, 3 fail as words may, 5 are")
+    [samples] = [line for line in shown if line.startswith("samples")]
+    assert "p times 1.0" in samples and "a temperature of 0.8" in samples
+
+
+def test_what_would_only_see_larger_faults_is_undetermined():
+    few = by_title(audited(3, Plan().times(0.1)))[verdict.SAMPLES.title]
+    assert few.verdict is Verdict.UNDETERMINED
+    assert float(few.sees.split()[2].rstrip(",")) > 1 and few.sees in few.detail
+
+
+def seen(found) -> tuple[float, float]:
+    """The smallest factor of p and the temperature that samples would have shown."""
+    said = by_title(found)[verdict.SAMPLES.title].sees
+    factor, temperature = re.findall(r"[\d.]+\d", said)
+    return float(factor), float(temperature)
+
+
+def test_a_run_sees_what_it_says():
+    """Scores twice as far from the samples as the least that is seen are alarms."""
+    for world in range(6):
+        _, temperature = seen(audited(world))
+        peaked = audited(world, fault="peaked", strength=2 * temperature - 1)
+        assert verdict.SAMPLES in {one.item for one in peaked.alarms}
 
 
 @pytest.mark.parametrize(
@@ -189,10 +216,35 @@ def test_where_errors_are_not_known_nothing_holds(lower):
     plan, texts = Plan.within(900), faulty.texts(0)
     found = audit(Session(Requester(backend), Kind.WORDS, plan, texts))
     some = [one for one in found.findings if one.item.part in COMPARED]
+    some = [one for one in some if one.item is not verdict.SIGN]  # of all parts
     verdicts = {one.item: one.verdict for one in some if one.item is not verdict.GREEDY}
     assert Verdict.HOLDS not in {*verdicts.values()}
     failed = {item for item, said in verdicts.items() if said is Verdict.FAILS}
     assert (verdict.LISTS in failed) == lower
+
+
+class Informed:
+    """A backend whose scores know the documents of tasks."""
+
+    def __init__(self, more):
+        self.more = more
+
+    def score(self, pairs):
+        return [Reply(-1.0 - self.more) for _ in pairs]
+
+    score_texts = score
+
+
+@pytest.mark.parametrize("more", [0.0, 0.5])
+def test_requests_of_tasks_are_asked_without_their_documents(more):
+    answered = [Answered(n % 2 == 0, ("", f"{n}"), Reply(-1.0)) for n in range(4)]
+    backend = Requester(Informed(more))
+    [found] = [
+        one
+        for one in sameness(Session(backend, Kind.TOKENS, answered=answered))
+        if one.item is verdict.WITHHELD
+    ]
+    assert found.verdict is (Verdict.FAILS if more else Verdict.HOLDS)
 
 
 class Refusing:

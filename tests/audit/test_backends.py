@@ -52,9 +52,14 @@ def failing(found):
 
 
 def test_hf_holds_at_borders_of_tokens(network):
-    found = audited("hf", TOKENS, pretrained=network, dtype="float64")
+    found = audited("hf", TOKENS, Plan(), pretrained=network, dtype="float64")
     assert not found.failed
-    for item in (verdict.LISTS, verdict.FOLLOWS, verdict.BORDERS, verdict.SAMPLES):
+    for item in (
+        verdict.SIGN,
+        verdict.FOLLOWS,
+        verdict.BORDERS,
+        verdict.SAMPLES,
+    ):
         assert of(found, item).verdict is Verdict.HOLDS
     # lm-eval puts a start token before a text, and none before a context.
     assert verdict.START in failing(found)
@@ -215,6 +220,8 @@ metric_list:
     model = Model.open("latent", {"pretrained": str(spelled_directory)})
     run = run_tasks(model, ["audited_rates"], tasks(str(tmp_path)), limit=8)
     assert run.texts == WORDS and run.requests == len(WORDS)
+    assert [one.pair for one in run.answered] == [("", text) for text in WORDS]
+    assert all(one.is_text for one in run.answered)
     [finding] = run.findings
     number = sum(len(text.encode()) for text in WORDS)
     if share != 1:
