@@ -1,7 +1,6 @@
 """``latent_tokens`` beside ``--model hf``, on lm-eval's own tasks."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ import lm_latent_eval
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
-from lm_latent_eval.wrappers.tokens.__main__ import Gap, find, main
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal, tiny_checkpoint
@@ -228,22 +226,3 @@ def test_networks_that_are_none():
             model(network)
     with pytest.raises(ValueError, match="object is a slow tokenizer"):
         ByteVocabulary.of(object(), 10)
-
-
-def test_where_the_gap_arises(directory, capsys):
-    data = directory / "texts.txt"
-    data.write_text("the fox saw Ada\nthe fox\n")
-    main([str(directory), "--data", str(data), "--option", "num_samples=20"])
-    printed = capsys.readouterr().out
-    assert printed.count("\n") > 5 and "->" in printed
-    model = SegmentedLM.open_directory(
-        directory, dtype=None, device=torch.device("cpu")
-    )
-    gaps = list(find(model.scorer({"estimator": "exact"}, quiet=True), ["the fox"]))
-    [gap] = gaps
-    assert gap.share == pytest.approx(
-        math.exp(gap.canonical - gap.estimate.log_evidence), rel=1e-12
-    )
-    # Every segmentation but the canonical one differs somewhere.
-    assert sum(gap.places.values()) >= 1 - gap.share - 1e-12
-    assert sum(Gap.total(gaps).places.values()) == pytest.approx(gap.nats)
