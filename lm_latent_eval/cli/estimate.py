@@ -41,6 +41,19 @@ def add_estimate(commands: Commands, summary: str) -> None:
         help="of Ray, each with the model, on this machine or the cluster of "
         "RAY_ADDRESS; they need an --output (extra ray)",
     )
+    estimate.add_argument(
+        "--gpus-per-worker",
+        type=float,
+        metavar="X",
+        help="GPUs of a worker, or its share of one, such as 0.125 (default: 1 with "
+        "--device cuda)",
+    )
+    estimate.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="score every N-th text, from the I-th: N commands, on any machines, score "
+        "all of them, and `recompute` puts their files together",
+    )
     add_scoring(estimate, "revision")
     estimate.set_defaults(run=_estimate)
 
@@ -101,20 +114,23 @@ def _estimate(args: argparse.Namespace) -> None:
     if args.workers is not None:
         _by_workers(args)
         return
+    if args.gpus_per_worker is not None:
+        raise ValueError("--gpus-per-worker: no effect without --workers")
     from lm_latent_eval.report.numbers import table
     from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import score_file
+    from lm_latent_eval.scoring.files import Shard, score_file
     from lm_latent_eval.scoring.records import TASK, Record
     from lm_latent_eval.text.corpora import read_texts
 
-    opening = _opening(args)
+    opening, shard = _opening(args), Shard.parse(args.shard)
     texts = read_texts(args.data)
     scorer = opening.scorer(quiet=False)
     try:
-        items = score_file(scorer, texts, args.output)
+        items = score_file(scorer, texts, args.output, shard)
     except MissedTextsError as err:
         if err.answers:
-            settings = scorer.fingerprint | {"num_texts": len(texts)}
+            number = len(shard.texts(len(texts)))
+            settings = scorer.fingerprint | {"num_texts": number}
             print(table(Record(TASK, settings, err.answers, finished=False)))
         raise
     print(table(Record(TASK, scorer.fingerprint, items)))
@@ -124,9 +140,20 @@ def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
     from lm_latent_eval.report.numbers import table
+    from lm_latent_eval.scoring.files import Shard
     from lm_latent_eval.scoring.workers import missing, score_corpus
 
-    record = score_corpus(_opening(args), args.data, args.output, workers=args.workers)
+    opening, gpus = _opening(args), args.gpus_per_worker
+    if gpus is not None and not opening.needs_gpu:
+        raise ValueError("--gpus-per-worker: no effect without --device cuda")
+    record = score_corpus(
+        opening,
+        args.data,
+        args.output,
+        workers=args.workers,
+        gpus_per_worker=1.0 if gpus is None else gpus,
+        shard=Shard.parse(args.shard),
+    )
     if record.answers:
         print(table(record))
     if not record.finished:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lm_latent_eval.files import resolved
 from lm_latent_eval.ledger.journal import (
@@ -24,7 +26,7 @@ from lm_latent_eval.ledger.journal import (
     refuse_old,
     remove,
 )
-from lm_latent_eval.ledger.settings import Settings, refuse_others
+from lm_latent_eval.ledger.settings import Settings, differences, refuse_others
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.records import (
@@ -39,12 +41,60 @@ from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
 KIND = "file of estimates"
+SHARD = "shard"
+"""Entry of the settings of a file that has only some of a corpus's texts."""
+_MOST_TEXTS = 2**50
 Left = Sequence[int]
 """Truth values, one a text: which are to be scored."""
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Every n-th text of a corpus, for one of n runs on machines of their own.
+
+    Example:
+        >>> shard = Shard.parse("2/3")
+        >>> [*shard.texts(8)], str(shard)
+        ([1, 4, 7], '2/3')
+    """
+
+    number: int = 1
+    """Which one, from 1 to ``of``."""
+    of: int = 1
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Read ``i/n``; None is the whole corpus.
+
+        Raises:
+            ValueError: If the value is something else.
+        """
+        if value is None:
+            return cls()
+        digits = re.fullmatch(
+            r"(\d{1,9})/(\d{1,9})", value if type(value) is str else ""
+        )
+        number, of = map(int, digits.groups()) if digits else (0, 0)
+        if not 1 <= number <= of:
+            raise ValueError(f"shard {value!a:.40}: expected i/n with 1 <= i <= n")
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def texts(self, num_texts: int) -> range:
+        """Return the numbers of its texts."""
+        return range(self.number - 1, num_texts, self.of)
+
+
+WHOLE = Shard()
+
+
 def score_file(
-    scorer: TextScorer, texts: Sequence[str], output: Path | None
+    scorer: TextScorer,
+    texts: Sequence[str],
+    output: Path | None,
+    shard: Shard = WHOLE,
 ) -> list[Answer]:
     """Score texts, storing each estimate at once.
 
@@ -52,9 +102,10 @@ def score_file(
         scorer: How to score.
         texts: N strings.
         output: The file, new or of an interrupted run; None keeps nothing.
+        shard: Which of the texts to score. Their numbers are those of a whole run.
 
     Returns:
-        N answers, in the order of the texts.
+        An answer a text of the shard, in their order.
 
     Raises:
         MissedTextsError: If texts have no number; it holds the answers of the others,
@@ -68,20 +119,20 @@ def score_file(
         for answer in scored(scorer, dict(compress(enumerate(texts), left))):
             yield row_of(answer)
 
-    settings = settings_of(scorer, texts) if output else {}
     if output is not None:
-        answers = keep(output, settings, find).answers
-        for answer, text in zip(answers, texts, strict=True):
-            if answer.text != digest(text):
+        answers = keep(output, settings_of(scorer, texts, shard), find).answers
+        for answer in answers:
+            if answer.text != digest(texts[answer.index]):
                 raise _file(output).not_one(f"text {answer.index} is another one there")
         return [*answers]
     found: dict[int, Answer] = {}
+    ours = shard.texts(len(texts))
     try:
-        for answer in scored(scorer, dict(enumerate(texts))):
+        for answer in scored(scorer, {n: texts[n] for n in ours}):
             found[answer.index] = answer
     except MissedTextsError as err:
-        raise err.leaving(found, len(texts)) from err.__cause__
-    return [found[n] for n in range(len(texts))]
+        raise err.leaving(found, len(ours)) from err.__cause__
+    return [found[n] for n in ours]
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
@@ -122,8 +173,11 @@ def keep(
             return known
     missed = None
     with journal.going_on(settings, "the estimates so far") as kept:
-        left = bytearray([True]) * num_texts_of(settings)
-        for answer in _answers(journal, kept, len(left)):
+        ours = texts_of(settings)
+        left = bytearray(num_texts_of(settings))
+        for n in ours:
+            left[n] = True
+        for answer in _answers(journal, kept, ours):
             left[answer.index] = False
 
         def add(row: Row) -> None:
@@ -143,7 +197,7 @@ def keep(
     record = read_record(output)
     if missed is not None:
         found = {answer.index: answer for answer in record.answers}
-        raise missed.leaving(found, len(left)) from missed.__cause__
+        raise missed.leaving(found, len(ours)) from missed.__cause__
     return record
 
 
@@ -168,11 +222,49 @@ def _record(
     file: Journal, settings: Settings, rows: Iterable[tuple[int, Row]]
 ) -> Record:
     try:
-        num_texts = num_texts_of(settings)
+        ours = texts_of(settings)
     except ValueError as err:
         raise file.not_one(f"its settings say {err}") from err
-    answers = sorted(_answers(file, rows, num_texts), key=lambda answer: answer.index)
-    return Record(TASK, settings, answers, len(answers) == num_texts)
+    answers = sorted(_answers(file, rows, ours), key=lambda answer: answer.index)
+    return Record(TASK, settings, answers, len(answers) == len(ours))
+
+
+def together(shards: Mapping[Path, Record]) -> Record:
+    """Put the shards of one run together.
+
+    Args:
+        shards: Their files and records.
+
+    Raises:
+        ValueError: If they differ in other settings, or one is missing or given twice.
+    """
+    found: dict[Shard, Path] = {}
+    (first, model), *_ = shards.items()
+    for path, record in shards.items():
+        shard = Shard.parse(record.settings.get(SHARD))
+        if different := differences(
+            {**record.settings, SHARD: f"i/{shard.of}"},
+            {**model.settings, SHARD: f"i/{Shard.parse(model.settings[SHARD]).of}"},
+        ):
+            there_here = different.replace(" here", f" in {first}")
+            raise ValueError(f"{path} is of another run than {first} ({there_here})")
+        if shard in found:
+            raise ValueError(f"{path} has the same shard as {found[shard]}: {shard}")
+        found[shard] = path
+    of = next(iter(found)).of
+    if lacking := [n for n in range(1, of + 1) if Shard(n, of) not in found]:
+        raise ValueError(
+            f"shard {lacking[0]}/{of} is missing"
+            + (f", and {len(lacking) - 1} more are" if len(lacking) > 1 else "")
+            + f": give the files of all {of}"
+        )
+    answers = [answer for record in shards.values() for answer in record.answers]
+    return replace(
+        model,
+        settings={name: said for name, said in model.settings.items() if name != SHARD},
+        answers=sorted(answers, key=lambda answer: answer.index),
+        finished=all(record.finished for record in shards.values()),
+    )
 
 
 def scored(scorer: TextScorer, texts: Mapping[int, str]) -> Iterator[Answer]:
@@ -200,7 +292,9 @@ def _beside(path: Path, ending: str) -> Path:
     return file.with_name(f"{file.name}{ending}")
 
 
-def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
+def settings_of(
+    scorer: TextScorer, texts: Iterable[str], shard: Shard = WHOLE
+) -> dict[str, Any]:
     """Return the settings of a corpus's numbers; reads its texts once."""
     seen = SeenTexts(texts)
     for _ in seen:
@@ -210,8 +304,18 @@ def settings_of(scorer: TextScorer, texts: Iterable[str]) -> dict[str, Any]:
         "lm_latent_eval": __version__,
         "num_texts": seen.number,
         "texts": seen.digest,
+        **({} if shard == WHOLE else {SHARD: str(shard)}),
         **scorer.fingerprint,
     }
+
+
+def texts_of(settings: Mapping[str, Any]) -> range:
+    """Return the numbers of the texts that a file is to have.
+
+    Raises:
+        ValueError: If its settings do not say.
+    """
+    return Shard.parse(settings.get(SHARD)).texts(num_texts_of(settings))
 
 
 def num_texts_of(settings: Mapping[str, Any]) -> int:
@@ -221,7 +325,7 @@ def num_texts_of(settings: Mapping[str, Any]) -> int:
         ValueError: If they do not say.
     """
     said = settings.get("num_texts")
-    if type(said) is not int or said < 0:
+    if type(said) is not int or not 0 <= said <= _MOST_TEXTS:
         raise ValueError(f"no num_texts but {said!a:.40}")
     return said
 
@@ -250,7 +354,7 @@ class SeenTexts:
 
 
 def _answers(
-    file: Journal, rows: Iterable[tuple[int, Row]], num_texts: int
+    file: Journal, rows: Iterable[tuple[int, Row]], ours: range
 ) -> Iterator[Answer]:
     """Yield the answers of rows, each with its line."""
     seen = set[int]()
@@ -259,7 +363,7 @@ def _answers(
             answer = answer_of(row)
         except ValueError as err:
             raise file.edited(place, str(err)) from err
-        if not 0 <= answer.index < num_texts:
+        if answer.index not in ours:
             raise file.edited(place, f"there is no text {answer.index}")
         if answer.index in seen:
             raise file.edited(place, f"text {answer.index} is in another line too")

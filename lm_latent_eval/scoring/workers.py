@@ -9,23 +9,34 @@ numbers as in one process.
 from __future__ import annotations
 
 import json
+import math
 import os
-import signal
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 
+from lm_latent_eval.files import one_line
 from lm_latent_eval.ledger.journal import Row
 from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import MissedTextsError
-from lm_latent_eval.scoring.files import Left, SeenTexts, keep, scored, settings_of
+from lm_latent_eval.scoring.files import (
+    WHOLE,
+    Left,
+    SeenTexts,
+    Shard,
+    keep,
+    scored,
+    settings_of,
+    texts_of,
+)
 from lm_latent_eval.scoring.interface import Opening
 from lm_latent_eval.scoring.records import Record, row_of
 from lm_latent_eval.text.corpora import stream_texts
@@ -39,6 +50,8 @@ SHARES = 8
 DEATHS = 3
 """How often a worker is started again, and its block given out again, before the run
 ends: what kills each worker that gets it would go round for ever."""
+START = 300.0
+"""Seconds in which Ray is to start."""
 ROW = pa.schema({"row": pa.string()})
 """Result of a worker: a row of a record, in JSON."""
 
@@ -49,6 +62,8 @@ def score_corpus(
     output: Path,
     *,
     workers: int,
+    gpus_per_worker: float = 1.0,
+    shard: Shard = WHOLE,
     words: int | None = None,
 ) -> Record:
     """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
@@ -57,7 +72,9 @@ def score_corpus(
         opening: How each worker opens the model.
         data: Texts, as ``estimate`` reads them; only this machine reads the file.
         output: A file of estimates, new or of an interrupted run.
-        workers: How many; each has a processor, or with a device of CUDA a GPU.
+        workers: How many, each with a processor.
+        gpus_per_worker: With a device of CUDA, the GPUs of each, or its share of one.
+        shard: Which of the texts to score.
         words: Of a block; None: so many that every worker gets several blocks.
 
     Returns:
@@ -67,13 +84,18 @@ def score_corpus(
     Raises:
         ModuleNotFoundError: If Ray is not installed.
         ValueError: If a text cannot be scored, or the file is of something else.
-        RuntimeError: If workers die again and again at the same texts.
+        RayError: If Ray does not start, or workers die again and again.
     """
     whole("--workers", workers, 1)
+    if not 0 < gpus_per_worker < math.inf:
+        raise ValueError(
+            f"--gpus-per-worker {gpus_per_worker}: expected a number above 0, such as "
+            "0.125 for eight workers a GPU"
+        )
     require("ray", extra="ray")
     # This process only asks what numbers depend on: a GPU's memory is for a worker.
     here = replace(opening, device="cpu") if opening.needs_gpu else opening
-    settings = settings_of(here.scorer(), stream_texts(data))
+    settings = settings_of(here.scorer(), stream_texts(data), shard)
 
     def find(left: Left) -> Iterator[Row]:
         size = words
@@ -82,21 +104,21 @@ def score_corpus(
             size = max(1, min(WORDS, total // (SHARES * workers)))
         texts = settings["num_texts"], settings["texts"]
         reader = _Reader(data.resolve(), texts, left, size)
-        return _found(opening, reader, output, workers)
+        return _found(opening, reader, output, workers, gpus_per_worker)
 
     return keep(output, settings, find)
 
 
 def missing(record: Record) -> MissedTextsError:
     """Return the error that names the texts without a number."""
-    number = record.settings["num_texts"]
+    ours = texts_of(record.settings)
     found = {answer.index: answer for answer in record.answers}
-    names = {n: f"text/{n}" for n in range(number) if n not in found}
+    names = {n: f"text/{n}" for n in ours if n not in found}
     why = (
         f"text/{min(names)}: the estimator found no latent that the model gives a "
         "probability. Draw more samples, or use a proposal that covers its latents"
     )
-    return MissedTextsError(names, why, number).leaving(found, number)
+    return MissedTextsError(names, why, len(ours)).leaving(found, len(ours))
 
 
 def blocks(
@@ -164,17 +186,38 @@ class _Worker:
         return pa.table({"row": found}, schema=ROW)
 
 
-@contextmanager
-def _own_handler() -> Iterator[None]:
-    """Keep the handler of SIGTERM, where Ray sets one that ends in a dump."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if handler is not None and current_thread() is main_thread():
-        signal.signal(signal.SIGTERM, handler)
+class RayError(OSError):
+    """Ray did not start, or failed."""
+
+
+def _start(ray: Any, num_cpus: int | None, output: Path) -> None:
+    """Start Ray, or meet the cluster of ``RAY_ADDRESS``.
+
+    Raises:
+        RayError: If it does not answer in time.
+    """
+    failed: list[Exception] = []
+
+    def start() -> None:
+        try:
+            ray.init(num_cpus=num_cpus)
+        except Exception as err:  # some are of no narrower kind
+            failed.append(err)
+
+    # Not in the main thread, where Ray sets a handler of SIGTERM that ends in a dump.
+    thread = Thread(target=start, daemon=True)
+    thread.start()
+    thread.join(START)
+    if thread.is_alive() or failed:
+        why = one_line(failed[0]) if failed else f"no answer within {START:.0f} seconds"
+        raise RayError(
+            f"Ray did not start ({why}): what was scored is kept beside {output}, and "
+            "the same command goes on from there, with --workers or without"
+        )
 
 
 def _found(
-    opening: Opening, reader: _Reader, output: Path, workers: int
+    opening: Opening, reader: _Reader, output: Path, workers: int, gpus: float
 ) -> Iterator[Row]:
     """Yield rows in the order in which workers finish them."""
     ray = require("ray", extra="ray")
@@ -187,8 +230,7 @@ def _found(
     # One processor more than there are workers: what cuts blocks needs one.
     ours = not ray.is_initialized()
     if ours:
-        with _own_handler():
-            ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1)
+        _start(ray, None if "RAY_ADDRESS" in os.environ else workers + 1, output)
     # Ray hides from a worker all GPUs but its own, which is the first that it sees.
     opening = replace(opening, device="cuda") if opening.needs_gpu else opening
     try:
@@ -208,7 +250,7 @@ def _found(
             batch_size=None,
             batch_format="pyarrow",
             num_cpus=1,
-            num_gpus=1 if opening.needs_gpu else 0,
+            num_gpus=gpus if opening.needs_gpu else 0,
             max_restarts=DEATHS,
             max_task_retries=DEATHS,
         )
@@ -217,10 +259,15 @@ def _found(
     except ray.exceptions.RayTaskError as err:
         raise _own(err.cause) from err  # the worker's error, which names the text
     except ray.exceptions.ActorDiedError as err:
-        raise RuntimeError(
+        raise RayError(
             f"workers died {DEATHS + 1} times at the same texts; what others found is "
             f"kept beside {output}. Is memory enough? A smaller --batch-size needs "
-            f"less ({err})"
+            f"less ({one_line(err)})"
+        ) from err
+    except ray.exceptions.RayError as err:
+        raise RayError(
+            f"Ray failed ({one_line(err)}): what was scored is kept beside {output}, "
+            "and the same command goes on from there, with --workers or without"
         ) from err
     finally:
         if ours:

@@ -31,10 +31,10 @@ def scored(spelled_directory):
     """Return what scores texts into a file."""
     checkpoint = load(spelled_directory, device="cpu").checkpoint
 
-    def score(output, *, texts=TEXTS, **options):
+    def score(output, *, texts=TEXTS, shard=files.WHOLE, **options):
         chosen = ScoringOptions(**{"num_samples": 20} | options)
         scorer = Scorer(checkpoint, chosen, batch_size=1, quiet=True)
-        return files.score_file(scorer, texts, output)
+        return files.score_file(scorer, texts, output, shard)
 
     return score
 
@@ -139,6 +139,48 @@ def test_what_a_kill_leaves_at_the_end_is_removed(scored, tmp_path, monkeypatch)
 
 def lines_of(output) -> list[str]:
     return output.read_text().splitlines(keepends=True)
+
+
+# -- shards ---------------------------------------------------------------------------
+
+
+def test_shards_are_the_run_that_scores_all(scored, finished, tmp_path):
+    paths = [tmp_path / f"{i}.jsonl" for i in (1, 2, 3)]
+    for path, shard in zip(paths, ("1/3", "2/3", "3/3"), strict=True):
+        scored(path, shard=files.Shard.parse(shard))
+    records = {path: files.read_record(path) for path in paths}
+    assert [len(record.answers) for record in records.values()] == [2, 1, 1]
+    assert all(record.finished for record in records.values())
+    found = files.together(dict(reversed(records.items())))
+    assert agree([*found.answers], finished[0]) and found.finished
+    whole = tmp_path / "whole.jsonl"
+    whole.write_text("\n".join(finished[1]) + "\n")
+    assert found.settings == files.read_record(whole).settings
+
+    cut = records[paths[1]]
+    records[paths[1]] = replace(cut, answers=[], finished=False)
+    assert not files.together(records).finished
+    del records[paths[1]]
+    with pytest.raises(ValueError, match="shard 2/3 is missing: give the files of all"):
+        files.together(records)
+    with pytest.raises(ValueError, match=r"copy has the same shard as .*1\.jsonl: 1/3"):
+        files.together(records | {Path("copy"): records[paths[0]]})
+    for other, said in (
+        ({"shard": "2/2"}, "shard is i/2 there and i/3 in"),
+        ({"shard": "2/3", "seed": 1}, "seed is 1 there and 0 in"),
+        ({}, "shard is i/1 there and i/3"),
+    ):
+        odd = {name: v for name, v in cut.settings.items() if name != "shard"} | other
+        with pytest.raises(ValueError, match=rf"^odd is of another run than .*{said}"):
+            files.together(records | {Path("odd"): replace(cut, settings=odd)})
+    with pytest.raises(ValueError, match=r"shard is 1/3 there and 2/3 here"):
+        scored(paths[0], shard=files.Shard(2, 3))
+
+
+@pytest.mark.parametrize("value", ["", "0/1", "2/1", "1/0", "a/b", "1/2/3", 3, "1 / 2"])
+def test_no_shard(value):
+    with pytest.raises(ValueError, match="expected i/n with 1 <= i <= n"):
+        files.Shard.parse(value)
 
 
 STRINGS = ("bound", "estimator", "stream", "text")

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from types import ModuleType
+from threading import Event
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -141,7 +143,7 @@ def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
         rows.add(row)
     for path in (tmp_path / "lines", tmp_path / "killed"):
         with at_most(1 << 26), within(10):
-            if type(said) is int and said > 0:
+            if type(said) is int and 0 < said < 10**400:
                 [found] = read(path)
                 assert len(found.answers) == 1 and not found.finished
             else:
@@ -163,6 +165,87 @@ def test_a_worker_opens_the_revision_and_takes_the_gpu_that_was_asked_for(monkey
     ):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
         assert Opening("x", {}, device=device).needs_gpu == needed
+
+
+class Rays:
+    """Ray as it answers where there is none."""
+
+    def __init__(self, init):
+        self.init, self.data = init, self
+        self.exceptions = SimpleNamespace(
+            RayTaskError=KeyError, ActorDiedError=IndexError, RayError=LookupError
+        )
+        self.asked: dict[str, Any] = {}
+
+    def is_initialized(self):
+        return False
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *_, **given):
+        self.asked |= given
+        return self
+
+    def iter_batches(self, **_):
+        raise LookupError("a node\n is lost")
+
+
+@pytest.mark.parametrize("why", ["timed out\n during startup", None])
+def test_ray_that_does_not_start_is_one_line(
+    spelled_directory, data, tmp_path, capsys, monkeypatch, why
+):
+    waits = Event()
+
+    def init(**_):
+        if why is None:
+            waits.wait(HANGS)
+        raise Exception(why)  # as Ray does
+
+    monkeypatch.setattr(workers, "START", 0.1)
+    monkeypatch.setitem(sys.modules, "ray", Rays(init))
+    output = tmp_path / "scores"
+    command = ["estimate", str(spelled_directory), "--data", str(data), "--device"]
+    assert main([*command, "cpu", "--workers", "2", "--output", str(output)]) == 2
+    waits.set()
+    [line] = capsys.readouterr().err.splitlines()
+    why = "timed out during startup" if why else "no answer within"
+    assert line.startswith(f"lm-latent-eval: Ray did not start ({why}")
+    assert f"kept beside {output}, and the same command goes on" in line
+
+
+@pytest.mark.parametrize(
+    ("device", "share"), [("cuda", 0.125), ("cuda", 1), ("cpu", 0)]
+)
+def test_a_worker_s_share_of_a_gpu_reaches_ray(
+    spelled_directory, data, tmp_path, monkeypatch, device, share
+):
+    ray = Rays(lambda **_: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    given = {"gpus_per_worker": share} if share not in (0, 1) else {}
+    opening = Opening(str(spelled_directory), {}, device=device)
+    with pytest.raises(OSError, match=r"^Ray failed \(a node is lost\): what was sco"):
+        score_corpus(opening, data, tmp_path / "scores", workers=2, **given)
+    assert ray.asked["num_gpus"] == share
+    assert ray.asked["fn_constructor_args"][0].device == device
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpus-per-worker 0.5", "no effect without --workers"),
+        ("--gpus-per-worker 0.5 --workers 2 --device cpu", "without --device cuda"),
+        ("--gpus-per-worker 0 --workers 2 --device cuda", "expected a number above 0"),
+        ("--gpus-per-worker nan --workers 2 --device cuda", "expected a number above"),
+        ("--shard 3/2", r"shard '3/2': expected i/n"),
+    ],
+)
+def test_shares_that_are_none(
+    spelled_directory, data, tmp_path, refused, options, said
+):
+    command = ["estimate", spelled_directory, "--data", data, *options.split()]
+    assert said in refused(*command, "--output", tmp_path / "scores")
 
 
 def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():
