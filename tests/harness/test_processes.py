@@ -1,8 +1,11 @@
 """Several processes give the numbers of one, and one summary of all requests."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +179,44 @@ def assert_close(found, expected):
 def close_to(value):
     is_number = isinstance(value, float)
     return pytest.approx(value, rel=1e-9, nan_ok=True) if is_number else value
+
+
+def score_or_die(checkpoint, folder, cache, killed):
+    """Score with a cache; the second process is killed when it has an answer."""
+    lm = LatentKGLM(checkpoint, num_samples=15, batch_size=1, device="cpu")
+    told, work, score_texts = Path(killed), [], lm._scorer.score_texts
+
+    def scoring(queries):
+        for answer in score_texts(queries):
+            yield answer  # is in the cache when the next one is asked for
+            work.append(answer.index)
+            if lm.rank == 1 and not told.exists():
+                told.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    lm._scorer.score_texts = scoring
+    tasks, text = str(PROJECT / "tasks"), {"text_file": f"{folder}/text.txt"}
+    results = evaluated(
+        lm, ["latent_perplexity"], tasks, metadata=text, use_cache=cache
+    )
+    works = lm.gather_object(len(work), 0)
+    return results and [results["results"], works]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
+def test_a_lost_rank_ends_the_job_and_the_cache_keeps_its_answers(
+    kglm_directory, tmp_path
+):
+    write_tasks(tmp_path, "\n".join(TEXTS))
+    asked = ("score_or_die", kglm_directory, tmp_path)
+    alone, _ = launch(tmp_path, (), *asked, tmp_path / "alone", tmp_path / "nobody")
+    two = (*asked, tmp_path / "two", tmp_path / "killed")
+    with pytest.raises(AssertionError, match="SIGKILL"):
+        launch(tmp_path, TORCHRUN, *two)
+    found, works = launch(tmp_path, TORCHRUN, *two)
+    assert works[1] == len(TEXTS) / 2 - 1, "its first text is not scored again"
+    assert_close(found, alone)
 
 
 # -- thoughts ------------------------------------------------------------------------
