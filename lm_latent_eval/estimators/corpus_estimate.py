@@ -13,13 +13,13 @@ the logarithm is Jensen's, to second order; Student's t as in ``standard_errors`
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import in_float64
@@ -43,6 +43,38 @@ from lm_latent_eval.estimators.standard_errors import (
     widened,
 )
 
+Names: TypeAlias = Sequence[str] | Sequence[int] | NDArray[np.int64]
+"""Names of streams, one a text."""
+
+
+@dataclass(frozen=True)
+class EstimateColumns:
+    """What the errors of a corpus are made of, a column each: N texts, float64."""
+
+    log_evidence: NDArray[np.float64]
+    draws_stderr: NDArray[np.float64]
+    draws_degrees: NDArray[np.float64]
+    missed: NDArray[np.float64]
+    """NaN where it is not known."""
+    is_logarithm: NDArray[np.bool_]
+    """Whether ``log_evidence`` is the logarithm of an estimate of p: an average of
+    log-weights is not, and has not its bias."""
+
+    @classmethod
+    def of(cls, estimates: Sequence[Estimate]) -> Self:
+        """Return the columns of estimates."""
+        missed = (math.nan if e.missed is None else e.missed for e in estimates)
+        return cls(
+            np.array([e.log_evidence for e in estimates], dtype=np.float64),
+            np.array([e.draws_stderr for e in estimates], dtype=np.float64),
+            np.array([e.draws_degrees for e in estimates], dtype=np.float64),
+            np.fromiter(missed, dtype=np.float64),
+            np.array([e.bound is not Bound.ESTIMATED_LOWER for e in estimates], bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.log_evidence)
+
 
 @dataclass(frozen=True)
 class CorpusRate:
@@ -61,9 +93,9 @@ class CorpusRate:
     @classmethod
     def nats(
         cls,
-        estimates: Sequence[Estimate],
+        estimates: Sequence[Estimate] | EstimateColumns,
         num_units: Tensor,
-        streams: Sequence[str] | None = None,
+        streams: Names | None = None,
     ) -> Self:
         r"""Return nats a unit.
 
@@ -100,49 +132,43 @@ class CorpusRate:
             >>> rate.value, round(rate.stderr, 4), rate.monte_carlo_stderr
             (3.0, 0.5774, 0.0)
         """
-        total = total_count(num_units, "num_units", len(estimates))
-        value = -math.fsum(e.log_evidence for e in estimates) / total
-        names: Sequence[str | int] = streams or range(len(estimates))
-        shared: dict[str | int, tuple[float, float]] = {}
-        residuals: dict[str | int, float] = defaultdict(float)
-        sizes: dict[str | int, float] = defaultdict(float)
-        for stream, estimate, units in zip(
-            names, estimates, num_units.tolist(), strict=True
-        ):
-            residuals[stream] += estimate.log_evidence + value * units
-            sizes[stream] += units
-            error, degrees = shared.get(stream, (0.0, math.inf))
-            if estimate.draws_stderr:
-                error += estimate.draws_stderr
-                degrees = min(degrees, estimate.draws_degrees)
-            shared[stream] = error, degrees
-        drawn = math.hypot(*(error for error, _ in shared.values()))
-        drawn = widened(drawn, pooled_degrees(shared.values()))
-        # An average of log-weights is no logarithm of an estimate: it has no such bias.
-        logarithms = [e for e in estimates if e.bound is not Bound.ESTIMATED_LOWER]
-        bias = math.fsum(e.draws_stderr**2 for e in logarithms) / 2
-        missed = [e.missed for e in estimates]
-        loss = math.fsum(m for m in missed if m is not None)
-        spread = None
-        correction, _ = correct_for_sizes(np.array([*sizes.values()]))
-        if None not in missed and correction < math.inf:
-            over_texts = math.hypot(*residuals.values()) * math.sqrt(correction)
+        texts = estimates
+        if not isinstance(texts, EstimateColumns):
+            texts = EstimateColumns.of(texts)
+        total = total_count(num_units, "num_units", len(texts))
+        value = -math.fsum(texts.log_evidence) / total
+        units = num_units.double().numpy()
+        stream = _numbered(range(len(texts)) if streams is None else streams)
+        is_drawn = texts.draws_stderr > 0
+        errors = np.bincount(stream, texts.draws_stderr)
+        degrees = np.full(len(errors), math.inf)
+        np.minimum.at(degrees, stream[is_drawn], texts.draws_degrees[is_drawn])
+        drawn = widened(
+            _norm(errors), pooled_degrees(zip(errors, degrees, strict=True))
+        )
+        bias = float((texts.draws_stderr[texts.is_logarithm] ** 2).sum()) / 2
+        loss = float(texts.missed.sum())
+        known, spread = not math.isnan(loss), None
+        correction, _ = correct_for_sizes(np.bincount(stream, units))
+        if known and correction < math.inf:
+            residuals = np.bincount(stream, texts.log_evidence + value * units)
+            over_texts = _norm(residuals) * math.sqrt(correction)
             spread = math.hypot(max(over_texts, drawn), bias + loss) / total
         return cls(
             value,
             stderr=spread,
-            monte_carlo_stderr=None
-            if None in missed
-            else math.hypot(drawn, bias + loss) / total,
+            monte_carlo_stderr=math.hypot(drawn, bias + loss) / total
+            if known
+            else None,
             draws_stderr=math.hypot(drawn, bias) / total,
         )
 
     @classmethod
     def bits(
         cls,
-        estimates: Sequence[Estimate],
+        estimates: Sequence[Estimate] | EstimateColumns,
         num_units: Tensor,
-        streams: Sequence[str] | None = None,
+        streams: Names | None = None,
     ) -> Self:
         """Return bits a unit; see ``nats``."""
         rate = cls.nats(estimates, num_units, streams)
@@ -151,9 +177,9 @@ class CorpusRate:
     @classmethod
     def perplexity(
         cls,
-        estimates: Sequence[Estimate],
+        estimates: Sequence[Estimate] | EstimateColumns,
         num_units: Tensor,
-        streams: Sequence[str] | None = None,
+        streams: Names | None = None,
     ) -> Self:
         """Return the perplexity per unit, its errors by the delta method; see ``nats``.
 
@@ -179,6 +205,20 @@ class CorpusRate:
             monte_carlo_stderr=None if known is None else scaled(known),
             draws_stderr=scaled(self.draws_stderr),
         )
+
+
+def _numbered(names: Names) -> NDArray[np.int64]:
+    """Return the number of each text's name among all names, (N,)."""
+    every = names if isinstance(names, np.ndarray) else [*names]
+    return np.unique(every, return_inverse=True)[1].reshape(-1)
+
+
+def _norm(values: NDArray[np.float64]) -> float:
+    """Return the root of the sum of squares, none of which overflows."""
+    most = float(np.abs(values).max(initial=0.0))
+    if most in (0.0, math.inf):
+        return most
+    return most * math.sqrt(float(((values / most) ** 2).sum()))
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,13 @@ def pooled_degrees(errors: Iterable[tuple[float, float]]) -> float:
         >>> pooled_degrees([(1.0, 7), (1.0, 7)]), pooled_degrees([(1.0, 7), (0.0, 1)])
         (14.0, 7.0)
     """
-    known = [(d, nu) for d, nu in errors if math.isfinite(d) and d > 0]
-    most = max((d for d, _ in known), default=0.0)
-    squares = [((d / most) ** 2, nu) for d, nu in known]  # no power of them underflows
-    spread = math.fsum(square**2 / nu for square, nu in squares)
-    total = math.fsum(square for square, _ in squares)
-    return total**2 / spread if spread else math.inf
+    error, degrees = np.fromiter(errors, dtype=np.dtype((np.float64, 2))).T
+    known = np.isfinite(error) & (error > 0)
+    if not known.any():
+        return math.inf
+    square = (error[known] / error[known].max()) ** 2  # no power of them underflows
+    spread = float((square**2 / degrees[known]).sum())
+    return float(square.sum()) ** 2 / spread if spread else math.inf
 
 
 def widened(error: float, degrees: float) -> float:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import current_thread, main_thread
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -196,24 +197,41 @@ def _start(ray: Any, num_cpus: int | None, output: Path) -> None:
     Raises:
         RayError: If it does not answer in time.
     """
-    failed: list[Exception] = []
-
-    def start() -> None:
-        try:
+    try:
+        with _handlers():
             ray.init(num_cpus=num_cpus)
-        except Exception as err:  # some are of no narrower kind
-            failed.append(err)
-
-    # Not in the main thread, where Ray sets a handler of SIGTERM that ends in a dump.
-    thread = Thread(target=start, daemon=True)
-    thread.start()
-    thread.join(START)
-    if thread.is_alive() or failed:
-        why = one_line(failed[0]) if failed else f"no answer within {START:.0f} seconds"
+    except Exception as err:  # some are of no narrower kind
         raise RayError(
-            f"Ray did not start ({why}): what was scored is kept beside {output}, and "
-            "the same command goes on from there, with --workers or without"
-        )
+            f"Ray did not start ({one_line(err)}): what was scored is kept beside "
+            f"{output}, and the same command goes on from there, with --workers or "
+            "without"
+        ) from err
+
+
+@contextmanager
+def _handlers() -> Iterator[None]:
+    """Raise a ``TimeoutError`` after ``START`` seconds; keep the handler of SIGTERM.
+
+    Ray sets one that ends in a dump.
+    """
+    if current_thread() is not main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def late(*_: object) -> NoReturn:
+        raise TimeoutError(f"no answer within {START:g} seconds")
+
+    both = signal.SIGTERM, signal.SIGALRM
+    before = {number: signal.getsignal(number) for number in both}
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, START)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def _found(
