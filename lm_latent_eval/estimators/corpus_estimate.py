@@ -140,7 +140,7 @@ class CorpusRate:
         units = num_units.double().numpy()
         stream = _numbered(range(len(texts)) if streams is None else streams)
         is_drawn = texts.draws_stderr > 0
-        errors = np.bincount(stream, texts.draws_stderr)
+        errors = _sums(stream, texts.draws_stderr)
         degrees = np.full(len(errors), math.inf)
         np.minimum.at(degrees, stream[is_drawn], texts.draws_degrees[is_drawn])
         drawn = widened(
@@ -149,9 +149,9 @@ class CorpusRate:
         bias = float((texts.draws_stderr[texts.is_logarithm] ** 2).sum()) / 2
         loss = float(texts.missed.sum())
         known, spread = not math.isnan(loss), None
-        correction, _ = correct_for_sizes(np.bincount(stream, units))
+        correction, _ = correct_for_sizes(_sums(stream, units))
         if known and correction < math.inf:
-            residuals = np.bincount(stream, texts.log_evidence + value * units)
+            residuals = _sums(stream, texts.log_evidence + value * units)
             over_texts = _norm(residuals) * math.sqrt(correction)
             spread = math.hypot(max(over_texts, drawn), bias + loss) / total
         return cls(
@@ -211,6 +211,13 @@ def _numbered(names: Names) -> NDArray[np.int64]:
     """Return the number of each text's name among all names, (N,)."""
     every = names if isinstance(names, np.ndarray) else [*names]
     return np.unique(every, return_inverse=True)[1].reshape(-1)
+
+
+def _sums(
+    stream: NDArray[np.int64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the sum of the values of each stream."""
+    return np.bincount(stream, values).astype(np.float64)
 
 
 def _norm(values: NDArray[np.float64]) -> float:
