@@ -118,9 +118,6 @@ def check_tokens(model: CausalLanguage, corpus: Corpus) -> None:
     """Raise unless the token ids of a model stand for those of a corpus.
 
     Where the ids of a corpus have no strings, only their number compares.
-
-    Raises:
-        ValueError: If they do not; names the first id that differs.
     """
     size, owner = int(corpus.settings["vocab_size"]), str(corpus.directory)
     if model.vocab_size != size:
@@ -148,11 +145,7 @@ def check_tokens(model: CausalLanguage, corpus: Corpus) -> None:
 
 
 def words_of(corpus: Corpus) -> dict[int, str]:
-    """Return the word of each token that sequences are made of.
-
-    Raises:
-        ValueError: If the tokens are not words.
-    """
+    """Return the word of each token that sequences are made of, or raise."""
     tokenizer = corpus.tokenizer()
     if not (
         isinstance(tokenizer, PreTrainedTokenizerFast)
@@ -169,11 +162,7 @@ def words_of(corpus: Corpus) -> dict[int, str]:
 
 
 def check_whole(corpus: Corpus) -> None:
-    """Raise if a sequence was cut at the maximum length.
-
-    Raises:
-        ValueError: If there is such a one.
-    """
+    """Raise if a sequence was cut at the maximum length."""
     cut = corpus.dataset()["ended"][:].count(False)
     if cut:
         raise ValueError(
@@ -185,11 +174,7 @@ def check_whole(corpus: Corpus) -> None:
 
 
 def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
-    """Return what a checkpoint calls the words of a language, by their tokens.
-
-    Raises:
-        ValueError: If the checkpoint lacks a word, or cuts it into several.
-    """
+    """Return what a checkpoint calls the words of a language, by their tokens."""
     found, others = {}, []
     for token, word in words.items():
         ids = tokenizer(word).ids
@@ -231,11 +216,10 @@ class LatentLearner:
 
         Args:
             checkpoint: A latent model.
-            words: Token -> word of the language.
+            words: Token -> word of the language; an unknown word is an error.
             end_id: Token that ends a sequence.
             batch_size: Texts scored together; None is as many as memory allows.
-            options: As of :func:`load_learner`. Unknown words are errors, so ``unk`` is
-                closed.
+            options: As of :func:`load_learner`.
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution

@@ -17,23 +17,11 @@ from lm_latent_eval.estimators.checks import (
 
 
 def checked_log_p(log_p: Tensor, name: str, *, estimated: bool = False) -> Tensor:
-    """Return logarithms of probabilities, zero among them, or raise.
-
-    Args:
-        log_p: What a caller gave: nats, shape ``(N,)``; ``-inf`` is a probability of 0.
-        name: What the caller calls it.
-        estimated: Whether it is estimates, of which one may be above 0.
+    """Return log-probabilities, (N,) nats or -inf; of estimates one may be above 0.
 
     Raises:
         TypeError: If it is not a floating-point tensor.
-        ValueError: If it is not of that shape, or an entry is NaN or above 0 (of
-            estimates ``inf``).
-
-    Example:
-        >>> checked_log_p(torch.tensor([-1.0, 0.5]), "log_p")
-        Traceback (most recent call last):
-        ...
-        ValueError: log_p[1] is 0.5; expected at most 0
+        ValueError: If it is not of that shape, or an entry is NaN or too large.
     """
     if checked_floating(log_p, name).ndim != 1:
         raise ValueError(f"{name} must have shape (N,); got {tuple(log_p.shape)}")
@@ -43,23 +31,11 @@ def checked_log_p(log_p: Tensor, name: str, *, estimated: bool = False) -> Tenso
 
 
 def checked_integers(values: Tensor, name: str, *, count: int, least: int) -> Tensor:
-    """Return whole numbers, one a sequence, or raise.
-
-    Args:
-        values: What a caller gave, shape ``(N,)``.
-        name: What the caller calls it.
-        count: N, of how many sequences.
-        least: What each must be.
+    """Return whole numbers of at least so much, one a sequence, ``(count,)``.
 
     Raises:
         TypeError: If it is not a tensor of integers.
         ValueError: If it is not of that shape, or an entry is smaller.
-
-    Example:
-        >>> checked_integers(torch.tensor([3, 0]), "num_tokens", count=2, least=1)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_tokens[1] is 0; expected at least 1
     """
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(values).__name__}")
@@ -102,15 +78,10 @@ class Group:
 
 
 def equal_width(values: Tensor, num_bins: int) -> list[Group]:
-    """Divide the range of some values into equal parts; leave out the thinly filled.
+    """Divide the range of some values, ``(N,)``, into equal parts.
 
-    Args:
-        values: Shape ``(N,)``, finite, N at least 1.
-        num_bins: How many parts.
-
-    Returns:
-        The parts with more than ten values, from the lowest; a value on an edge belongs
-        to the part above it.
+    Only parts with more than ten values are returned, from the lowest. A value on an
+    edge belongs to the part above it.
 
     Raises:
         ValueError: If ``num_bins`` is no whole number above 0, or no part has so many.
@@ -138,14 +109,9 @@ def equal_width(values: Tensor, num_bins: int) -> list[Group]:
 
 
 def equal_count(values: Tensor, num_bins: int) -> list[Group]:
-    """Divide sequences, in the order of their values, into equal parts.
+    """Divide sequences, in the order of their values, ``(N,)``, into equal parts.
 
-    Args:
-        values: Shape ``(N,)``, finite; ties stay in the order given.
-        num_bins: How many parts; their sizes differ by one at most.
-
-    Returns:
-        The parts, from the lowest.
+    Sizes differ by one at most; ties stay in the order given.
 
     Raises:
         ValueError: If ``num_bins`` is no whole number above 0, or above N.
@@ -168,21 +134,9 @@ def equal_count(values: Tensor, num_bins: int) -> list[Group]:
 
 
 def equal_edges(values: Tensor, num_bins: int) -> Tensor:
-    """Return the ends of equal parts of a range, of one nat around equal values.
+    """Return the edges of equal parts of a range, ``(num_bins + 1,)``.
 
-    Args:
-        values: Any shape, finite.
-        num_bins: How many parts.
-
-    Returns:
-        Shape ``(num_bins + 1,)``, float64.
-
-    Raises:
-        ValueError: If ``num_bins`` is no whole number above 0.
-
-    Example:
-        >>> equal_edges(torch.tensor([-3.0, -1.0]), 2).tolist()
-        [-3.0, -2.0, -1.0]
+    Equal values have a range of one nat around them.
     """
     checked_count(num_bins, "num_bins")
     lowest, highest = values.min().item(), values.max().item()
