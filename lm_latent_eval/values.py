@@ -1,8 +1,7 @@
 """Validation of what files hold: strict JSON, and rules for configuration values.
 
-Python's ``json`` keeps the last value of a name that stands twice in an object, takes
-``NaN`` for a number, and runs out of stack where values are nested too deeply, or
-later, where such a value is shown. Here all three are refused.
+Python's ``json`` keeps the last value of a name that stands twice in an object, and
+takes ``NaN`` for a number. Here both are refused.
 
 Example:
     >>> rules = {"size": Whole(1), "skipped": Each(Whole(0, below="size"))}
@@ -25,10 +24,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
-
-DEEPEST = 100
-"""Lists and objects within each other; our own files have fewer than ten."""
+from reprlib import repr as shown
+from typing import Any, NoReturn, Protocol, TypeVar
 
 
 def parse(text: str, *, infinities: bool = False) -> Any:
@@ -44,36 +41,16 @@ def parse(text: str, *, infinities: bool = False) -> Any:
             nested too deeply.
 
     Example:
-        >>> _ = parse("[" * 100 + "]" * 100)
-        >>> parse("[" * 101 + "]" * 101)
+        >>> parse('{"a": 1, "a": 2}')
         Traceback (most recent call last):
         ...
-        ValueError: it is nested too deeply
+        ValueError: 'a' stands twice in one place
     """
     constants = None if infinities else _no_number
     try:
-        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=constants)
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=constants)
     except RecursionError as err:
         raise ValueError("it is nested too deeply") from err
-    if _is_deep(value):
-        raise ValueError("it is nested too deeply")
-    return value
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        inner = (
-            each.values() if isinstance(each, dict) else each
-            for each in level
-            if isinstance(each, dict | list)
-        )
-        level = [
-            each for some in inner for each in some if isinstance(each, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -86,6 +63,36 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+T = TypeVar("T")
+_NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
+
+
+def checked(value: Any, kind: type[T], what: str) -> T:
+    """Return a value that is of a type, where true is no number.
+
+    Raises:
+        TypeError: If it is of another one.
+
+    Example:
+        >>> checked("a b", list, "tokens")
+        Traceback (most recent call last):
+        ...
+        TypeError: tokens: expected a list, not 'a b'
+    """
+    if type(value) is not kind:
+        raise TypeError(f"{what}: expected {_NAMES[kind]}, not {shown(value)}")
+    return value
+
+
+def strings(value: Any, what: str) -> list[str]:
+    """Return a list of strings; one string alone would be read letter by letter.
+
+    Raises:
+        TypeError: If it is not one.
+    """
+    return [checked(each, str, what) for each in checked(value, list, what)]
 
 
 Values = Mapping[str, Any]

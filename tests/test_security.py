@@ -43,15 +43,12 @@ nothing is unpacked to disk
     convert/test_kglm_refused.py::test_an_archive_that_is_damaged_or_none_is_refused
 JSON without double names
     text/test_corpora.py::test_a_bad_line_is_named
-nested at most 100 deep
-    report/test_sample_logs.py::test_a_line_that_is_no_sample_is_named
-    test_ledger.py::test_lines_of_something_else_are_refused
 A broken one ends in one line that names file, line and field
     text/test_corpora.py::test_a_bad_line_is_named
     fuzz/test_hostile.py::test_results_that_are_changed_are_refused_or_shown
     report/test_sample_logs.py::test_an_odd_field_is_named_with_its_line
     scoring/test_files.py::test_an_edited_record_is_refused_by_its_line
-plain values, no tags, no aliases, no double names
+plain values, no tags
     wrappers/mixtures/test_files.py::test_what_a_file_may_not_say_is_told
 is not imported without `trust_retriever=True`
     wrappers/mixtures/test_files.py::test_a_function_retrieves_with_consent

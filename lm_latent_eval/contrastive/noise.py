@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lm_latent_eval import manifest
-from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import read_texts
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.noise import NoiseChannel
 from lm_latent_eval.text.words import WordTokenizer
 
@@ -50,7 +50,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 def _uttered(directory: Path) -> list[str]:
     try:
-        config = strict_json.read(directory / "config.json")
+        config = read_json(directory / "config.json")
         tokenizer = WordTokenizer.load(directory, int(config["vocab_size"]))
     except (OSError, KeyError, TypeError, ValueError) as err:
         raise ValueError(

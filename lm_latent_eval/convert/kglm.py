@@ -47,8 +47,8 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph, alias_table
 from lm_latent_eval.models.kglm.modeling import KGLM, READING_MOST
-from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import END_MARK
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.words import WordTokenizer
 
 _RENAMED = (
@@ -172,7 +172,7 @@ def read_aliases(path: Path) -> Names:
 def _read_table(path: Path) -> dict[str, Any]:
     if Path(path).suffix.lower() == ".json":
         try:
-            table = strict_json.read(path)
+            table = read_json(path)
         except ValueError as err:
             raise ValueError(f"{path} is not JSON of a table ({err})") from err
     else:

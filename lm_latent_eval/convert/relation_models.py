@@ -35,9 +35,9 @@ from lm_latent_eval.models.lrlm.modeling import LRLM
 from lm_latent_eval.models.lrlm.topics import Fact, Topics
 from lm_latent_eval.models.nklm.configuration import NKLMConfig
 from lm_latent_eval.models.nklm.modeling import NKLM
-from lm_latent_eval.text import strict_json
-from lm_latent_eval.text.strict_json import checked, strings
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.words import SPECIAL_WORDS, UNKNOWN, WordTokenizer
+from lm_latent_eval.values import checked, strings
 
 NAMES = (
     (r"^word_embed\.(embed_layers\.0\.)?weight$", "words.embedding.weight"),
@@ -276,7 +276,7 @@ def _model(
 ) -> LRLM | NKLM:
     copies = "naf_vec" in weights
     read = nklm_config_of if copies else lrlm_config_of
-    fields = read(strict_json.read(files.options), weights, tokenizer.vocab_size)
+    fields = read(read_json(files.options), weights, tokenizer.vocab_size)
     fields |= {"num_words": tokenizer.num_words, **topics.sizes()}
     ours = weights_of(weights, tied=fields["tie_weights"])
     kind = ours["no_fact" if copies else "selector.weight"].dtype
@@ -386,6 +386,6 @@ def _words(path: Path) -> list[str]:
 
 def _list(path: Path) -> list[str]:
     try:
-        return strings(checked(strict_json.read(path), list, "the file"), "the file")
+        return strings(checked(read_json(path), list, "the file"), "the file")
     except (ValueError, TypeError) as err:
         raise OriginalError(f"{path} is no JSON list of strings: {err}") from err

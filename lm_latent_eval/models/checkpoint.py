@@ -34,8 +34,8 @@ from lm_latent_eval.devices import FLOATS, check_width, moved, shared_type
 from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
 from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
-from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.encoder import Encoder, OwnEncoder, reader
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import WordTokenizer
@@ -278,7 +278,7 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: {directory} is not a checkpoint")
     try:
-        config = strict_json.read(path)
+        config = read_json(path)
     except ValueError as err:
         raise CheckpointError(
             f"{path} is not JSON ({one_line(err)}): written to the end?"

@@ -21,7 +21,7 @@ from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
 from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
-from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.mixtures.carriers import LISTED
 
@@ -128,7 +128,7 @@ def explain(results: Path) -> str:
     file = newest(results) if results.is_dir() else results
     if file is not None and file.suffix == ".json" and file.exists():
         try:
-            return _explained(strict_json.read(file))
+            return _explained(read_json(file))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise ValueError(
                 f"{file} holds no results of lm_eval ({err!r}): run it again with "

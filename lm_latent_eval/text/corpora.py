@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lm_latent_eval.text.files import numbered_lines
-from lm_latent_eval.text.strict_json import checked, parse, strings
 from lm_latent_eval.text.words import LITERAL_UNKNOWN, encodable
+from lm_latent_eval.values import checked, parse, strings
 
 START_MARK, END_MARK = "@@START@@", "@@END@@"
 _UNMARKED = {END_MARK: "\n", "@@UNKNOWN@@": LITERAL_UNKNOWN}

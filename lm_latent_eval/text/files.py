@@ -6,10 +6,11 @@ import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from lm_latent_eval.files import digest as digest
 from lm_latent_eval.files import naming, regular
+from lm_latent_eval.values import parse
 
 _MARK = "\ufeff"
 _MARKS = {
@@ -59,6 +60,15 @@ def read_text(path: Path) -> str:
     """
     with _opened(regular(path)) as file:
         return file.read()
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of one JSON value.
+
+    Raises:
+        ValueError: As for ``parse``, or if the file is not UTF-8.
+    """
+    return parse(read_text(path))
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lm_latent_eval.devices import shared_type
 from lm_latent_eval.files import one_line, replacing, write_text
-from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.words import Words
 from lm_latent_eval.values import Matching, Rules, Whole, check, parse
 
@@ -305,7 +305,7 @@ class Spacing:
         """
         path = Path(directory) / SPACING_FILE
         try:
-            rows = strict_json.read(path)
+            rows = read_json(path)
             for number, row in enumerate(rows, 1):
                 try:
                     check(dict(zip(SPACING_RULES, row, strict=True)), SPACING_RULES)

@@ -41,7 +41,7 @@ from transformers import (
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
-from lm_latent_eval.text import strict_json
+from lm_latent_eval.text.files import read_json
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms, uniforms_of
 
 BEGIN, END = "<s>", "</s>"
@@ -100,7 +100,7 @@ def read_description(path: Path) -> dict[str, Any]:
         ValueError: If it is not an object, or a name stands twice in one.
     """
     try:
-        found = strict_json.read(path)
+        found = read_json(path)
     except (OSError, ValueError) as err:
         raise ValueError(
             f"{path} is not the description of a language ({err})"

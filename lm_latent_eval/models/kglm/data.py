@@ -34,11 +34,10 @@ from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from lm_latent_eval.text import strict_json
 from lm_latent_eval.text.corpora import START_MARK, unmarked
-from lm_latent_eval.text.files import numbered_lines
-from lm_latent_eval.text.strict_json import checked, strings
+from lm_latent_eval.text.files import numbered_lines, read_json
 from lm_latent_eval.text.words import encodable
+from lm_latent_eval.values import checked, parse, strings
 
 FORMS = ("name", "description", "pronoun", "demonstrative")
 
@@ -123,7 +122,7 @@ def read_annotated(path: Path) -> list[AnnotatedText]:
     texts = []
     for number, line in numbered_lines(path):
         try:
-            record = checked(strict_json.parse(line), dict, "a line")
+            record = checked(parse(line), dict, "a line")
             if "annotations" in record:
                 record = LinkedText.from_json(record).as_record()
             texts.append(AnnotatedText.from_json(record))
@@ -156,7 +155,7 @@ class Knowledge:
             ValueError: If the file is not of this format.
         """
         try:
-            content = checked(strict_json.read(path), dict, "the file")
+            content = checked(read_json(path), dict, "the file")
             triples = _triples(content["triples"])
             names = checked(content["aliases"], dict, "aliases")
             for name in names:

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lm_latent_eval.files import one_line
-from lm_latent_eval.text import strict_yaml
 from lm_latent_eval.text.files import digest, read_text
 from lm_latent_eval.wrappers.mixtures.factors import (
     CONTEXT,
@@ -93,7 +94,9 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
         ValueError: If it is none, or says what cannot be; the error names the place.
     """
     try:
-        return _mixture(strict_yaml.parse(read_text(path)), trust_retriever)
+        return _mixture(yaml.safe_load(read_text(path)), trust_retriever)
+    except (yaml.YAMLError, RecursionError) as err:
+        raise ValueError(f"{path}: cannot be read ({one_line(err)})") from err
     except ValueError as err:
         raise ValueError(f"{path}: {err}") from err
 
