@@ -31,7 +31,7 @@ help: ## List the targets.
 
 demo: $(stamp) ## Score the demonstration with stock lm_eval, and explain the numbers.
 	@rm -rf $(results)
-	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path $(results)
+	$(bin)/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --batch_size auto --output_path $(results)
 	@$(bin)/lm-latent-eval explain $(results)
 
 test: lint docs $(ngram) ## Lint, check types, build the documentation, run every test.
@@ -72,7 +72,7 @@ next: ## Run README and the tests of the harness with the next line of lm-eval, 
 	  -c .venv-next/constraints.txt $(NEXT) -e '.[dev]'
 	date -u && .venv-next/bin/python -m pip list 2> /dev/null | grep -E '^(lm_eval|torch|transformers|datasets) '
 	.venv-next/bin/python -m pytest $(PYTEST_ARGS) $(or $(TESTS),$(of_next))
-	.venv-next/bin/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --include_path tasks --batch_size auto --output_path results/next
+	.venv-next/bin/lm_eval --model latent_kglm --tasks latent_demo,latent_demo_facts --batch_size auto --output_path results/next
 	.venv-next/bin/lm-latent-eval explain results/next
 	.venv-next/bin/python -m tests.commands README.md docs/tutorial.md
 

@@ -2,7 +2,7 @@
 
     python benchmarks/causal_lm.py --data train.jsonl --dev dev.jsonl --output gpt2
     lm_eval --model hf --model_args pretrained=gpt2 --tasks latent_perplexity \
-        --include_path tasks --metadata '{"text_file": "dev.jsonl"}'
+        --metadata '{"text_file": "dev.jsonl"}'
 
 A byte-level BPE tokenizer of the text, a few layers, one pass after the other over the
 texts in random order; the weights of the best pass are kept.

@@ -1,14 +1,17 @@
-"""Start-up hook that registers our models with lm-eval 0.4.13.
+"""Start-up hook that registers our models and tasks with lm-eval 0.4.13.
 
 Later releases of lm-eval discover backends through entry points; 0.4.13 knows only
-its own. This file and ``bridge.pth`` beside it are installed into site-packages, as
-``lm_latent_eval_bridge``. The latter is one line, by which Python imports this module
-at every start::
+its own, and tasks none of them discovers. This file and ``bridge.pth`` beside it are
+installed into site-packages, as ``lm_latent_eval_bridge``. The latter is one line, by
+which Python imports this module at every start::
 
     Python starts                -> this module goes onto sys.meta_path, as a finder
     lm_eval.models is imported   -> find_spec below gives it a loader that registers
     lm_eval.models has run       -> the entry points of every installed package are
-                                    registered, the finder leaves
+                                    registered
+    lm_eval.tasks has run        -> folders of tasks of every installed package are
+                                    indexed beside lm-eval's own
+    both have run                -> the finder leaves
 
 Every start of Python in the environment pays for that import, so the module imports
 nothing but ``sys``. The line is as short as it can be because Python reads such files
@@ -17,11 +20,12 @@ as text before anything can be caught: one whose bytes are damaged stops every s
 Nothing that goes wrong here keeps lm-eval, let alone Python, from working, and nothing
 of the package itself is needed: where it is broken or gone, whoever asks lm-eval for
 one of its backends gets the error of importing it. Interrupts are not held up; after
-one, the next import of ``lm_eval.models`` registers.
+one, the next import registers.
 
 Set ``LM_LATENT_EVAL_NO_BRIDGE=1`` to switch the bridge off. Python reads ``.pth``
 files in site directories alone: after ``pip install --target``, import
-``lm_latent_eval.harness.backends`` yourself.
+``lm_latent_eval.harness.backends`` yourself, and name the folder of tasks by
+``--include_path``.
 """
 
 import sys
@@ -36,10 +40,13 @@ if TYPE_CHECKING:
 
 NAME = "lm_latent_eval_bridge"
 DISTRIBUTION = "lm-latent-eval"
-GROUP = "lm_eval.models"  # of entry points, and the module that they wait for
+MODELS, TASKS = "lm_eval.models", "lm_eval.tasks"
+"""Groups of entry points, and the modules that they wait for."""
 SWITCH = "LM_LATENT_EVAL_NO_BRIDGE"
 WRONG = (Exception, SystemExit)
 """Errors that are reported here; interrupts pass."""
+_waiting = {MODELS, TASKS}
+"""Modules that have not been imported yet."""
 
 
 def find_spec(
@@ -47,7 +54,7 @@ def find_spec(
     path: "Sequence[str] | None" = None,
     target: "ModuleType | None" = None,
 ) -> "ModuleSpec | None":
-    """Find ``lm_eval.models`` as Python would, with a loader that registers.
+    """Find a module of lm-eval as Python would, with a loader that registers.
 
     Args:
         name: Of the module that is imported.
@@ -58,16 +65,16 @@ def find_spec(
         The spec, or None for every other module, and where the bridge is switched off
         or nobody finds the module.
     """
-    if name != GROUP:
+    if name not in _waiting:
         return None
     try:
-        return _wrapped(path, target)
+        return _wrapped(name, path, target)
     except WRONG:
         return None
 
 
 def _wrapped(
-    path: "Sequence[str] | None", target: "ModuleType | None"
+    name: str, path: "Sequence[str] | None", target: "ModuleType | None"
 ) -> "ModuleSpec | None":
     import os
 
@@ -76,7 +83,7 @@ def _wrapped(
     # Finders before the bridge have declined already. Asking them again could go
     # round in circles with a hook that is built like this one.
     for finder in sys.meta_path[sys.meta_path.index(_bridge()) + 1 :]:
-        spec = finder.find_spec(GROUP, path, target)
+        spec = finder.find_spec(name, path, target)
         if spec is not None:
             if spec.loader is not None:
                 spec.loader = _loader(spec.loader)
@@ -112,9 +119,10 @@ def _loader(wrapped: "Loader") -> "Loader":
                 module.__spec__.loader = wrapped
             wrapped.exec_module(module)
             with suppress(*WRONG):  # a registry that has little of 0.4.13's
-                announce()
+                announce() if module.__name__ == MODELS else offer_tasks(module)
             # Only now: after a failed import, the next attempt needs the bridge again.
-            if _bridge() in sys.meta_path:
+            _waiting.discard(module.__name__)
+            if not _waiting and _bridge() in sys.meta_path:
                 sys.meta_path.remove(_bridge())
 
     return BridgeLoader()
@@ -143,10 +151,52 @@ def register(registry: "Any") -> None:
 
     if hasattr(registry, "load_plugins"):
         return
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=MODELS):
         if entry.name not in registry.model_registry:
             registry.model_registry.register(entry.name, target=entry.value)
     distribution(DISTRIBUTION)  # whose backends are missing where its metadata are
+
+
+def offer_tasks(tasks: "Any") -> None:
+    """Let lm-eval's index of tasks have the folders of installed packages.
+
+    They come before the folders that a user names, which may replace tasks of theirs,
+    and not where lm-eval's own tasks are not wanted, either.
+    """
+    import functools
+    import inspect
+
+    begin = tasks.TaskManager.__init__
+    signature = inspect.signature(begin)
+    if "include_path" not in signature.parameters:
+        return
+
+    @functools.wraps(begin)
+    def begin_with_ours(*args: "Any", **kwargs: "Any") -> None:
+        bound = signature.bind(*args, **kwargs)
+        given = bound.arguments.get("include_path") or []
+        named = [*given] if isinstance(given, (list, tuple)) else [given]
+        if bound.arguments.get("include_defaults", True):
+            bound.arguments["include_path"] = [*_folders(named), *named] or None
+        begin(*bound.args, **bound.kwargs)
+
+    tasks.TaskManager.__init__ = begin_with_ours
+
+
+def _folders(named: "Sequence[Any]") -> "list[str]":
+    """Return the folders of tasks of installed packages that nobody has named."""
+    import os
+    from contextlib import suppress
+    from importlib.metadata import entry_points
+
+    known = {os.path.realpath(folder) for folder in named}
+    found = []
+    for entry in entry_points(group=TASKS):
+        with suppress(*WRONG):  # a package that is broken has no tasks
+            folder = os.path.realpath(entry.load()())
+            if folder not in known:
+                found.append(folder)
+    return found
 
 
 def explain_failure(registry: "Any", reason: str) -> None:

@@ -29,6 +29,11 @@ class Registry(dict):
 
 model_registry = Registry()
 """
+TASKS = """
+class TaskManager:
+    def __init__(self, include_path=None, include_defaults=True, metadata=None):
+        self.include_path = include_path
+"""
 MODELS = """
 from lm_eval.api.registry import model_registry
 model_registry.register("hf", target="lm_eval.models.huggingface:HFLM")
@@ -50,11 +55,13 @@ class Site:
         self.write("lm_eval/api/__init__.py", "")
         self.write("lm_eval/api/registry.py", REGISTRY)
         self.write("lm_eval/models/__init__.py", MODELS)
+        self.write("lm_eval/tasks/__init__.py", TASKS)
         self.declare("lm-latent-eval", INFO, OURS)
         for kind in ("pth", "py"):
             text = (HARNESS / f"bridge.{kind}").read_text()
             self.write(f"lm_latent_eval_bridge.{kind}", text)
-        (root / "lm_latent_eval").symlink_to(PROJECT / "lm_latent_eval")
+        for folder in ("lm_latent_eval", "tasks"):
+            (root / folder).symlink_to(PROJECT / folder)
 
     def write(self, path: str, text: str) -> None:
         target = self.root / path
@@ -64,6 +71,7 @@ class Site:
     def declare(self, name: str, info: str, models: dict[str, str]) -> None:
         """Write the metadata of a package that has models."""
         lines = [f"{model} = {target}" for model, target in models.items()]
+        lines += ["[lm_eval.tasks]", "ours = lm_latent_eval:task_path"]
         self.write(f"{info}/METADATA", f"Name: {name}\nVersion: 0.0.0\n")
         self.write(f"{info}/entry_points.txt", "\n".join(["[lm_eval.models]", *lines]))
 
@@ -175,6 +183,8 @@ IMPORTS = {
 bridge = sys.meta_path[0]
 assert bridge.__name__ == "lm_latent_eval_bridge"
 import lm_eval.models
+assert bridge in sys.meta_path, "it waits for tasks"
+import lm_eval.tasks
 assert bridge not in sys.meta_path
 from importlib.machinery import SourceFileLoader
 assert type(lm_eval.models.__loader__) is SourceFileLoader
@@ -220,6 +230,32 @@ def test_any_way_to_import_registers(site, code):
     site.write("lm_eval/models/__init__.py", fails + MODELS)
     site.write("lm_eval/models/huggingface.py", "")
     site.check(code + REGISTERED)
+
+
+OFFERED = f"""
+from pathlib import Path
+from lm_eval.tasks import TaskManager
+ours, other = {str(PROJECT / "tasks")!r}, "elsewhere"
+assert TaskManager().include_path == [ours]
+assert TaskManager(other, metadata={{}}).include_path == [ours, other]
+assert TaskManager([other, Path(ours)]).include_path == [other, Path(ours)]
+assert TaskManager(include_defaults=False).include_path is None
+"""
+
+
+def test_our_tasks_are_indexed_beside_those_of_lm_eval(site):
+    site.check(OFFERED)
+    without = "from lm_eval.tasks import TaskManager; print(TaskManager().include_path)"
+    assert site.check(without, LM_LATENT_EVAL_NO_BRIDGE="1") == "None\n"
+
+
+def test_without_our_package_lm_eval_has_its_own_tasks(site):
+    (site.root / "lm_latent_eval").unlink()
+    site.check(
+        "from lm_eval.tasks import TaskManager; assert not TaskManager().include_path"
+    )
+    site.write("lm_eval/tasks/__init__.py", "class TaskManager: ...\n")
+    site.check("from lm_eval.tasks import TaskManager; TaskManager()")
 
 
 def test_without_lm_eval_the_error_is_pythons_own(site):
