@@ -248,23 +248,6 @@ def running_log_capital(gain: Tensor) -> Tensor:
     return _mixed(gain, _LOG_PRIOR[:, None], lambda each: each.cumsum(-1))
 
 
-class Wager:
-    """The capital of bets that come one after the other."""
-
-    def __init__(self) -> None:
-        """Start with a capital of just below 1."""
-        self._log = _LOG_PRIOR.clone()
-
-    def add(self, gain: Tensor) -> None:
-        """Bet on some more, gains at least -1, shape ``(K,)``."""
-        self._log += torch.log1p(_STAKES * gain.clamp(min=-1.0)).sum(-1)
-
-    @property
-    def log_capital(self) -> float:
-        """Of the capital now, nats."""
-        return self._log.logsumexp(0).item()
-
-
 def _mixed(
     gain: Tensor, log_prior: Tensor, put_together: Callable[[Tensor], Tensor]
 ) -> Tensor:

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from lm_latent_eval.estimators.intervals import Wager
 from lm_latent_eval.files import one_line
 from lm_latent_eval.networks.network import text_ends, tokenizer_digest
 from lm_latent_eval.values import parse
@@ -41,6 +42,7 @@ NEUTRAL = {
     "min_tokens": 0,
 }
 """Draw from the model's own distribution, whatever its ``generation_config`` says."""
+Table = NDArray[np.float64]
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 """States of HTTP that another try may not meet."""
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -49,6 +51,10 @@ IMPOSSIBLE = -9999.0
 """vLLM's stand-in for minus infinity, which JSON lacks."""
 UNFAIR = math.log(1e6)
 """Log of the capital at which draws are refused, see ``Honesty``."""
+LIKELIEST = 5
+"""Most probable tokens that a server returns with each that it draws."""
+LEAST_REST = 1e-4
+"""Probability that all other tokens together have at least: rounding is below it."""
 
 
 class ServerError(ValueError):
@@ -62,8 +68,9 @@ class Completion:
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]
     """Of each, nats."""
-    log_best: tuple[float, ...]
-    """Of the most probable token in the place of each, nats."""
+    likeliest: tuple[dict[int, float], ...]
+    """Log p of the ``LIKELIEST`` most probable tokens in the place of each, and of the
+    drawn one if it is none of them, nats."""
     reason: str
     """Why it ends there."""
 
@@ -141,7 +148,7 @@ class Server:
                 "n": number,
                 "seed": seed,
                 "max_tokens": most_tokens,
-                "logprobs": 1,
+                "logprobs": LIKELIEST,
                 "return_token_ids": True,
                 "return_tokens_as_token_ids": True,  # strings may be equal
                 "ignore_eos": True,
@@ -195,13 +202,19 @@ class Server:
             tokens = tuple(map(operator.index, choice["token_ids"]))
             if not tokens:
                 raise ValueError("there is none")
-        with self._lacking("log-probabilities of what it draws (logprobs=1)"):
+        with self._lacking(f"log-probabilities of draws (logprobs={LIKELIEST})"):
             reply = choice["logprobs"]
             log_p = tuple(map(_nats, reply["token_logprobs"]))
-            best = tuple(_nats(max(each.values())) for each in reply["top_logprobs"])
-            if not len(log_p) == len(best) == len(tokens):
+            rows = reply["top_logprobs"]
+            if not len(log_p) == len(rows) == len(tokens):
                 raise ValueError(f"{len(log_p)} of {len(tokens)} tokens")
-        return Completion(tokens, log_p, best, str(choice.get("finish_reason")))
+            likeliest = tuple(
+                {int(name.rpartition(":")[2]): _nats(p) for name, p in row.items()}
+                for row in rows
+            )
+            if min(map(len, likeliest)) < LIKELIEST:
+                raise ValueError(f"fewer than {LIKELIEST} tokens of a place")
+        return Completion(tokens, log_p, likeliest, str(choice.get("finish_reason")))
 
     def _read(
         self,
@@ -246,43 +259,151 @@ class Server:
         )
 
 
+@dataclass(frozen=True)
+class Places:
+    """Places of a completion: their most probable tokens, and all others as one."""
+
+    p: Table
+    """Probabilities, (T, LIKELIEST + 1), the largest first, all others last."""
+    drawn: NDArray[np.int64]
+    """Column of what was drawn, (T,)."""
+    in_output: NDArray[np.bool_]
+    """Which tokens were drawn before, (T, LIKELIEST + 1)."""
+    in_text: NDArray[np.bool_]
+    """Which tokens were drawn before or are in the prompt."""
+
+    @classmethod
+    def of(cls, completion: Completion, prompt: Sequence[int]) -> Places:
+        """Take what was drawn after a prompt."""
+        shape = len(completion.tokens), LIKELIEST + 1
+        p = np.zeros(shape)
+        drawn = np.full(shape[0], LIKELIEST)
+        in_output, in_text = np.zeros(shape, bool), np.zeros(shape, bool)
+        output, text = set[int](), {*prompt}
+        pairs = zip(completion.tokens, completion.likeliest, strict=True)
+        for place, (token, row) in enumerate(pairs):
+            # One token more than was asked for is what was drawn from all others. Ranks
+            # cannot tell: tokens tie, and then they would follow from what was drawn.
+            if len(row) > LIKELIEST:
+                row = {other: nats for other, nats in row.items() if other != token}
+            best = sorted(row.items(), key=lambda pair: -pair[1])
+            for rank, (other, log_p) in enumerate(best):
+                p[place, rank] = math.exp(log_p)
+                in_output[place, rank] = other in output
+                in_text[place, rank] = other in text
+                if other == token:
+                    drawn[place] = rank
+            output.add(token)
+            text.add(token)
+        p[:, -1] = np.maximum(1 - p.sum(1), LEAST_REST)
+        return cls(p, drawn, in_output, in_text)
+
+
+Sampler = Callable[[Places], Table]
+"""Weights of tokens as a sampler draws them that is not asked for, (T, 6)."""
+
+
+def _heated(temperature: float) -> Sampler:
+    return lambda places: places.p ** (1 / temperature)
+
+
+def _top_k(number: int) -> Sampler:
+    return lambda places: places.p * (np.arange(LIKELIEST + 1) < number)
+
+
+def _top_p(share: float) -> Sampler:
+    return lambda places: places.p * (places.p.cumsum(1) - places.p < share)
+
+
+def _min_p(share: float) -> Sampler:
+    def weights(places: Places) -> Table:
+        kept: Table = places.p * (places.p >= share * places.p[:, :1])
+        return kept
+
+    return weights
+
+
+def _repeated(nats: float, *, prompt: bool) -> Sampler:
+    def weights(places: Places) -> Table:
+        seen = places.in_text if prompt else places.in_output
+        found: Table = places.p * np.exp(-nats * seen)
+        return found
+
+    return weights
+
+
+SAMPLERS: dict[str, Sampler] = {
+    **{
+        f"temperature {t:g}": _heated(t)
+        for t in (0.3, 0.6, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.6)
+    },
+    **{f"top_k {k}": _top_k(k) for k in (1, 2, 3, 5)},
+    **{f"top_p {share:g}": _top_p(share) for share in (0.8, 0.9, 0.95, 0.98)},
+    **{f"min_p {share:g}": _min_p(share) for share in (0.05, 0.1)},
+    **{
+        f"tokens of the text before penalised by {nats:g} nats": _repeated(
+            nats, prompt=True
+        )
+        for nats in (0.3, 1.0, 3.0)
+    },
+    **{
+        f"drawn tokens penalised by {nats:g} nats": _repeated(nats, prompt=False)
+        for nats in (0.3, 1.0)
+    },
+}
+"""What a server could do to draws, by name: the bets of ``Honesty``."""
+
+
 class Honesty:
     r"""A test, by betting, that drawn tokens follow the model's own distribution.
 
-    The most probable token of a place is drawn with its probability. A temperature,
-    top-p, top-k or a penalty that the server applies all the same draws it more often
-    or less, and a bet on that wins: by chance one of the two reaches a million in two
-    runs of a million, however long they are (Ville's inequality).
+    .. math:: C_j = \prod_t \frac{q_j(x_t)}{p(x_t)}, \qquad
+        C = \frac{1}{J} \sum_j C_j
+
+    p gives the probabilities of the most probable tokens of a place and of all others
+    together; q_j are those of a sampler that does something else. If draws follow p, C
+    has mean 1 at most, and reaches a million in one run of a million, however long
+    runs are (Ville's inequality). If they follow q_j, log C grows by its divergence
+    from p with every token.
     """
 
     def __init__(self) -> None:
         """Begin with nothing drawn."""
-        self._more, self._less = Wager(), Wager()
-        self._drawn, self._expected, self._number = 0, 0.0, 0
+        self._log_capital = np.zeros(len(SAMPLERS))
+        self._growth = np.zeros(len(SAMPLERS))
+        self.num_tokens = 0
 
-    def add(self, completion: Completion) -> None:
-        """Take in what was drawn.
+    def add(self, completion: Completion, prompt: Sequence[int]) -> None:
+        """Take in what was drawn after a prompt.
 
         Raises:
             ServerError: If it is of another distribution.
         """
-        best = torch.tensor(completion.log_best, dtype=torch.float64)
-        log_p = torch.tensor(completion.log_p, dtype=torch.float64)
-        is_best = (log_p >= best - 1e-9).double()
-        chance = best.exp().clamp(max=1.0)
-        self._more.add(is_best - chance)
-        self._less.add(chance - is_best)
-        self._drawn += int(is_best.sum())
-        self._expected += chance.sum().item()
-        self._number += len(best)
-        if max(self._more.log_capital, self._less.log_capital) >= UNFAIR:
+        places = Places.of(completion, prompt)
+        every = np.arange(len(places.drawn))
+        self.num_tokens += len(every)
+        for j, weights in enumerate(SAMPLERS.values()):
+            q = weights(places)
+            q /= q.sum(1, keepdims=True)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                gain = np.log(q / places.p)
+                self._growth[j] += np.where(q > 0, q * gain, 0.0).sum()
+            self._log_capital[j] += gain[every, places.drawn].sum()
+        if np.logaddexp.reduce(self._log_capital) >= UNFAIR + math.log(len(SAMPLERS)):
+            name = [*SAMPLERS][int(self._log_capital.argmax())]
             raise ServerError(
-                "what the server draws is not of the model's own distribution: of "
-                f"{self._number:,} tokens {self._drawn / self._number:.1%} are the "
-                f"most probable one, expected are {self._expected / self._number:.1%}. "
+                "what the server draws is not of the model's own distribution: its "
+                f"{self.num_tokens:,} tokens are much more probable by {name}. "
                 "Temperature 1, no top-p, no top-k and no penalties were asked for: "
                 "start the server without any of its own"
             )
+
+    @property
+    def noticed(self) -> dict[str, bool]:
+        """Whether as many draws as these show a sampler, on average, by its name."""
+        needed = UNFAIR + math.log(len(SAMPLERS))
+        pairs = zip(SAMPLERS, self._growth.tolist(), strict=True)
+        return {name: growth >= needed for name, growth in pairs}
 
 
 def _nats(value: Any) -> float:

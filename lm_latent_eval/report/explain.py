@@ -285,6 +285,13 @@ def _how_thought(ours: dict[str, Any]) -> str:
             f" Decided together (e-BH, at most 5 % of them wrong on average): "
             f"{together:,}."
         )
+    if "noticed" in thoughts:
+        missed = [name for name, is_seen in thoughts["noticed"].items() if not is_seen]
+        words += (
+            f" {thoughts['draws_checked']:,} tokens that the server drew follow the "
+            "model's own distribution as far as so few show"
+            + (f"; they would not show {', '.join(missed)}." if missed else ".")
+        )
     if ours["model_temperature"] != 1:
         words += f" p is the model's at temperature {ours['model_temperature']:g}."
     return words

@@ -17,6 +17,7 @@ from tests.harness.test_contract import cot
 from tests.stock_tasks import STOCK, evaluated, write_arc
 from tests.tiny_checkpoint import conditional
 from tests.wrappers.cot import tiny
+from tests.wrappers.cot.completions_server import serving
 
 ASKED = [("a b", "A"), ("c c a", "B"), ("b", "C"), ("a", "A"), ("c", "B")]
 CHOICES = ["a", "b c", "c"]
@@ -128,6 +129,21 @@ def test_explain_counts_decided_questions(evaluate, tmp_path):
     said = " ".join(explain(path).split())
     assert f"of {decided} of 5 questions; {undecided} are undecided" in said
     assert (f"wrong on average): {together}." in said) is (together > 0)
+
+
+def test_explain_says_what_a_servers_draws_would_not_show(evaluate, tmp_path):
+    with serving(tiny.network()) as (url, _):
+        results = evaluate(base_url=url)
+    thoughts = results["config"]["latent_eval"]["thoughts"]
+    assert thoughts["draws_checked"] == thoughts["tokens"] > 200
+    assert {*thoughts["noticed"].values()} == {True, False}, "premise: few tokens"
+    said = " ".join(explain(saved(results, tmp_path / "out")).split())
+    assert (
+        f"{thoughts['tokens']:,} tokens that the server drew follow the model" in said
+    )
+    would = said.partition("they would not show ")[2]
+    assert "temperature 0.95, " in would and not thoughts["noticed"]["temperature 0.95"]
+    assert "temperature 0.3, " not in would and thoughts["noticed"]["temperature 0.3"]
 
 
 def test_a_cache_loses_no_question(evaluate, tmp_path):

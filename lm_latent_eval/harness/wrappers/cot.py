@@ -372,6 +372,10 @@ class LatentCoT(Wrapper):
         if self.world_size == 1:
             self._thoughts.collect(self.fingerprint)
         if thoughts := self._thoughts.finish(self.fingerprint):
+            network = cast(ThoughtScorer, self._scorer).network
+            if isinstance(network, ServedNetwork) and network.honesty.num_tokens:
+                thoughts["draws_checked"] = network.honesty.num_tokens
+                thoughts["noticed"] = network.honesty.noticed
             info["latent_eval"]["thoughts"] = thoughts
         return info
 

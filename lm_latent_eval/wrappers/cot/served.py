@@ -87,10 +87,9 @@ class ServedThinker:
             with naming(question.queries[0]):
                 _check_independent(drawn)
                 for sample, completion in zip(some, drawn, strict=True):
-                    self.network.honesty.add(completion)
-                    found[place][sample] = self._thought(
-                        completion, question.prompts[which]
-                    )
+                    prompt = question.prompts[which]
+                    self.network.honesty.add(completion, prompt)
+                    found[place][sample] = self._thought(completion, prompt)
         return [tuple(each[k] for k in sorted(each)) for each in found]
 
     def answer(

@@ -26,6 +26,7 @@ class Tampering:
 
     Attributes:
         heat: Temperature that it draws at, whatever it is asked.
+        top_k: Most probable tokens that it draws from; 0 is all.
         lacks: A field that it does not return.
         failures: States of HTTP that the next requests get; at 0 the connection breaks.
         pause: Seconds that it takes.
@@ -36,6 +37,7 @@ class Tampering:
     """
 
     heat: float = 1.0
+    top_k: int = 0
     lacks: str = ""
     failures: list[int] = field(default_factory=list)
     pause: float = 0.0
@@ -82,9 +84,13 @@ class Answering:
         for _ in range(min(body["max_tokens"], wrong.longest)):
             row = self._log_p(prompt + tokens)[-1]
             heated = (row / wrong.heat).log_softmax(-1)
+            if wrong.top_k:
+                least = heated.topk(wrong.top_k).values[-1]
+                heated = heated.masked_fill(heated < least, -torch.inf).log_softmax(-1)
             token = int(heated.exp().multinomial(1, generator=generator))
             tokens += (token,)
-            said.append(named(heated if wrong.processed else row, token))
+            shown = heated if wrong.processed else row
+            said.append(named(shown, token, body.get("logprobs") or 1))
             if token in body.get("stop_token_ids", ()):
                 reason = "stop"
                 break
@@ -92,7 +98,7 @@ class Answering:
         if "prompt_logprobs" in body:
             rows = self._log_p(prompt)[:-1]
             read = [None]
-            for row in map(named, rows, prompt[1:]):
+            for row in (named(*pair, 1) for pair in zip(rows, prompt[1:], strict=True)):
                 read.append({str(t): self._about(t, p) for t, p in row.items()})
             found["prompt_logprobs"] = read
         if body.get("logprobs") is not None:
@@ -114,9 +120,10 @@ class Answering:
         return logits[0].log_softmax(-1)
 
 
-def named(row, token):
-    """Log p of a token and of the most probable one; JSON has no infinity."""
-    return {t: max(row[t].item(), -9999.0) for t in (token, int(row.argmax()))}
+def named(row, token, number):
+    """Log p of a token and of the most probable ones; JSON has no infinity."""
+    best = row.topk(min(number, len(row))).indices.tolist()
+    return {t: max(row[t].item(), -9999.0) for t in (token, *best)}
 
 
 @contextmanager

@@ -1,9 +1,22 @@
 """Thoughts that a server draws and scores, over real HTTP."""
 
+import math
+
+import numpy as np
 import pytest
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.networks.served import NEUTRAL, ServedNetwork, Server, ServerError
+from lm_latent_eval.networks.served import (
+    LIKELIEST,
+    NEUTRAL,
+    SAMPLERS,
+    Completion,
+    Honesty,
+    Places,
+    ServedNetwork,
+    Server,
+    ServerError,
+)
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny
@@ -70,10 +83,11 @@ def test_a_server_says_what_the_network_says(network, proposal, close):
                 (1.6, True, False),
             )
         ),
+        ({"top_k": 3}, "the model's own dist.*top_k"),
         ({"repeats": True}, "one thought 64 times"),
         ({"longest": 1}, "stops by a rule of its own"),
         ({"lacks": "token_ids"}, "does not return token_ids"),
-        ({"lacks": "logprobs"}, "log-probabilities of what it draws"),
+        ({"lacks": "logprobs"}, "log-probabilities of draws"),
         ({"lacks": "prompt_logprobs"}, "log-probabilities of prompts"),
         ({"writes": "another"}, r"t/0 .*writes token \d+ as 'another', and .*another"),
         ({"lacks": "max_model_len"}, "how long a prompt may be"),
@@ -84,7 +98,8 @@ def test_a_server_says_what_the_network_says(network, proposal, close):
     ids=str,
 )
 def test_a_server_that_is_not_honest_or_fails_is_told(network, soon, tampering, said):
-    how = {"num_samples": 1500} if "heat" in tampering else {"num_samples": 64}
+    drawn = 1500 if {"heat", "top_k"} & {*tampering} else 64
+    how = {"num_samples": drawn}
     how |= {"timeout": 0.1} if "pause" in tampering else {}
     kind = ServerError if {"failures", "pause"} & {*tampering} else ValueError
     with (
@@ -148,3 +163,85 @@ def test_what_a_server_cannot_do_and_other_folders_are_told(network):
             LatentCoT(
                 pretrained=network[1], base_url=url, dtype="float32", **tiny.MARKS
             )
+
+
+# -- what draws show -------------------------------------------------------------------
+
+PEAKED = np.array([0.977, 0.012, 0.005, 0.002, 0.002, *[0.002 / 15] * 15])
+"""A place where the likeliest token has 97.7 %; two tokens tie."""
+FLAT = np.array([0.4, 0.3, 0.1, 0.08, 0.05, 0.04, *[0.03 / 14] * 14])
+
+
+def row_of(p, token):
+    """The likeliest tokens as a server returns them, and the one that it drew."""
+    best = {n: math.log(p[n]) for n in np.argsort(-p, kind="stable")[:LIKELIEST]}
+    return best | {token: math.log(p[token])}
+
+
+def drawn(p, q, number, seed=0):
+    """A completion of tokens drawn by q that a server gives the probabilities p."""
+    tokens = np.random.default_rng(seed).choice(len(p), number, p=q / q.sum()).tolist()
+    log_p = tuple(math.log(p[token]) for token in tokens)
+    return Completion(tuple(tokens), log_p, tuple(row_of(p, t) for t in tokens), "")
+
+
+@pytest.mark.parametrize("p", [PEAKED, FLAT], ids=["peaked", "flat"])
+@pytest.mark.parametrize("before", [(), (0, 3), (7, 7, 1)])
+def test_no_bet_gains_on_average_of_honest_draws(p, before):
+    """Summed over every token that may come next, given those before it."""
+    expected = dict.fromkeys(SAMPLERS, 0.0)
+    for token in range(len(p)):
+        said = tuple(row_of(p, t) for t in (*before, token))
+        completion = Completion((*before, token), (0.0,) * len(said), said, "")
+        places = Places.of(completion, [2])
+        for name, weights in SAMPLERS.items():
+            q = weights(places)[-1]
+            column = places.drawn[-1]
+            gain = q[column] / q.sum() / places.p[-1, column]
+            expected[name] += p[token] * gain
+    assert max(expected.values()) <= 1 + 1e-9
+    assert min(expected.values()) > 0.5, "premise: bets win at times"
+
+
+def penalised(p, penalty):
+    """Divide the logits of what was seen, the two likeliest tokens: 20 at most."""
+    logits = np.log(p) - np.log(p).max() + 20
+    logits[:2] /= penalty
+    return np.exp(logits - logits.max())
+
+
+OTHERS = {
+    "temperature 0.6": PEAKED ** (1 / 0.6),
+    "temperature 0.9": PEAKED ** (1 / 0.9),
+    "temperature 0.95": PEAKED ** (1 / 0.95),
+    "temperature 1.05": PEAKED ** (1 / 1.05),
+    "top_k 3": PEAKED * (np.arange(20) < 3),
+    "top_k 5": PEAKED * (np.arange(20) < 5),
+    "top_p 0.98": PEAKED * (np.arange(20) < 2),
+    "penalty 1.02": penalised(PEAKED, 1.02),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_samplers_are_noticed_where_the_likeliest_token_has_97_7_percent(name):
+    """And no honest one, of as many tokens."""
+    number, honesty = 400_000, Honesty()
+    with pytest.raises(ServerError, match=r"own distribution: its [\d,]+ tokens"):
+        for n in range(20):
+            honesty.add(drawn(PEAKED, OTHERS[name], number // 20, seed=n), [0, 1])
+    honest, before = Honesty(), honesty.num_tokens
+    for n in range(before // (number // 20)):
+        honest.add(drawn(PEAKED, PEAKED, number // 20, seed=n), [0, 1])
+    assert honest.num_tokens == before
+
+
+def test_what_power_is_left_is_said():
+    """What so many tokens should show is what they do show."""
+    few, many = Honesty(), Honesty()
+    few.add(drawn(PEAKED, PEAKED, 300), [0])
+    many.add(drawn(PEAKED, PEAKED, 10_000), [0])
+    assert few.noticed.keys() == many.noticed.keys() == SAMPLERS.keys()
+    assert few.noticed["temperature 0.3"] is few.noticed["top_k 3"] is False
+    assert many.noticed["temperature 0.9"] is many.noticed["top_k 3"] is True
+    assert many.noticed["temperature 0.95"] is False
+    assert sum(many.noticed.values()) > sum(few.noticed.values())
