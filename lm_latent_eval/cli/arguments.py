@@ -184,7 +184,7 @@ def read_format(args: argparse.Namespace) -> str:
     Raises:
         ValueError: If there is no such format.
     """
-    from lm_latent_eval.report.tabular import FORMATS
+    from lm_latent_eval.report.tables import FORMATS
 
     return one_of("--format", args.format, FORMATS)
 

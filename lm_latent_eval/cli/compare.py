@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lm_latent_eval.report.compare import Asked
-    from lm_latent_eval.report.scores import Run
-    from lm_latent_eval.scoring.records import Record
+    from lm_latent_eval.report.units import Run
 
 TABLE = ".csv"
 
@@ -41,7 +40,7 @@ def add_compare(commands: Commands, summary: str) -> None:
         description="A side is a run of lm_eval (other models than ours with "
         "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, a file of "
         "`estimate`, or, with --data, a checkpoint. Several runs of a model, joined by "
-        "commas, are one side. A CSV has a column a side.",
+        "commas, are one side. A CSV has a column a side (--columns).",
         example="lm-latent-eval compare A B --power 1",
     )
     compare.add_argument(
@@ -72,6 +71,17 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metric",
         help="of questions, where a run has several (default: accuracy, or the first)",
+    )
+    group.add_argument(
+        "--columns",
+        metavar="A,B",
+        help="of a table (.csv): which columns are models",
+    )
+    group.add_argument(
+        "--better",
+        metavar="NAME",
+        help="of a table without a column of bytes: which scores are better, higher or "
+        "lower",
     )
     group.add_argument(
         "--power",
@@ -105,11 +115,15 @@ def read_sides(
         ValueError: If there are too many, one stands twice, or one cannot be read.
     """
     if len(paths) == 1 and paths[0].endswith(TABLE):
-        from lm_latent_eval.report.runs import read_table
+        from lm_latent_eval.options import one_of
+        from lm_latent_eval.report.csv_file import BETTER, Declared, read_table
 
-        found = read_table(Path(paths[0]), args.cluster)
+        better = args.better and one_of("--better", args.better, BETTER)
+        columns = tuple(args.columns.split(",")) if args.columns else ()
+        found = read_table(Path(paths[0]), Declared(columns, better))
         labels = {name: f"{paths[0]}, column {name}" for name in found}
         return labels, {name: [run] for name, run in found.items()}
+    warn_of_idle(args, ("columns", "better"), f"no side is a table ({TABLE})")
     if len(paths) > len(ascii_uppercase):
         raise ValueError(f"{len(paths)} given: at most {len(ascii_uppercase)} results")
     every = [run for path in paths for run in runs(path)]
@@ -124,10 +138,9 @@ def read_sides(
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import as_text, compare, more, rows
-    from lm_latent_eval.report.compare.questions import is_asked
+    from lm_latent_eval.report.compare import ERRORS, as_text, compare, more, rows
     from lm_latent_eval.report.compare.sides import NONE
-    from lm_latent_eval.report.tabular import Table, one_line, rendered
+    from lm_latent_eval.report.tables import frame, one_line, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
         raise ValueError(
@@ -154,14 +167,14 @@ def _compare(args: argparse.Namespace) -> None:
         warn_of_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
     every = [run for several in sides.values() for some in several for run in some]
-    if not any(map(is_asked, every)):
+    if all(run.is_of_texts for run in every):
         warn_of_idle(args, ("metric",), "there are no questions")
     elif args.sides[0].endswith(TABLE):
         warn_of_idle(args, ("metric",), f"a table ({TABLE}) has one number a side")
     found = compare(sides, asked)
     wanted = [] if args.power is None else [more(each, args.power) for each in found]
     if kind != "text":
-        print(rendered(Table.of(rows(found, wanted)), kind))
+        print(rendered(frame(rows(found, wanted)), kind, ERRORS))
     else:
         said = [f"{name} = {side}" for name, side in labels.items()]
         print("\n".join(said), as_text(found), sep="\n\n")
@@ -194,8 +207,9 @@ def _read(args: argparse.Namespace, run: Path) -> list[Run]:
     return [_scored(args, run)]
 
 
-def _scored(args: argparse.Namespace, directory: Path) -> Record:
+def _scored(args: argparse.Namespace, directory: Path) -> Run:
     from lm_latent_eval.models.checkpoint import Checkpoint
+    from lm_latent_eval.report.units import Run
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.interface import open_model, scorer_of
     from lm_latent_eval.scoring.string_scorers import causal_record, is_latent
@@ -205,7 +219,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     if args.model is None and not is_latent(directory):
         idle = {*OpeningOptions.names(), *ScoringOptions.names()}
         warn_of_idle(args, idle, f"{directory} is a causal network of transformers")
-        return causal_record(directory, texts)
+        return Run.of(causal_record(directory, texts))
     given = scoring(args)
     opened = open_model(
         directory,
@@ -220,7 +234,7 @@ def _scored(args: argparse.Namespace, directory: Path) -> Record:
     scorer = scorer_of(
         opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size
     )
-    return score(scorer, texts)
+    return Run.of(score(scorer, texts))
 
 
 def add_report(commands: Commands, summary: str) -> None:

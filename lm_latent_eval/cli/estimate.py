@@ -117,6 +117,7 @@ def _estimate(args: argparse.Namespace) -> None:
     if args.gpus_per_worker is not None:
         raise ValueError("--gpus-per-worker: no effect without --workers")
     from lm_latent_eval.report.numbers import table
+    from lm_latent_eval.report.units import Run
     from lm_latent_eval.scoring.answer import MissedTextsError
     from lm_latent_eval.scoring.files import Shard, score_file
     from lm_latent_eval.scoring.records import TASK, Record
@@ -131,15 +132,16 @@ def _estimate(args: argparse.Namespace) -> None:
         if err.answers:
             number = len(shard.texts(len(texts)))
             settings = scorer.fingerprint | {"num_texts": number}
-            print(table(Record(TASK, settings, err.answers, finished=False)))
+            print(table(Run.of(Record(TASK, settings, err.answers, finished=False))))
         raise
-    print(table(Record(TASK, scorer.fingerprint, items)))
+    print(table(Run.of(Record(TASK, scorer.fingerprint, items))))
 
 
 def _by_workers(args: argparse.Namespace) -> None:
     if args.output is None:
         raise ValueError("--workers need an --output")
     from lm_latent_eval.report.numbers import table
+    from lm_latent_eval.report.units import Run
     from lm_latent_eval.scoring.files import Shard
     from lm_latent_eval.scoring.workers import missing, score_corpus
 
@@ -155,7 +157,7 @@ def _by_workers(args: argparse.Namespace) -> None:
         shard=Shard.parse(args.shard),
     )
     if record.answers:
-        print(table(record))
+        print(table(Run.of(record)))
     if not record.finished:
         raise missing(record)
 

@@ -43,20 +43,20 @@ def add_recompute(commands: Commands, summary: str) -> None:
 
 
 def _recompute(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.numbers import rows, table
-    from lm_latent_eval.report.results import read_begun
-    from lm_latent_eval.report.tabular import Table, rendered
+    from lm_latent_eval.report.numbers import ERRORS, rows, table
+    from lm_latent_eval.report.runs import read_begun
+    from lm_latent_eval.report.tables import frame, rendered
 
     kind = read_format(args)
-    records = read_begun(args.results)
+    runs = read_begun(args.results)
     if kind == "text":
-        print("\n\n".join(map(table, records)))
+        print("\n\n".join(map(table, runs)))
     else:
-        for record in records:
-            if not record.finished:
-                print(f"{record.task}: not finished", file=sys.stderr)
-        found = [row for record in records for row in rows(record)]
-        print(rendered(Table.of(found), kind))
+        for run in runs:
+            if not run.finished:
+                print(f"{run.task}: not finished", file=sys.stderr)
+        found = [row for run in runs for row in rows(run)]
+        print(rendered(frame(found), kind, ERRORS))
 
 
 _EXPORTS = {
@@ -109,17 +109,17 @@ def add_export(commands: Commands, summary: str) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.export import every_eval_ever, hub
-    from lm_latent_eval.report.results import read
+    from lm_latent_eval.report.runs import read
 
     options = {name for names in _EXPORTS.values() for name in names}
     idle = options - {*_EXPORTS[args.to]}
     warn_of_idle(args, idle, f"--to {args.to} has no place for it")
-    records = read(args.results)
+    runs = read(args.results, fields=False)
     if args.to == "hf-eval-results":
-        written = hub.export_results(records, args.output, args.task_id)
+        written = hub.export_results(runs, args.output, args.task_id)
     elif args.to == "model-card":
         name = _needed(args, "model_id")
-        written = [hub.export_card(records, args.output, name)]
+        written = [hub.export_card(runs, args.output, name)]
     else:
         from lm_latent_eval.options import one_of
 
@@ -136,7 +136,7 @@ def _export(args: argparse.Namespace) -> None:
             ),
             collection=args.collection,
         )
-        written = every_eval_ever.export(records, source, args.output)
+        written = every_eval_ever.export(runs, source, args.output)
     for path in written:
         print(f"wrote {path}")
 

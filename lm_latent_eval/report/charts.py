@@ -1,9 +1,8 @@
-"""The charts of a report, as SVG that takes its colours from the page around it."""
+"""Charts of a report: matplotlib's figures, which it writes as SVG into the page."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WORDS = ("axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
+INK = "#777777"
+"""Colour of lines, which shows on white and on black."""
 STYLE = {
     **figures.STYLE,
-    **dict.fromkeys((*_WORDS, "font.size"), 10),
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 10),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 10),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "lines.linewidth": 1.5,
     "lines.markersize": 6,
     "legend.frameon": False,
@@ -29,147 +31,97 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-NARROW = 4.6
-"""Inches of a chart that is to be read on a telephone, as well."""
-INK = "#010203"
-"""Colour that stands for the text's, dark or light."""
-
+WIDE, NARROW = 7.0, 4.6
+"""Inches; what is narrow can be read on a telephone, too."""
 NOISE = 1e-3
 """Share of a number that a curve's axis spans at least: less is no trend."""
 
-Interval = tuple[float, float]
-Series = Sequence[tuple[float, float]]
-
-
-class Chart:
-    """One set of axes, and its SVG for the page once it is drawn."""
-
-    def __init__(self, figure: Figure) -> None:
-        """Put axes on a figure."""
-        self.figure, self.axes = figure, figure.add_subplot()
-        self.svg = ""
-
-    def save(self, stem: Path) -> None:
-        """Write it for a paper: ``STEM.png``, ``.svg`` and ``.pdf``."""
-        matplotlib = require("matplotlib", extra="report")
-        with matplotlib.rc_context({**STYLE, "svg.fonttype": "path"}):
-            figures.save(self.figure, stem)
+Band = tuple[str, float, tuple[float, float], float | None]
+"""Name, value, interval, and what the value is at most, if that is known."""
+Series = Mapping[str, Sequence[tuple[float, float]]]
+"""Model -> points."""
 
 
 @contextmanager
-def chart(height: float = 3.2, width: float = 7.0) -> Iterator[Chart]:
-    """Yield axes to draw on; what is drawn is in ``svg`` afterwards.
-
-    Args:
-        height: Inches.
-        width: Inches; what is narrow can be read on a telephone, too.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is missing; says how to install it.
-    """
+def _axes(height: float = 3.2, width: float = WIDE) -> Iterator[tuple[Figure, Axes]]:
     matplotlib = require("matplotlib", extra="report")
     from matplotlib.figure import Figure
 
-    named = ("text.color", "axes.edgecolor", "axes.labelcolor")
-    ink = dict.fromkeys((*named, "xtick.color", "ytick.color"), INK)
-    with matplotlib.rc_context({**STYLE, **ink}):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        drawn = Chart(figure)
-        yield drawn
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    drawn.svg = _inline(written.getvalue(), width)
+        yield figure, figure.add_subplot()
 
 
-def _inline(svg: str, width: float) -> str:
-    """Make a file a part of a page: no prologue, no fixed size, the page's ink."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    most = f'style="max-width: {100 * width:.0f}px"'
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {most}", svg, count=1)
-    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
-    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # names that all charts have
-    return svg.replace(INK, "currentColor")
+def svg(figure: Figure) -> str:
+    """Return a figure as an element of a page."""
+    matplotlib, written = require("matplotlib", extra="report"), io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", metadata=nothing)
+    text = written.getvalue()
+    return text[text.index("<svg") :]
 
 
-def intervals(
-    rows: Sequence[tuple[str, float, Interval, float | None]],
-    label: str,
-    names: Sequence[str] = (),
-) -> Chart:
+def save(figure: Figure, stem: Path) -> None:
+    """Write a figure for a paper: ``STEM.png``, ``.svg`` and ``.pdf``."""
+    matplotlib = require("matplotlib", extra="report")
+    with matplotlib.rc_context({**STYLE, "svg.fonttype": "path"}):
+        figures.save(figure, stem)
+
+
+def intervals(bands: Sequence[Band], label: str, names: Sequence[str] = ()) -> Figure:
     """Draw named numbers with their intervals.
 
     Args:
-        rows: Name, value, interval, and what it is at most, if that is known.
+        bands: The numbers.
         label: Of the axis.
         names: All models, whose looks are by their turn; without any, what is drawn
             are differences, and where there is none is marked.
     """
-    with chart(0.9 + 0.35 * len(rows), NARROW) as drawn:
-        axes = drawn.axes
+    with _axes(0.9 + 0.35 * len(bands), NARROW) as (figure, axes):
         if not names:
             axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        for place, (name, value, (low, high), most) in enumerate(rows):
+        for place, (name, value, ends, most) in enumerate(bands):
             colour, mark = _looks(name, names)
-            axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.5)
+            axes.hlines(place, *ends, color=colour, linewidth=3, alpha=0.5)
             axes.plot(value, place, mark, color=colour)
             if most is not None:
                 axes.plot(most, place, "|", color=INK, markersize=14)
-        axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(bands)), [name for name, *_ in bands])
+        axes.set_ylim(len(bands) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=6)
         axes.ticklabel_format(axis="x", useOffset=False)
         axes.set_xlabel(label)
-    return drawn
+    return figure
 
 
-def lines(series: Mapping[str, Series], names: Sequence[str], x: str, y: str) -> Chart:
+def lines(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
     """Draw a curve a model, over a logarithmic axis."""
-    with chart() as drawn:
+    with _axes() as (figure, axes):
         for name, points in series.items():
             colour, mark = _looks(name, names)
-            drawn.axes.plot(
-                *zip(*points, strict=True), color=colour, marker=mark, label=name
-            )
-        _finish(drawn.axes, x, y, logarithmic="x")
-        low, high = drawn.axes.get_ylim()
+            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, label=name)
+        _finish(axes, x, y, logarithmic="x")
+        low, high = axes.get_ylim()
         least = NOISE * max(abs(low), abs(high))
         if high - low < least:
             middle = (low + high) / 2
-            drawn.axes.set_ylim(middle - least / 2, middle + least / 2)
-    return drawn
+            axes.set_ylim(middle - least / 2, middle + least / 2)
+    return figure
 
 
-def points(
-    series: Mapping[str, Series], names: Sequence[str], x: str, y: str, *, least: float
-) -> Chart:
-    """Draw a cloud of points a model, over logarithmic axes.
-
-    Args:
-        series: Model -> points.
-        names: All models.
-        x: Label of the axis.
-        y: Label of the axis.
-        least: What the points' y cannot be below.
-    """
-    with chart() as drawn:
+def points(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
+    """Draw a cloud of points a model, over logarithmic axes; none has y below 1."""
+    with _axes() as (figure, axes):
         for name, some in series.items():
             colour, mark = _looks(name, names)
             across, up = zip(*some, strict=True)
-            drawn.axes.scatter(
-                across,
-                up,
-                color=colour,
-                marker=mark,
-                s=14,
-                alpha=0.6,
-                linewidths=0,
-                label=name,
+            axes.scatter(
+                *(across, up, 14), color=colour, marker=mark, alpha=0.6, label=name
             )
-        drawn.axes.set_ylim(least * 0.95, drawn.axes.get_ylim()[1] * 1.1)
-        _finish(drawn.axes, x, y, logarithmic="xy")
-    return drawn
+        axes.set_ylim(0.95, axes.get_ylim()[1] * 1.1)
+        _finish(axes, x, y, logarithmic="xy")
+    return figure
 
 
 def shares(
@@ -177,25 +129,18 @@ def shares(
     names: Sequence[str],
     x: str,
     y: str,
-    *,
     mark: float,
-) -> Chart:
+) -> Figure:
     """Draw which share of values is above each value, and mark one."""
-    with chart() as drawn:
+    with _axes() as (figure, axes):
         for name, values in series.items():
-            ordered = sorted(values)
-            above = [1.0, *(1 - n / len(ordered) for n in range(1, len(ordered) + 1))]
-            drawn.axes.step(
-                [ordered[0], *ordered],
-                above,
-                where="post",
-                color=_looks(name, names)[0],
-                label=name,
+            axes.ecdf(
+                values, complementary=True, color=_looks(name, names)[0], label=name
             )
-        drawn.axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
-        drawn.axes.set_ylim(0, 1.02)
-        _finish(drawn.axes, x, y)
-    return drawn
+        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
+        axes.set_ylim(0, 1.02)
+        _finish(axes, x, y)
+    return figure
 
 
 def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:

@@ -14,14 +14,18 @@ from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.models import MODELS, WRAPPERS, model_class
 from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.report.numbers import numbers
-from lm_latent_eval.report.results import newest, read_begun
-from lm_latent_eval.report.tabular import Cell, Table, one_line, rendered
+from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers
+from lm_latent_eval.report.results import newest, read_records
+from lm_latent_eval.report.runs import read_begun
+from lm_latent_eval.report.tables import error, one_line, shown
+from lm_latent_eval.report.tabular import Cell, Table, rendered
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
 from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
-from lm_latent_eval.scoring.records import WITHOUT_NUMBER, Record
-from lm_latent_eval.text.files import read_json
+from lm_latent_eval.scoring.records import WITHOUT_NUMBER
+from lm_latent_eval.text.files import read_text
+from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.mixtures.carriers import LISTED
 
@@ -103,6 +107,9 @@ UNKNOWN_WORDS = {
 ROUNDED = {"torch.float16": "up to 0.01", "torch.bfloat16": "0.02 to 0.3"}
 """Nats by which 16 bits moved a text, root mean squares (docs/errors.md, Rounding)."""
 
+HISTORIES = "histories_per_request"
+"""Entry of results: least and most histories that a text was given."""
+
 UNSAID = {
     "num_samples": 1,
     "proposal": None,
@@ -127,16 +134,17 @@ def explain(results: Path) -> str:
         raise FileNotFoundError(f"{results} does not exist")
     file = newest(results) if results.is_dir() else results
     if file is not None and file.suffix == ".json" and file.exists():
+        content = parse(read_text(file), infinities=True)
         try:
-            return _explained(read_json(file))
+            if "config" in content or "results" in content:
+                return _explained(content, read_records(file, content))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise ValueError(
                 f"{file} holds no results of lm_eval ({err!r}): run it again with "
                 f"--output_path {results}"
             ) from err
-    found = read_begun(results)
     try:
-        return "\n\n".join(_of_record(record) for record in found)
+        return "\n\n".join(_of_run(run) for run in read_begun(results))
     except KeyError as err:
         raise ValueError(
             f"{results} does not say its {err}, on which numbers depend: give the file "
@@ -144,48 +152,61 @@ def explain(results: Path) -> str:
         ) from err
 
 
-def _of_record(record: Record) -> str:
-    said = _explained(_content(record))
-    if record.finished or record.settings.get(WITHOUT_NUMBER):
-        return said
-    return f"Not finished: numbers are of {len(record.answers):,} answers.\n\n{said}"
-
-
-def _content(record: Record) -> dict[str, Any]:
-    """Return a record's numbers as lm-eval would write them."""
-    values: dict[str, Any] = {}
-    for name, number in numbers(record).items():
-        values[f"{name},none"] = number.value
-        values[f"{name}_stderr,none"] = number.stderr
-    settings = record.settings
+def _of_run(run: Run) -> str:
+    settings = run.settings
+    if not run.answers:  # of another program
+        config = {"model": settings["model"]}
+        return _explained({"config": config, "results": {run.task: _values(run)}}, {})
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
     if lacking := settings.get(WITHOUT_NUMBER):
-        ours[WITHOUT_NUMBER] = {record.task: lacking}
-    drawn = [answer.estimate.num_samples for answer in record.answers]
-    ours["samples_per_request"] = [min(drawn), max(drawn)]
-    bounds = Counter(str(answer.estimate.bound) for answer in record.answers)
+        ours[WITHOUT_NUMBER] = {run.task: lacking}
+    held = [answer.estimate.num_samples for answer in run.answers]
+    ours[HISTORIES] = [min(held), max(held)]
+    bounds = Counter(str(answer.estimate.bound) for answer in run.answers)
     ours["bound_of_log_likelihood"] = dict(bounds)
     config = {
         "model": settings["model"],
         "checkpoint_digest": settings["checkpoint"],
         "latent_eval": ours,
     }
-    return {"config": config, "results": {record.task: values}}
+    said = _explained({"config": config, "results": {run.task: _values(run)}}, {})
+    if run.finished or settings.get(WITHOUT_NUMBER):
+        return said
+    return f"Not finished: numbers are of {len(run.answers):,} answers.\n\n{said}"
 
 
-def _explained(content: dict[str, Any]) -> str:
+def _values(run: Run) -> dict[str, Any]:
+    """Return a run's numbers as lm-eval would write them."""
+    values: dict[str, Any] = {}
+    for name, number in numbers(run).items():
+        if number.value != NO_WEIGHTS:
+            values[f"{name},none"] = number.value
+            values[f"{name}_stderr,none"] = number.stderr
+    return values
+
+
+def _explained(content: dict[str, Any], runs: Mapping[str, Run]) -> str:
+    """Explain results of lm-eval.
+
+    Args:
+        content: The results.
+        runs: Task -> its run, where there is a record: its numbers share what ties, and
+            know errors and bounds that a task of lm-eval does not print.
+    """
     config = content["config"]
     ours = config.get("latent_eval")
     ours = {} if ours is None else _with_facts(UNSAID | ours)
     sections = [_how(config, ours)]
-    bound = _bound(ours)
-    for task, values in content["results"].items():
+    for task, printed in content["results"].items():
+        run = runs.get(task)
+        values = printed if run is None else {**printed, **_values(run)}
         advised = advice(values, ours, str(config.get("model")))
         lines = [_wrapped(line, indent="  ") for line in advised]
         parts = ours.get("mixture", {}).get(task)
         for said in components(parts) if parts else ():
             table = "\n" in said
             lines.append(textwrap.indent(said, "  ") if table else _wrapped(said, "  "))
+        bound = _bound(ours, run)
         sections.append("\n".join([one_line(task), _task(values, bound), *lines]))
     return "\n\n".join(sections)
 
@@ -197,13 +218,13 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
             f"{name} is not one of our models; its numbers are its own. Tokens are its "
             "own, too: only rates per word and byte compare with those of other models."
         )
-    drawn = ours.get("samples_per_request", [ours["num_samples"]])
-    samples = (
-        f"{min(drawn)}" if min(drawn) == max(drawn) else f"{drawn[0]} to {drawn[-1]}"
-    )
+    held = ours.get(HISTORIES, ours.get("samples_per_request", [ours["num_samples"]]))
+    histories = f"{held[0]:,}"
+    if min(held) < max(held):
+        histories += f" to {held[-1]:,}"
     how = str(ours["how"])
-    if max(drawn) > 1:
-        how += f"; {samples} samples a text"
+    if max(held) > 1:
+        how += f"; K = {ours['num_samples']}, {histories} histories a text"
     policy = LEFT_OUT if ours.get("tokens_are") == LEFT_OUT else ours["unk"]
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
@@ -311,8 +332,10 @@ def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
     return ours | {"how": does.how.format_map(ours), "checks": does.checks}
 
 
-def _bound(ours: dict[str, Any]) -> Bound:
+def _bound(ours: dict[str, Any], run: Run | None) -> Bound:
     """Return how log p-hat of a run's whole texts bounds log p."""
+    if run is not None and run.is_of_texts:
+        return Bound.weakest(run.units["bound"].unique())
     counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
     return Bound.weakest(counted - {Bound.NONE} or counted or {Bound.EXACT})
 
@@ -333,14 +356,35 @@ def _task(values: dict[str, Any], bound: Bound) -> str:
             means = f" It is {meaning}" if name.endswith("_error") else ""
             lines.append(_wrapped(f"{name}: {value}.{means}", indent="  "))
             continue
-        error = values.get(f"{name}_stderr,none")
-        number = f"{value:.4g}"
-        if isinstance(error, int | float):
-            number += f" ± {error:.2g}"
         if name == "token_perplexity":
             meaning += BOUNDS.get(bound, "")
+        number = _number(name, value, values.get(f"{name}_stderr,none"))
         lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
-    return "\n".join(lines)
+    return "\n".join(lines or _of_its_own(values))
+
+
+def _of_its_own(values: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a task none of whose metrics is ours."""
+    for key, value in values.items():
+        name, comma, filtered = key.partition(",")
+        if not comma or name.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        number = _number(name, value, values.get(f"{name}_stderr,{filtered}"))
+        by = "" if filtered == "none" else f" (filter {filtered})"
+        yield _wrapped(
+            f"{name}{by} = {number}: the task's own score, a mean over its questions.",
+            indent="  ",
+        )
+
+
+def _number(name: str, value: float, stderr: Any) -> str:
+    """Write a number with the decimals of its error."""
+    known = stderr if isinstance(stderr, int | float) else None
+    if isinstance(value, int):
+        return f"{value}"
+    if name.endswith("_error"):
+        return error(value)
+    return shown(value, known) + ("" if known is None else f" ± {error(known)}")
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Numbers of records, scored corpora and calibrations, with their errors, as tables."""
+"""Numbers of runs and calibrations, with their errors, as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from lm_latent_eval.estimators import Bound, mean_stderr
-from lm_latent_eval.report.tabular import aligned, four_decimals
+from lm_latent_eval.report.tables import aligned, error, one_line, shown
+from lm_latent_eval.report.units import ACCURACY, Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.calibration import Calibration
 from lm_latent_eval.scoring.metrics import (
@@ -24,7 +25,6 @@ from lm_latent_eval.scoring.metrics import (
     token_rate,
     word_rate,
 )
-from lm_latent_eval.scoring.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -97,17 +97,27 @@ RATES = {
 }
 
 
-def numbers(record: Record) -> dict[str, Number]:
-    """Return the numbers of a task: rates and diagnostics, or an accuracy."""
-    if any(answer.is_greedy is not None for answer in record.answers):
-        return _accuracy(record.answers)
-    foreign = "strings_scored" in record.settings
+def numbers(run: Run) -> dict[str, Number]:
+    """Return the numbers of a run: rates and diagnostics, an accuracy, or a mean."""
+    if run.metric == ACCURACY:
+        return _accuracy(run.answers)
+    if not run.is_of_texts:
+        means = run.units.groupby("unit", sort=False)["score"].mean()
+        return {run.metric: _mean(means.tolist())} if len(means) else {}
+    foreign = "strings_scored" in run.settings
     found = {}
     for name in METRICS:
         if name.endswith("_stderr") or (foreign and "token" in name):
             continue
-        found[name] = _number(name, record.answers)
+        found[name] = _number(name, run.answers)
     return found
+
+
+def _mean(values: Sequence[float]) -> Number:
+    """Return a mean over questions."""
+    several = torch.tensor(values, dtype=torch.float64)
+    error = mean_stderr(several).item() if len(values) > 1 else None
+    return Number(several.mean().item(), error)
 
 
 def _number(name: str, answers: Sequence[Answer]) -> Number:
@@ -130,28 +140,30 @@ def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
     right = {a.index: a.accuracy for a in answers if a.accuracy is not None}
     if not right:
         return {}
-    values = torch.tensor([*right.values()], dtype=torch.float64)
-    error = mean_stderr(values).item() if len(values) > 1 else None
-    found = {"acc": Number(values.mean().item(), error)}
+    found = {"acc": _mean([*right.values()])}
     ties = {a.index for a in answers if a.tied and a.accuracy is not None}
     return found | {"questions_tied": Number(len(ties))} if ties else found
 
 
-def rows(record: Record) -> list[dict[str, Any]]:
-    """Return the numbers of a record as the rows of a table.
+ERRORS = {"value": ("± over texts", "± Monte Carlo", "± as draws tell")}
+"""Columns with the errors of ``rows``."""
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    """Return the numbers of a run as the rows of a table.
 
     In the place of one that there is not stands why.
     """
     return [
         {
-            "task": record.task,
+            "task": run.task,
             "metric": name,
             "value": number.value,
             "± over texts": number.stderr,
             "± Monte Carlo": number.monte_carlo_stderr,
             "± as draws tell": number.draws_stderr,
         }
-        for name, number in numbers(record).items()
+        for name, number in numbers(run).items()
     ]
 
 
@@ -173,40 +185,47 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def table(record: Record) -> str:
-    """Return the numbers of a record for a terminal."""
-    documents = len({answer.index for answer in record.answers})
-    settings = record.settings
+def table(run: Run) -> str:
+    """Return the numbers of a run for a terminal."""
+    documents = run.units["unit"].nunique()
+    if run.answers:
+        documents = len({answer.index for answer in run.answers})
+    settings = run.settings
     named = [f"{name}={value}" for name, value in stated(settings).items()]
-    found = numbers(record)
-    head = f"{record.task}: {documents:,} documents, {settings.get('model')}"
+    found = numbers(run)
+    head = f"{run.task}: {documents:,} documents, {settings.get('model')}"
     if "token_perplexity" in found:
-        tokens = sum(answer.tokens for answer in record.answers)
-        num_bytes = sum(answer.bytes for answer in record.answers)
+        tokens = sum(answer.tokens for answer in run.answers)
+        num_bytes = sum(answer.bytes for answer in run.answers)
         head += f", {tokens:,} predicted tokens, {num_bytes:,} bytes"
-    if not record.finished:
+    if not run.finished:
         of, only = settings.get("num_texts"), ""
         if isinstance(of, int) and documents < of:
             only = f": only {documents:,} of {of:,} texts"
         head += f" (not finished{only})"
-    cells = [["", "", "± over texts", "± Monte Carlo", "± as draws tell"]]
+    over = "± over texts" if run.is_of_texts else "± over questions"
+    cells = [["", "", over, "± Monte Carlo", "± as draws tell"]]
     for name, number in found.items():
         if isinstance(number.value, str):
             cells.append([name, number.value])
             continue
         errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
-        shown = ["N/A" if error is None else four_decimals(error) for error in errors]
+        told = [*map(error, errors)]
         if name not in RATES and number.stderr is None:
-            shown = ["", "", ""]
-        is_count = isinstance(number.value, int)
-        value = f"{number.value}" if is_count else four_decimals(number.value)
-        cells.append([name, value, *shown])
-    lines = [
-        head,
-        f"  checkpoint {settings.get('checkpoint')} {' '.join(named)}",
-        *aligned(cells, right=True),
-    ]
-    return "\n".join(lines)
+            told = ["", "", ""]
+        cells.append([name, written(name, number), *told])
+    about = " ".join([f"checkpoint {settings.get('checkpoint')}", *named])
+    lines = [head, f"  {about}", *aligned(cells, right=True)]
+    return "\n".join(map(one_line, lines))
+
+
+def written(name: str, number: Number) -> str:
+    """Write a number with the decimals of its errors; an error has two digits."""
+    if isinstance(number.value, str | int):
+        return f"{number.value}"
+    if name.endswith("_error"):
+        return error(number.value)
+    return shown(number.value, number.stderr, number.monte_carlo_stderr)
 
 
 MOST_SHOWN = 3
@@ -231,23 +250,23 @@ def calibration_table(
     head = f"{len(texts):,} texts drawn from the model, {tokens:,} predicted tokens"
     if left_out:
         head += f"; {left_out:,} others did not end in time and are left out"
-    mean, apart = "apart (mean)", four_decimals(found.gap)
+    mean, apart = "apart (mean)", shown(found.gap)
     if found.is_told:
         mean = "apart (mean, 95 %)"
-        apart += f" ± {four_decimals(found.half_width)}"
-    gaps = ", ".join(four_decimals(text.gap) for text in widest)
+        apart = f"{shown(found.gap, found.half_width)} ± {error(found.half_width)}"
+    gaps = ", ".join(shown(text.gap) for text in widest)
     cells = [
-        [f"log p, estimated ({how})", four_decimals(lower), "nats a text"],
-        ["log p, bounded from above", four_decimals(lower + found.gap), "nats a text"],
+        [f"log p, estimated ({how})", shown(lower), "nats a text"],
+        ["log p, bounded from above", shown(lower + found.gap), "nats a text"],
         [mean, apart, "nats a text"],
-        ["median of the printed errors", four_decimals(found.printed), "nats"],
+        ["median of the printed errors", error(found.printed), "nats"],
         ["texts without an error", f"{found.unknown}", ""],
         ["widest gaps", gaps, "nats"],
     ]
     most = max(found.gap + found.half_width, 0.0)
     sentence = (
         f"On texts of this model, estimates by {how} are on average at most "
-        f"{four_decimals(most)} nats a text too low (95 %)."
+        f"{shown(most)} nats a text too low (95 %)."
     )
     if found.is_exact:
         sentence = (

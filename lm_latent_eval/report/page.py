@@ -23,7 +23,6 @@ from lm_latent_eval.report import charts
 from lm_latent_eval.report.compare import (
     Asked,
     Comparison,
-    Questions,
     Side,
     TextComparison,
     compare,
@@ -33,16 +32,15 @@ from lm_latent_eval.report.compare import (
     rows,
 )
 from lm_latent_eval.report.compare.analysis import texts_of
-from lm_latent_eval.report.compare.questions import is_asked
+from lm_latent_eval.report.compare.comparison import first_of_tasks
 from lm_latent_eval.report.compare.sides import bits
-from lm_latent_eval.report.compare.text import BOUNDS, score
+from lm_latent_eval.report.compare.text import BOUNDS, ERRORS, score
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
-from lm_latent_eval.report.scores import Run
-from lm_latent_eval.report.tabular import Table, alike, rendered
+from lm_latent_eval.report.tables import frame, readable, rendered
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
-from lm_latent_eval.scoring.records import Record
 
 WORST = 20
 """Documents shown."""
@@ -62,7 +60,7 @@ def write(
     """Write the page.
 
     Args:
-        sides: Name -> the runs of a model, each with its records.
+        sides: Name -> the runs of a model, each with its tasks.
         labels: Name -> where they are from.
         output: The file.
         figures: A folder for the charts as PNG, SVG and PDF; None writes none.
@@ -83,6 +81,7 @@ def write(
         labels=labels,
         tasks=tasks,
         cells=_cells,
+        svg=charts.svg,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
@@ -91,32 +90,33 @@ def write(
             for each in (task["picture"], *task.get("charts", ())):
                 if each["drawn"]:
                     name = f"{task['name']} {each['title']}".lower()
-                    each["drawn"].save(figures / re.sub(r"[^\w.]+", "-", name))
+                    charts.save(each["drawn"], figures / re.sub(r"[^\w.]+", "-", name))
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
-    """Return the cells of rows with what is shown of them, numbers alike by column.
+    """Return the cells of rows with what is shown of them.
 
-    Words are shown as they are, and nothing for None.
+    A number has the decimals of its own error: a column that begins with ``±`` has the
+    errors of the one before.
     """
-    columns = []
-    for values in zip(*(row.values() for row in rows), strict=True):
-        shown = alike([v for v in values if isinstance(v, float)])
-        columns.append(
-            [
-                (v, "" if v is None else shown(v) if isinstance(v, float) else str(v))
-                for v in values
-            ]
-        )
-    return [list(row) for row in zip(*columns, strict=True)]
+    table = frame(rows)
+    before, errors = "", dict(ERRORS)
+    for name in table.columns:
+        if not name.startswith("±"):
+            before = name
+        elif before not in ERRORS:
+            errors[before] = (*errors.get(before, ()), name)
+    told = readable(table, errors).to_numpy()
+    values = table.astype(object).where(table.notna(), None).to_numpy()
+    return [[*zip(*pair, strict=True)] for pair in zip(values, told, strict=True)]
 
 
 def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
     found: dict[str, dict[str, list[Run]]] = {}
     for name, runs in sides.items():
         for run in runs:
-            for each in run:
-                found.setdefault(each.task, {}).setdefault(name, []).append(each)
+            for task, each in first_of_tasks(run).items():
+                found.setdefault(task, {}).setdefault(name, []).append(each)
     return found
 
 
@@ -137,7 +137,7 @@ def _groups(sides: Sides, asked: Asked, known: Collection[str]) -> list[dict[str
 
 
 def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any]:
-    runs = {name: [[record] for record in records] for name, records in sides.items()}
+    runs = {name: [[run] for run in some] for name, some in sides.items()}
     compared: list[Comparison] = []
     refused = ""
     if len(sides) > 1:
@@ -150,11 +150,8 @@ def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any
         for name, some in sides.items()
         for number, run in enumerate(some, start=1)
     }
-    kept = [
-        Side.of(name, [run]) if isinstance(run, Record) else Questions.of(name, [run])
-        for name, run in every.items()
-    ]
-    shown = {
+    kept = [Side.of(name, [run]) for name, run in every.items()]
+    part = {
         "name": task,
         "models": [
             _model(each, run, kept)
@@ -163,17 +160,16 @@ def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any
         **_verdicts(compared, asked),
         "refused": refused,
     }
-    if any(is_asked(run) for run in every.values()):
-        return shown
-    scored = {name: run for name, run in every.items() if isinstance(run, Record)}
+    if not all(run.is_of_texts for run in every.values()):
+        return part
     texts = [each for each in compared if isinstance(each, TextComparison)]
-    drawn = [*_charts(scored)]
-    if shown["picture"]["drawn"] is None:
-        shown["picture"], *drawn = drawn
+    drawn = [*_charts(every)]
+    if part["picture"]["drawn"] is None:
+        part["picture"], *drawn = drawn
     return {
-        **shown,
+        **part,
         "charts": drawn,
-        "worst": _worst(scored),
+        "worst": _worst(every),
         "gaps": [_gap(each) for each in texts],
     }
 
@@ -190,10 +186,9 @@ def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
         bands = [_band(each) for each in compared]
         picture["drawn"] = charts.intervals(bands, _scale(compared[0]))
         picture["note"] = _band_note(compared)
-        table = Table.of(found)
         copies = {
-            "LaTeX": rendered(table, "latex"),
-            "Markdown": rendered(table, "text"),
+            name: rendered(frame(found), kind, ERRORS)
+            for name, kind in (("LaTeX", "latex"), ("Markdown", "text"))
         }
     return {
         "says": says,
@@ -231,39 +226,31 @@ def _band_note(compared: Sequence[Comparison]) -> str:
 def _gap(each: TextComparison) -> dict[str, Any]:
     """Return where a difference is: the texts that have most of it."""
     a, b = (side.name for side in each.sides)
-    total = math.fsum(part.nats for part in each.parts)
+    total = math.fsum(each.parts["nats"])
     return {
         "pair": f"{a} - {b}",
         "texts": [
             {
-                "document": part.document,
+                "document": part.name,
                 "bits": bits(part.nats),
                 "± draws": bits(part.draws_stderr),
-                "share of the difference": part.nats / total if total else None,
+                "share of the difference": f"{part.nats / total:.1%}" if total else "",
             }
-            for part in texts_of(each)
+            for part in texts_of(each).itertuples(index=False)
         ],
     }
 
 
-def _model(
-    side: Side | Questions, run: Run, others: Sequence[Side | Questions]
-) -> dict[str, Any]:
+def _model(side: Side, run: Run, others: Sequence[Side]) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
     what = described(side, others) + ("" if run.finished else ", not finished")
     row: dict[str, Any] = {"model": side.name, "what": what}
-    if not isinstance(run, Record):
-        values = torch.tensor([row.value for row in run.rows], dtype=torch.float64)
-        return {**row, run.metric: values.mean().item(), "answers": len(values)}
     found = numbers(run)
-    if not found:  # of answers that none calls right or wrong
-        return row
-    if "acc" in found:
-        return {
-            **row,
-            "accuracy": found["acc"].value,
-            "± questions": found["acc"].stderr,
-        }
+    if not run.is_of_texts:
+        for name, number in [*found.items()][:1]:  # none where nothing is judged
+            metric = "accuracy" if name == "acc" else name
+            row |= {metric: number.value, "± questions": number.stderr}
+        return row | ({} if run.answers else {"answers": len(run.units)})
     for metric in ("bits_per_byte", "word_perplexity"):
         number = found[metric]
         row |= {
@@ -282,20 +269,19 @@ def _model(
 
 
 def _difference(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the comparison without its task, and p as its digits tell it."""
-    shown = {k if k != "to" else "to (95 %)": v for k, v in row.items() if k != "task"}
-    return shown if row["p"] is None else shown | {"p": f"{row['p']:.2g}"}
+    """Return a row of the comparison without its task."""
+    return {k: v for k, v in row.items() if k != "task"}
 
 
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _charts(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
     """Yield the charts of texts, each with a title and what its marks are."""
     yield {
         "title": "Models",
         "drawn": charts.intervals(
-            [_interval(name, record) for name, record in scored.items()],
+            [_interval(name, run) for name, run in scored.items()],
             "bits per byte",
             names=[*scored],
         ),
@@ -308,31 +294,29 @@ def _charts(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
     yield from _tails(scored)
 
 
-def _interval(
-    name: str, record: Record
-) -> tuple[str, float, tuple[float, float], float | None]:
-    side = Side.of(name, [record])
-    keys = [*side.runs[0]]
+def _interval(name: str, run: Run) -> charts.Band:
+    side = Side.of(name, [run])
+    keys, sizes = run.units["unit"].tolist(), run.units["bytes"]
+    copies = run.units["digest"].duplicated().any()
     # What a text takes, compared with taking nothing: an interval of its own.
     found = PairedDifference.of(
         side.nats(keys)[0],
-        torch.tensor([answer.bytes for answer in record.answers]),
+        torch.from_numpy(sizes.to_numpy()),
         draws_stderr=side.draws_in_sums(keys),
         draws_degrees=pooled_degrees(side.draws_parts(keys)),
         too_high=side.too_high(keys),
-        clusters=[text for text, _ in keys] if any(n for _, n in keys) else None,
+        clusters=run.units["digest"].tolist() if copies else None,
     )
     bound = side.bound
-    units = sum(answer.bytes for answer in record.answers)
-    most = bits(found.value + slack(record.answers, bound) / units)
+    most = bits(found.value + slack(run.answers, bound) / int(sizes.sum()))
     low, high = map(bits, found.interval)
-    if RATES["bits_per_byte"].rate(record.answers).stderr is None:
+    if RATES["bits_per_byte"].rate(run.answers).stderr is None:
         low = high = bits(found.value)
     exact = bound is Bound.EXACT or bound not in CERTIFIED
     return name, bits(found.value), (low, high), None if exact else most
 
 
-def _band(each: Comparison) -> tuple[str, float, tuple[float, float], float | None]:
+def _band(each: Comparison) -> charts.Band:
     name = " - ".join(side.name for side in each.sides)
     if isinstance(each, TextComparison):
         low, high = map(bits, each.interval)
@@ -348,26 +332,26 @@ def _scale(each: Comparison) -> str:
     return f"{each.metric}, percentage points"
 
 
-def _over_samples(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
-    curves = {name: _curve(record.answers) for name, record in scored.items()}
+def _over_samples(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
+    curves = {name: _curve(run.answers) for name, run in scored.items()}
     curves = {name: curve for name, curve in curves.items() if curve}
-    every = [answer for record in scored.values() for answer in record.answers]
-    chart, note = None, "From the first samples of every text."
+    every = [answer for run in scored.values() for answer in run.answers]
+    chart, note = None, "From the first histories of every text."
     if curves:
-        chart = charts.lines(curves, [*scored], "samples a text", "bits per byte")
+        chart = charts.lines(curves, [*scored], "histories a text", "bits per byte")
     elif any(answer.estimate.effective_sample_size for answer in every):
         note = (
             "Records without log-weights have no curve: --model_args log_weights=true."
         )
     else:
         return
-    yield {"title": "More samples", "drawn": chart, "note": note}
+    yield {"title": "More histories", "drawn": chart, "note": note}
 
 
 def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
-    """Return bits per byte from the first k weights of every text, by its samples.
+    """Return bits per byte from the first k weights of every text, by its histories.
 
-    A weight of a draw is one sample; that of a pass is of as many as it has histories.
+    A weight of a draw is one history; that of a pass is of as many as it has.
     """
     estimates = [answer.estimate for answer in answers]
     drawn = [e for e in estimates if e.bound is not Bound.EXACT]
@@ -386,60 +370,57 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     ]
 
 
-def _by_length(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _by_length(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
     clouds = {}
-    for name, record in scored.items():
-        sizes = [(a.words, a.estimate.effective_sample_size) for a in record.answers]
+    for name, run in scored.items():
+        sizes = [(a.words, a.estimate.effective_sample_size) for a in run.answers]
         if known := [(words, size) for words, size in sizes if size is not None]:
             clouds[name] = known
     if clouds:
         yield {
             "title": "Effective samples by length",
-            "drawn": charts.points(
-                clouds, [*scored], "words", "effective samples", least=1
-            ),
+            "drawn": charts.points(clouds, [*scored], "words", "effective samples"),
             "note": "One point a text; near 1, one draw decides its number.",
         }
 
 
-def _tails(scored: dict[str, Record]) -> Iterator[dict[str, Any]]:
+def _tails(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
     known = {}
-    for name, record in scored.items():
-        every = [answer.estimate.pareto_k for answer in record.answers]
+    for name, run in scored.items():
+        every = [answer.estimate.pareto_k for answer in run.answers]
         if some := [k for k in every if k is not None and math.isfinite(k)]:
             known[name] = some
     if known:
         label, number = "share of these texts above", sum(map(len, known.values()))
         yield {
             "title": "Pareto k",
-            "drawn": charts.shares(
-                known, [*scored], "k", label, mark=RELIABLE_PARETO_K
-            ),
+            "drawn": charts.shares(known, [*scored], "k", label, RELIABLE_PARETO_K),
             "note": f"Of {number:,} texts that have a k: few draws, or equal ones, "
             "have none. Beyond the dotted line, 0.7, the draws' error of a text is "
             "not known.",
         }
 
 
-def _worst(scored: dict[str, Record]) -> list[dict[str, Any]]:
+def _worst(scored: dict[str, Run]) -> list[dict[str, Any]]:
     """Return the documents that take most bits a byte of any model."""
     rows = [
-        (bits(-answer.estimate.log_evidence / answer.bytes), name, answer)
-        for name, record in scored.items()
-        for answer in record.answers
+        (bits(-answer.estimate.log_evidence / answer.bytes), name, unit, answer)
+        for name, run in scored.items()
+        for unit, answer in zip(run.units["name"], run.answers, strict=True)
         if answer.bytes
     ]
     rows.sort(key=lambda each: each[0], reverse=True)
     return [
         {
-            "document": answer.index,
+            "document": unit,
             "digest": answer.text,
             "model": name,
+            "nats": -answer.estimate.log_evidence,
+            "± Monte Carlo": answer.estimate.stderr,
             "bits a byte": value,
             "words": answer.words,
-            "± Monte Carlo, nats": answer.estimate.stderr,
             "effective samples": answer.estimate.effective_sample_size,
             "Pareto k": answer.estimate.pareto_k,
         }
-        for value, name, answer in rows[:WORST]
+        for value, name, unit, answer in rows[:WORST]
     ]

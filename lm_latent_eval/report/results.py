@@ -1,4 +1,4 @@
-"""Results of lm-eval and of ``estimate``, read as records.
+"""Results of lm-eval and of ``estimate``, read as runs.
 
 A result is a folder of ``lm_eval --output_path``, one of its files, or a file of
 ``lm-latent-eval estimate``. Models that are not ours leave no record; what they found
@@ -7,6 +7,7 @@ is in the sample log of ``--log_samples``.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +17,16 @@ from lm_latent_eval.files import beside
 from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.journal import UNFINISHED, refuse_old
 from lm_latent_eval.ledger.settings import FormatError
-from lm_latent_eval.report.scores import (
-    Run,
-    Scores,
-    read_answers,
-    read_documents,
-    read_scores,
-)
+from lm_latent_eval.report.sample_log import read_answers, read_fields, read_scores
+from lm_latent_eval.report.units import Run, of_answers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.values import parse
+
+logger = logging.getLogger(__name__)
 
 RESULTS = "results_*.json"
 RUN = ("model", "model_args", "limit")
@@ -51,64 +49,56 @@ GENERATED = "generate_until"
 """That of generated answers, which have no likelihood."""
 
 
-def read(path: Path) -> list[Record]:
-    """Read the records of a result, one a task: log-likelihoods.
+def read(path: Path, *, metric: str | None = None, fields: bool = False) -> list[Run]:
+    """Read the runs of a result: a run a task, of generated answers a run a metric.
+
+    Args:
+        path: A folder or a file.
+        metric: What tasks of questions are scored by; None is the log-likelihood or
+            accuracy, and of generated answers every metric that a task lists.
+        fields: Whether to read what a sample log says of documents.
 
     Raises:
         FileNotFoundError: If there is no result.
         ValueError: If there are those of several models, or it lacks what each text
             was found to have, or says something else than a result does.
     """
-    return [run for run in read_runs(path) if isinstance(run, Record)]
-
-
-def read_begun(path: Path) -> list[Record]:
-    """Read the records of a result that has any answer, see ``read``.
-
-    Raises:
-        FileNotFoundError: If there is no result.
-        ValueError: As for ``read``, or if nothing has been estimated yet.
-    """
-    found = read(path)
-    if not any(record.answers for record in found):
-        raise ValueError(f"{path} has no estimate yet: go on with its run")
-    return found
-
-
-def read_runs(
-    path: Path, *, metric: str | None = None, documents: bool = False
-) -> list[Run]:
-    """Read the scores of single texts and questions in a result, task by task.
-
-    Args:
-        path: A folder or a file.
-        metric: What tasks of questions are scored by; None is the log-likelihood or
-            accuracy, and of generated answers the first metric that there is.
-        documents: Whether to read what a sample log says of documents.
-
-    Raises:
-        FileNotFoundError: If there is no result.
-        ValueError: As for ``read``.
-    """
     if path.is_dir():
-        found = _folder(path, metric, documents)
+        found = _folder(path, metric, fields)
     elif not is_there(path):
         raise FileNotFoundError(f"{path} does not exist")
     elif path.suffix == ".json":
-        found = _results(path, metric, documents)
+        found = _results(path, metric, fields)
     else:
         refuse_old([path])
         whole = path.suffix == ".parquet" or path.name.endswith(UNFINISHED)
-        found = [*(records.read(path) if whole else [read_record(path)])]
-    for record in found:
+        made = records.read(path) if whole else [read_record(path)]
+        found = [Run.of(record) for record in made]
+    for run in found:
         for name, kinds in SAID.items():
-            said = record.settings.get(name)
+            said = run.settings.get(name)
             if said is not None and type(said) not in kinds:
-                raise ValueError(f"{path}: {name} of {record.task} is {said!a:.40}")
-        configs = record.settings.get("configs") or {}
-        if not isinstance(configs.get(record.task, {}), dict):
-            raise ValueError(f"{path}: configs of {record.task} is no object")
+                raise ValueError(f"{path}: {name} of {run.task} is {said!a:.40}")
+        configs = run.settings.get("configs") or {}
+        if not isinstance(configs.get(run.task, {}), dict):
+            raise ValueError(f"{path}: configs of {run.task} is no object")
     return found
+
+
+def read_records(path: Path, content: Any) -> dict[str, Run]:
+    """Read the records beside results of lm-eval, those that are there.
+
+    Args:
+        path: The results.
+        content: Their content.
+    """
+    named = content["config"].get("latent_eval", {}).get("records", {})
+    files = {task: beside(path, name) for task, name in named.items()}
+    return {
+        task: Run.of(records.read(file)[0])
+        for task, file in files.items()
+        if file.exists()
+    }
 
 
 def newest(folder: Path) -> Path | None:
@@ -125,46 +115,48 @@ def newest(folder: Path) -> Path | None:
     return files[-1] if files else None
 
 
-def _folder(folder: Path, metric: str | None, documents: bool) -> list[Run]:
+def _folder(folder: Path, metric: str | None, fields: bool) -> list[Run]:
     if (folder / SETTINGS_FILE).exists():
         raise FormatError(
             f"{folder} has no results of lm_eval. If `estimate --workers` of "
             "lm-latent-eval 0.2 wrote it, that version reads it"
         )
     if results := newest(folder):
-        return _results(results, metric, documents)
+        return _results(results, metric, fields)
     refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
-        return [*found]
+        return [Run.of(record) for record in found]
     raise FileNotFoundError(
         f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
     )
 
 
-def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
+def _results(path: Path, metric: str | None, fields: bool) -> list[Run]:
     content = parse(read_text(path), infinities=True)  # other programs write metrics
+    found: list[Run] = []
+    without: list[str] = []
     try:
         config = content["config"]
         ours = config.get("latent_eval", {}).get("records", {})
         named = {"name": config.get("model_args") or {}, **_about(content)}
-        found: list[Run] = []
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
             about = {**named, "groups": _groups(content, listed)}
+            log = _sample_log(path, listed)
             if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
                 settings = {**about, **record.settings}
-                log = _sample_log(path, listed) if documents else None
-                said = read_documents(log) if log and log.exists() else {}
-                found.append(
-                    replace(record, task=name, settings=settings, documents=said)
-                )
-            elif (log := _sample_log(path, listed)).exists():
+                record = replace(record, task=name, settings=settings)
+                known = read_fields(log) if fields and log.exists() else {}
+                found.append(Run.of(record, known))
+            elif log.exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
-                run = _of_log(log, name, task, settings, metric, documents)
                 counts = (content.get("n-samples") or {}).get(listed) or {}
-                found.append(_chosen(run, counts.get("original", 0)))
+                runs = _of_log(log, name, task, settings, metric, fields)
+                found += [_chosen(run, counts.get("original", 0)) for run in runs]
+            else:
+                without.append(name)
     except (KeyError, TypeError, AttributeError, IndexError) as err:
         raise ValueError(f"{path} holds no results of lm_eval ({err!r})") from err
     if not found:
@@ -172,6 +164,13 @@ def _results(path: Path, metric: str | None, documents: bool) -> list[Run]:
         if metric is not None:
             remedy = f"what {metric} is of each stands in sample logs; run it with"
         raise ValueError(f"{path} says nothing of single texts: {remedy} --log_samples")
+    if without:
+        logger.warning(
+            "%s: %s left out, of which no file says what each document has: run "
+            "lm_eval with --log_samples",
+            path.name,
+            ", ".join(without),
+        )
     return found
 
 
@@ -181,31 +180,56 @@ def _of_log(
     task: dict[str, Any],
     settings: dict[str, Any],
     metric: str | None,
-    documents: bool,
-) -> Run:
-    """Read the sample log of a model that is not ours, or what a metric says there."""
+    fields: bool,
+) -> list[Run]:
+    """Read the sample log of a model that is not ours, or what metrics say there."""
     kind = task.get("output_type")
     if metric is not None or kind == GENERATED:
-        listed = task.get("metric_list") or [{}]
-        wanted = metric or str(listed[0].get("metric"))
-        lower = any(
-            each.get("metric") == wanted and each.get("higher_is_better") is False
-            for each in listed
-        )
-        rows = read_scores(log, wanted)
-        return Scores(name, wanted, settings, rows, lower)
+        return _of_metrics(log, name, task, settings, metric)
     answers = read_answers(log)
     if kind == WHOLE_TEXTS:
         # Neither greedy nor the contrary: lm-eval 0.5 writes False.
         answers = [replace(answer, is_greedy=None) for answer in answers]
-    said = read_documents(log) if documents else {}
-    return Record(name, settings, answers, documents=said)
+    known = read_fields(log) if fields else {}
+    return [Run.of(Record(name, settings, answers), known)]
+
+
+def _of_metrics(
+    log: Path,
+    name: str,
+    task: dict[str, Any],
+    settings: dict[str, Any],
+    metric: str | None,
+) -> list[Run]:
+    """Read what one metric, or each that a task lists, gave documents.
+
+    Raises:
+        ValueError: If none has a number a document.
+    """
+    listed = task.get("metric_list") or [{}]
+    found, errors = list[Run](), list[ValueError]()
+    for wanted in [metric] if metric else [str(each.get("metric")) for each in listed]:
+        lower = any(
+            each.get("metric") == wanted and each.get("higher_is_better") is False
+            for each in listed
+        )
+        try:
+            units = of_answers(read_scores(log, wanted))
+        except ValueError as err:
+            errors.append(err)
+            continue
+        found.append(Run(name, wanted, settings, units, lower_is_better=lower))
+    if errors and not found:
+        raise errors[0]
+    for each in errors:
+        logger.warning("%s: left out", each)
+    return found
 
 
 def _chosen(run: Run, documents: int) -> Run:
     """Say which of a task's documents ``--samples`` chose, which a log shows alone."""
     asked = run.settings["run"]
-    if isinstance(run, Scores) or asked.get("limit") is not None:
+    if not run.answers or asked.get("limit") is not None:
         return run
     found = sorted({answer.index for answer in run.answers})
     if len(found) >= documents:

@@ -1,7 +1,7 @@
-"""Scores of single questions from runs of lm-eval, inspect_ai and Every Eval Ever.
+"""Runs of lm-eval, inspect_ai and Every Eval Ever, read into tables of units.
 
 A run is a folder or file of lm-eval (0.4 or 0.5), of ours, of inspect_ai, or of *Every
-Eval Ever*; a table of comma-separated values has a column a side.
+Eval Ever*.
 
 Logs of inspect_ai are read in their JSON: a score an epoch of each sample. The fields
 are those of its documentation ("Eval Logs"): ``eval``, ``samples`` with ``id``,
@@ -12,20 +12,14 @@ aggregate ``NAME.json`` with its ``NAME_samples.jsonl`` beside it.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
-from lm_latent_eval.options import whole
 from lm_latent_eval.report import results as lm_eval_results
-from lm_latent_eval.report.scores import Run, Score, Scores, as_fields, number
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Document, Record, checked_answer
+from lm_latent_eval.report.units import Run, answered, as_fields, number, of_answers
 from lm_latent_eval.text.files import digest, numbered_lines, read_text
 from lm_latent_eval.values import parse
 
@@ -36,7 +30,7 @@ RATE = re.compile("perplexity|bits_per_byte")
 """Names of metrics that are no means over samples."""
 
 
-def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
+def read_archive(path: Path, content: Any, metric: str | None) -> list[Run]:
     """Read the scores of each sample of *Every Eval Ever*.
 
     Args:
@@ -75,11 +69,12 @@ def read_archive(path: Path, content: Any, metric: str | None) -> list[Scores]:
             "runs themselves, a folder of --output_path or a file of `estimate`"
         )
     rows = _rows(samples)
-    found: dict[str, Scores] = {}
+    found: dict[str, Run] = {}
     for result, (task, name, lower) in results.items():
         wanted = metric in (name, result) if metric else task not in found
         if wanted and result in rows and result not in rates:
-            found[task] = Scores(task, name, settings, rows[result], lower)
+            units = of_answers(rows[result])
+            found[task] = Run(task, name, settings, units, lower_is_better=lower)
     if not found:
         names = sorted({name for _, name, _ in results.values()})
         raise ValueError(
@@ -95,9 +90,9 @@ def _metric(result: dict[str, Any]) -> str:
     return scorer if colon else str(result["metric_config"].get("metric_name"))
 
 
-def _rows(path: Path) -> dict[str, list[Score]]:
-    """Return scores by the identity of their result."""
-    found: dict[str, list[Score]] = {}
+def _rows(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return rows of units by the identity of their result."""
+    found: dict[str, list[dict[str, Any]]] = {}
     repeats: dict[tuple[str, str], int] = {}
     for place, line in numbered_lines(path):
         try:
@@ -113,12 +108,11 @@ def _rows(path: Path) -> dict[str, list[Score]]:
         repeat = repeats.get((result, question), 0)
         repeats[result, question] = repeat + 1
         found.setdefault(result, []).append(
-            Score(
+            answered(
                 question,
                 value,
-                repeat,
+                repeat=repeat,
                 digest=digest(text) if text else "",
-                text=text,
                 fields=as_fields(sample.get("metadata")),
             )
         )
@@ -133,7 +127,7 @@ ENDING = ".eval"
 """Of inspect's own container, which is no JSON."""
 
 
-def read_inspect(path: Path, content: Any, metric: str | None) -> list[Scores]:
+def read_inspect(path: Path, content: Any, metric: str | None) -> list[Run]:
     """Read the scores of a log of inspect_ai.
 
     Args:
@@ -172,7 +166,8 @@ def read_inspect(path: Path, content: Any, metric: str | None) -> list[Scores]:
         )
     settings = {"model": str(about.get("model")), "estimator": "exact"}
     finished = content.get("status") == "success" and len(rows) == len(samples)
-    return [Scores(str(about.get("task")), name, settings, rows, finished=finished)]
+    task = str(about.get("task"))
+    return [Run(task, name, settings, of_answers(rows), finished=finished)]
 
 
 def _scores(sample: Any) -> dict[str, Any]:
@@ -189,141 +184,32 @@ def _scores(sample: Any) -> dict[str, Any]:
     return found
 
 
-def _row(sample: dict[str, Any], value: float) -> Score:
+def _row(sample: dict[str, Any], value: float) -> dict[str, Any]:
     asked = sample.get("input")
     text = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
     if isinstance(asked, list):  # messages, whose identities differ from run to run
         said = [m.get("content") for m in asked if isinstance(m, dict)]
         text = "\n".join(s if isinstance(s, str) else json.dumps(s) for s in said)
-    return Score(
+    return answered(
         str(sample["id"]),
         value,
-        int(sample.get("epoch", 1)) - 1,
+        repeat=int(sample.get("epoch", 1)) - 1,
         digest=digest(text),
-        text=text,
         fields=as_fields(sample.get("metadata")),
-    )
-
-
-# -- tables ----------------------------------------------------------------------------
-
-ABOUT = ("id", "task", "cluster", "repeat", "bytes", "words", "text")
-"""Columns that are no side."""
-TASK = "scores"
-
-
-def read_table(path: Path, cluster: str | None = None) -> dict[str, list[Run]]:
-    """Read the sides of a table of comma-separated values.
-
-    Where there is a column ``bytes`` scores are log-likelihoods in nats, else what a
-    question earned, the more the better.
-
-    Args:
-        path: The file, with a head.
-        cluster: A column that is no side, either.
-
-    Returns:
-        Name -> scores, a task each.
-
-    Raises:
-        ValueError: If there are fewer than two columns of numbers, or a cell is none.
-    """
-    head, *rows = _cells(path) or [[]]
-    names = [name for name in head if name not in (*ABOUT, cluster)]
-    if len(names) < 2 or len({*head}) < len(head) or not rows:
-        raise ValueError(
-            f"{path}: expected a head of different names with a column for each of two "
-            f"sides or more, besides {', '.join(ABOUT)}; it has "
-            f"{', '.join(head) or 'none'}"
-        )
-    for name in names:
-        if name.strip().lower() in ("", *ABOUT):
-            raise ValueError(
-                f"{path}: {name!r} is no name of a side: name its column, or remove "
-                f"it; {', '.join(ABOUT)} are written so"
-            )
-    likelihoods = "bytes" in head
-    found: dict[str, dict[str, list[Any]]] = {name: {} for name in names}
-    documents: dict[str, dict[int, Document]] = {}
-    for place, cells in enumerate(rows, start=2):
-        try:
-            if len(cells) != len(head):
-                raise ValueError(f"{len(cells)} cells below a head of {len(head)}")
-            row = dict(zip(head, cells, strict=True))
-            task, text = row.get("task", TASK), row.get("text", "")
-            fields = {k: v for k, v in row.items() if k not in names and v}
-            about = documents.setdefault(task, {})
-            about[place] = Document(text, fields)
-            for name in names:
-                value = number(name, row[name])
-                made: Answer | Score
-                if likelihoods:
-                    made = _likelihood(place, value, row)
-                else:
-                    question = row.get("id", str(place))
-                    repeat = whole("repeat", row.get("repeat", 0), 0)
-                    made = Score(question, value, repeat, text=text, fields=fields)
-                found[name].setdefault(task, []).append(made)
-        except ValueError as err:
-            raise ValueError(f"{path}, row {place}: {err}") from err
-
-    def run(name: str, task: str) -> Run:
-        settings: dict[str, Any] = {"model": name, "estimator": "exact"}
-        if not likelihoods:
-            return Scores(task, "score", settings, found[name][task])
-        settings |= {"strings_scored": True, "unk": "spelled"}
-        return Record(task, settings, found[name][task], documents=documents[task])
-
-    return {name: [run(name, task) for task in documents] for name in names}
-
-
-def _cells(path: Path) -> list[list[str]]:
-    """Read the rows of a table that are not blank."""
-    text = "\n".join(line for _, line in numbered_lines(path, blank=True))
-    default = csv.field_size_limit(len(text) + 1)
-    try:
-        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    except csv.Error as err:
-        raise ValueError(
-            f"{path} is no table of comma-separated values ({err})"
-        ) from err
-    finally:
-        csv.field_size_limit(default)
-
-
-def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
-    if log_p > 0:
-        raise ValueError(
-            f"{log_p:g} is above 0, which no log-likelihood of a text is. Is this a "
-            "loss? Then change its sign"
-        )
-    if row.get("words") == "" and not row.get("text"):
-        raise ValueError("words is empty: give every text's, or no column of words")
-    bytes_ = whole("bytes", row["bytes"], 0)
-    answer = Answer.exact(log_p, row.get("text", ""))
-    counted = answer.words if row.get("text") else 0
-    words = whole("words", row.get("words") or counted, 0)
-    return checked_answer(
-        replace(
-            answer,
-            index=place,
-            text=digest(row.get("id", str(place))),
-            bytes=bytes_,
-            words=words,
-        )
     )
 
 
 # -- any -------------------------------------------------------------------------------
 
 
-def read(path: Path, metric: str | None = None) -> list[Run]:
-    """Read the scores of a run, task by task.
+def read(path: Path, metric: str | None = None, *, fields: bool = True) -> list[Run]:
+    """Read a result: a run a task, of generated answers a run a metric.
 
     Args:
         path: A folder or a file.
-        metric: What to compare by, where a run has several; None is log-likelihood or
-            accuracy, or the first that there is.
+        metric: What to read, where a run has several; None is log-likelihood or
+            accuracy, or every metric of generated answers.
+        fields: Whether to read what sample logs say of documents.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -344,19 +230,32 @@ def read(path: Path, metric: str | None = None) -> list[Run]:
         )
     if path.name.endswith(SAMPLES) and path.is_file():
         stem = path.name.removesuffix(SAMPLES)
-        return read(path.with_name(f"{stem}.json"), metric)
+        return read(path.with_name(f"{stem}.json"), metric, fields=fields)
     if path.suffix == ".json" and path.is_file():
         found = _of_file(path, metric)
         if found is not None:
             return [*found]
-    return [*lm_eval_results.read_runs(path, metric=metric, documents=True)]
+    return lm_eval_results.read(path, metric=metric, fields=fields)
+
+
+def read_begun(path: Path) -> list[Run]:
+    """Read a result that has any unit, see ``read``.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: As for ``read``, or if nothing has been estimated yet.
+    """
+    found = read(path, fields=False)
+    if not any(run.answers or len(run.units) for run in found):
+        raise ValueError(f"{path} has no estimate yet: go on with its run")
+    return found
 
 
 def _of_others(folder: Path, metric: str | None) -> list[Run]:
     """Read a folder of inspect_ai or Every Eval Ever, task by task."""
     if any(folder.rglob(lm_eval_results.RESULTS)):
         return []
-    found: dict[str, Scores] = {}
+    found: dict[str, Run] = {}
     for file in sorted(folder.rglob("*.json")):
         for run in _of_file(file, metric) or ():
             if run.task in found:
@@ -368,7 +267,7 @@ def _of_others(folder: Path, metric: str | None) -> list[Run]:
     return [*found.values()]
 
 
-def _of_file(path: Path, metric: str | None) -> list[Scores] | None:
+def _of_file(path: Path, metric: str | None) -> list[Run] | None:
     """Read a file of theirs; None if it is of another kind."""
     content = parse(read_text(path), infinities=True)
     names = content.keys() if isinstance(content, dict) else set()

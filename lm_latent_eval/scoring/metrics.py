@@ -383,13 +383,13 @@ class Summary:
             if e.effective_sample_size is not None
         ]
         shapes = [e.pareto_k for e in estimates if e.pareto_k is not None]
-        drawn = [e.num_samples for e in estimates]
+        held = [e.num_samples for e in estimates]
         summary: dict[str, Any] = {
             "requests": len(estimates),
             "sentences": sum(answer.sentences for answer in self.answers),
             "predicted_tokens": sum(e.num_tokens for e in estimates),
             "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
-            "samples_per_request": [min(drawn), max(drawn)],
+            "histories_per_request": [min(held), max(held)],
             "bytes_are_scored": not (unspelled or respaced or left_out),
             "unknown_words_not_spelled": unspelled,
             "gaps_of_white_space_not_charged": respaced,

@@ -255,7 +255,7 @@ class LatentModel:
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         there = manifest.files(checkpoint.directory)
         files = [CommitOperationAdd(path.name, path) for path in there]
-        found = read_card(checkpoint.directory / CARD, repo_id)
+        found = read_card(checkpoint.directory / CARD, repo_id, TAGS)
         put_section(found, "lm-latent-eval: use", _use(checkpoint, repo_id))
         commit = api.create_commit(
             repo_id,
@@ -320,17 +320,22 @@ def load(
 CARD = "README.md"
 
 
-def read_card(path: Path, name: str) -> ModelCard:
+TAGS = ("latent-variable-model",)
+"""Tags of a new card of a model of ours."""
+
+
+def read_card(path: Path, name: str, tags: Sequence[str] = ()) -> ModelCard:
     """Return a model card that is there, or begin one.
 
     Args:
         path: Of the card.
         name: Name of the model in a new card.
+        tags: Its tags.
     """
     if path.exists():
         there: ModelCard = ModelCard.load(path)
         return there
-    data = ModelCardData(tags=["latent-variable-model"])
+    data = ModelCardData(tags=[*tags] or None)
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {name}\n")
 
 

@@ -7,9 +7,9 @@ goes on its rows are in a journal, so that one which is killed leaves what it ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -21,7 +21,6 @@ from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.ledger.journal import UNFINISHED, Journal, Row, read_run
 from lm_latent_eval.ledger.settings import check_format
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.spans import Spans
 from lm_latent_eval.text.files import digest
 
 METADATA = b"lm_latent_eval"
@@ -193,18 +192,6 @@ def _is_possible(column: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Document:
-    """Fields of a document in a sample log that records lack."""
-
-    text: str
-    """The scored text, or the question."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Of the data set, those that are words or whole numbers."""
-    spans: Spans | None = None
-    """-log p of its parts, if requested."""
-
-
-@dataclass(frozen=True)
 class Record:
     """Answers and settings of a run in one task."""
 
@@ -213,8 +200,6 @@ class Record:
     """Settings and kinds of the numbers."""
     answers: Sequence[Answer]
     finished: bool = True
-    documents: Mapping[int, Document] = field(default_factory=dict, compare=False)
-    """By the index of their answers, where a sample log was read as well."""
 
     @property
     def texts_digest(self) -> str:

@@ -25,9 +25,9 @@ from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
 from lm_latent_eval.networks.network import load_causal, positions_of, start_token
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.model import LatentModel, load
-from lm_latent_eval.scoring.records import TASK, Document, Record
+from lm_latent_eval.scoring.records import TASK, Record
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
-from lm_latent_eval.scoring.spans import NO_END, of_tokens
+from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.words import encodable
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
@@ -162,7 +162,7 @@ class CausalLMScorer:
 
 
 def causal_record(directory: Path, texts: Sequence[str]) -> Record:
-    """Score texts by the causal network of a directory, into a record with spans.
+    """Score texts by the causal network of a directory, into a record.
 
     Raises:
         ValueError: If there is no such network, or a text is longer than its window.
@@ -181,11 +181,7 @@ def causal_record(directory: Path, texts: Sequence[str]) -> Record:
         replace(Answer.exact(each.total, text), index=place)
         for place, (text, each) in enumerate(zip(texts, scores, strict=True))
     ]
-    documents = {
-        place: Document(text, spans=of_tokens(text, tokenizer, each))
-        for place, (text, each) in enumerate(zip(texts, scores, strict=True))
-    }
-    return Record(TASK, settings, answers, documents=documents)
+    return Record(TASK, settings, answers)
 
 
 def is_latent(path: str | Path) -> bool:

@@ -7,6 +7,6 @@ from lm_latent_eval.report.compare.comparison import (
     TextComparison,
     compare,
 )
-from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
+from lm_latent_eval.report.compare.questions import QuestionComparison
 from lm_latent_eval.report.compare.sides import Side
-from lm_latent_eval.report.compare.text import as_text, described, rows
+from lm_latent_eval.report.compare.text import ERRORS, as_text, described, rows

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from string import ascii_lowercase
+
+import pandas as pd
 
 from lm_latent_eval.estimators.paired import PairedDifference, groups
 from lm_latent_eval.estimators.power import POWER, Needed, needed, needed_questions
-from lm_latent_eval.report.compare.comparison import Comparison, Part, TextComparison
+from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
 from lm_latent_eval.report.compare.sides import bits
+from lm_latent_eval.report.tables import with_error
 
 
 @dataclass(frozen=True)
@@ -95,33 +97,32 @@ MOST = 5
 """Texts that are shown on either side."""
 
 
-def texts_of(found: TextComparison) -> list[Part]:
+def texts_of(found: TextComparison) -> pd.DataFrame:
     """Return the texts with most of the difference, on either side."""
-    ordered = sorted(found.parts, key=lambda part: -abs(part.nats))
-    less = [part for part in ordered if part.nats < 0][:MOST]
-    more = [part for part in ordered if part.nats >= 0][:MOST]
-    return sorted(less + more, key=lambda part: -abs(part.nats))
+    ordered = found.parts.sort_values("nats", key=abs, ascending=False, kind="stable")
+    less = ordered["nats"] < 0
+    some = pd.concat([ordered[less].head(MOST), ordered[~less].head(MOST)])
+    return some.sort_values("nats", key=abs, ascending=False, kind="stable")
 
 
 def lines_of_gap(found: TextComparison) -> list[str]:
-    """Say in a few lines where the difference is."""
+    """Say in a line where the difference is."""
     a, b = (side.name for side in found.sides)
-    total = math.fsum(part.nats for part in found.parts)
-    same = [part for part in found.parts if part.nats * total > 0]
-    same.sort(key=lambda part: -abs(part.nats))
-    reached = accumulate(part.nats for part in same)
-    half = sum(abs(each) < abs(total) / 2 for each in reached) + 1
-    sentences = []
-    if same:
-        most = ", ".join(
-            f"{p.document} ({bits(p.nats):+.1f} ± {bits(p.draws_stderr):.1g} bits)"
-            for p in same[:3]
-        )
-        sentences.append(
-            f"  Half of {a} - {b} is in {half:,} of {len(found.parts):,} texts; most "
-            f"in {most}."
-        )
-    return sentences
+    nats = found.parts["nats"]
+    total = math.fsum(nats)
+    same = found.parts[nats * total > 0]
+    if same.empty:
+        return []
+    same = same.sort_values("nats", key=abs, ascending=False, kind="stable")
+    half = int((same["nats"].cumsum().abs() < abs(total) / 2).sum()) + 1
+    most = ", ".join(
+        f"{part.name} ({with_error(bits(part.nats), bits(part.draws_stderr), '+')} "
+        "bits)"
+        for part in same.head(3).itertuples(index=False)
+    )
+    return [
+        f"  Half of {a} - {b} is in {half:,} of {len(nats):,} texts; most in {most}."
+    ]
 
 
 BITS_A_POINT = 0.01

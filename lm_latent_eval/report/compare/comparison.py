@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 
+import pandas as pd
 import torch
 
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.paired import (
     FEWEST_TEXTS,
     PairedDifference,
@@ -27,39 +29,23 @@ from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.questions import (
     CHANCE,
     QuestionComparison,
-    Questions,
     compare_questions,
-    is_asked,
-    scores_of,
 )
 from lm_latent_eval.report.compare.sides import (
     DELTA,
     SUBTASK,
     TEXT,
     Clusters,
-    Key,
     Rates,
     Side,
     bits,
     check_alike,
     find_clusters,
     rate_in,
-    with_error,
 )
 from lm_latent_eval.report.numbers import with_numbers
-from lm_latent_eval.report.scores import Run, Scores
-from lm_latent_eval.scoring.records import Record
-
-
-@dataclass(frozen=True)
-class Part:
-    """A text's part of a difference."""
-
-    document: int
-    nats: float
-    """That A takes more than B."""
-    draws_stderr: float
-    bytes: int
+from lm_latent_eval.report.tables import with_error
+from lm_latent_eval.report.units import Run
 
 
 @dataclass(frozen=True)
@@ -76,8 +62,9 @@ class TextComparison:
     verdict: str
     decided: bool
     clusters: Clusters | None = None
-    parts: Sequence[Part] = ()
-    """Each text's part of the difference."""
+    parts: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    """Each text's part of the difference, by ``name``: ``nats`` that A takes more than
+    B, ``draws_stderr``, ``bytes``."""
     adjusted: float | None = None
     """Holm's p-value, of several comparisons in this task."""
 
@@ -85,6 +72,12 @@ class TextComparison:
     def difference(self) -> PairedDifference:
         """In the first unit."""
         return next(iter(self.units.values()))[2]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether rounding alone tells the numbers of every text apart."""
+        floor = ROUNDING * self.parts["tokens"].clip(lower=1)
+        return bool((self.parts["nats"].abs() <= floor).all())
 
     @property
     def metric(self) -> str:
@@ -159,7 +152,7 @@ def _tasks(
     for task, (of_a, of_b) in tasks.items():
         yield partial(_pair, task, (a[0], of_a), (b[0], of_b), asked)
     for group, (all_a, all_b) in _groups(tasks, asked).items():
-        left, right = Questions.of(a[0], all_a), Questions.of(b[0], all_b)
+        left, right = Side.of(a[0], all_a), Side.of(b[0], all_b)
         yield partial(compare_questions, group, left, right, SUBTASK)
 
 
@@ -179,18 +172,26 @@ def together(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return found
 
 
+def first_of_tasks(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return the runs of a result by task; of several metrics the first."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        found.setdefault(run.task, run)
+    return found
+
+
 def _shared_tasks(
     name_a: str, a: Sequence[Sequence[Run]], name_b: str, b: Sequence[Sequence[Run]]
 ) -> dict[str, tuple[list[Run], list[Run]]]:
     def tasks(runs: Sequence[Sequence[Run]]) -> dict[str, list[Run]]:
-        named = [{record.task: record for record in run} for run in runs]
+        named = [first_of_tasks(run) for run in runs]
         shared = [task for task in named[0] if all(task in run for run in named)]
         return {task: [run[task] for run in named] for task in shared}
 
     of_a, of_b = tasks(a), tasks(b)
     if len(of_a) == len(of_b) == 1:  # files of estimates name no task
-        [task], [records_a], [records_b] = of_a, of_a.values(), of_b.values()
-        return {task: (records_a, records_b)}
+        [task], [runs_a], [runs_b] = of_a, of_a.values(), of_b.values()
+        return {task: (runs_a, runs_b)}
     shared = {task: (of_a[task], of_b[task]) for task in of_a if task in of_b}
     if not shared:
         raise ValueError(
@@ -202,7 +203,7 @@ def _shared_tasks(
 
 def _groups(
     tasks: Mapping[str, tuple[list[Run], list[Run]]], asked: Asked
-) -> dict[str, tuple[list[Scores], list[Scores]]]:
+) -> dict[str, tuple[list[Run], list[Run]]]:
     """Return the questions of groups of tasks, of which each is a cluster.
 
     A group needs as many tasks as a verdict takes clusters, and questions in all.
@@ -214,71 +215,58 @@ def _groups(
     found = {}
     for group, some in named.items():
         sides = [[tasks[task][side] for task in some] for side in (0, 1)]
-        asks = all(is_asked(run) for side in sides for runs in side for run in runs)
-        if len(some) < FEWEST_TEXTS or not asks or asked.cluster is not None:
+        texts = any(run.is_of_texts for side in sides for runs in side for run in runs)
+        if len(some) < FEWEST_TEXTS or texts or asked.cluster is not None:
             continue
-        a, b = (_joined(group, some, side) for side in sides)
+        a, b = (
+            [_joined(group, parts) for parts in zip(*side, strict=False)]
+            for side in sides
+        )
         found[group] = (a, b)
     return found
 
 
-def _joined(
-    group: str, tasks: Sequence[str], runs: Sequence[Sequence[Run]]
-) -> list[Scores]:
-    """Make one task of several, run by run."""
-    found = []
-    for parts in zip(*runs, strict=False):
-        rows = [
-            replace(
-                score,
-                question=f"{task}/{score.question}",
-                fields={**score.fields, SUBTASK: task},
-            )
-            for task, part in zip(tasks, parts, strict=True)
-            for score in scores_of(part).rows
-        ]
-        first = scores_of(parts[0])
-        done = all(part.finished for part in parts)
-        found.append(replace(first, task=group, rows=rows, finished=done))
-    return found
+def _joined(group: str, parts: Sequence[Run]) -> Run:
+    """Make one task of several, a cluster each."""
+    units = [
+        run.units.assign(
+            unit=f"{run.task}/" + run.units["unit"],
+            fields=[{**each, SUBTASK: run.task} for each in run.units["fields"]],
+        )
+        for run in parts
+    ]
+    done = all(run.finished for run in parts)
+    return replace(
+        parts[0], task=group, units=pd.concat(units, ignore_index=True), finished=done
+    )
 
 
 def _pair(
     task: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]], asked: Asked
 ) -> Comparison:
-    runs = [*a[1], *b[1]]
-    records = [run for run in runs if isinstance(run, Record)]
-    if len(records) == len(runs):
-        left = Side.of(a[0], records[: len(a[1])])
-        right = Side.of(b[0], records[len(a[1]) :])
-        check_alike(
-            left.name,
-            left.runs[0],
-            right.name,
-            right.runs[0],
-            left.finished and right.finished,
-        )
-        if not any(map(is_asked, records)):
-            return _texts(task, left, right, asked.cluster)
-    elif not all(map(is_asked, runs)):
+    one, other = Side.of(*a), Side.of(*b)
+    texts = [run.is_of_texts for run in (*a[1], *b[1])]
+    if any(texts) and not all(texts):
         raise ValueError(
             f"{task}: {a[0]} or {b[0]} has log-likelihoods of texts, the other one "
             "scores of questions: they do not compare"
         )
-    one, other = (Questions.of(n, [*map(scores_of, some)]) for n, some in (a, b))
-    return compare_questions(task, one, other, asked.cluster)
+    if not any(texts):
+        return compare_questions(task, one, other, asked.cluster)
+    done = one.finished and other.finished
+    check_alike(one.name, one.runs[0], other.name, other.runs[0], done)
+    return _texts(task, one, other, asked.cluster)
 
 
 # -- texts ---------------------------------------------------------------------------
 
 
 def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
-    shared = b.runs[0].keys()
-    keys = [key for key in a.runs[0] if key in shared]
-    texts = [a.runs[0][key] for key in keys]
+    shared = a.runs[0].units["unit"].isin({*b.runs[0].units["unit"]})
+    texts = a.runs[0].units[shared]
+    keys = texts["unit"].tolist()
     units = _units(a, b)
-    totals = {u: sum(getattr(text, u) for text in texts) for u in units}
-    totals = {unit: total for unit, total in totals.items() if total}
+    totals = {u: int(texts[u].sum()) for u in units if texts[u].any()}
     if not totals:
         raise ValueError(
             f"{task}: the texts of {a.name} and {b.name} have no "
@@ -290,10 +278,10 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     in_sums = torch.hypot(a.draws_in_sums(keys), b.draws_in_sums(keys))
     degrees = pooled_degrees([*a.draws_parts(keys), *b.draws_parts(keys)])
     too_high = math.hypot(a.too_high(keys), b.too_high(keys))
-    clusters = _clusters(a, b, keys, cluster)
+    clusters = _clusters(a, b, texts, cluster)
     found = {}
     for unit in totals:
-        counts = torch.tensor([getattr(text, unit) for text in texts])
+        counts = torch.from_numpy(texts[unit].to_numpy())
         rates = [Rates.of(nats.sum(1) / totals[unit]) for nats in (nats_a, nats_b)]
         runs_stderr = math.hypot(rates[0].stderr, rates[1].stderr)
         found[unit] = (
@@ -310,17 +298,9 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
                 clusters=None if clusters is None else clusters.names,
             ),
         )
-    parts = [
-        Part(
-            text.index,
-            nats,
-            error,
-            text.bytes,
-        )
-        for key, text, nats, error in zip(
-            keys, texts, difference.tolist(), draws.tolist(), strict=True
-        )
-    ]
+    parts = texts[["name", "bytes", "tokens"]].assign(
+        nats=difference.numpy(), draws_stderr=draws.numpy()
+    )
     compared = TextComparison(
         task,
         (a, b),
@@ -336,12 +316,13 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
 
 
 def _clusters(
-    a: Side, b: Side, keys: Sequence[Key], cluster: str | None
+    a: Side, b: Side, texts: pd.DataFrame, cluster: str | None
 ) -> Clusters | None:
-    fields = [{**b.about(key).fields, **a.about(key).fields} for key in keys]
+    of_b = b.first_of("fields", texts["unit"])
+    fields = [{**y, **x} for x, y in zip(texts["fields"], of_b, strict=True)]
     found = find_clusters(fields, cluster)
-    if found is None and cluster is None and any(copy for _, copy in keys):
-        return Clusters(TEXT, [digest for digest, _ in keys])
+    if found is None and cluster is None and texts["digest"].duplicated().any():
+        return Clusters(TEXT, texts["digest"].tolist())
     return found
 
 
@@ -370,8 +351,14 @@ def _verdict(compared: TextComparison, level: float) -> tuple[bool, str]:
     (a, b), found = compared.sides, compared.difference
     total = next(iter(compared.totals.values()))
     better, worse = (a, b) if found.value < 0 else (b, a)
-    gap = f"{with_error(abs(found.value), found.stderr)} {compared.metric}"
+    gap = with_error(bits(abs(found.value)), bits(found.stderr))
+    gap = f"{gap} {compared.metric}"
     says = f"{better.name} takes {gap} less than {worse.name}"
+    if compared.is_equal:
+        return False, (
+            f"Equal: {a.name} and {b.name} differ by no more than rounding does on "
+            f"each of {found.num_texts:,} texts."
+        )
     if found.undecided:
         return False, f"Undecided: {says}; {found.undecided}."
     if not level or found.undecided_at(1 - level):

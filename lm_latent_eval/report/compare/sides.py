@@ -7,26 +7,21 @@ they are of one cluster.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, certificate_cost
-from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Document, Record
+from lm_latent_eval.report.units import Run
 
-
-def with_error(nats: float, stderr: float, sign: str = "") -> str:
-    """Write bits with two digits of their error."""
-    error = bits(stderr)
-    places = 4
-    if 0 < error < math.inf:
-        places = max(1 - math.floor(math.log10(error)), 0)
-    return f"{bits(nats):{sign}.{places}f} ± {error:.{places}f}"
+Numbers = NDArray[np.float64]
 
 
 def bits(nats: float) -> float:
@@ -124,78 +119,112 @@ class Rates:
 DELTA = 0.05
 """Risk that a stochastic bound is none."""
 
-Key = tuple[str, int]
-"""A text's digest, and which of its copies it is."""
-
 
 @dataclass(frozen=True)
 class Side:
-    """A model's answers to one task, by one run or several."""
+    """A model's units in one task, by one run or several."""
 
     name: str
-    runs: Sequence[dict[Key, Answer]]
-    settings: Sequence[dict[str, Any]]
-    finished: bool = True
-    documents: Mapping[Key, Document] = field(default_factory=dict)
-    """Further facts about its texts."""
+    runs: Sequence[Run]
 
     @classmethod
-    def of(cls, name: str, runs: Sequence[Record]) -> Side:
+    def of(cls, name: str, runs: Sequence[Run]) -> Self:
         """Join the runs of a model.
 
         Raises:
-            ValueError: If they are not of the same texts, or scores are no
-                probabilities.
+            ValueError: If they are not of the same texts, scores are no probabilities,
+                or an answer to a question stands twice.
         """
-        found = [_by_text(run.answers) for run in runs]
-        for run in found[1:]:
-            if run.keys() != found[0].keys() and not all(r.finished for r in runs):
+        first, *others = runs
+        for run in runs:
+            twice = run.units.duplicated(["unit", "repeat"])
+            if twice.any():
+                unit = run.units["unit"][twice].iloc[0]
+                raise ValueError(f"{name}: question {unit} of {run.task} stands twice")
+        if not first.is_of_texts:
+            return cls(name, runs)
+        done = all(run.finished for run in runs)
+        for run in others:
+            if {*run.units["unit"]} != {*first.units["unit"]} and not done:
                 raise ValueError(
                     f"a run of {name} is not finished, and runs of one side need the "
                     "same texts: repeat its command, which goes on, or leave it out"
                 )
-            check_alike(name, found[0], f"another run of {name}", run)
-        if any(a.estimate.bound is Bound.UNNORMALISED for r in runs for a in r.answers):
+            check_alike(name, first, f"another run of {name}", run)
+        found = cls(name, runs)
+        if Bound.UNNORMALISED in found.units["bound"].array:
             raise ValueError(
                 f"{name} has unnormalised scores, which are no probabilities: compare "
                 "contrastive entropies"
             )
-        documents = {
-            key: run.documents[answer.index]
-            for run, answers in zip(runs, found, strict=True)
-            for key, answer in answers.items()
-            if answer.index in run.documents
-        }
-        return cls(
-            name,
-            found,
-            [r.settings for r in runs],
-            all(r.finished for r in runs),
-            documents,
-        )
+        return found
 
-    def about(self, key: Key) -> Document:
-        """Return what is known of a text; nothing, perhaps."""
-        return self.documents.get(key) or Document("")
+    @cached_property
+    def units(self) -> pd.DataFrame:
+        """The units of all runs, with the number of each one's run."""
+        numbered = (run.units.assign(run=n) for n, run in enumerate(self.runs))
+        return pd.concat([*numbered], ignore_index=True)
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Settings of each run."""
+        return [run.settings for run in self.runs]
+
+    @property
+    def metric(self) -> str:
+        """What units are scored by."""
+        return self.runs[0].metric
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a smaller score is better."""
+        return self.runs[0].lower_is_better
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run is finished."""
+        return all(run.finished for run in self.runs)
+
+    def only(self, names: Sequence[str]) -> list[pd.DataFrame]:
+        """Return the units of some names, each once and in that order, run by run."""
+        return [run.units.set_index("unit").loc[[*names]] for run in self.runs]
+
+    # -- questions ------------------------------------------------------------------
+
+    def means(self, names: Sequence[str]) -> Numbers:
+        """Return the mean score of each question, of each run, (R, N)."""
+        by_run = self.units.groupby(["run", "unit"], sort=False)["score"].mean()
+        rows = [by_run.loc[n].loc[[*names]] for n in range(len(self.runs))]
+        return np.array(rows, dtype=float)
+
+    def first_of(self, column: str, names: Sequence[str]) -> list[Any]:
+        """Return a column of units, of the first answer to a question."""
+        first = self.units.drop_duplicates("unit").set_index("unit")
+        return [*first[column].loc[[*names]]]
+
+    def share_of(self, flag: str, names: Sequence[str]) -> Numbers:
+        """Return the share of each question's answers that have a flag, (N,)."""
+        found = self.units.groupby("unit", sort=False)[flag].mean()
+        return np.asarray(found.loc[[*names]], dtype=float)
+
+    # -- texts ----------------------------------------------------------------------
 
     @property
     def strings_scored(self) -> bool:
         """Whether every word was spelled and every gap charged."""
-        answers = [answer for run in self.runs for answer in run.values()]
+        answers = [answer for run in self.runs for answer in run.answers]
         lost = any(a.unspelled or a.respaced or a.left_out for a in answers)
         return not lost and all(s.get("strings_scored", True) for s in self.settings)
 
     @property
     def leaves_out(self) -> bool:
         """Whether some words were not scored at all."""
-        return any(answer.left_out for run in self.runs for answer in run.values())
+        return any(answer.left_out for run in self.runs for answer in run.answers)
 
     @property
     def bound(self) -> Bound:
         """How its log-likelihood bounds the true one: the weakest of its texts."""
-        return Bound.weakest(
-            answer.estimate.bound for run in self.runs for answer in run.values()
-        )
+        return Bound.weakest(self.units["bound"].unique())
 
     @property
     def is_known(self) -> bool:
@@ -204,100 +233,78 @@ class Side:
         That of a bound is the bound's, 0 of a strict one: how far it is from log p,
         none says.
         """
-        return self.bound not in (Bound.ESTIMATED_LOWER, Bound.STRICT_LOWER) and all(
-            answer.estimate.stderr is not None
-            for run in self.runs
-            for answer in run.values()
+        return self.bound not in (Bound.ESTIMATED_LOWER, Bound.STRICT_LOWER) and not (
+            self.units["error"].isna().any()
         )
 
     def slack(self, delta: float = DELTA) -> float:
         """Return nats by which its bound is wrong with probability delta (Markov)."""
         if self.is_known or self.bound is not Bound.STOCHASTIC_LOWER:
             return 0.0
-        copies = max(
-            max(Counter(answer.stream for answer in run.values()).values())
-            for run in self.runs
-        )
+        copies = max(run.units["stream"].value_counts().max() for run in self.runs)
         return certificate_cost(
-            1 - delta, num_configurations=len(self.runs), multiplicity=copies
+            1 - delta, num_configurations=len(self.runs), multiplicity=int(copies)
         )
 
-    def nats(self, keys: Sequence[Key]) -> Tensor:
+    def nats(self, names: Sequence[str]) -> Tensor:
         """Return -log p of each text by each run, nats, (R, N)."""
-        rows = [[-run[key].estimate.log_evidence for key in keys] for run in self.runs]
-        return torch.tensor(rows, dtype=torch.float64)
+        rows = [-units["score"].to_numpy(dtype=float) for units in self.only(names)]
+        return torch.from_numpy(np.stack(rows))
 
-    def too_high(self, keys: Sequence[Key]) -> float:
+    def too_high(self, names: Sequence[str]) -> float:
         """Return nats by which it is likely to be too high in all, mean over runs.
 
         The bias of logarithms, and what draws have missed where a search has told: both
         have one direction, and add up over texts. An average of log-weights, which
         estimates a bound, is no logarithm and has no such bias.
         """
-        estimates = [run[key].estimate for run in self.runs for key in keys]
-        missed = (e.missed or 0.0 for e in estimates)
-        logarithms = (e for e in estimates if e.bound is not Bound.ESTIMATED_LOWER)
-        bias = (e.draws_stderr**2 / 2 for e in logarithms)
-        return math.fsum([*missed, *bias]) / len(self.runs)
+        some = self.units[self.units["unit"].isin({*names})]
+        logarithms = some["draws_stderr"][some["bound"] != Bound.ESTIMATED_LOWER]
+        parts = [*some["missed"], *(logarithms**2 / 2)]
+        return math.fsum(parts) / len(self.runs)
 
-    def draws_stderr(self, keys: Sequence[Key]) -> Tensor:
+    def draws_stderr(self, names: Sequence[str]) -> Tensor:
         """Return the error by the draws of each text's mean over runs, nats, (N,)."""
-        errors = [error for error, _ in self.draws_parts(keys)]
-        by_run = torch.tensor(errors, dtype=torch.float64).view(len(self.runs), -1)
-        return by_run.square().sum(0).sqrt()
+        rows = [units["draws_stderr"].to_numpy(float) for units in self.only(names)]
+        return torch.from_numpy(np.sqrt(np.square(rows).sum(0)) / len(self.runs))
 
-    def draws_in_sums(self, keys: Sequence[Key]) -> Tensor:
+    def draws_in_sums(self, names: Sequence[str]) -> Tensor:
         """Return errors whose squares add up to that of the sum over texts, nats, (N,).
 
         Texts with the same draws err alike, so their errors add: the first of them is
         given all, the others 0.
         """
-        total = torch.zeros(len(keys), dtype=torch.float64)
-        for run in self.runs:
-            first: dict[str, int] = {}
-            errors = torch.zeros_like(total)
-            for place, key in enumerate(keys):
-                answer = run[key]
-                at = first.setdefault(answer.stream or f"text {place}", place)
-                errors[at] += answer.estimate.draws_stderr / len(self.runs)
-            total += errors.square()
-        return total.sqrt()
+        total = np.zeros(len(names))
+        for units in self.only(names):
+            some = units.reset_index()
+            stream = some["stream"].where(some["stream"] != "", some["unit"])
+            together = some["draws_stderr"].groupby(stream).transform("sum")
+            first = together.where(~stream.duplicated(), 0.0).to_numpy(dtype=float)
+            total += np.square(first / len(self.runs))
+        return torch.from_numpy(np.sqrt(total))
 
-    def draws_parts(self, keys: Sequence[Key]) -> list[tuple[float, float]]:
+    def draws_parts(self, names: Sequence[str]) -> list[tuple[float, float]]:
         """Return the part of each text and run in those errors, degrees beside it."""
-        estimates = (run[key].estimate for run in self.runs for key in keys)
-        return [(e.draws_stderr / len(self.runs), e.draws_degrees) for e in estimates]
+        every = pd.concat(self.only(names))
+        parts = every["draws_stderr"] / len(self.runs)
+        return [*zip(parts, every["draws_degrees"], strict=True)]
 
 
-def _by_text(answers: Sequence[Answer]) -> dict[Key, Answer]:
-    seen: Counter[str] = Counter()
-    found = {}
-    for answer in answers:
-        found[answer.text, seen[answer.text]] = answer
-        seen[answer.text] += 1
-    return found
-
-
-def check_alike(
-    name_a: str,
-    a: dict[Key, Answer],
-    name_b: str,
-    b: dict[Key, Answer],
-    whole: bool = True,
-) -> None:
-    """Raise a ``ValueError`` unless two runs are of the same texts.
+def check_alike(name_a: str, a: Run, name_b: str, b: Run, whole: bool = True) -> None:
+    """Raise a ``ValueError`` unless two runs are of the same texts or questions.
 
     Args:
         name_a: Of the first run, for the error.
-        a: Its answers.
+        a: The run.
         name_b: Of the second run.
-        b: Its answers.
+        b: The run.
         whole: Whether both are finished: of others, what both have is compared.
     """
-    shared = a.keys() & b.keys()
-    if not shared or (whole and a.keys() != b.keys()):
+    of_a, of_b = {*a.units["unit"]}, {*b.units["unit"]}
+    what = "texts" if a.is_of_texts else "questions"
+    if not of_a & of_b or (whole and of_a != of_b):
         raise ValueError(
-            f"{name_a} has {len(a):,} texts and {name_b} {len(b):,}, of which "
-            f"{len(shared):,} are the same: only models that scored the same texts "
-            "compare (the same --tasks, --limit and files)"
+            f"{name_a} has {len(of_a):,} {what} and {name_b} {len(of_b):,}, of which "
+            f"{len(of_a & of_b):,} are the same: only models that scored the same "
+            f"{what} compare (the same --tasks, --limit and files)"
         )

@@ -10,9 +10,16 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference, wilson
 from lm_latent_eval.report.compare.analysis import More, Ranking, lines_of_gap, rank
 from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
-from lm_latent_eval.report.compare.questions import QuestionComparison, Questions
-from lm_latent_eval.report.compare.sides import Rates, Side, bits, rate_in, with_error
-from lm_latent_eval.report.tabular import aligned, one_line
+from lm_latent_eval.report.compare.questions import QuestionComparison
+from lm_latent_eval.report.compare.sides import Rates, Side, bits, rate_in
+from lm_latent_eval.report.tables import (
+    Errors,
+    aligned,
+    error,
+    one_line,
+    shown,
+    with_error,
+)
 
 
 def rows(
@@ -40,6 +47,11 @@ def rows(
 
 
 _COLUMNS = ("value", "±", "over draws", "over texts", "from", "to", "p")
+ERRORS: Errors = {
+    **dict.fromkeys(("value", "from", "to"), ("±",)),
+    "": ("over draws", "over texts", "p"),
+}
+"""Columns of errors, by the columns whose decimals they decide."""
 
 
 def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
@@ -91,7 +103,7 @@ _OF_A_RUN = (
 """Settings that no number of a model depends on."""
 
 
-def described(side: Side | Questions, others: Sequence[Side | Questions]) -> str:
+def described(side: Side, others: Sequence[Side]) -> str:
     """Describe a side's model in a line.
 
     Args:
@@ -112,7 +124,7 @@ def described(side: Side | Questions, others: Sequence[Side | Questions]) -> str
     return ", ".join([line, *apart])
 
 
-def _line(side: Side | Questions) -> str:
+def _line(side: Side) -> str:
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
     if (estimator := settings.get("estimator")) not in (None, "exact"):
@@ -128,7 +140,7 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     counts = ", ".join(f"{count:,} {unit}" for unit, count in each.totals.items())
     rows = [["", *map(rate_in, each.units), "", ""]]
     found = each.units.values()
-    rates = ([_rate(a) for a, _, _ in found], [_rate(b) for _, b, _ in found])
+    rates = ([_rate(a, d) for a, _, d in found], [_rate(b, d) for _, b, d in found])
     for side, cells in zip(each.sides, rates, strict=True):
         rows.append(
             [side.name, *cells, BOUNDS[side.bound], described(side, each.sides)]
@@ -138,7 +150,7 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     about = f" in {each.clusters}" if each.clusters else ""
     head = f"{each.task}: {difference.num_texts:,} texts{about}, {counts}"
     lines = [head, *aligned(rows)]
-    ties = sum(part.nats == 0 for part in each.parts)
+    ties = int((each.parts["nats"] == 0).sum())
     halves = f", half of {ties:,} equal ones counted" if ties else ""
     lines.append(
         f"  {a} takes less than {b} on {difference.share_won:.1%} of the texts{halves}."
@@ -148,9 +160,9 @@ def _lines_of_texts(each: TextComparison) -> list[str]:
     return [*lines, each.verdict]
 
 
-def _rate(rates: Rates) -> str:
-    spread = "" if rates.spread is None else f" (runs: ± {bits(rates.spread):.2g})"
-    return f"{bits(rates.mean):.4f}{spread}"
+def _rate(rates: Rates, difference: PairedDifference) -> str:
+    spread = "" if rates.spread is None else f" (runs: ± {error(bits(rates.spread))})"
+    return f"{shown(bits(rates.mean), bits(difference.stderr))}{spread}"
 
 
 def _differences(each: TextComparison) -> dict[str, list[str]]:
@@ -158,15 +170,16 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
     a, b = (side.name for side in each.sides)
     found = [difference for _, _, difference in each.units.values()]
     rows = {
-        f"{a} - {b}": [with_error(d.value, d.stderr, sign="+") for d in found],
-        "  over draws": [f"± {bits(d.draws_stderr):.2g}" for d in found],
-        "  over texts": [f"± {bits(d.texts_stderr):.2g}" for d in found],
+        f"{a} - {b}": [with_error(bits(d.value), bits(d.stderr), "+") for d in found],
+        "  over draws": [f"± {error(bits(d.draws_stderr))}" for d in found],
+        "  over texts": [f"± {error(bits(d.texts_stderr))}" for d in found],
         "  at 95 %": [
-            f"{bits(d.interval[0]):+.4f} to {bits(d.interval[1]):+.4f}" for d in found
+            " to ".join(shown(bits(e), bits(d.stderr), sign="+") for e in d.interval)
+            for d in found
         ],
     }
     if any(d.runs_stderr for d in found):
-        rows["  over runs"] = [f"± {bits(d.runs_stderr):.2g}" for d in found]
+        rows["  over runs"] = [f"± {error(bits(d.runs_stderr))}" for d in found]
     return rows
 
 
@@ -177,10 +190,15 @@ def _share(accuracy: float, number: int) -> str:
 
 
 def score(each: Comparison, value: float, sign: str = "") -> str:
-    """Write a score, or a difference of them; of texts nats a unit, in bits."""
+    """Write a score, or a difference of them, with the decimals of its error.
+
+    Those of texts are nats a unit, and written in bits.
+    """
     if isinstance(each, TextComparison):
-        return f"{bits(value):{sign}.4f}"
-    return f"{value:{sign}.1%}" if each.is_share else f"{value:{sign}.4g}"
+        return shown(bits(value), bits(each.difference.stderr), sign=sign)
+    if each.is_share:
+        return f"{value:{sign}.1%}"
+    return shown(value, each.stderr, sign=sign)
 
 
 def _lines_of_choices(each: QuestionComparison) -> list[str]:
@@ -226,15 +244,19 @@ def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
         shown = score(each, each.scores[place])
         rows.append([side.name, shown, described(side, each.sides)])
     rows.append(
-        [f"{a} - {b}", f"{score(each, d.value, '+')} ± {score(each, d.stderr)}", ""]
+        [f"{a} - {b}", f"{score(each, d.value, '+')} ± {_size(each, d.stderr)}", ""]
     )
     rows.append(["  at 95 %", f"{ends[0]} to {ends[1]}", ""])
     if any(each.repeats):
-        part = f"± {score(each, math.hypot(*each.repeats))}"
+        part = f"± {_size(each, math.hypot(*each.repeats))}"
         rows.append(["  over answers", part, ""])
     if d.runs_stderr:
-        rows.append(["  over runs", f"± {score(each, d.runs_stderr)}", ""])
+        rows.append(["  over runs", f"± {_size(each, d.runs_stderr)}", ""])
     return rows
+
+
+def _size(each: QuestionComparison, stderr: float) -> str:
+    return f"{stderr:.1%}" if each.is_share else error(stderr)
 
 
 def ranked(ranking: Ranking) -> list[str]:

@@ -26,8 +26,8 @@ from lm_latent_eval.report.export.statement import (
     statements_of,
 )
 from lm_latent_eval.report.numbers import RATES, numbers
+from lm_latent_eval.report.units import ACCURACY, Run
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Record
 
 SCHEMA_VERSION = "0.3.0"
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
@@ -64,13 +64,13 @@ def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and not {*text} & {*"/\\:\0"}
 
 
-def export(records: Sequence[Record], source: Evaluator, output: Path) -> list[Path]:
+def export(runs: Sequence[Run], source: Evaluator, output: Path) -> list[Path]:
     """Write the files of every task.
 
     Raises:
         ValueError: If a result lacks what it must state.
     """
-    statements = statements_of(records)  # before any file
+    statements = statements_of(runs)  # before any file
     folder = Path("data", source.collection, *source.model_id.split("/"))
     (output / folder).mkdir(parents=True, exist_ok=True)
     written = []
@@ -96,17 +96,17 @@ def export(records: Sequence[Record], source: Evaluator, output: Path) -> list[P
 
 
 def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
-    record, now = statement.record, str(time.time())
-    date = record.settings.get("date")
+    run, now = statement.run, str(time.time())
+    date = run.settings.get("date")
     when = {} if date is None else {"evaluation_timestamp": str(date)}
-    ours = str(record.settings.get("lm_latent_eval", lm_latent_eval.__version__))
+    ours = str(run.settings.get("lm_latent_eval", lm_latent_eval.__version__))
     library: dict[str, Any] = {"name": "lm_latent_eval", "version": ours}
-    if host := record.settings.get("lm_eval"):
+    if host := run.settings.get("lm_eval"):
         more = {"lm_latent_eval": ours}
         library = {"name": "lm_eval", "version": host, "additional_details": more}
     return {
         "schema_version": SCHEMA_VERSION,
-        "evaluation_id": f"{record.task}/{source.model_id}/{now}",
+        "evaluation_id": f"{run.task}/{source.model_id}/{now}",
         **when,
         "retrieved_timestamp": now,
         "source_metadata": {
@@ -121,7 +121,7 @@ def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
 
 
 def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
-    settings = statement.record.settings
+    settings = statement.run.settings
     developer, name = source.model_id.split("/")
     known = ("model", "checkpoint", "dtype", "vocabulary", "mass", "scored_as")
     return {
@@ -137,19 +137,21 @@ def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
 
 
 def _result(statement: Statement, name: str) -> dict[str, Any]:
-    record, likelihood = statement.record, name in RATES
+    run, likelihood = statement.run, name in RATES
     least = 1.0 if name.endswith("perplexity") else 0.0
+    known: dict[str, Any] = {}
+    if likelihood or run.metric == ACCURACY:
+        most = "Infinity" if likelihood else 1.0
+        known = {"score_type": "continuous", "min_score": least, "max_score": most}
     return {
-        "evaluation_result_id": f"{record.task}/{name}",
-        "evaluation_name": record.task,
+        "evaluation_result_id": f"{run.task}/{name}",
+        "evaluation_name": run.task,
         "source_data": _data(statement),
         "metric_config": {
-            "metric_id": name if likelihood else "accuracy",
+            "metric_id": "accuracy" if name == "acc" else name,
             "metric_name": name,
-            "lower_is_better": likelihood,
-            "score_type": "continuous",
-            "min_score": least,
-            "max_score": "Infinity" if likelihood else 1.0,
+            "lower_is_better": likelihood or run.lower_is_better,
+            **known,
             "metric_parameters": {
                 **statement.settings,
                 "bound": statement.bound_of(name),
@@ -168,7 +170,7 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
 
 def _uncertainty(statement: Statement, name: str, least: float) -> dict[str, Any]:
     """Return a number's error and interval, where they are known."""
-    found: dict[str, Any] = {"num_samples": len(statement.documents)}
+    found: dict[str, Any] = {"num_samples": statement.num_units}
     if (error := statement.numbers[name].stderr) is not None:
         over_texts = "over texts (ratio of sums), draws included"
         over = over_texts if name in RATES else "over questions"
@@ -195,11 +197,13 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         "draws_stderr": number.draws_stderr,
     }
     details = {name: repr(e) for name, e in errors.items() if e is not None}
-    for other, number in numbers(statement.record).items():
+    for other, number in numbers(statement.run).items():
         diagnostic = other.startswith(("effective_samples_m", "share_pareto"))
         if diagnostic and not isinstance(number.value, str):
             details[other] = repr(number.value)
-    answers, settings = statement.record.answers, statement.record.settings
+    answers, settings = statement.run.answers, statement.run.settings
+    if not answers:
+        return details
     dropped = len({answer.index for answer in answers}) - len(statement.documents)
     if "strings_scored" not in settings:  # those of others are not counted
         tokens = sum(answer.tokens for answer in answers)
@@ -214,13 +218,14 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
 
 
 def _data(statement: Statement) -> dict[str, Any]:
-    record = statement.record
-    config = record.settings.get("configs", {}).get(record.task, {})
+    run = statement.run
+    config = run.settings.get("configs", {}).get(run.task, {})
     repository = config.get("dataset_path")
-    digest = {"texts_digest": record.texts_digest, "command": command(record)}
+    said = command(run.task, run.settings)
+    digest = {"texts_digest": run.texts_digest, "command": said}
     if not isinstance(repository, str) or "/" not in repository:
         return {
-            "dataset_name": record.task,
+            "dataset_name": run.task,
             "source_type": "other",
             "additional_details": digest,
         }
@@ -230,7 +235,7 @@ def _data(statement: Statement) -> dict[str, Any]:
         "source_type": "hf_dataset",
         "hf_repo": repository,
         **{key: value for key, value in named.items() if value},
-        "samples_number": len(statement.documents),
+        "samples_number": statement.num_units,
         "additional_details": digest,
     }
 
@@ -238,27 +243,39 @@ def _data(statement: Statement) -> dict[str, Any]:
 def _instances(
     statement: Statement, model_id: str, identity: str
 ) -> Iterator[dict[str, Any]]:
+    run = statement.run
     for name in statement.numbers:
+        about = {
+            "schema_version": SCHEMA_VERSION,
+            "evaluation_id": identity,
+            "model_id": model_id,
+            "evaluation_name": run.task,
+            "evaluation_result_id": f"{run.task}/{name}",
+            "interaction_type": "single_turn",
+            "answer_attribution": [],
+        }
         for document, answers in statement.documents.items():
             estimates = [answer.estimate for answer in answers]
             yield {
-                "schema_version": SCHEMA_VERSION,
-                "evaluation_id": identity,
-                "model_id": model_id,
-                "evaluation_name": statement.record.task,
-                "evaluation_result_id": f"{statement.record.task}/{name}",
+                **about,
                 "sample_id": str(document),
-                "interaction_type": "single_turn",
                 # Records hold digests of texts, not texts, which may not be ours.
                 "input": {"raw": f"sha256 {answers[0].text}", "reference": []},
                 "output": {"raw": [repr(e.log_evidence) for e in estimates]},
-                "answer_attribution": [],
                 "evaluation": _score(name, answers),
                 "metadata": {
                     "output_is": "log-likelihood in nats, an option each",
                     "draws_stderr": " ".join(repr(e.draws_stderr) for e in estimates),
                     "bound": " ".join(str(e.bound) for e in estimates),
                 },
+            }
+        for row in () if run.answers else run.units.to_dict("records"):
+            yield {
+                **about,
+                "sample_id": row["unit"],
+                "input": {"raw": row["digest"], "reference": []},
+                "output": {"raw": []},
+                "evaluation": {"score": row["score"], "is_correct": row["score"] == 1},
             }
 
 

@@ -25,18 +25,19 @@ from lm_latent_eval.report.export.statement import (
     section,
     statements_of,
 )
-from lm_latent_eval.report.tabular import Cell, Table, four_decimals, markdown, rendered
-from lm_latent_eval.scoring.model import put_section, read_card
-from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.report.numbers import written
+from lm_latent_eval.report.tables import error, frame, markdown, rendered, shown
+from lm_latent_eval.report.units import Run
+from lm_latent_eval.scoring.model import TAGS, put_section, read_card
 
 
 def export_results(
-    records: Sequence[Record], output: Path, task_id: str | None = None
+    runs: Sequence[Run], output: Path, task_id: str | None = None
 ) -> list[Path]:
     """Write the accuracies of benchmarks into a model repository.
 
     Args:
-        records: The results; tasks without an accuracy are left out.
+        runs: The results; tasks without an accuracy are left out.
         output: The repository's folder.
         task_id: As the benchmark names it, where its data sets are named otherwise.
 
@@ -44,13 +45,13 @@ def export_results(
         ValueError: If there is no accuracy, one is of no data set of the hub, or a
             result lacks what it must state.
     """
-    asked = [s for s in statements_of(records) if "acc" in s.numbers]
+    asked = [s for s in statements_of(runs) if "acc" in s.numbers]
     if not asked:
         raise ValueError(
             "there is no accuracy here, and leaderboards of the hub take nothing else: "
             "export likelihoods --to every-eval-ever or model-card"
         )
-    entries = {s.record.task: _entry(s, task_id) for s in asked}
+    entries = {s.run.task: _entry(s, task_id) for s in asked}
     folder = output / ".eval_results"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -62,29 +63,30 @@ def export_results(
 
 
 def _entry(statement: Statement, task_id: str | None) -> EvalResultEntry:
-    record = statement.record
-    config = record.settings.get("configs", {}).get(record.task, {})
+    run = statement.run
+    config = run.settings.get("configs", {}).get(run.task, {})
     repository = config.get("dataset_path")
     if not isinstance(repository, str) or not re.fullmatch(r"[^/]+/[^/]+", repository):
         raise ValueError(
-            f"{record.task} is of no data set of the hub (dataset_path: {repository}): "
+            f"{run.task} is of no data set of the hub (dataset_path: {repository}): "
             "it has no leaderboard there"
         )
-    accuracy, date = statement.numbers["acc"], record.settings.get("date")
+    accuracy, date = statement.numbers["acc"], run.settings.get("date")
     return EvalResultEntry(
         dataset_id=repository,
         task_id=task_id or config.get("dataset_name") or "default",
         value=accuracy.value,
         date=None if date is None else datetime.fromtimestamp(date, UTC).isoformat(),
-        notes=f"{statement.note}; standard error over questions {accuracy.stderr:.4f}",
+        notes=f"{statement.note}; standard error over questions "
+        f"{error(accuracy.stderr)}",
     )
 
 
-def export_card(records: Sequence[Record], output: Path, model_name: str) -> Path:
+def export_card(runs: Sequence[Run], output: Path, model_name: str) -> Path:
     """Put the numbers into a model card, new or there: metadata and a section.
 
     Args:
-        records: The results.
+        runs: The results.
         output: The card, ``README.md`` of a repository.
         model_name: What the card's metadata call the model.
 
@@ -93,8 +95,9 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
     """
     if output.is_dir():
         raise ValueError(f"{output} is a folder: name the README.md in it")
-    statements = statements_of(records)
-    card: Any = read_card(output, model_name)
+    statements = statements_of(runs)
+    is_ours = any("strings_scored" not in run.settings for run in runs if run.answers)
+    card: Any = read_card(output, model_name, TAGS if is_ours else ())
     ours = [result for statement in statements for result in _results(statement)]
     # Those that are ours say what they bound; others' stay.
     there = card.data.eval_results or []
@@ -108,8 +111,9 @@ def export_card(records: Sequence[Record], output: Path, model_name: str) -> Pat
 
 
 def _results(statement: Statement) -> list[EvalResult]:
-    record = statement.record
-    config = record.settings.get("configs", {}).get(record.task, {})
+    run = statement.run
+    config = run.settings.get("configs", {}).get(run.task, {})
+    counted = "num_texts" if run.is_of_texts else "num_questions"
     found = []
     for name, number in statement.numbers.items():
         errors = {  # for which a model index has no field
@@ -119,9 +123,11 @@ def _results(statement: Statement) -> list[EvalResult]:
         known = {of: error for of, error in errors.items() if error is not None}
         found.append(
             EvalResult(
-                task_type="language-modeling",
-                dataset_type=str(config.get("dataset_path") or record.task),
-                dataset_name=record.task,
+                task_type="language-modeling" if run.is_of_texts else "text-generation",
+                dataset_type=str(config.get("dataset_path") or run.task),
+                dataset_name=run.task,
+                # The card has one entry for all results of a data set's configuration.
+                dataset_config=run.task,
                 metric_type=name,
                 metric_value=number.value,
                 metric_args={
@@ -130,8 +136,8 @@ def _results(statement: Statement) -> list[EvalResult]:
                     **known,
                 },
                 dataset_args={
-                    "num_samples": len(statement.documents),
-                    "digest": record.texts_digest,
+                    counted: statement.num_units,
+                    "digest": run.texts_digest,
                 },
             )
         )
@@ -139,20 +145,32 @@ def _results(statement: Statement) -> list[EvalResult]:
 
 
 def _section(statements: Sequence[Statement]) -> str:
-    rows: list[list[Cell]] = []
+    kinds = {
+        "Likelihoods": [s for s in statements if s.run.is_of_texts],
+        "Scores of questions": [s for s in statements if not s.run.is_of_texts],
+    }
+    return "\n\n".join(_part(title, some) for title, some in kinds.items() if some)
+
+
+def _part(title: str, statements: Sequence[Statement]) -> str:
+    rows = []
     for statement in statements:
+        over = "± over texts" if statement.run.is_of_texts else "± over questions"
         for name, number in statement.numbers.items():
-            cells = (number.value, number.stderr, number.monte_carlo_stderr)
-            shown = [*map(_cell, cells), _cell(statement.certified(name))]
-            rows.append([statement.record.task, name, *shown])
+            row = {
+                "task": statement.run.task,
+                "metric": name,
+                "value": written(name, number),
+                over: error(number.stderr),
+            }
+            if statement.run.is_of_texts:
+                limit = statement.certified(name)
+                row["of it Monte Carlo"] = error(number.monte_carlo_stderr)
+                row["at most (95 %)"] = "N/A" if limit is None else shown(limit)
+            rows.append(row)
     notes = [
-        f"{markdown(f'- {s.record.task}: {s.note}.')}\n{section(s.record)}"
+        f"{markdown(f'- {s.run.task}: {s.note}.')}\n{section(s.run)}"
         for s in statements
     ]
-    head = ["task", "metric", "value", "± over texts", "of it Monte Carlo"]
-    table = Table([*head, "at most (95 %)"], rows, ["\n".join(notes)])
-    return f"## Likelihoods\n\n{rendered(table, 'text')}"
-
-
-def _cell(value: float | str | None) -> str:
-    return four_decimals(value) if isinstance(value, float) else "N/A"
+    table = rendered(frame(rows), "text")
+    return "\n\n".join([f"## {title}", table, "\n".join(notes)])

@@ -29,11 +29,12 @@ from lm_latent_eval.report.numbers import (
     with_numbers,
 )
 from lm_latent_eval.report.results import WHOLE_TEXTS, model_arguments
-from lm_latent_eval.report.tabular import markdown, one_line
+from lm_latent_eval.report.tables import markdown, one_line
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.options import ScoringOptions
-from lm_latent_eval.scoring.records import TASK, WITHOUT_NUMBER, Record
+from lm_latent_eval.scoring.records import TASK, WITHOUT_NUMBER
 
 DELTA = 0.05
 REQUIRED = ("model", "checkpoint", "estimator")
@@ -48,69 +49,76 @@ OF_LOG_P = {
 """Bound of a rate or perplexity, by the bound of the log-likelihood."""
 
 
-def statements_of(records: Sequence[Record]) -> list[Statement]:
+def statements_of(runs: Sequence[Run]) -> list[Statement]:
     """Return what is said of each task; those without a number are left out.
 
     Raises:
         ValueError: If no task has a number, or as of ``Statement.of``.
     """
-    return with_numbers(partial(Statement.of, record) for record in records)
+    return with_numbers(partial(Statement.of, run) for run in runs)
 
 
 @dataclass(frozen=True)
 class Statement:
     """A task's numbers, each with what it needs to be understood."""
 
-    record: Record
+    run: Run
     numbers: dict[str, Number]
-    """Those that can be published: rates per unit, or an accuracy."""
+    """Those that can be published: rates per unit, an accuracy, or a mean score."""
     bound: Bound
 
     @classmethod
-    def of(cls, record: Record) -> Statement:
+    def of(cls, run: Run) -> Statement:
         """Check that nothing is missing.
 
         Raises:
             ValueError: If the run is not finished, something that a number depends on
                 is not known, or there is no number.
         """
-        if not record.finished:
-            lacking = record.settings.get(WITHOUT_NUMBER)
+        if not run.finished:
+            lacking = run.settings.get(WITHOUT_NUMBER)
             raise ValueError(
-                f"{record.task} has no number of {len(lacking)} texts ({lacking[0]}): "
+                f"{run.task} has no number of {len(lacking)} texts ({lacking[0]}): "
                 "draw more samples"
                 if lacking
-                else f"{record.task} is not finished: finish the run first"
+                else f"{run.task} is not finished: finish the run first"
             )
-        bound = Bound.weakest(answer.estimate.bound for answer in record.answers)
-        needed = REQUIRED + (("seed",) if bound is not Bound.EXACT else ())
-        missing = [name for name in needed if record.settings.get(name) is None]
+        bounds = [answer.estimate.bound for answer in run.answers]
+        bound = Bound.weakest(bounds) if bounds else Bound.NONE
+        is_drawn = bool(bounds) and bound is not Bound.EXACT
+        needed = REQUIRED + (("seed",) if is_drawn else ())
+        missing = [name for name in needed if run.settings.get(name) is None]
         if missing:
             raise ValueError(
-                f"{record.task} does not say {', '.join(missing)}, on which its "
+                f"{run.task} does not say {', '.join(missing)}, on which its "
                 "numbers depend: run it again with this version"
             )
         found = {
             name: number
-            for name, number in numbers(record).items()
-            if (name in RATES or name == "acc")
+            for name, number in numbers(run).items()
+            if name in (*RATES, "acc", run.metric)
             and not isinstance(number.value, str)
             and math.isfinite(number.value)
         }
         if not found:
-            raise NoNumberError(f"{record.task} has no number to export")
-        statement = cls(record, found, bound)
-        if len(statement.documents) < 2:
+            raise NoNumberError(f"{run.task} has no number to export")
+        statement = cls(run, found, bound)
+        if statement.num_units < 2:
             raise ValueError(
-                f"{record.task} has one text: an error over texts takes at least two"
+                f"{run.task} has one text: an error over texts takes at least two"
             )
         return statement
+
+    @property
+    def num_units(self) -> int:
+        """Number of texts or questions that the numbers are of."""
+        return len(self.documents) or self.run.units["unit"].nunique()
 
     @property
     def documents(self) -> dict[int, list[Answer]]:
         """Answers to each text or question that the numbers are of."""
         found: dict[int, list[Answer]] = {}
-        for answer in self.record.answers:
+        for answer in self.run.answers:
             if "acc" not in self.numbers or answer.accuracy is not None:
                 found.setdefault(answer.index, []).append(answer)
         return found
@@ -118,7 +126,7 @@ class Statement:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of the numbers."""
-        return stated(self.record.settings)
+        return stated(self.run.settings)
 
     def certified(self, metric: str) -> float | None:
         """Return the upper limit of a rate at 95 % confidence over the draws.
@@ -129,7 +137,7 @@ class Statement:
         unit = RATES.get(metric)
         if unit is None or self.bound not in CERTIFIED:
             return None
-        answers = self.record.answers
+        answers = self.run.answers
         total = sum(answer.estimate.log_evidence for answer in answers)
         units = sum(getattr(answer, unit.name) for answer in answers)
         try:
@@ -148,11 +156,11 @@ class Statement:
         """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = self.bound_of(next(iter(self.numbers)))
-        checkpoint = self.record.settings["checkpoint"]
-        kind = "questions" if "acc" in self.numbers else "texts"
+        checkpoint = self.run.settings["checkpoint"]
+        kind = "texts" if self.run.is_of_texts else "questions"
         return (
             f"lm-latent-eval: {how}; bound: {bound}; checkpoint {checkpoint}; "
-            f"{len(self.documents):,} {kind}, digest {self.record.texts_digest}"
+            f"{self.num_units:,} {kind}, digest {self.run.texts_digest}"
         )
 
 
@@ -170,17 +178,17 @@ _SEEDS = [0, 1234, 1234, 1234]
 """What lm-eval takes without ``--seed``."""
 
 
-def command(record: Record) -> str:
-    """Return the command that gives the numbers again.
+def command(task: str, settings: Mapping[str, Any]) -> str:
+    """Return the command that gives a task's numbers again.
 
     Example:
         >>> run = {"model": "hf", "model_args": {"pretrained": "gpt2"}, "limit": 9.0}
-        >>> command(Record("wikitext", {"run": run}, []))
+        >>> command("wikitext", {"run": run})
         'lm_eval --model hf --model_args pretrained=gpt2 --tasks wikitext --limit 9'
     """
-    if record.task == TASK and "run" not in record.settings:
-        return shlex.join(["lm-latent-eval", "estimate", *_estimate(record.settings)])
-    return " ".join(["lm_eval", *_lm_eval(record)])
+    if task == TASK and "run" not in settings:
+        return shlex.join(["lm-latent-eval", "estimate", *_estimate(settings)])
+    return " ".join(["lm_eval", *_lm_eval(task, settings)])
 
 
 def _estimate(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -203,10 +211,10 @@ def _estimate(settings: Mapping[str, Any]) -> Iterator[str]:
             yield from ("--option", f"{row.name}={said}")
 
 
-def _lm_eval(record: Record) -> Iterator[str]:
-    run = record.settings.get("run", {})
-    config = record.settings.get("configs", {}).get(record.task, {})
-    yield f"--model {_quoted(run.get('model') or record.settings.get('model'))}"
+def _lm_eval(task: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    run = settings.get("run", {})
+    config = settings.get("configs", {}).get(task, {})
+    yield f"--model {_quoted(run.get('model') or settings.get('model'))}"
     # Folders are named by their last part.
     arguments = model_arguments(run.get("model_args"))
     if arguments:
@@ -216,7 +224,7 @@ def _lm_eval(record: Record) -> Iterator[str]:
             for name, path in paths.items()
         )
         yield f"--model_args {_quoted(shown)}"
-    yield f"--tasks {_quoted(record.task)}"
+    yield f"--tasks {_quoted(task)}"
     if folder := _include_path(config):
         yield f"--include_path {folder}"
     metadata = {
@@ -240,8 +248,8 @@ def _lm_eval(record: Record) -> Iterator[str]:
         yield f"--system_instruction {_quoted(said)}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
-    if samples := (run.get("samples") or {}).get(record.task):
-        yield f"--samples {_quoted(json.dumps({record.task: samples}))}"
+    if samples := (run.get("samples") or {}).get(task):
+        yield f"--samples {_quoted(json.dumps({task: samples}))}"
     if (seeds := run.get("seed", _SEEDS)) != _SEEDS:
         yield f"--seed {','.join(map(str, seeds))}"
 
@@ -261,9 +269,9 @@ def _quoted(text: Any) -> str:
     return shlex.quote(one_line(str(text)))
 
 
-def section(record: Record) -> str:
-    """Return how to make the numbers of a task again, as Markdown."""
-    said = command(record)
+def section(run: Run) -> str:
+    """Return how to make the numbers of a run again, as Markdown."""
+    said = command(run.task, run.settings)
     # What HTML or a fence could end stands in the text instead, escaped.
     shown = (
         f"  {markdown(said)}" if set(said) & {"<", "`"} else f"  ```\n  {said}\n  ```"
@@ -271,6 +279,6 @@ def section(record: Record) -> str:
     by = ", ".join(
         f"{name} {markdown(str(version))}"
         for name in ("lm_latent_eval", "lm_eval", "transformers", "torch")
-        if (version := record.settings.get(name))
+        if (version := run.settings.get(name))
     )
     return f"  By {by}:\n\n{shown}" if by else shown

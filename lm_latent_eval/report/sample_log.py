@@ -1,83 +1,19 @@
-"""Scores of single questions, and the sample logs of lm-eval that hold them.
-
-Log-likelihoods of texts, with bounds and errors of draws, are a ``Record``; everything
-else that a run says of single questions is ``Scores``. A sample log says what a model
-that is not ours gave each text or answer.
-"""
+"""Sample logs of lm-eval: what a model gave each text, answer or question."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lm_latent_eval.files import regular
 from lm_latent_eval.options import whole
+from lm_latent_eval.report.units import answered, as_fields, number
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.records import Document, Record, checked_answer
+from lm_latent_eval.scoring.records import checked_answer
 from lm_latent_eval.text.files import numbered_lines
 from lm_latent_eval.values import parse
-
-
-@dataclass(frozen=True)
-class Score:
-    """Score of one answer to a question."""
-
-    question: str
-    """Key that pairs it with the same question of another run."""
-    value: float
-    repeat: int = 0
-    """Which of several answers to the question it is, from 0."""
-    digest: str = ""
-    """Of what was asked: where two runs have one, both are the same."""
-    text: str = ""
-    """The question, where it is known."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Further fields of the question: a passage, a source."""
-    is_sure: bool = True
-    """Whether draws of latents cannot change it."""
-    is_tied: bool = False
-    """Whether rounding alone chose the answer."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of a run in one task."""
-
-    task: str
-    metric: str
-    settings: dict[str, Any]
-    """Facts about the run: ``model`` at least."""
-    rows: Sequence[Score]
-    lower_is_better: bool = False
-    finished: bool = True
-
-
-Run = Record | Scores
-
-
-def number(what: str, value: object) -> float:
-    """Return a finite number of a file, true and false being 1 and 0.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    try:
-        found = float(value) if isinstance(value, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise ValueError(f"{what}: expected a number, not {value!a:.40}")
-    return found
-
-
-def as_fields(values: object) -> dict[str, str]:
-    """Return the fields of an object that are words or whole numbers."""
-    pairs = values.items() if isinstance(values, Mapping) else ()
-    return {str(k): str(v) for k, v in pairs if isinstance(v, str | int)}
-
 
 Sample = dict[str, Any]
 T = TypeVar("T")
@@ -94,14 +30,14 @@ def read_answers(path: Path) -> list[Answer]:
     return [answer for answers in found.values() for answer in answers]
 
 
-def read_scores(path: Path, metric: str) -> list[Score]:
-    """Read what a metric gave each document, and each repeat of it.
+def read_scores(path: Path, metric: str) -> list[dict[str, Any]]:
+    """Read what a metric gave each document and each repeat of it, as rows of units.
 
     Raises:
         ValueError: If a line is no sample, or the metric is no number in it.
     """
 
-    def scores(sample: Sample) -> list[Score]:
+    def scores(sample: Sample) -> list[dict[str, Any]]:
         if metric not in sample:
             there = sorted(
                 name
@@ -115,25 +51,28 @@ def read_scores(path: Path, metric: str) -> list[Score]:
         repeats = sample.get("scores_per_repeat")
         several = repeats.get(metric) if isinstance(repeats, dict) else None
         values = several if isinstance(several, list) else [sample[metric]]
-        about, digest = _about(sample), sample.get("doc_hash")
+        digest = sample.get("doc_hash")
         return [
-            Score(
+            answered(
                 str(sample["doc_id"]),
                 number(metric, value),
-                repeat,
+                repeat=repeat,
                 digest=f"lm_eval {digest}" if isinstance(digest, str) else "",
-                text=about.text,
-                fields=about.fields,
+                fields=_fields(sample),
             )
             for repeat, value in enumerate(values)
         ]
 
-    return [score for some in _by_document(path, scores).values() for score in some]
+    return [row for rows in _by_document(path, scores).values() for row in rows]
 
 
-def read_documents(path: Path) -> dict[int, Document]:
-    """Read the documents of a sample log."""
-    return _by_document(path, _about)
+def read_fields(path: Path) -> dict[int, dict[str, str]]:
+    """Read the fields of the data set in each document of a sample log."""
+    return _by_document(path, _fields)
+
+
+def _fields(sample: Sample) -> dict[str, str]:
+    return as_fields(sample.get("doc"))
 
 
 def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
@@ -159,17 +98,6 @@ def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
         except ValueError as err:
             raise ValueError(f"{path}, line {place}: {err}") from err
     return found
-
-
-def _about(sample: Sample) -> Document:
-    asked = sample.get("arguments")
-    requests = [*asked.values()] if isinstance(asked, dict) else asked
-    first = requests[0] if isinstance(requests, list) and requests else None
-    strings = [*first.values()] if isinstance(first, dict) else first
-    words = [each for each in strings or () if isinstance(each, str)]
-    if len(words) > 1 and len(requests or ()) > 1:  # a question, whose options differ
-        words = words[:1]
-    return Document("".join(words), as_fields(sample.get("doc")))
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
