@@ -15,7 +15,7 @@ CONFIG = {
     "latent_eval": {
         "estimator": "is",
         "num_samples": 100,
-        "samples_per_request": [100, 200],
+        "histories_per_request": [100, 2000],
         "proposal": "peeking",
         "temperature": 1.1,
         "seed": 3,
@@ -73,12 +73,12 @@ def test_it_says_how_and_what(tmp_path, capsys):
     assert main(["explain", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for part in (
-        "from the peeking proposal at temperature 1.1, seed 3; 100 to 200 samples",
+        "at temperature 1.1, seed 3; K = 100, 100 to 2,000 histories a text",
         "sub-normalised",
         "cost p(unknown) as one class",
         "byte_perplexity: refused: 3 words not spelled.",
-        "token_perplexity = 12.35 ± 0.012:",
-        "bits_per_byte = 1.5:",
+        "token_perplexity = 12.346 ± 0.012:",
+        "bits_per_byte = 1.5000:",
     ):
         assert part in text
     assert "word_perplexity" not in text
@@ -99,7 +99,12 @@ def test_rounding_to_16_bits_is_told(tmp_path, precision, nats):
     assert nats is None or (f"computed in {precision}: " in said and nats in said)
 
 
-DRAWN = {"on average: more samples lower it", "12 ± 0.5", "95 %", "be far too small"}
+DRAWN = {
+    "on average: more samples lower it",
+    "12.00 ± 0.50",
+    "95 %",
+    "be far too small",
+}
 FOUND = {"more samples lower it, as a rule", "the same, as nothing is drawn"}
 EXACT = {"It is exact: nothing is drawn", "the same, as nothing is drawn"}
 

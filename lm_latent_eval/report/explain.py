@@ -335,7 +335,7 @@ def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
 def _bound(ours: dict[str, Any], run: Run | None) -> Bound:
     """Return how log p-hat of a run's whole texts bounds log p."""
     if run is not None and run.is_of_texts:
-        return Bound.weakest(run.units["bound"].unique())
+        return Bound.weakest(map(Bound, run.units["bound"].unique()))
     counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
     return Bound.weakest(counted - {Bound.NONE} or counted or {Bound.EXACT})
 

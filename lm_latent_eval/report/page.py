@@ -301,7 +301,7 @@ def _interval(name: str, run: Run) -> charts.Band:
     # What a text takes, compared with taking nothing: an interval of its own.
     found = PairedDifference.of(
         side.nats(keys)[0],
-        torch.from_numpy(sizes.to_numpy()),
+        torch.tensor(sizes.to_numpy()),
         draws_stderr=side.draws_in_sums(keys),
         draws_degrees=pooled_degrees(side.draws_parts(keys)),
         too_high=side.too_high(keys),

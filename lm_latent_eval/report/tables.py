@@ -18,7 +18,8 @@ LARGE = 1e6
 """Numbers from here on are written as powers of ten."""
 ROUNDING, SMALL = 1e-9, 5e-5
 """Below the second, four decimals are zeros; below the first, so is the number."""
-MOST_DECIMALS = 12
+MOST_DECIMALS = 9
+"""Smaller errors are written as powers of ten."""
 _MARKDOWN = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "\\`*[]|"},
@@ -30,6 +31,7 @@ _MARKDOWN = str.maketrans(
 """Emphasis, links, pictures, cells and HTML; an underscore within a word is none."""
 _FORMULA = re.compile(r"\s*[=@+-](?!\s*$)(?![\d.]+$)")
 """First characters of cells that spreadsheets evaluate; signed numbers are not."""
+_NUMBER = re.compile(r"[-+]?([\d,]*\.?\d+(e[-+]?\d+)?|inf|∞)|nan|N/A|")
 
 Errors = Mapping[str, Sequence[str]]
 """Column -> the columns with errors of its numbers."""
@@ -80,12 +82,16 @@ def error(value: float | None) -> str:
     """Write an error with two digits; ``N/A`` where it is not known.
 
     Example:
-        >>> error(0.19561), error(0.00013), error(312.4), error(0.0), error(None)
-        ('0.20', '0.00013', '312', '0', 'N/A')
+        >>> error(0.19561), error(0.00013), error(312.4), error(1.23e-12), error(0.0)
+        ('0.20', '0.00013', '312', '1.2e-12', '0')
+        >>> error(None)
+        'N/A'
     """
     if value is None or math.isnan(value):
         return "N/A"
-    return shown(value, value) if value else "0"
+    if not value or value >= 10.0 ** (1 - MOST_DECIMALS):
+        return shown(value, value) if value else "0"
+    return f"{value:.1e}"
 
 
 def with_error(value: float, stderr: float | None, sign: str = "") -> str:
@@ -216,8 +222,8 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
 
 def _is_numeric(column: pd.Series) -> bool:
     """Whether a column has numbers and no words."""
-    cells = [*column.dropna()]
-    return bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+    cells = [*map(str, column.dropna())]
+    return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 
 
 def _inert(cell: Any) -> Any:

@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import lm_latent_eval
 from lm_latent_eval.harness.wrappers.mdm import LatentMDM
 from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import records
 from tests import tiny_causal
 from tests.harness.test_contract import mdm
@@ -62,7 +63,7 @@ def test_stock_tasks_run_unmodified(backend, how, bound, tmp_path):
     assert ours["bound_of_log_likelihood"][bound] > 0
     # Records can be exported: they say what their estimator depends on.
     for path in tmp_path.rglob("record_*.parquet"):
-        said = Statement.of(*records.read(path)).note
+        said = Statement.of(Run.of(*records.read(path))).note
         assert f"estimator={estimator}, num_samples=16" in said
 
 

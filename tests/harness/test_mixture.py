@@ -14,6 +14,7 @@ from lm_latent_eval.harness.wrappers.mixture import LatentMixture
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import records
 from tests import tiny_causal
 from tests.harness.test_cot import saved
@@ -183,7 +184,7 @@ def kept_of(folder):
 
 def exported(folder):
     [path] = folder.rglob("record_*.parquet")
-    return Statement.of(*records.read(path)).note
+    return Statement.of(Run.of(*records.read(path))).note
 
 
 def test_stock_choices_under_prompts(evaluate, tmp_path):

@@ -21,6 +21,7 @@ from lm_latent_eval.report import results
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement, command
 from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.metrics import METRICS
 from tests.conftest import PROJECT
@@ -109,7 +110,7 @@ def test_a_command_names_the_documents_and_the_chat_template(
     found = recorded(lm, TASKS[:1], tmp_path, str(tmp_path / "out"), **options)
     [record] = results.read(saved(found, tmp_path / "out"))
     assert len(record.answers) == 2, "premise"
-    said = command(record)
+    said = command(record.task, record.settings)
     assert "--apply_chat_template tool" in said
     assert """--samples '{"latent_perplexity": [0, 1]}'""" in said
     assert "--seed" not in said and "--num_fewshot" not in said
@@ -232,7 +233,7 @@ def test_rounding_decides_nothing(moved, nats):
     assert tied == [True, True, False, False] * 2
     accuracies = [answer.accuracy for answer in record.answers[::2]]
     assert accuracies == [0.5, 1.0, 0.5, 0.0]
-    assert numbers(record)["questions_tied"].value == 2
+    assert numbers(Run.of(record))["questions_tied"].value == 2
     assert "questions_tied = 2" in explain(path)
 
 
@@ -284,7 +285,7 @@ def test_results_samples_and_records_of_the_others_are_kept(missing, tmp_path, c
     for file in (path, parquet):
         assert "No number of latent_perplexity/1" in explain(file)
     with pytest.raises(ValueError, match="no number of 1 texts"):
-        Statement.of(record)
+        Statement.of(Run.of(record))
 
 
 def test_documents_without_a_half_are_left_out_of_their_quotient(missing, tmp_path):

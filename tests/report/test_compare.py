@@ -12,10 +12,10 @@ import torch
 from lm_latent_eval.cli import main
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.estimators.corpus_estimate import CorpusRate
-from lm_latent_eval.report import results
-from lm_latent_eval.report.compare import as_text, compare
-from lm_latent_eval.report.compare.questions import scores_of
+from lm_latent_eval.report import compare as comparing
+from lm_latent_eval.report.compare import as_text
 from lm_latent_eval.report.results import read
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record, row_of
@@ -30,6 +30,18 @@ KINDS = {
     "estimate of a lower bound": 0.2,
     "none": 0.2,
 }
+
+
+def sides_of(records):
+    """Sides of records, whose tables of units are made here."""
+    return {
+        name: [[r if isinstance(r, Run) else Run.of(r) for r in run] for run in runs]
+        for name, runs in records.items()
+    }
+
+
+def compare(sides, asked=None):
+    return comparing.compare(sides_of(sides), asked)
 
 
 def answer(n, log_likelihood, kind="exact", **more):
@@ -282,8 +294,8 @@ def test_options_of_the_same_draws_may_err_in_opposite_directions():
             about = {"option": option, "is_greedy": False, "accuracy": 1.0}
             one = answer(0, 0.0, stream=stream, **about)
             answers.append(replace(one, estimate=found))
-        [score] = scores_of(Record("q", SPELLED, answers)).rows
-        return score.is_sure
+        [is_sure] = Run.of(Record("q", SPELLED, answers)).units["is_sure"]
+        return is_sure
 
     assert is_sure("ab", keep=True)
     assert not is_sure("aa", keep=True)
@@ -347,8 +359,8 @@ def test_models_that_are_not_ours_are_read_from_the_sample_log(tmp_path):
 def test_documents_of_a_task_with_spaces_in_its_name_are_found(tmp_path):
     document = SAMPLE | {"doc": {"text": "Ada saw the fox ."}, "target": ""}
     folder = lm_eval_folder(tmp_path / "hf", "my task", [document], {})
-    [found] = results.read_runs(folder, documents=True)
-    assert [*found.documents] == [0]
+    [found] = read(folder, fields=True)
+    assert found.units["fields"].tolist() == [{"text": "Ada saw the fox ."}]
 
 
 def test_folders_without_one_answer_are_refused(tmp_path):

@@ -16,12 +16,14 @@ from markdown_it import MarkdownIt
 from lm_latent_eval.cli import _parser, main
 from lm_latent_eval.cli.estimate import scoring
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement, command
 from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.metrics import TOO_LARGE
-from lm_latent_eval.scoring.records import TASK, Record
+from lm_latent_eval.scoring.records import TASK
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from tests.report.test_compare import (
@@ -55,6 +57,26 @@ SETTINGS = {
 BENCHMARK = {"q": {"dataset_path": "nyu-mll/blimp", "dataset_name": "adjunct"}}
 
 
+def statement_of(made):
+    return Statement.of(Run.of(made))
+
+
+def numbers(made):
+    return report_numbers.numbers(Run.of(made))
+
+
+def export_card(made, *where):
+    return hub.export_card([*map(Run.of, made)], *where)
+
+
+def export_results(made, *where):
+    return hub.export_results([*map(Run.of, made)], *where)
+
+
+def export_archive(made, *where):
+    return every_eval_ever.export([*map(Run.of, made)], *where)
+
+
 def result(kind="stochastic lower", **more):
     return record(-3.0, kind, settings=SETTINGS | more)
 
@@ -75,7 +97,7 @@ def validated(path, schema):
 @pytest.mark.parametrize("kind", ["stochastic lower", "strict lower", "exact", "none"])
 def test_the_archive_s_schemas_hold(tmp_path, kind):
     found = [result(kind), answers(configs=BENCHMARK)]
-    paths = every_eval_ever.export(found, SOURCE, tmp_path)
+    paths = export_archive(found, SOURCE, tmp_path)
     assert len(paths) == 4
     for path in paths:
         inside = path.relative_to(tmp_path).as_posix()
@@ -87,7 +109,7 @@ def test_the_archive_s_schemas_hold(tmp_path, kind):
 
 def archived(folder, found):
     """What is exported of a record of texts: all of it, and its rates by name."""
-    [path, samples] = every_eval_ever.export([found], SOURCE, folder)
+    [path, samples] = export_archive([found], SOURCE, folder)
     content = json.loads(path.read_text())
     results = content["evaluation_results"]
     named = {each["metric_config"]["metric_name"]: each for each in results}
@@ -158,42 +180,42 @@ def test_the_archive_is_told_errors_that_something_has_checked(tmp_path, stderr)
 
 def test_benchmarks_of_the_hub_are_read_back(tmp_path):
     found = [result(), answers(configs=BENCHMARK)]
-    [path] = hub.export_results(found, tmp_path)
+    [path] = export_results(found, tmp_path)
     assert path == tmp_path / ".eval_results" / "q.yaml"
     [entry] = parse_eval_result_entries(yaml.safe_load(path.read_text()))
     assert (entry.dataset_id, entry.task_id) == ("nyu-mll/blimp", "adjunct")
     assert entry.value == 0.75
     for part in ("estimator=is", "num_samples=100", "bound: exact", "checkpoint abc"):
         assert part in entry.notes
-    [path] = hub.export_results([answers(configs=BENCHMARK)], tmp_path, "other")
+    [path] = export_results([answers(configs=BENCHMARK)], tmp_path, "other")
     assert yaml.safe_load(path.read_text())[0]["dataset"]["task_id"] == "other"
     with pytest.raises(ValueError, match="no accuracy here"):
-        hub.export_results([result()], tmp_path)
+        export_results([result()], tmp_path)
     with pytest.raises(ValueError, match="of no data set of the hub"):
-        hub.export_results([answers()], tmp_path)
+        export_results([answers()], tmp_path)
 
 
 def test_no_bound_of_a_likelihood_is_one_of_an_accuracy(tmp_path):
     drawn = estimated(answers(), bound=Bound.STOCHASTIC_LOWER)
     _, results, _ = archived(tmp_path, drawn)
     archive = results["acc"]["metric_config"]["metric_parameters"]["bound"]
-    path = hub.export_card([drawn], tmp_path / "README.md", "us/model")
+    path = export_card([drawn], tmp_path / "README.md", "us/model")
     [entry] = ModelCard.load(path).data.eval_results
     assert archive == entry.metric_args["bound"] == "none"
-    assert "; bound: none; " in Statement.of(drawn).note
-    assert Statement.of(answers()).bound_of("acc") == "exact"
+    assert "; bound: none; " in statement_of(drawn).note
+    assert statement_of(answers()).bound_of("acc") == "exact"
 
 
 def test_a_task_without_right_answers_leaves_the_others(tmp_path, caplog):
     without = replace(unjudged(), settings=SETTINGS | {"configs": BENCHMARK})
     both = [without, answers(configs=BENCHMARK)]
-    [written] = hub.export_results(both, tmp_path)
+    [written] = export_results(both, tmp_path)
     assert written.name == "q.yaml"
-    card = hub.export_card(both, tmp_path / "README.md", "us/model")
-    assert "| q | acc | 0.7500" in card.read_text(encoding="utf-8")
+    card = export_card(both, tmp_path / "README.md", "us/model")
+    assert re.search(r"\| q +\| acc +\| +0\.75 \|", card.read_text(encoding="utf-8"))
     assert "unjudged has no number to export" in caplog.text
     with pytest.raises(ValueError, match="unjudged has no number to export"):
-        hub.export_card(both[:1], tmp_path / "other" / "README.md", "us/model")
+        export_card(both[:1], tmp_path / "other" / "README.md", "us/model")
 
 
 RUN = {
@@ -211,15 +233,15 @@ RUN = {
 def test_a_card_says_what_makes_the_numbers_again(tmp_path):
     path, found = tmp_path / "new" / "README.md", estimated(result(**RUN), stderr=0.2)
     with pytest.raises(ValueError, match=r"is a folder: name the README\.md in it"):
-        hub.export_card([found], tmp_path, "us/model")
-    hub.export_card([found], path, "us/model")
+        export_card([found], tmp_path, "us/model")
+    export_card([found], path, "us/model")
     card = ModelCard.load(path)
     assert (
         "lm_eval --model latent_kglm --model_args pretrained=kglm,num_samples=100 "
         '--tasks t --metadata \'{"text_file": "a.txt"}\' --limit 60\n' in card.text
     )
     assert "/home/me" not in card.text
-    assert f"60 texts, digest {found.texts_digest}" in card.text
+    assert f"60 texts, digest {Run.of(found).texts_digest}" in card.text
     for version in ("lm_latent_eval 0.1.0", "lm_eval 0.4.13", "torch 2.9.0"):
         assert version in card.text
     assert "bits_per_byte" in {entry.metric_type for entry in card.data.eval_results}
@@ -228,7 +250,7 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
         assert entry.metric_value == number.value
         assert args["standard_error"] == number.stderr
         assert args["monte_carlo_standard_error"] == number.monte_carlo_stderr
-        expected = {"num_samples": 60, "digest": found.texts_digest}
+        expected = {"num_texts": 60, "digest": Run.of(found).texts_digest}
         assert entry.dataset_args == expected
 
 
@@ -248,7 +270,7 @@ def test_a_command_asks_for_a_network_with_its_own_options(model, options):
         chosen = options.chosen_for("bidirectional", None).chosen
         return {name: value for name, value in chosen.items() if name != "writing"}
 
-    found = command(Record(TASK, {"model": model} | settings(options), []))
+    found = command(TASK, {"model": model} | settings(options))
     words = shlex.split(found.partition("--data TEXTS ")[2])
     given = _parser().parse_args(["estimate", "DIR", "--data", "TEXTS", *words])
     assert given.model == model
@@ -258,7 +280,7 @@ def test_a_command_asks_for_a_network_with_its_own_options(model, options):
 def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
     path = tmp_path / "README.md"
     estimates = replace(result(lm_eval=None, date=None), task="estimate")
-    hub.export_card([estimates], path, "us/model")
+    export_card([estimates], path, "us/model")
     before = ModelCard.load(path)
     command = "lm-latent-eval estimate DIRECTORY --data TEXTS --estimator is"
     assert command in before.text and "stochastic" in before.text
@@ -268,7 +290,7 @@ def test_a_card_keeps_what_else_it_says_and_its_section_is_replaced(tmp_path):
     foreign = replace(theirs.data.eval_results[0], **about, metric_args={"stride": 512})
     theirs.data.eval_results.append(foreign)
     theirs.save(path)
-    hub.export_card([result("exact")], path, "us/model")
+    export_card([result("exact")], path, "us/model")
     card = ModelCard.load(path)
     assert "Our words." in card.text and card.text.count("## Likelihoods") == 1
     assert "bound: exact" in card.text and "stochastic" not in card.text
@@ -282,8 +304,8 @@ def test_rates_without_a_finite_value_are_left_out(tmp_path):
     long = [replace(answer, words=1, bytes=900) for answer in result("exact").answers]
     found = estimated(replace(result("exact"), answers=long), log_evidence=-900.0)
     assert numbers(found)["word_perplexity"].value == TOO_LARGE, "premise"
-    hub.export_card([found], tmp_path / "README.md", "us/model")
-    every_eval_ever.export([found], SOURCE, tmp_path / "eee")
+    export_card([found], tmp_path / "README.md", "us/model")
+    export_archive([found], SOURCE, tmp_path / "eee")
     shown = (tmp_path / "README.md").read_text()
     assert "bits_per_byte" in shown and "word_perplexity" not in shown
 
@@ -331,15 +353,15 @@ HOSTILE = "<script>alert(1)</script> | <!-- /lm-latent-eval --> ![](http://a/b.p
 def test_a_card_shows_what_tasks_and_settings_say(tmp_path):
     path = tmp_path / "README.md"
     found = replace(result(proposal=HOSTILE), task=f"{HOSTILE}\n# a")
-    hub.export_card([found], path, "us/model")
+    export_card([found], path, "us/model")
     once = path.read_text()
     html = MarkdownIt("commonmark").enable("table").render(ModelCard.load(path).text)
     html = re.sub("<!-- /?lm-latent-eval -->", "", html)
     for tag in ("<script", "<img", "<!--"):
         assert tag not in html
     assert html.count("<h1>") == 1, "the card's own"
-    assert "alert(1)" in html and "<td>" in html
-    hub.export_card([found], path, "us/model")
+    assert "alert(1)" in html and "<td" in html
+    export_card([found], path, "us/model")
     assert path.read_text() == once, "its section ends where it did"
 
 
@@ -359,9 +381,9 @@ def test_a_card_shows_what_tasks_and_settings_say(tmp_path):
     ],
 )
 def test_what_is_not_known_is_not_exported(found, message):
-    Statement.of(result("exact", seed=None))  # nothing is drawn
+    statement_of(result("exact", seed=None))  # nothing is drawn
     with pytest.raises(ValueError, match=message):
-        Statement.of(found)
+        statement_of(found)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.harness import running
+from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report import page
-from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers, table
+from lm_latent_eval.report.numbers import NO_WEIGHTS
 from lm_latent_eval.report.results import read
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.model import load
@@ -20,6 +22,11 @@ from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from tests.journals import sealed
 from tests.report.test_compare import estimated, questions, record
+
+
+def numbers(made):
+    return report_numbers.numbers(Run.of(made))
+
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra"]
 
@@ -44,7 +51,8 @@ def test_they_are_those_of_the_run(scored, capsys, refused):
             assert number.draws_stderr or number.draws_stderr is None, name
     assert main(["recompute", str(output)]) == 0
     shown = capsys.readouterr().out
-    assert f"{METRICS['word_perplexity'](items):.4f}" in shown
+    found = numbers(read)["word_perplexity"]
+    assert report_numbers.written("word_perplexity", found) in shown
     assert "estimator=is num_samples=20" in shown
     assert re.search(r"texts_without_monte_carlo_error +3\n", shown)
     assert main(["recompute", str(output), "--format", "csv"]) == 0
@@ -61,7 +69,7 @@ def test_what_takes_log_weights_says_that_there_are_none(scored):
     assert found["corpus_token_perplexity"].value == NO_WEIGHTS
     assert found["effective_samples_corpus"].value == NO_WEIGHTS
     assert found["word_perplexity"] == numbers(read)["word_perplexity"]
-    assert NO_WEIGHTS in table(without)
+    assert NO_WEIGHTS in report_numbers.table(Run.of(without))
     accuracy = numbers(questions([True, True, False, True]))["acc"]
     error = math.sqrt(0.75 * 0.25 / 3)
     assert (accuracy.value, accuracy.stderr) == (0.75, pytest.approx(error))
@@ -124,7 +132,8 @@ def test_an_unfinished_run_says_so(scored, tmp_path, capsys):
     assert main(["explain", str(tmp_path)]) == 0
     assert "Not finished: numbers are of 3 answers" in capsys.readouterr().out
     for changed, said in (({}, False), ({"finished": False}, True)):
-        page.write({"A": [[replace(made, **changed)]]}, {}, tmp_path / "page.html")
+        run = Run.of(replace(made, **changed))
+        page.write({"A": [[run]]}, {}, tmp_path / "page.html")
         assert (", not finished" in (tmp_path / "page.html").read_text()) is said
 
 

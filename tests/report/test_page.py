@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,11 +19,19 @@ from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.text import described
 from lm_latent_eval.report.figures import ENDINGS
 from lm_latent_eval.report.numbers import numbers
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
 from tests.environment import HANGS
 from tests.means import normal
-from tests.report.test_compare import SPELLED, estimated, questions, record, unjudged
+from tests.report.test_compare import (
+    SPELLED,
+    estimated,
+    questions,
+    record,
+    sides_of,
+    unjudged,
+)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTH = {"phone": 500, "desk": 1280}
@@ -47,33 +56,35 @@ def path(tmp_path_factory):
     right = questions([True, True, False, True])
     runs = {name: [[record, right]] for name, record in sides.items()}
     labels = {"A": "first/run", "B": "second/run"}
-    page.write(runs, labels, output)
+    page.write(sides_of(runs), labels, output)
     return output
 
 
 def test_a_chart_of_shares_has_every_value_in_its_place():
     """Three of forty-one above 0.7 are 3/41 there."""
     values = [0.1 + 0.01 * n for n in range(38)] + [0.8, 0.9, 1.0]
-    drawn = charts.shares({"A": values}, ["A"], "k", "share above", mark=0.7)
-    [line, _] = drawn.axes.get_lines()
-    x, y = line.get_xdata(), line.get_ydata()
-    at = max(n for n in range(len(x)) if x[n] <= 0.7)
-    assert y[at] == pytest.approx(3 / 41)
+    [axes] = charts.shares({"A": values}, ["A"], "k", "share above", 0.7).axes
+    x, y = axes.get_lines()[0].get_data()
+    after = min(n for n in range(len(x)) if x[n] > 0.7)  # steps reach back
+    assert y[after] == pytest.approx(3 / 41)
 
 
 def test_a_flat_curve_is_flat_at_its_number():
     flat = [(1e3, 0.34407021), (2e3, 0.34407022), (5e3, 0.34407020)]
-    drawn = charts.lines({"A": flat}, ["A"], "samples", "bits per byte")
-    low, high = drawn.axes.get_ylim()
+    figure = charts.lines({"A": flat}, ["A"], "samples", "bits per byte")
+    low, high = figure.axes[0].get_ylim()
     assert high - low == pytest.approx(3.44e-4, rel=1e-3)
-    assert ">0.344" in drawn.svg and "1e" not in re.sub(r"<[^>]*>", "", drawn.svg)
+    svg = charts.svg(figure)
+    assert ">0.344" in svg and "1e" not in re.sub(r"<[^>]*>", "", svg)
 
 
 def test_a_band_is_of_texts_that_all_have_an_error():
     a_beam = estimated(drawn(0, 0.5), stderr=None)
-    _, value, band, _ = page._interval("A", a_beam)
+    _, value, band, _ = page._interval("A", Run.of(a_beam))
     assert band == (value, value)
-    _, value, (low, high), _ = page._interval("A", estimated(a_beam, stderr=0.1))
+    _, value, (low, high), _ = page._interval(
+        "A", Run.of(estimated(a_beam, stderr=0.1))
+    )
     assert low < value < high
 
 
@@ -81,7 +92,7 @@ def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
     """Of texts that are alike, so that draws alone make it; and of copies."""
 
     def width(made):
-        _, _, (low, high), _ = page._interval("A", made)
+        _, _, (low, high), _ = page._interval("A", Run.of(made))
         return high - low
 
     drawn = estimated(record(kind="stochastic lower", spread=0.0), stderr=0.2)
@@ -98,7 +109,7 @@ def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
 def test_charts_are_files_for_papers(tmp_path):
     output, figures = tmp_path / "report.html", tmp_path / "figures"
     runs = [[record(), questions([True, False])]]
-    page.write({"A": runs, "B": runs}, {}, output, figures)
+    page.write(sides_of({"A": runs, "B": runs}), {}, output, figures)
     files = {file.name for file in figures.iterdir()}
     stems = {name.partition(".")[0] for name in files}
     assert len(stems) == output.read_text().count("<svg") > 1
@@ -147,16 +158,16 @@ def test_a_pass_is_as_many_samples_as_it_has_histories():
 
 def test_models_that_do_not_compare_are_shown_still(tmp_path):
     output = tmp_path / "deep" / "report.html"
-    page.write({"A": [[record()]], "B": [[record(texts=9)]]}, {}, output)
+    page.write(sides_of({"A": [[record()]], "B": [[record(texts=9)]]}), {}, output)
     text = output.read_text()
     assert "Not compared: A has 60 texts and B 9" in text
     # Without log-weights there is no curve, and it is said why.
     bare = estimated(drawn(0, 1.0), log_weights=())
-    page.write({"A": [[bare]]}, {}, output)
+    page.write(sides_of({"A": [[bare]]}), {}, output)
     assert "log_weights=true" in output.read_text()
     # A task without right answers leaves the others.
     sides = {"A": [[unjudged(), record()]], "B": [[unjudged(), record(3.0)]]}
-    page.write(sides, {}, output)
+    page.write(sides_of(sides), {}, output)
     text = output.read_text()
     assert "no accuracy to compare" in text and "B takes" in text
 
@@ -170,7 +181,11 @@ def test_models_that_differ_in_options_are_told_apart_by_those(tmp_path):
         known | {"close": "none", "checkpoint": "another"},
     ]
     runs = [[record(float(n), settings=each)] for n, each in enumerate(said)]
-    page.write({name: [run] for name, run in zip("ABC", runs, strict=True)}, {}, output)
+    page.write(
+        sides_of({name: [run] for name, run in zip("ABC", runs, strict=True)}),
+        {},
+        output,
+    )
     cells = re.findall(r"<td>\s*(.*(?:same|another).*)\s*</td>", output.read_text())
     assert [cell.partition(", ")[2] for cell in cells] == [
         "same, close=natural",
@@ -184,7 +199,7 @@ def test_a_side_is_described_by_what_all_of_its_runs_were_given():
     known = SPELLED | {"checkpoint": "same", "seed": 0, "run_digest": "ab"}
     a = [record(settings=known | {"seed": n, "limit": 5}) for n in (0, 1)]
     b = [record(settings=known | {"seed": n, "run_digest": "cd"}) for n in (2, 3)]
-    sides = [Side.of(name, runs) for name, runs in (("A", a), ("B", b))]
+    sides = [Side.of(n, [*map(Run.of, runs)]) for n, runs in (("A", a), ("B", b))]
     said = [described(side, sides).partition("2 runs")[2] for side in sides]
     assert said == [", limit=5", ""]
 
@@ -192,13 +207,26 @@ def test_a_side_is_described_by_what_all_of_its_runs_were_given():
 def test_each_run_of_a_model_is_shown(tmp_path):
     output = tmp_path / "report.html"
     sides = {"A": [[record(0.0)], [record(9.0)]], "B": [[record(5.0)]]}
-    page.write(sides, {}, output)
+    page.write(sides_of(sides), {}, output)
     shown = output.read_text()
     runs = (*sides["A"], *sides["B"])
-    rates = [numbers(run)["bits_per_byte"].value for [run] in runs]
+    rates = [numbers(Run.of(run))["bits_per_byte"].value for [run] in runs]
     assert rates[1] < rates[2] < rates[0], "premise: the first run tells otherwise"
     for rate, name in zip(rates, ("A, run 1", "A, run 2", "B"), strict=True):
         assert re.search(rf">{name}<.{{1,600}}{rate:.3f}", shown, re.DOTALL)
+
+
+def test_decimals_come_from_each_number_s_own_error(tmp_path):
+    """A large number beside a small one takes no digit of its error away."""
+    output = tmp_path / "report.html"
+    bad = record(-38.0, spread=20.0)
+    page.write(sides_of({"A": [[record()]], "B": [[bad]]}), {}, output)
+    shown = output.read_text()
+    for made in (record(), bad):
+        found = numbers(Run.of(made))["word_perplexity"]
+        places = max(1 - math.floor(math.log10(found.stderr)), 0)
+        assert f">{found.value:.{places}f}<" in shown
+        assert f">{found.stderr:.{places}f}<" in shown
 
 
 # -- in a browser --------------------------------------------------------------------

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.compare import as_text, compare, more, rank, rows
-from lm_latent_eval.report.runs import read_table
-from lm_latent_eval.report.scores import Score, Scores
+from lm_latent_eval.report.compare import as_text, more, rank, rows
+from lm_latent_eval.report.csv_file import MOST_SIDES, Declared, read_table
+from lm_latent_eval.report.units import Run, answered, of_answers
 from tests.conftest import PROJECT
-from tests.report.test_compare import estimated, lm_eval_folder, questions, record
+from tests.report.test_compare import (
+    compare,
+    estimated,
+    lm_eval_folder,
+    questions,
+    record,
+)
 
 RUNS = PROJECT / "tests/reference/runs"
 """Made by inspect_ai's and Every Eval Ever's own writers."""
@@ -170,8 +176,8 @@ def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
 
 
 def scores(name, values, **more):
-    rows = [Score(str(n), value) for n, value in enumerate(values)]
-    return [Scores("t", "score", {"model": name}, rows, **more)]
+    rows = [answered(str(n), value) for n, value in enumerate(values)]
+    return [Run("t", "score", {"model": name}, of_answers(rows), **more)]
 
 
 def test_runs_of_a_model_answer_questions_as_one_side():
@@ -228,8 +234,9 @@ def test_what_chance_may_do_among_many_is_not_decided():
 
 def test_subtasks_of_a_group_are_clusters():
     def task(n, share):
-        rows = [Score(str(q), float((q + n) % 10 < share)) for q in range(20)]
-        return Scores(f"task {n}", "acc", {"model": "m", "groups": ["all"]}, rows)
+        rows = [answered(str(q), float((q + n) % 10 < share)) for q in range(20)]
+        settings = {"model": "m", "groups": ["all"]}
+        return Run(f"task {n}", "acc", settings, of_answers(rows))
 
     a, b = ([task(n, share) for n in range(12)] for share in (8, 3))
     *single, group = compare({"A": [a], "B": [b]})
@@ -255,20 +262,28 @@ def test_a_column_is_a_side(capsys, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"q{n},{n // 3},{n % 5},{n % 3 == 0:d},1" for n in range(45)]
     path.write_text("\n".join(["id,source,first,second,third", *lines]))
-    out = shown(capsys, str(path), "--cluster", "source")
+    columns = ["--columns", "first,second,third", "--better", "higher"]
+    out = shown(capsys, str(path), "--cluster", "source", *columns)
     assert "15 clusters (source)" in out
     assert "scores: ranking" in out
     assert "column second" in out
 
 
+MANY = ",".join(f"m{n}" for n in range(5000))
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("id,first\n1,2\n", "expected a head of different names"),
+        ("id,a\n1,2\n", "expected a head of different names"),
+        ("id,a,b,b\n1,2,3,4\n", "expected a head of different names"),
+        ("id,a,c\n1,2,3\n", "it has no b"),
         ("id,a,b\n1,2,x\n", "row 2: b: expected a number, not 'x'"),
+        ("id,a,b\n1,2,3\n1,2\n", "row 3: 2 cells below a head of 3"),
+        ("id,a,b\n", "a head and no rows"),
         ("bytes,a,b\n1.5,-5,-3\n", "bytes='1.5': expected a whole number"),
-        (",a,b\n0,2,3\n", "'' is no name of a side"),
-        ("Bytes,a,b\n0,2,3\n", "'Bytes' is no name of a side"),
+        (",a,b\n0,2,3\n", "column '': give it a name"),
+        ("Bytes,a,b\n0,2,3\n", "column 'Bytes': write it as bytes"),
         ("bytes,a,b\n9,5,3\n", "Is this a loss? Then change its sign"),
         ("bytes,words,a,b\n9,3,-5,-3\n9,,-5,-3\n", "row 3: words is empty"),
         ("bytes,a,b\n0,-5,-3\n0,-5,-3\n", "have no bytes and no words"),
@@ -277,13 +292,38 @@ def test_a_column_is_a_side(capsys, tmp_path):
 def test_a_table_that_says_something_else_is_refused(table, said, refused, tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text(table)
-    assert said in refused("compare", str(path))
+    assert said in refused("compare", path, "--columns", "a,b", "--better", "higher")
+
+
+def test_what_a_table_does_not_say_is_asked_for(refused, tmp_path):
+    """Any column may be a trial's number, and any score a loss."""
+    path = tmp_path / "scores.csv"
+    path.write_text("id,trial,a_ppl,b_ppl\n1,1,9,8\n2,1,7,6\n")
+    said = refused("compare", path)
+    assert "say which columns are models (--columns trial,a_ppl,b_ppl)" in said
+    assert "which scores are better (--better higher, or lower)" in said
+    said = refused("compare", path, "--columns", "a_ppl,b_ppl")
+    assert "--better higher" in said and "--columns trial" not in said
+    said = refused("compare", path, "--columns", "a_ppl,b_ppl", "--better", "more")
+    assert "higher, lower" in said
+    path.write_text(f"{MANY}\n{','.join(['1'] * 5000)}\n")
+    said = refused("compare", path, "--columns", MANY, "--better", "lower")
+    assert f"5000 columns of models: at most {MOST_SIDES}" in said
+
+
+def test_lower_scores_are_better_where_that_is_declared(capsys, tmp_path):
+    path = tmp_path / "scores.csv"
+    lines = [f"q{n},1,{5 + n % 3},{4 + n % 2}" for n in range(30)]
+    path.write_text("\n".join(["id,trial,a_ppl,b_ppl", *lines]))
+    columns = ["--columns", "a_ppl,b_ppl", "--better", "lower"]
+    assert "b_ppl is better" in shown(capsys, str(path), *columns)
 
 
 def test_a_page_shows_a_table_of_texts_whose_words_nobody_counted(tmp_path):
     path, page = tmp_path / "scores.csv", tmp_path / "page.html"
     path.write_text("bytes,a,b\n" + "9,-5,-3\n8,-6,-4\n" * 6)
-    assert main(["report", str(path), "--output", str(page)]) == 0
+    columns = ["--columns", "a,b"]
+    assert main(["report", str(path), "--output", str(page), *columns]) == 0
     shown = page.read_text()
     assert "refused: no words" in shown
     parts = shown.partition("Where a - b is")[2].partition("</table>")[0]
@@ -294,7 +334,8 @@ def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"{n // 3 if n else ''},{n % 5},{n % 3 == 0:d}" for n in range(45)]
     path.write_text("\n".join(["cluster,first,second", *lines]))
-    out = shown(capsys, str(path), "--power", "5", "--metric", "score")
+    columns = ["--columns", "first,second", "--better", "higher"]
+    out = shown(capsys, str(path), "--power", "5", "--metric", "score", *columns)
     assert "16 clusters (cluster)" in out
     power = out.partition("To decide 5 of score at 80% between first and second: ")[2]
     assert int(power.split()[0]) < 40, "of scores of 0 to 4, so not a hundredth of 5"
@@ -304,17 +345,24 @@ def test_cells_are_as_long_as_they_are(tmp_path):
     path = tmp_path / "scores.csv"
     long = "word " * 40_000
     path.write_text(f'bytes,a,b,text\n9,-5,-3,"a\nb\n\nc"\n\n9,-5,-3,"{long}"\n')
-    read = read_table(path)["a"]
+    read = read_table(path, Declared(("a", "b")))["a"]
     assert [answer.words for answer in read[0].answers] == [3, 40_000]
+
+
+def sides_of_table(path):
+    return {n: [run] for n, run in read_table(path, Declared(("a", "b"))).items()}
 
 
 def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     path = tmp_path / "scores.csv"
-    lines = [f"{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
+    lines = [f"x{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
     path.write_text("\n".join(["id,bytes,a,b", *lines]))
-    [found] = compare({name: [run] for name, run in read_table(path).items()})
+    [found] = compare(
+        {name: [run] for name, run in read_table(path, Declared(("a", "b"))).items()}
+    )
     assert [*found.units] == ["bytes"], "nobody said how many words there are"
     assert found.difference.value == pytest.approx(-0.01)
+    assert "most in x3 (" in as_text([found]), "texts are named by their id"
     said = [
         f"{line},{text}" for line, text in zip(lines, ["a b", ""] * 15, strict=True)
     ]
@@ -323,5 +371,10 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
         ("id,bytes,a,b,words", [f"{line},7" for line in lines], 210),
     ):
         path.write_text("\n".join([head, *table]))
-        [found] = compare({name: [run] for name, run in read_table(path).items()})
+        [found] = compare(
+            {
+                name: [run]
+                for name, run in read_table(path, Declared(("a", "b"))).items()
+            }
+        )
         assert found.totals == {"bytes": 3000, "words": words}

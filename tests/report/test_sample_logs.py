@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lm_latent_eval.report import scores
+from lm_latent_eval.report import sample_log
 
 ASKED = {
     "gen_args_0": {"arg_0": "Ada saw", "arg_1": " the fox"},
@@ -23,7 +23,7 @@ CHOICE = {
 
 def read(path, *samples):
     path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-    return scores.read_answers(path)
+    return sample_log.read_answers(path)
 
 
 def test_answers_to_questions_are_read(tmp_path):
@@ -78,5 +78,5 @@ def test_a_line_that_is_no_sample_is_named(tmp_path, kind):
     path = tmp_path / "log"
     path.write_text(f"{json.dumps(CHOICE)}\n{BROKEN[kind]}\n")
     with pytest.raises(ValueError, match=r"log, line 2: ") as caught:
-        scores.read_answers(path)
+        sample_log.read_answers(path)
     assert "\n" not in str(caught.value)

@@ -21,6 +21,7 @@ from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
 from lm_latent_eval.report.export import hub
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import interface, likelihoods, workers
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.generation import GenerationOptions
@@ -260,7 +261,7 @@ def test_the_card_says_how_and_what(directory, repositories):
     assert "| bits_per_byte |" not in text, "nobody knows"
     # Numbers, and what people wrote, stay in it; what is said of use is said once.
     (directory / CARD).write_text(text.replace("# me/kglm", "# me/kglm\n\nOur words."))
-    hub.export_card([result()], directory / CARD, "me/kglm")
+    hub.export_card([Run.of(result())], directory / CARD, "me/kglm")
     model.push_to_hub("me/other")
     card = ModelCard(repositories["me/other"][CARD].decode())
     assert "Our words." in card.text

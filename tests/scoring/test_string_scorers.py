@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.scoring.interface import scorer_of
-from lm_latent_eval.scoring.spans import Spans, align, of_words, words
+from lm_latent_eval.scoring.spans import Spans, align, of_tokens, of_words, words
 from lm_latent_eval.scoring.string_scorers import causal_record, string_scorer
 from tests import tiny_causal, tiny_checkpoint
 from tests.tiny_causal import of_bytes
@@ -146,9 +146,11 @@ def test_words_of_an_exact_model_make_its_likelihood(folders):
 
 
 def test_tokens_make_the_likelihood_of_a_causal_network(folders):
-    record = causal_record(folders["g"], ["Ada saw é .", "Bo"])
-    for answer in record.answers:
-        document = record.documents[answer.index]
-        assert document.spans.ends[-1] == answer.bytes
-        total = -sum(document.spans.nats)
-        assert total == pytest.approx(answer.estimate.log_evidence)
+    texts = ["Ada saw é .", "Bo"]
+    scorer = string_scorer(folders["g"])
+    record = causal_record(folders["g"], texts)
+    every = zip(texts, scorer.score_tokens(texts), record.answers, strict=True)
+    for text, scores, answer in every:
+        spans = of_tokens(text, scorer.tokenizer, scores)
+        assert spans.ends[-1] == answer.bytes
+        assert -sum(spans.nats) == pytest.approx(answer.estimate.log_evidence)

@@ -281,7 +281,7 @@ def _texts(task: str, a: Side, b: Side, cluster: str | None) -> TextComparison:
     clusters = _clusters(a, b, texts, cluster)
     found = {}
     for unit in totals:
-        counts = torch.from_numpy(texts[unit].to_numpy())
+        counts = torch.tensor(texts[unit].to_numpy())
         rates = [Rates.of(nats.sum(1) / totals[unit]) for nats in (nats_a, nats_b)]
         runs_stderr = math.hypot(rates[0].stderr, rates[1].stderr)
         found[unit] = (

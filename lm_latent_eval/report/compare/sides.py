@@ -224,7 +224,7 @@ class Side:
     @property
     def bound(self) -> Bound:
         """How its log-likelihood bounds the true one: the weakest of its texts."""
-        return Bound.weakest(self.units["bound"].unique())
+        return Bound.weakest(map(Bound, self.units["bound"].unique()))
 
     @property
     def is_known(self) -> bool:
