@@ -2,12 +2,17 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.report.explain import MEANING, explain
+from tests.conftest import PROJECT
+from tests.report.test_compare import estimated, questions, record
+from tests.report.test_compare import write as write_record
+from tests.report.test_runs import generated, sample
 
 CONFIG = {
     "model": "latent_kglm",
@@ -199,3 +204,39 @@ def test_other_models_and_no_results(tmp_path, refused):
     assert "nothing does not exist" in refused("explain", tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     assert "--output_path" in refused("explain", tmp_path / "empty")
+
+
+def of_stock_metrics(folder, made, printed):
+    """Results of a task of lm-eval, with our record beside them."""
+    ours = {**CONFIG["latent_eval"], "records": {made.task: "record_0.parquet"}}
+    folder.mkdir(exist_ok=True)
+    write(folder, CONFIG | {"latent_eval": ours}, {made.task: printed})
+    write_record(made, folder / "record_0.parquet")
+    return " ".join(explain(folder).split())
+
+
+def test_ties_are_shared_where_lm_eval_counts_the_first(tmp_path):
+    asked = questions([True] * 4)
+    tied = [replace(each, tied=True, accuracy=0.5) for each in asked.answers]
+    said = of_stock_metrics(tmp_path, replace(asked, answers=tied), {"acc,none": 1.0})
+    assert "acc = 0.5000 ± 0:" in said and "questions_tied = 4" in said
+
+
+def test_stock_metrics_have_the_bound_and_the_error_of_the_record(tmp_path):
+    drawn = estimated(record(kind="stochastic lower"), stderr=0.2)
+    printed = {"word_perplexity,none": 410.0, "word_perplexity_stderr,none": 30.0}
+    said = of_stock_metrics(tmp_path, drawn, printed)
+    assert "An upper bound of the true perplexity on average" in said
+    assert "token_perplexity_monte_carlo_error = " in said
+
+
+def test_generated_answers_and_other_programs_have_their_own_scores(tmp_path):
+    generated(tmp_path / "a", [sample(0, 1.0)])
+    path = next((tmp_path / "a").glob("results_*"))
+    content = json.loads(path.read_text())
+    values = {"exact_match,strict": 0.4, "exact_match_stderr,strict": 0.05}
+    path.write_text(json.dumps(content | {"results": {"said": values}}))
+    said = " ".join(explain(tmp_path / "a").split())
+    assert "exact_match (filter strict) = 0.400 ± 0.050: the task's own" in said
+    said = explain(PROJECT / "tests/reference/runs/inspect_good.json")
+    assert "match = 0.800 ± 0.067" in said and "lm_eval" not in said

@@ -33,6 +33,7 @@ from lm_latent_eval.harness.contrastive import DISTORTION
 from lm_latent_eval.harness.processes import Processes, Request, Score, shared
 from lm_latent_eval.harness.records import Recorder
 from lm_latent_eval.harness.running import (
+    drop_errors_of_errors,
     end,
     error_of,
     is_component,
@@ -320,6 +321,7 @@ class Backend(LM):
         """
         if self.world_size == 1:
             self._collect()
+        drop_errors_of_errors()
         info = self._about_run()
         if self._lacking:
             refuse_byte_rates(self._lacking)
@@ -343,12 +345,20 @@ class Backend(LM):
             task: sorted({score.name for score in some})
             for task, some in self._missed.items()
         }
+        summary = self.summary.as_dict()
+        if tied := summary.get("questions_tied"):
+            logger.warning(
+                "%d of %d questions tie: rounding alone chooses the answer that acc "
+                "counts above. `lm-latent-eval recompute` shares them",
+                tied,
+                summary["questions"],
+            )
         return {
             "latent_eval_version": lm_latent_eval.__version__,
             **about,
             "latent_eval": {
                 **about.get("latent_eval", {}),
-                **self.summary.as_dict(),
+                **summary,
                 **({WITHOUT_NUMBER: names} if names else {}),
                 "records": self._recorder.finish(self.fingerprint, names),
                 **({"asked": asked} if (asked := unsaid()) else {}),

@@ -275,6 +275,14 @@ def _documents(task: Any) -> str:
     return digest("\n".join(lines))
 
 
+def drop_errors_of_errors() -> None:
+    """Remove what lm-eval lists as the error of a metric that is an error itself."""
+    results = (evaluation().get("results") or {}).get("results", {})
+    for values in results.values():
+        for name in [key for key in values if "_stderr_stderr," in key]:
+            del values[name]
+
+
 SAID = ("model", "model_args", "batch_size", "device", "use_cache", "limit")
 """Entries of results about a run, by the names of ``simple_evaluate``."""
 

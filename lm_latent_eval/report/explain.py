@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.importance import WORTH_LESS, enough_samples
@@ -16,9 +18,9 @@ from lm_latent_eval.models import MODELS, WRAPPERS, model_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers
 from lm_latent_eval.report.results import newest, read_records
-from lm_latent_eval.report.runs import read_begun
-from lm_latent_eval.report.tables import error, one_line, shown
-from lm_latent_eval.report.tabular import Cell, Table, rendered
+from lm_latent_eval.report.runs import is_of_others, read_begun
+from lm_latent_eval.report.tables import error, frame, one_line, rendered, shown
+from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
@@ -136,7 +138,7 @@ def explain(results: Path) -> str:
     if file is not None and file.suffix == ".json" and file.exists():
         content = parse(read_text(file), infinities=True)
         try:
-            if "config" in content or "results" in content:
+            if not is_of_others(content):
                 return _explained(content, read_records(file, content))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise ValueError(
@@ -489,16 +491,16 @@ def components(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"The others are in {one_line(found['file'])}."
 
 
-def _carriers(factor: str, rows: list[dict[str, Any]]) -> Table:
-    head = [factor, "weight", "carries", "its own accuracy", "questions"]
-    cells: list[list[Cell]] = [
+def _carriers(factor: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return frame(
         [
-            str(row["name"]),
-            float(row["weight"]),
-            float(row["carries"]),
-            row["accuracy"],
-            row["questions"],
+            {
+                factor: str(row["name"]),
+                "weight": float(row["weight"]),
+                "carries": float(row["carries"]),
+                "its own accuracy": row["accuracy"],
+                "questions": row["questions"],
+            }
+            for row in rows
         ]
-        for row in rows
-    ]
-    return Table(head, cells)
+    )

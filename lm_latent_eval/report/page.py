@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import jinja2
 import torch
 
 import lm_latent_eval
@@ -18,7 +19,6 @@ from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.files import write_text
-from lm_latent_eval.registry import require
 from lm_latent_eval.report import charts
 from lm_latent_eval.report.compare import (
     Asked,
@@ -68,9 +68,8 @@ def write(
 
     Raises:
         ValueError: If there is nothing to show.
-        ModuleNotFoundError: If a library is missing; says how to install it.
+        ModuleNotFoundError: If matplotlib is missing; says how to install it.
     """
-    jinja2 = require("jinja2", extra="report")
     asked = asked or Asked()
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)

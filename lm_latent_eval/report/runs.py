@@ -267,12 +267,18 @@ def _of_others(folder: Path, metric: str | None) -> list[Run]:
     return [*found.values()]
 
 
+def is_of_others(content: Any) -> bool:
+    """Whether the JSON of a file is inspect's, or an archive's."""
+    names = content.keys() if isinstance(content, dict) else set()
+    return names >= {"eval", "status"} or names >= {
+        "schema_version",
+        "evaluation_results",
+    }
+
+
 def _of_file(path: Path, metric: str | None) -> list[Run] | None:
     """Read a file of theirs; None if it is of another kind."""
     content = parse(read_text(path), infinities=True)
-    names = content.keys() if isinstance(content, dict) else set()
-    if {"eval", "status"} <= names:
-        return read_inspect(path, content, metric)
-    if {"schema_version", "evaluation_results"} <= names:
-        return read_archive(path, content, metric)
-    return None
+    if not is_of_others(content):
+        return None
+    return (read_inspect if "eval" in content else read_archive)(path, content, metric)

@@ -92,7 +92,9 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     rows = [line.split("|") for line in make_table(results).splitlines()[2:]]
     shown = {row[5].strip(): row[9].strip() for row in rows if len(row) > 9}
     assert not [name for name in shown if name.endswith("_stderr")], "beside the metric"
-    stderr = results["results"]["latent_perplexity"]["token_perplexity_stderr,none"]
+    numbers_of = results["results"]["latent_perplexity"]
+    assert not [name for name in numbers_of if "_stderr_stderr" in name]
+    stderr = numbers_of["token_perplexity_stderr,none"]
     assert float(shown["token_perplexity"]) == round(stderr, 4) > 0
     assert shown["corpus_token_perplexity"] == "N/A"
 
@@ -219,12 +221,14 @@ def moved(kglm_directory, tmp_path):
 
 
 @pytest.mark.parametrize("nats", [1e-13, -1e-6, -1e-3])
-def test_rounding_decides_nothing(moved, nats):
+def test_rounding_decides_nothing(moved, nats, caplog):
     found, output = moved(nats)
     said = found["config"]["latent_eval"]
     if nats == -1e-3:  # a difference that is one
         assert said["questions_tied"] == 0
+        assert "questions tie" not in caplog.text
         return
+    assert "2 of 4 questions tie: rounding alone chooses" in caplog.text
     assert (said["questions"], said["questions_tied"]) == (4, 2)
     assert found["results"]["tiny_questions"]["acc,none"] == 0.5, "either way"
     [path] = output.rglob("record_*.parquet")

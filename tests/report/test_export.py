@@ -20,7 +20,6 @@ from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report.export import every_eval_ever, hub
 from lm_latent_eval.report.export.every_eval_ever import Evaluator
 from lm_latent_eval.report.export.statement import Statement, command
-from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.metrics import TOO_LARGE
 from lm_latent_eval.scoring.records import TASK
@@ -35,6 +34,7 @@ from tests.report.test_compare import (
     unjudged,
     write,
 )
+from tests.report.test_runs import generated, sample
 
 SCHEMAS = Path(__file__).parents[1] / "reference" / "every_eval_ever"
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -410,3 +410,57 @@ def test_the_command_says_what_it_lacks(tmp_path, refused, options, said):
     write(result(), tmp_path / "r.parquet")
     command = ["export", tmp_path / "r.parquet", "--output", tmp_path / "out", "--to"]
     assert said in refused(*command, *options.split())
+
+
+def test_a_card_has_an_entry_a_task(tmp_path):
+    """Tasks of one data set, and files of JSON, which lm-eval calls one alike."""
+    configs = {"configs": {name: {"dataset_path": "json"} for name in "tuq"}}
+    found = [
+        result(**configs),
+        replace(result(**configs), task="u"),
+        answers(**configs),
+    ]
+    path = export_card(found, tmp_path / "README.md", "us/model")
+    [model] = yaml.safe_load(path.read_text().split("---")[1])["model-index"]
+    entries = {entry["dataset"]["name"]: entry for entry in model["results"]}
+    assert [*entries] == ["t", "u", "q"]
+    assert [each["type"] for each in entries["q"]["metrics"]] == ["acc"]
+    assert entries["q"]["dataset"]["args"]["num_questions"] == 8
+    text = ModelCard.load(path).text
+    assert "| acc" not in text.partition("## Scores of questions")[0]
+    assert text.count("| acc") == 1
+    assert ModelCard.load(path).data.tags == ["latent-variable-model"]
+
+
+def test_written_answers_are_carried_through(tmp_path, capsys):
+    """Of lm-eval and of another program, with every metric; nothing drawn is said."""
+    rows = [sample(n, float(n % 4 > 0)) for n in range(40)]
+    folder = generated(tmp_path / "a", rows, metrics=("exact_match", "f1"))
+    assert main(["recompute", folder]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"exact_match +0\.750 +0\.069 ", shown)
+    assert re.search(r"f1 +0\.375 +0\.035 ", shown)
+    card, archive = tmp_path / "README.md", tmp_path / "archive"
+    command = ["export", folder, "--model-id", "us/gpt2", "--to"]
+    assert main([*command, "model-card", "--output", str(card)]) == 0
+    said = ModelCard.load(card)
+    values = {each.metric_type: each.metric_value for each in said.data.eval_results}
+    assert values == {"exact_match": 0.75, "f1": 0.375}
+    assert said.data.tags is None and "## Likelihoods" not in said.text
+    who = ["--organization", "us", "--relationship", "other"]
+    assert main([*command, "every-eval-ever", "--output", str(archive), *who]) == 0
+    for path in archive.rglob("*.json*"):
+        samples = path.suffix == ".jsonl"
+        validated(path, "instance_level_eval" if samples else "eval")
+    for path in archive.rglob("*.jsonl"):
+        assert len(path.read_text().splitlines()) == 40
+
+
+def test_a_task_that_left_no_samples_is_named(tmp_path, caplog):
+    folder = Path(generated(tmp_path / "a", [sample(n, 1.0) for n in range(3)]))
+    path = folder / "results_1.json"
+    content = json.loads(path.read_text())
+    content["configs"]["written"] = {"output_type": "generate_until"}
+    path.write_text(json.dumps(content))
+    assert main(["recompute", str(folder)]) == 0
+    assert "written left out" in caplog.text and "--log_samples" in caplog.text

@@ -132,10 +132,10 @@ def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
     assert "compare the runs themselves" in said
 
 
-def generated(folder, rows):
+def generated(folder, rows, metrics=("exact_match",)):
     """A folder of lm-eval whose answers were written."""
-    metrics = [{"metric": "exact_match"}]
-    task = {"output_type": "generate_until", "metric_list": metrics}
+    listed = [{"metric": metric} for metric in metrics]
+    task = {"output_type": "generate_until", "metric_list": listed}
     found = {"said": {"exact_match,none_stderr": float("nan")}}
     return str(lm_eval_folder(folder, "said", rows, task, results=found))
 
@@ -197,6 +197,32 @@ def test_runs_of_a_model_answer_questions_as_one_side():
     [one] = compare({name: [scores(name, [1.0])] for name in "AB"})
     with pytest.raises(ValueError, match="t has one question"):
         more(one, 1.0)
+
+
+def test_what_differs_by_rounding_alone_is_equal():
+    """Not better by 0.0000 of it; nor are equal scores of questions undecided."""
+    a = record(1.0)
+    nearly = [
+        replace(x.estimate, log_evidence=x.estimate.log_evidence + 1e-9 * (n + 1))
+        for n, x in enumerate(a.answers)
+    ]
+    answers = [replace(x, estimate=e) for x, e in zip(a.answers, nearly, strict=True)]
+    [found] = compare({"A": [[a]], "B": [[replace(a, answers=answers)]]})
+    assert not found.decided
+    assert "Equal: A and B differ by no more than rounding does" in found.verdict
+    [far] = compare({"A": [[a]], "B": [[record(1.0 + 1e-2)]]})
+    assert far.decided, "a hundredth of a nat on each text is a difference"
+    for right in ([True] * 6 + [False] * 6, [True] * 12):
+        [found] = compare({name: [[questions(right)]] for name in "AB"})
+        assert "Equal: A and B have the same accuracy on each of 12" in found.verdict
+    [found] = compare({name: [scores(name, [0.5, 2.0] * 6)] for name in "AB"})
+    assert "Equal: A and B have the same score" in found.verdict
+
+
+def test_questions_are_counted_and_no_options():
+    a, b = questions([True] * 60), questions([True] * 50)
+    with pytest.raises(ValueError, match="A has 60 questions and B 50, of which 50"):
+        compare({"A": [[a]], "B": [[b]]})
 
 
 def test_many_models_are_ranked_with_what_holds_together():

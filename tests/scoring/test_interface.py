@@ -258,14 +258,16 @@ def test_the_card_says_how_and_what(directory, repositories):
     assert command in text
     assert "Estimator: `auto`" in text
     assert model.checkpoint.digest in text
-    assert "| bits_per_byte |" not in text, "nobody knows"
+    assert not re.search(r"\| bits_per_byte +\|", text), "nobody knows"
     # Numbers, and what people wrote, stay in it; what is said of use is said once.
     (directory / CARD).write_text(text.replace("# me/kglm", "# me/kglm\n\nOur words."))
     hub.export_card([Run.of(result())], directory / CARD, "me/kglm")
     model.push_to_hub("me/other")
     card = ModelCard(repositories["me/other"][CARD].decode())
     assert "Our words." in card.text
-    assert "| t | bits_per_byte |" in card.text and card.data.eval_results
+    assert (
+        re.search(r"\| t +\| bits_per_byte +\|", card.text) and card.data.eval_results
+    )
     assert card.text.count("## How it is scored") == 1
     assert "pretrained=me/other" in card.text
 
