@@ -20,7 +20,6 @@ from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers
 from lm_latent_eval.report.results import newest, read_records
 from lm_latent_eval.report.runs import is_of_others, read_begun
 from lm_latent_eval.report.tables import error, frame, one_line, rendered, shown
-from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there

@@ -143,14 +143,14 @@ def _results(path: Path, metric: str | None, fields: bool) -> list[Run]:
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
             about = {**named, "groups": _groups(content, listed)}
-            log = _sample_log(path, listed)
             if name in ours and metric is None:
                 [record] = records.read(beside(path, ours[name]))
                 settings = {**about, **record.settings}
                 record = replace(record, task=name, settings=settings)
-                known = read_fields(log) if fields and log.exists() else {}
+                log = _sample_log(path, listed) if fields else None
+                known = read_fields(log) if log and log.exists() else {}
                 found.append(Run.of(record, known))
-            elif log.exists():
+            elif (log := _sample_log(path, listed)).exists():
                 settings = {**about, "model": config["model"], **_foreign(config)}
                 counts = (content.get("n-samples") or {}).get(listed) or {}
                 runs = _of_log(log, name, task, settings, metric, fields)

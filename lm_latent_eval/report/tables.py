@@ -138,7 +138,9 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """
     if not rows:
         raise ValueError("there are no numbers for a table")
-    return pd.DataFrame([*rows], dtype=object)
+    names = dict.fromkeys(name for row in rows for name in row)
+    cells = {name: [row.get(name) for row in rows] for name in names}
+    return pd.DataFrame(cells, dtype=object)
 
 
 def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> str:
@@ -160,14 +162,15 @@ def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> st
         my_lm,-0.1234,0.02
     """
     if kind == "csv":
-        plain = table.map(_inert).rename(columns=_inert)
+        cells = {_inert(name): [*map(_inert, table[name])] for name in table.columns}
+        plain = pd.DataFrame(cells, dtype=object)  # whole numbers stay whole
         return str(plain.to_csv(index=False, lineterminator="\n")).rstrip("\n")
     flush = ["right" if _is_numeric(table[name]) else "left" for name in table.columns]
-    cells = readable(table, errors or {})
+    words = readable(table, errors or {})
     if kind == "text":
-        told = cells.map(markdown).rename(columns=markdown)
+        told = words.map(markdown).rename(columns=markdown)
         return str(told.to_markdown(index=False, colalign=flush, disable_numparse=True))
-    told = cells.map(one_line).rename(columns=one_line)
+    told = words.map(one_line).rename(columns=one_line)
     style = told.style.hide(axis="index").format(escape="latex")
     return str(
         style.format_index(escape="latex", axis="columns").to_latex(

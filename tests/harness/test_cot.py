@@ -10,11 +10,7 @@ from lm_latent_eval.harness.wrappers.cot import LatentCoT
 from lm_latent_eval.ledger.journal import UNFINISHED
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement
-<<<<<<< HEAD
-=======
-from lm_latent_eval.report.thoughts import ChoiceQuestions, text, thought_files
 from lm_latent_eval.report.units import Run
->>>>>>> 42beb3e5 (Report: tests of the table of units)
 from lm_latent_eval.scoring import records
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.cot.thinking import Thinker
@@ -111,15 +107,8 @@ def test_stock_multiple_choice_is_what_the_scorer_says(evaluate, tmp_path, propo
     assert sum(shares) == pytest.approx(1)
     assert ours["model_temperature"] == 1 and ours["close"] == "forced"
     # Commands read it.
-<<<<<<< HEAD
     note = f"estimator=is, num_samples=40, proposal={proposal}"
-    assert note in Statement.of(record).note
-=======
-    assert (
-        "estimator=is, num_samples=40, proposal=prior"
-        in Statement.of(Run.of(record)).note
-    )
->>>>>>> 42beb3e5 (Report: tests of the table of units)
+    assert note in Statement.of(Run.of(record)).note
     path = saved(results, tmp_path / "out")
     said = " ".join(explain(path).split())
     assert "200 about 5 questions, shared by the answers" in said
