@@ -4,10 +4,10 @@ A text longer than the network's window is cut where its canonical tokens fill a
 as lm-eval cuts it; no segmentation crosses these borders, and what lies before one is
 given as its canonical tokens.
 
-The tokens of a context are given as the canonical ones, but its last ones, which are
-summed over again: a text may begin inside a token. What is given follows from the
-context alone, never from the text after it, so texts of which none begins another have
-probabilities that total at most one.
+A context of few tokens is summed over as the text is. Of a longer one the last tokens
+are, since a text may begin inside a token, and those before are given as the canonical
+ones. What is given follows from the context alone, never from the text after it, so
+texts of which none begins another have probabilities that total at most one.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Continuation:
     """The end of the context and the text; None where they are not summed over."""
     context: Piece | None
     """The end of the context by itself, as a prefix; None if there is nothing of it."""
+    given_tokens: bool = False
+    """Whether canonical tokens of the context stand for all ways to write it."""
 
     @property
     def pieces(self) -> list[Piece]:
@@ -263,16 +265,18 @@ class Encoding:
             )
         whole = self._last(given, tokens, joined, begins=border == 0)
         self._check_given(short[:border], whole, joined)
-        if whole.lattice is None:
-            return Continuation(plain, whole, None)
-        begins = whole.lattice.begins
-        rest = len(whole.lattice.target) - len(text.encode())
-        written = self.restored(tail, whole.lattice.target[:rest], begins=begins)
+        begins, target = whole.summed.begins, whole.summed.target
+        rest = len(target) - len(text.encode())
+        written = self.restored(tail, target[:rest], begins=begins)
         lattice = self.lattice(tail, written, begins=begins, overruns=True)
-        before = {at: mark for at, mark in whole.lattice.fixed.items() if at < rest}
+        before = {at: mark for at, mark in whole.summed.fixed.items() if at < rest}
         if lattice is not None and lattice.fixed != before:
             raise self._joined(mark for mark, _ in before.values())
-        return Continuation(plain, whole, Piece(given, tail, lattice) if tail else None)
+        end_of_context = Piece(given, tail, lattice) if tail else None
+        marks = self.vocabulary.special.keys()
+        cut = len(given) < len(head) + border
+        plainly = cut or not {*short[:border]} <= marks
+        return Continuation(plain, whole, end_of_context, plainly)
 
     def _after(
         self,
@@ -349,14 +353,15 @@ class Encoding:
     def _border(self, head: Sequence[int], short: Sequence[int]) -> int:
         """Return how many tokens of a context are given as they are.
 
-        Special ones are, and the first of a context that none precedes, since nothing
-        says how probable that is. The text after the context has no part in it.
+        Special ones are, and of a longer context than is summed over the first one that
+        none precedes, as ``--model hf`` gives it. The text after the context has no
+        part in it.
         """
-        if self.options.context_tokens is None:
+        if (most := self.options.context_tokens) is None:
             return 0
         marks = [n + 1 for n, t in enumerate(short) if t in self.vocabulary.special]
-        least = max([0 if head else 1, *marks])
-        return min(len(short), max(least, len(short) - self.options.context_tokens))
+        least = max([0 if head or len(short) <= most else 1, *marks])
+        return min(len(short), max(least, len(short) - most))
 
     def _last(
         self,

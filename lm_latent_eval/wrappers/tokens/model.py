@@ -254,9 +254,14 @@ class TokensScorer(NetworkScorer):
                 "context writes it, too; leave out estimator=canonical"
             )
         whole = walks[query.name, read.whole]
-        if read.context is None:
-            return estimator.estimate(whole, size)
-        return estimator.difference(whole, walks[query.name, read.context], size)
+        estimate = (
+            estimator.estimate(whole, size)
+            if read.context is None
+            else estimator.difference(whole, walks[query.name, read.context], size)
+        )
+        if read.given_tokens:  # one way to write the context, and no ratio to all
+            return replace(estimate, bound=Bound.NONE)
+        return estimate
 
     # -- generation -------------------------------------------------------------------
 

@@ -36,9 +36,9 @@ class TokensOptions(OptionTable):
         end: What follows a scored text: ``none`` (a token border, as ``--model hf``),
             ``prefix`` (anything: its last token may write more) or ``eos`` (the end
             token).
-        context_tokens: How many canonical tokens at the end of a context are summed
-            over again, those before being given as they are, whatever follows them;
-            ``all`` (None in Python): all.
+        context_tokens: A context of at most so many canonical tokens is summed over;
+            of a longer one that many at its end are, and those before are given as they
+            are (a record has bound ``none`` then). ``all`` (None in Python): all.
         max_segmentations: The most that ``exact`` lists of one text.
 
     Example:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -69,7 +70,8 @@ def test_every_end_is_what_listing_says(kind):
     assert several > 5, "premise"
 
 
-def test_a_continuation_is_a_ratio_of_prefixes(kind):
+@pytest.mark.parametrize("context_tokens", [8, "all"])
+def test_a_continuation_is_a_ratio_of_prefixes(kind, context_tokens):
     """Whether its context stops inside a token or not."""
     model, listed, _ = kind
     texts = strings(kind, 3)
@@ -82,16 +84,29 @@ def test_a_continuation_is_a_ratio_of_prefixes(kind):
     queries = [Query(n, "text", *pair[::-1]) for n, pair in enumerate(pairs)]
     inside = 0
     for end, truth in truths(listed).items():
-        scorer = exactly(model, end=end, context_tokens="all")
+        scorer = exactly(model, end=end, context_tokens=context_tokens)
         for answer in scorer.score_continuations(queries):
             context, text = pairs[answer.index]
             expected = truth(context + text) / listed.prefix(context)
             value = answer.estimate.log_evidence
             assert value == pytest.approx(math.log(expected), rel=1e-10)
+            assert answer.estimate.bound is Bound.EXACT
             canonical = model.network.tokenizer.encode(context + text)
             borders = {listed.strings[tuple(canonical[:n])] for n in range(9)}
             inside += context not in borders
     assert inside > 3, "premise"
+
+
+def test_a_record_says_where_tokens_of_a_context_stand_for_all(kind):
+    """More than are summed over are given as the canonical ones: no ratio to all."""
+    model, listed, _ = kind
+    [context] = [s for s in strings(kind, 3) if len(listed.segmentations(s)) > 1][-1:]
+    tokens = len(model.network.tokenizer.encode(context))
+    bounds = []
+    for number in (tokens, tokens - 1):
+        scorer = exactly(model, context_tokens=number)
+        bounds.append(asking.estimate(scorer, "a", context).bound)
+    assert bounds == [Bound.EXACT, Bound.NONE]
 
 
 CONTEXTS = {
@@ -150,11 +165,10 @@ def readable(model, texts, context, options):
 @pytest.mark.parametrize(
     ("context", "context_tokens", "given", "tail"),
     [
-        ("a", 8, "a", ""),
+        ("a", 0, "a", ""),
         ("ba", 0, "ba", ""),
-        ("ba", 8, "ba", ""),
         ("babba", 1, "b|ab", "ba"),
-        ("aabba", 2, "aab", "ba"),
+        ("aabba", 1, "aab", "ba"),
     ],
 )
 def test_what_is_given_is_what_listing_says(context, context_tokens, given, tail):
@@ -202,8 +216,9 @@ def test_a_special_token_across_the_end_of_a_context_is_refused():
 def test_a_context_that_the_tokenizer_shortens_is_refused():
     model = SegmentedLM(tiny_causal.network(tiny_causal.words()))
     assert log_p(model, " a", context="a")[0] < 0
-    with pytest.raises(ValueError, match=r"normalizer changes this context"):
-        log_p(model, "  a", context="a")
+    for context_tokens, what in ((8, "string"), (0, "context")):
+        with pytest.raises(ValueError, match=f"normalizer changes this {what}"):
+            log_p(model, "  a", context="a", context_tokens=context_tokens)
 
 
 def test_canonical_tokens_that_write_another_string_bound_nothing():
