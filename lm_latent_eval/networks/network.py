@@ -35,6 +35,9 @@ CONFIGURED_LENGTHS = (
     "model_length",  # MDLM
 )
 
+LEARNED_POSITIONS = ("wpe", "position_embeddings", "embed_positions")
+"""How tables of positions are named: GPT-2's, BERT's and OPT's."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -278,17 +281,19 @@ def check_positions(model: PreTrainedModel, name: str, length: int) -> None:
 
 
 def _table_of_positions(model: PreTrainedModel) -> int | None:
-    """Return how many positions RoBERTa and its kin can name; None of other networks.
+    """Return how many positions a network has learned; None: it computes them.
 
-    The first position of a text follows that of padding, so a table of 514 has 512.
+    RoBERTa's first one follows that of padding, so its table of 514 has 512; OPT's and
+    BART's has an offset.
     """
+    config = model.config.get_text_config()
+    lengths = {getattr(config, name, None) for name in CONFIGURED_LENGTHS}
     for name, module in model.named_modules():
-        if (
-            name.endswith("position_embeddings")
-            and isinstance(module, nn.Embedding)
-            and module.padding_idx is not None
-        ):
-            return module.num_embeddings - module.padding_idx - 1
+        if isinstance(module, nn.Embedding) and name.endswith(LEARNED_POSITIONS):
+            before = getattr(module, "offset", 0)
+            if module.num_embeddings - before in lengths:  # else it is of images, say
+                padding = -1 if module.padding_idx is None else module.padding_idx
+                return module.num_embeddings - (before or padding + 1)
     return None
 
 

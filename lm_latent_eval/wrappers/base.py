@@ -154,6 +154,24 @@ def windows(
         start, stop = stop, min(stop + step, length)
 
 
+def warn_of_cut(lost: Sequence[int], max_length: int) -> None:
+    """Warn of contexts whose beginnings a network has no room for.
+
+    Args:
+        lost: Tokens of each context that are not read.
+        max_length: Tokens that the network reads at once.
+    """
+    if cut := sum(number > 0 for number in lost):
+        logger.warning(
+            "%d of %d contexts are cut: up to %d of their first tokens are left out, "
+            "since the network reads %d at once (max_length)",
+            cut,
+            len(lost),
+            max(lost),
+            max_length,
+        )
+
+
 def framed(
     tokens: Sequence[int], inner: Sequence[int]
 ) -> tuple[list[int], list[int]] | None:

@@ -18,7 +18,7 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
+from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
 from lm_latent_eval.wrappers.mdm.estimators import (
     TargetEstimate,
     check_length,
@@ -137,6 +137,7 @@ class MDMScorer(NetworkScorer):
                     jobs.append((block, _set_aside(query, requests, missed)))
                     owners.append((n, part))
                 number.append(len(targets))
+        warn_of_cut([each.lost for each in cuts], self.network.max_length)
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.name})"
         with self.progress(len(cuts), title, "texts") as bar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Self
 
@@ -186,6 +186,8 @@ class Cut:
     """Tokens among them that stand for any string that the tokenizer does not know."""
     lossy: bool
     """Whether the tokens of the query's strings are those of others as well."""
+    lost: int = 0
+    """Tokens at the beginning of its context that the network has no room for."""
 
 
 class TokenCutter:
@@ -245,8 +247,9 @@ class TokenCutter:
                 f"{self.room} at once: shorten it, or score it as a whole text "
                 "(rolling), which is read in windows"
             )
-        spans = [(max(0, len(ids) - self.room), border, len(ids))]
-        return self._cut(query, ids, [span for span in spans if span[2] > span[1]])
+        lost = max(0, len(ids) - self.room)
+        spans = [(lost, border, len(ids))] if len(ids) > border else []
+        return replace(self._cut(query, ids, spans), lost=lost)
 
     def context(self, text: str, room: int) -> list[int]:
         """Return the tokens before what is to be written, the last ones if too many."""

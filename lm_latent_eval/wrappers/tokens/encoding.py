@@ -68,6 +68,8 @@ class Continuation:
     """The end of the context by itself, as a prefix; None if there is nothing of it."""
     given_tokens: bool = False
     """Whether canonical tokens of the context stand for all ways to write it."""
+    lost: int = 0
+    """Tokens at the beginning of the context that there is no room for."""
 
     @property
     def pieces(self) -> list[Piece]:
@@ -235,9 +237,9 @@ class Encoding:
                 text, or they are longer than the window.
         """
         context, text = query.context, query.text
-        plain = self._plain(context, text)
+        plain, lost = self._plain(context, text)
         if self.options.estimator == "canonical" or not (text or self.end):
-            return Continuation(plain, None, None)
+            return Continuation(plain, None, None, lost=lost)
         end = len(self.end)
         if not context:
             tokens = plain.tokens[: len(plain.tokens) - end]
@@ -274,9 +276,9 @@ class Encoding:
             raise self._joined(mark for mark, _ in before.values())
         end_of_context = Piece(given, tail, lattice) if tail else None
         marks = self.vocabulary.special.keys()
-        cut = len(given) < len(head) + border
-        plainly = cut or not {*short[:border]} <= marks
-        return Continuation(plain, whole, end_of_context, plainly)
+        lost = max(0, len(head) + border - len(given))
+        given_tokens = lost > 0 or not {*short[:border]} <= marks
+        return Continuation(plain, whole, end_of_context, given_tokens, lost)
 
     def _after(
         self,
@@ -384,10 +386,11 @@ class Encoding:
         lattice = self.lattice(tokens, written, begins=first, overruns=overruns)
         return Piece(given, tokens, lattice)
 
-    def _plain(self, context: str, text: str) -> Piece:
+    def _plain(self, context: str, text: str) -> tuple[Piece, int]:
         """Return tokens of a context and a text, as ``--model hf`` reads them.
 
-        White space at the end of the context is the text's there.
+        And how many of the context's first tokens there is no room for. White space at
+        the end of the context is the text's there.
         """
         if not context:
             tokens = self.encode(text, False)
@@ -403,4 +406,6 @@ class Encoding:
                 f"the text has {len(after)} tokens after its context, and the network "
                 f"reads {self.window}: shorten it, or take a network that reads more"
             )
-        return Piece(tuple(given or [self.prefix])[-room:], tuple(after), None)
+        given = given or [self.prefix]
+        piece = Piece(tuple(given[-room:]), tuple(after), None)
+        return piece, max(0, len(given) - room)

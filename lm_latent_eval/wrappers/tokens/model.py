@@ -21,7 +21,7 @@ from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
-from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer
+from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
 from lm_latent_eval.wrappers.tokens.encoding import Continuation, Encoding, Piece
 from lm_latent_eval.wrappers.tokens.estimators import (
     WalkEstimator,
@@ -188,13 +188,14 @@ class TokensScorer(NetworkScorer):
 
         They are greedy where greedy decoding writes their canonical segmentation.
         """
-        missed = Missed(queries)
+        missed, lost = Missed(queries), list[int]()
         with self._bar(len(queries), "continuations") as bar:
             for some in _some(queries):
                 asked = []
                 for query in some:
                     with naming(query):
                         asked.append(self._encoding.read(query))
+                lost += (one.lost for one in asked)
                 scores = self._scores([p for one in asked for p in one.pieces])
                 walks = self._sums(some, asked, scores)
                 for query, one in zip(some, asked, strict=True):
@@ -209,6 +210,7 @@ class TokensScorer(NetworkScorer):
                             evaluations=estimate.num_samples,
                         )
                     bar.update()
+        warn_of_cut(lost, self.network.max_length)
         missed.tell()
 
     def _sums(

@@ -134,6 +134,47 @@ def test_positions_that_begin_after_padding_are_counted(tmp_path):
         opened(tmp_path, max_length=24)
 
 
+LEARNED = {
+    "BertForMaskedLM": {"max_position_embeddings": 20},
+    "GPT2LMHeadModel": {"n_positions": 20, "n_head": 2, "n_embd": 8, "n_layer": 1},
+    "OPTForCausalLM": {"max_position_embeddings": 20, "ffn_dim": 8},
+    "LlamaForCausalLM": {"max_position_embeddings": 20},
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_more_tokens_than_a_network_has_positions_for_are_refused(name):
+    """Where they are a table; what computes them reads on."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    given = {"vocab_size": 12, "intermediate_size": 8, "word_embed_proj_dim": 8}
+    kind = getattr(transformers, name)
+    marks = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 0}
+    config = kind.config_class(**sizes, **given, **marks | LEARNED[name])
+    model, ids = kind(config).eval(), torch.full((1, 21), 5)
+    tokenizer = tiny.tokenizer()
+    model(input_ids=ids[:, 1:])
+    assert Network.of(model, tokenizer, max_length=20).positions == 20
+    if name == "LlamaForCausalLM":
+        model(input_ids=ids)
+        assert Network.of(model, tokenizer, max_length=21).max_length == 21
+        return
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=ids)
+    with pytest.raises(ValueError, match=r"max_length=21: .* positions for 20 tokens"):
+        Network.of(model, tokenizer, max_length=21)
+
+
+def test_contexts_that_are_cut_are_told_of(caplog):
+    scorer = MaskedDiffusion(tiny.network()).scorer({"num_samples": 4}, quiet=True)
+    for words in (18, 19, 25):
+        context = " ".join(["the"] * words)
+        asking.answers(scorer, " fox", " saw", context=context)
+    lost = [r.getMessage() for r in caplog.records if "are cut" in r.getMessage()]
+    assert [said.partition(", since")[0] for said in lost] == [
+        "2 of 2 contexts are cut: up to 6 of their first tokens are left out"
+    ]
+
+
 def test_a_function_that_is_no_denoiser_is_refused():
     with pytest.raises(ValueError, match="is a causal model: it does not see the tok"):
         tiny.scorer_of(

@@ -187,6 +187,18 @@ def test_what_is_given_is_what_listing_says(context, context_tokens, given, tail
         assert value == pytest.approx(math.log(expected), rel=1e-10), text
 
 
+@pytest.mark.parametrize("estimator", ["canonical", "beam"])
+def test_contexts_that_are_cut_are_told_of(estimator, caplog):
+    network = tiny_causal.network(tiny_causal.letters(), max_length=16)
+    scorer = SegmentedLM(network).scorer({"estimator": estimator}, quiet=True)
+    said = []
+    for length in (4, 60):
+        caplog.clear()
+        asking.answers(scorer, "b", context="ab" * length)
+        said.append("1 of 1 contexts are cut" in caplog.text)
+    assert said == [False, True]
+
+
 def test_the_length_of_a_text_moves_no_window():
     network = tiny_causal.network(tiny_causal.letters(), max_length=16)
     encoding = SegmentedLM(network).scorer({"context_tokens": 2})._encoding
