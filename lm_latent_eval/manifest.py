@@ -19,6 +19,8 @@ from lm_latent_eval.values import Matching, Rules, Whole, check, parse
 
 FILE_NAME = "manifest.json"
 FORMAT = "lm-latent-eval-manifest-1"
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of files that git-lfs has not fetched."""
 SUFFIXES = (".json", ".safetensors")
 
 
@@ -71,7 +73,11 @@ def verify(directory: Path) -> str:
             wrong = f"is altered: its SHA-256 is not that of {FILE_NAME}"
         else:
             continue
-        raise ManifestError(f"{directory / name} {wrong}; {_remedy(directory)}")
+        remedy = _remedy(directory)
+        if name in found and _is_pointer(found[name]):
+            wrong = "is a pointer of git-lfs in the place of the file"
+            remedy = "fetch it by `git lfs pull`"
+        raise ManifestError(f"{directory / name} {wrong}; {remedy}")
     return _digest(listed)
 
 
@@ -115,6 +121,12 @@ def _digest(entries: Mapping[str, Entry]) -> str:
     for name in sorted(entries):
         sha.update(name.encode() + b"\0" + bytes.fromhex(entries[name].sha256))
     return sha.hexdigest()[:16]
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether a file is what git-lfs leaves where it has not fetched one."""
+    with path.open("rb") as file:
+        return file.read(len(POINTER)) == POINTER
 
 
 def _remedy(directory: Path) -> str:

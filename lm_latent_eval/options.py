@@ -136,11 +136,17 @@ def truth(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, names: Sequence[str]) -> str:
-    """Read one of several names.
+    """Read one of several names; lm-eval makes None of ``none``.
 
     Raises:
         ValueError: If it is none of them; near ones are suggested.
+
+    Example:
+        >>> one_of("end", None, ["none", "eos"])
+        'none'
     """
+    if value is None and "none" in names:
+        return "none"
     if value not in names:
         near = difflib.get_close_matches(str(value), names)
         hint = f" (did you mean {near[0]}?)" if near else ""
@@ -238,8 +244,10 @@ def choice(default: T, names: Sequence[str], *, unset: str | None = None) -> T:
 
 
 def optional(read: Reader) -> Reader:
-    """Let a value be left out: None, and an empty string, are None."""
-    return lambda name, value: None if value in (None, "") else read(name, value)
+    """Let a value be left out: None, ``none`` and an empty string are None."""
+    return lambda name, value: (
+        None if value in (None, "", "none") else read(name, value)
+    )
 
 
 def table(kind: type[Any]) -> list[Option]:

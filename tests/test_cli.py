@@ -107,6 +107,9 @@ def test_the_package_is_a_command(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         main(["calibrate", "DIR", "--txets", "3"])
     assert "--txets 3 (did you mean --texts?)" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["estimat", "DIR"])
+    assert "(did you mean estimate?)" in capsys.readouterr().err
 
 
 def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(

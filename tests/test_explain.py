@@ -79,6 +79,7 @@ def test_it_says_how_and_what(tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     for part in (
         "at temperature 1.1, seed 3; K = 100, 100 to 2,000 histories a text",
+        "the option seed (3) alone moves them: lm_eval's --seed does not",
         "sub-normalised",
         "cost p(unknown) as one class",
         "byte_perplexity: refused: 3 words not spelled.",
@@ -202,6 +203,11 @@ def test_other_models_and_no_results(tmp_path, refused):
     said = refused("explain", tmp_path)
     assert "results_2026.json holds no results of lm_eval" in said
     assert "nothing does not exist" in refused("explain", tmp_path / "nothing")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert "model is a model, and has no results" in refused(
+        "explain", tmp_path / "model"
+    )
     (tmp_path / "empty").mkdir()
     assert "--output_path" in refused("explain", tmp_path / "empty")
 

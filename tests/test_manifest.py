@@ -100,6 +100,13 @@ WRONG = {
 }
 
 
+def test_a_file_that_git_lfs_has_not_fetched_is_told(folder):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 2\n"
+    written(CONFIG, pointer)(folder)
+    with pytest.raises(ManifestError, match=r"config\.json is a pointer.*git lfs pull"):
+        verify(folder)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_not_as_listed_is_refused(folder, name):
     change, message = WRONG[name]

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_latent_eval import models
 from lm_latent_eval.harness.backends import Latent
-from lm_latent_eval.options import at_least_0, integer, one_of, positive, read, whole
+from lm_latent_eval.options import (
+    at_least_0,
+    integer,
+    one_of,
+    positive,
+    read,
+    table,
+    whole,
+)
+from lm_latent_eval.scoring.interface import OffersOptions
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables
@@ -50,6 +60,22 @@ def test_signatures_have_the_names_and_defaults_of_the_tables(function, kinds):
     for name in shared:
         # None is what the model has, which may be another number.
         assert given[name].default in (ROWS[name].default, None), name
+
+
+def test_none_can_be_given_where_it_is_a_value():
+    """lm-eval makes None of it."""
+    kinds = map(models.model_class, models.MODELS | models.WRAPPERS)
+    offered = [k.options() for k in kinds if issubclass(k, OffersOptions)]
+    tables = (ScoringOptions, *offered)
+    found = 0
+    for kind in tables:
+        for row in table(kind):
+            said = {*(row.choices() if row.choices else ()), row.unset}
+            if "none" in said:
+                found += 1
+                assert row.read(row.name, None) == row.read(row.name, "none")
+                assert row.read(row.name, None) == row.default, row.name
+    assert found > 2, "premise"
 
 
 def test_the_default_is_a_value_that_can_be_read():

@@ -96,6 +96,16 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store_true", _NotedFlag)
         self.register("action", "parsers", _Listed)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is none of the choices, and name the one most like it."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as err:
+            like = get_close_matches(str(value), map(str, action.choices or ()), n=1)
+            if like:
+                err.message += f" (did you mean {like[0]}?)"
+            raise
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments, and name the option that is most like them."""
         found, left = super().parse_known_args(args, namespace)

@@ -1,5 +1,8 @@
 """Base class of our lm-eval backends: requests in, ``ScoredFloat`` answers out.
 
+``disable_tqdm`` is taken as ``--model hf`` takes it, and moves nothing: the first
+process shows progress.
+
 The arithmetic is in ``inference`` and ``estimators``. All that is known of a model here
 is that it answers queries (``scoring.interface.TextScorer``).
 """
@@ -161,7 +164,7 @@ class Backend(LM):
     # -- lm-eval's interface ----------------------------------------------------------
 
     def loglikelihood_rolling(
-        self, requests: list[Instance]
+        self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[Scored | tuple[Scored, bool]]:
         """Return log p-hat of whole texts, their ends included, in nats.
 
@@ -189,7 +192,9 @@ class Backend(LM):
             for request, scored in zip(requests, finished, strict=True)
         ]
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[Scored, bool]]:
         """Return log p-hat of continuations in nats, and whether they are greedy.
 
         Greedy are those that are the argmax of the estimated next-token marginals.
@@ -202,7 +207,9 @@ class Backend(LM):
             for scored in finished
         ]
 
-    def generate_until(self, requests: list[Instance]) -> list[str]:
+    def generate_until(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[str]:
         """Continue contexts until a stop string, greedily or by sampling.
 
         Raises:

@@ -352,7 +352,7 @@ def check_causal(model: PreTrainedModel, name: str | None = None) -> None:
         raise ValueError(
             f"{name} sees the tokens that follow: it is no causal language model, but "
             "one that fills masks, say (of type bert: one without is_decoder in its "
-            "configuration)"
+            "configuration), which latent_mdm reads"
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -142,17 +147,16 @@ class Network:
         check_width(dtype, device)
         kind = getattr(auto_class, "__name__", str(auto_class))
         refuse_latent(directory, "this", f"networks of transformers ({kind})")
-        try:
+        with _loading(directory, kind):
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        refuse_class(config, str(directory), auto_class)
+        with _loading(directory, kind):
             model = auto_class.from_pretrained(
                 directory, dtype=dtype or "auto", trust_remote_code=False
             )
             tokenizer = AutoTokenizer.from_pretrained(
                 directory, trust_remote_code=False
             )
-        except (OSError, ValueError, StrictDataclassError) as err:
-            raise ValueError(
-                f"{directory}: no network for {kind} ({one_line(err)})"
-            ) from err
         return cls.of(moved(model, device), tokenizer)
 
     @property
@@ -191,6 +195,17 @@ class Network:
         }
 
 
+@contextmanager
+def _loading(directory: Path, kind: str) -> Iterator[None]:
+    """Turn errors of transformers about a directory into a line."""
+    try:
+        yield
+    except (OSError, ValueError, StrictDataclassError) as err:
+        raise ValueError(f"{directory}: no network for {kind} ({one_line(err)})") from (
+            err
+        )
+
+
 def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
     """Refuse a directory of a latent model, of which transformers knows nothing.
 
@@ -208,6 +223,28 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
             f"{path} holds a {name} model, which {backend} reads: {alias} is around "
             f"{expected}"
         )
+
+
+def refuse_class(config: PretrainedConfig, name: str, auto_class: Any) -> None:
+    """Refuse a network that a class of transformers does not load.
+
+    Its own error lists every configuration that it knows.
+
+    Args:
+        config: Of the network.
+        name: Of its directory or repository.
+        auto_class: ``AutoModelForCausalLM``, say.
+
+    Raises:
+        ValueError: If it does not; the error names the backend that reads it.
+    """
+    kind, own = auto_class.__name__, getattr(config, "auto_map", None) or {}
+    if kind in own or type(config) in auto_class._model_mapping:
+        return
+    masked = type(config) in AutoModelForMaskedLM._model_mapping
+    reads = ", which latent_mdm reads" if masked else ""
+    what = f"predicts masked tokens{reads}" if masked else f"is none for {kind}"
+    raise ValueError(f"{name}: a network of type {config.model_type} {what}")
 
 
 def load_causal(path: str | Path, dtype: torch.dtype | str = "auto") -> PreTrainedModel:

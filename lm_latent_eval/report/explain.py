@@ -133,6 +133,11 @@ def explain(results: Path) -> str:
     """
     if not is_there(results):
         raise FileNotFoundError(f"{results} does not exist")
+    if (results / "config.json").is_file():
+        raise ValueError(
+            f"{results} is a model, and has no results: score texts with it "
+            "(--output_path FOLDER of lm_eval, --output of estimate), and explain those"
+        )
     file = newest(results) if results.is_dir() else results
     if file is not None and file.suffix == ".json" and file.exists():
         content = parse(read_text(file), infinities=True)
@@ -226,6 +231,11 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
     how = str(ours["how"])
     if max(held) > 1:
         how += f"; K = {ours['num_samples']}, {histories} histories a text"
+    if "seed" in how:
+        how += (
+            f". Of random numbers the option seed ({ours['seed']}) alone moves them: "
+            "lm_eval's --seed does not"
+        )
     policy = LEFT_OUT if ours.get("tokens_are") == LEFT_OUT else ours["unk"]
     lines = [
         f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",

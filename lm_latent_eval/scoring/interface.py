@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -29,6 +30,8 @@ from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import NoLatents
+from lm_latent_eval.options import one_of
+from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.evaluation import Model
 from lm_latent_eval.scoring.generation import GenerationOptions
@@ -215,10 +218,15 @@ def scorer_of(
 def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
     known = ScoringOptions.names()
     if unknown := [option for option in options if option not in known]:
+        every = [*OpeningOptions.names(), *known]
+        near = get_close_matches(unknown[0], every, n=1)
         raise ValueError(
             f"{unknown[0]!r} is not an argument of latent_{name}; expected "
-            f"{', '.join([*OpeningOptions.names(), *known])}"
+            f"{', '.join(every)}{f' (did you mean {near[0]}?)' if near else ''}"
         )
+    estimator = options.get("estimator")
+    if name and estimator not in (None, "") and str(estimator) not in ESTIMATORS:
+        one_of("estimator", estimator, model_class(name).estimators)
     return ScoringOptions.parse(options)
 
 

@@ -221,6 +221,8 @@ class Scorer:
             MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If the model is unnormalised, or a text cannot be scored.
         """
+        if self.options.bounds == "both" and queries:
+            logger.warning("bounds: no effect on continuations, which nothing bounds")
         texts = [text for query in queries for text in self.cut.continuation(query)]
         self._check(texts)
         missed = Missed(queries)

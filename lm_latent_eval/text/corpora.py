@@ -102,11 +102,19 @@ def _refuse_annotation(path: Path, first_line: str) -> None:
 def _text(path: Path, number: int, line: str) -> str:
     try:
         record = checked(parse(line), dict, "a line")
-        if "text" in record:
-            return encodable(checked(record["text"], str, "text"))
+        text, words = record.get("text"), None
         if "tokens" in record:
-            return encodable(" ".join(unmarked(strings(record["tokens"], "tokens"))))
-        raise ValueError("there is neither")
+            words = unmarked(strings(record["tokens"], "tokens"))
+        if "text" not in record:
+            if words is None:
+                raise ValueError("there is neither")
+            return encodable(" ".join(words))
+        text = encodable(checked(text, str, "text"))
+        if words is not None and "".join("".join(words).split()) != "".join(
+            text.split()
+        ):
+            raise ValueError("they are two texts: leave one out")
+        return text
     except (ValueError, TypeError) as err:
         raise ValueError(
             f'{path}, line {number}: expected {{"text": "..."}} or '

@@ -205,6 +205,16 @@ def test_sampled_words_follow_their_probabilities(backend, truth, number):
     assert p_value(Counter(words), expected, cells=5) > 1e-4
 
 
+def test_bars_are_switched_as_those_of_hf_are(exact):
+    for kind, asked in (
+        ("loglikelihood", conditional(("the", " fox"))),
+        ("loglikelihood_rolling", rolling("the fox")),
+        ("generate_until", generation("the", max_gen_toks=1)),
+    ):
+        score = getattr(exact, kind)
+        assert score(asked, disable_tqdm=True) == score(asked)
+
+
 def test_wordy_arguments_are_checked(backend):
     lm = backend(num_samples=5)
     for wrong in (

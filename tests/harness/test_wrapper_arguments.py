@@ -11,6 +11,7 @@ from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.wrappers.mdm import own_code
+from tests.wrappers.mdm import tiny as masked
 
 OWN = """
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -103,6 +104,16 @@ WRONG = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return plain(tmp_path_factory.mktemp("plain"))
+
+
+def test_a_masked_network_is_told_who_reads_it(tmp_path):
+    network = masked.network("modernbert")
+    tiny_causal.save(tmp_path, network.tokenizer, network.model)
+    said = r"type modernbert predicts masked tokens, which latent_mdm reads$"
+    with pytest.raises(ValueError, match=said):
+        opened(tmp_path, "tokens")
+    with pytest.raises(ValueError, match=said):
+        SegmentedLM.open_directory(tmp_path, dtype=None, device="cpu")
 
 
 def test_a_wrong_value_or_name_is_named(folder):

@@ -28,6 +28,7 @@ from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import Opening, scorer_of
 from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.records import Record, answer_of
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.missing_support import miss
@@ -37,6 +38,24 @@ from tests.watching import watch
 
 EXACT = {"num_samples": 9, "temperature": 2, "unk": "closed"}
 BEAM = {"estimator": "beam", "num_samples": 3}
+
+
+def test_names_that_are_nearly_right_are_told():
+    """Estimators are those that the model takes."""
+    checkpoint = load_checkpoint(CHECKPOINT)
+    with pytest.raises(ValueError, match=r"did you mean num_samples\?"):
+        scorer_of(checkpoint, {"num_sample": 20})
+    with pytest.raises(ValueError, match=r"of auto, mixed, dpf, is, beam, smc$"):
+        scorer_of(checkpoint, {"estimator": "importance"})
+
+
+def test_upper_bounds_of_continuations_are_told_to_be_none(caplog):
+    how = {"bounds": "both", "num_samples": 20}
+    scorer = scorer_of(load_checkpoint(CHECKPOINT), how, quiet=True)
+    [*scorer.score_texts([Query(0, "text", "She is here.")])]
+    assert "bounds" not in caplog.text
+    [*scorer.score_continuations([Query(0, "text", " here.", "She is")])]
+    assert "bounds: no effect on continuations" in caplog.text
 
 
 @pytest.mark.parametrize(

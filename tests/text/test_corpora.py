@@ -65,6 +65,7 @@ BAD_LINES = [
     *('{"tokens": "a string"}', '{"tokens": [["a"], ["b"]]}', '{"tokens": [1, 2]}'),
     *('{"text": "a", "text": "b"}', '{"text": ' * 2_000, '{"text": "a", "n": NaN}'),
     '{"text": ' + "9" * 10_000 + "}",
+    '{"text": "a fox", "tokens": ["a", "wolf"]}',
 ]
 
 

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from lm_eval.models.huggingface import HFLM
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lm_latent_eval.files import one_line
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.models import model_class
-from lm_latent_eval.networks.network import Network, refuse_latent
+from lm_latent_eval.networks.network import Network, refuse_class, refuse_latent
 from lm_latent_eval.options import TRUTHS, one_of, truth, whole
 from lm_latent_eval.scoring.options import parse_device
 
@@ -148,6 +148,15 @@ def _text(name: str, value: Any, kinds: Sequence[str]) -> Any:
     return str(value) if isinstance(value, int | os.PathLike) else value
 
 
+class CausalLM(HFLM):
+    """lm-eval's loader, for causal language models."""
+
+    def _get_backend(self, config: Any, **more: Any) -> None:
+        """Refuse other networks in a line."""
+        refuse_class(config, str(config.name_or_path), AutoModelForCausalLM)
+        super()._get_backend(config, **more)
+
+
 BITS = ("load_in_8bit", "load_in_4bit")
 
 
@@ -164,7 +173,7 @@ class Wrapper(Backend):
         arguments: Options of the model, and every other argument of ``--model hf``.
     """
 
-    loader: ClassVar[type[HFLM]] = HFLM
+    loader: ClassVar[type[HFLM]] = CausalLM
     reads: ClassVar[str] = "AutoModelForCausalLM"
     such_as: ClassVar[str] = "GPT-2"
     """Kind of networks, for error messages."""

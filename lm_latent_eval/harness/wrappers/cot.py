@@ -335,7 +335,9 @@ class LatentCoT(Wrapper):
         self._loaded = Template(network.tokenizer, arguments["chat_template_args"])
         return network
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[Scored, bool]]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[Scored, bool]]:
         """Return log p-hat of answers in nats, and whether they are greedy.
 
         Hints show all answers of a task's question, whichever of them a cache knows.

@@ -26,7 +26,9 @@ class LatentTokens(Wrapper):
         thinking = getattr(self._loaded, "think_end_token", None)
         return {**super().fingerprint, "think_end_token": thinking}
 
-    def generate_until(self, requests: list[Instance]) -> list[str]:
+    def generate_until(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[str]:
         """Continue contexts, token by token, as ``--model hf`` does.
 
         A context without tokens, which ``hf`` cannot continue, is what a text follows.
@@ -40,7 +42,7 @@ class LatentTokens(Wrapper):
             instance if self._tokens(instance.args[0]) else self._begun(instance)
             for instance in requests
         ]
-        texts: list[str] = self._loaded.generate_until(asked)
+        texts: list[str] = self._loaded.generate_until(asked, disable_tqdm)
         for instance, one, text in zip(requests, asked, texts, strict=True):
             if one is not instance:
                 self.cache_hook.add_partial("generate_until", instance.args, text)

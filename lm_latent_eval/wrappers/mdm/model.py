@@ -280,11 +280,12 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
                 "own or those of the token after it: give logit_shift=0 (LLaDA, MDLM, "
                 "BERT) or logit_shift=1 (Dream)"
             )
+        alone = options.attention == "block_causal" and options.block_length == 1
         denoiser = MaskedReader(
             logits,
             mask,
             shift,
-            probe(logits, mask, source.device, source.name),
+            probe(logits, mask, source.device, source.name, alone=alone),
             source.device,
             batch_size=batch_size,
             most=most or MOST_ROWS,

@@ -299,8 +299,9 @@ def test_a_decoder_is_read_block_by_block(decoder, context, shift):
         assert answer.evaluations == 2 * (2**BLOCK - 1) + 1
 
 
-def test_blocks_of_two_are_no_causal_model(decoder, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "BLOCK", 2)
+@pytest.mark.parametrize("length", [1, 2])
+def test_short_blocks_are_no_causal_model(decoder, monkeypatch, length):
+    monkeypatch.setattr(sys.modules[__name__], "BLOCK", length)
     found = asking.estimate(scorer_of(decoder), SEVEN).log_evidence
     assert found == pytest.approx(log_p(decoder, SEVEN_TOKENS), abs=1e-10)
 
