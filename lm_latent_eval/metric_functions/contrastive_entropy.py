@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from lm_latent_eval.contrastive import check_levels, contrastive_levels, verdict
-from lm_latent_eval.contrastive.noise import TextNoise, WhiteSpaceWords, distinct_words
 from lm_latent_eval.metric_functions.columns import (
     complete,
     finite,
@@ -18,11 +17,11 @@ from lm_latent_eval.metric_functions.columns import (
     whole_counts,
 )
 from lm_latent_eval.options import whole
-from lm_latent_eval.scoring.string_scorers import string_scorer
-from lm_latent_eval.text.noise import NoiseChannel
-from lm_latent_eval.text.words import checked_strings
 
 _LEVELS = (0.1, 0.3, 0.5)
+_NEEDED = ("log_scores", "distorted")
+COLUMNS = (*_NEEDED, "num_words", "stderrs", "distorted_levels")
+"""Columns of rows; ``distorted_levels`` are the keys of ``distorted``, row by row."""
 _PARTS = {"": "value", "_stderr": "stderr", "_replicate_stderr": "replicate_stderr"}
 """Suffix of a number's name -> the part of it."""
 
@@ -55,33 +54,27 @@ def prepare(
     if "texts" in inputs:
         inputs, facts = _scored(**inputs)
     if isinstance(inputs.get("distorted"), Mapping):
-        of_scores = _columns(inputs["distorted"])
-        if {*inputs.get("levels", of_scores["levels"])} != {*of_scores["levels"]}:
-            raise ValueError(
-                f"levels are {list(inputs['levels'])}, and distorted has scores of "
-                f"{of_scores['levels']}: leave levels out, or give scores of each"
-            )
-        inputs = {**inputs, **of_scores}
-    columns = complete(
-        inputs, ["log_scores", "distorted"], ["num_words"], stored=stored
-    )
-    return columns, facts
+        inputs = {**inputs, **_columns(inputs["distorted"])}
+    optional = [name for name in COLUMNS if name not in _NEEDED]
+    return complete(inputs, _NEEDED, optional, stored=stored), facts
 
 
 def compute(
     log_scores: Any,
     distorted: Any,
     num_words: Any,
-    stderrs: Any = None,
-    levels: Any = _LEVELS,
+    stderrs: Any,
+    distorted_levels: Any,
+    levels: Any = None,
     baseline: Any = None,
     against: Any = None,
 ) -> dict[str, Any]:
     """Compute contrastive entropies and ratios of every level."""
     scores = torch.as_tensor(present(log_scores, "log_scores"), dtype=torch.float64)
+    levels = _shared(distorted_levels, levels)
     copies = _by_level(distorted, levels)
     drawn = None
-    if stderrs is not None:
+    if any(error is not None for error in stderrs):
         drawn = torch.as_tensor(present(stderrs, "stderrs"), dtype=torch.float64)
     how = {"baseline": baseline, "stderrs": drawn}
     found = contrastive_levels(scores, copies, len(log_scores), **how)
@@ -115,6 +108,16 @@ def _scored(
     **inputs: Any,
 ) -> Any:
     """Return scores of texts and, by the same call, of distorted copies; and facts."""
+    # Scores that are given need none of these.
+    from lm_latent_eval.contrastive.noise import (
+        TextNoise,
+        WhiteSpaceWords,
+        distinct_words,
+    )
+    from lm_latent_eval.scoring.string_scorers import string_scorer
+    from lm_latent_eval.text.noise import NoiseChannel
+    from lm_latent_eval.text.words import checked_strings
+
     if scorer is None:
         raise ValueError("missing: scorer (compute needs one to score texts)")
     if given := {"log_scores", "distorted", "num_words", "stderrs"} & set(inputs):
@@ -164,6 +167,26 @@ def _scored(
     return {**columns, **inputs}, {"seed": seed, "vocabulary_size": len(words)}
 
 
+def _shared(distorted_levels: Any, levels: Any) -> Any:
+    """Return the levels of all rows, or of the option where rows tell none."""
+    found = {None if each is None else tuple(each) for each in distorted_levels}
+    if len(found) > 1:
+        told = [list(each) for each in found if each]
+        raise ValueError(
+            f"distorted: rows have scores of different levels, {sorted(told)}"
+            + (" or of none that they name" if None in found else "")
+        )
+    [own] = found
+    if own is None:
+        return _LEVELS if levels is None else levels
+    if levels is not None and {*levels} != {*own}:
+        raise ValueError(
+            f"levels are {list(levels)}, and distorted has scores of {list(own)}: "
+            "leave levels out, or give scores of each"
+        )
+    return own
+
+
 def _columns(distorted: Any) -> Any:
     """Turn level -> scores into a row a sentence, (levels, replicates) in it."""
     try:  # in JSON, levels have become strings
@@ -186,7 +209,8 @@ def _columns(distorted: Any) -> Any:
             f"many a replicate and equally many replicates; got shapes {sorted(shapes)}"
         )
     stacked = torch.stack([row.reshape(-1, row.shape[-1]) for row in rows])
-    return {"levels": levels, "distorted": stacked.permute(2, 0, 1).tolist()}
+    rows = stacked.permute(2, 0, 1).tolist()
+    return {"distorted": rows, "distorted_levels": [levels] * len(rows)}
 
 
 def _by_level(distorted: Any, levels: Any) -> Any:

@@ -10,6 +10,8 @@ import torch
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.metric_functions.columns import complete, known, present
 
+COLUMNS = ("true_log_p", "model_log_p", "stderr")
+
 
 def distortion_error(**inputs: Any) -> dict[str, Any]:
     """Compute what the ``evaluate`` module of that name does; see its card.
@@ -36,19 +38,19 @@ def prepare(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the columns of ``compute``, and facts; see ``metric_functions``."""
     inputs = known(inputs, compute, ErrorCurve.of)
-    return complete(inputs, ["true_log_p", "model_log_p"], stored=stored), {}
+    return complete(inputs, COLUMNS[:2], COLUMNS[2:], stored=stored), {}
 
 
 def compute(
     true_log_p: Any,
     model_log_p: Any,
-    stderr: Any = None,
+    stderr: Any,
     histogram_bins: Any = 50,
     **settings: Any,
 ) -> dict[str, Any]:
     """Compute the error curve of two columns of log-probabilities."""
     columns = _column(true_log_p, "true_log_p"), _column(model_log_p, "model_log_p")
-    if stderr is not None:
+    if any(error is not None for error in stderr):
         settings["stderr"] = _column(stderr, "stderr")
     curve = ErrorCurve.of(*columns, **settings)
     histogram = JointHistogram.of(*columns, num_bins=histogram_bins)

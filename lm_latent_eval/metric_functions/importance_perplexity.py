@@ -21,6 +21,7 @@ from lm_latent_eval.metric_functions.columns import (
 
 logger = logging.getLogger(__name__)
 
+COLUMNS = ("log_weights", "num_tokens")
 _ERRORS = 5
 """Of the draws, above which an estimate of more than 1 is no chance."""
 _ROUNDING = 1e-6
@@ -53,7 +54,7 @@ def prepare(
     inputs = known(inputs, _of_filters, compute, CorpusEstimate.of)
     if "log_increments" in inputs:
         inputs = _of_filters(**inputs)
-    return complete(inputs, ["log_weights", "num_tokens"], stored=stored), {}
+    return complete(inputs, COLUMNS, stored=stored), {}
 
 
 def compute(

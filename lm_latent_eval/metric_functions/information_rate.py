@@ -14,7 +14,6 @@ from lm_latent_eval.metric_functions.columns import (
     present,
     whole_counts,
 )
-from lm_latent_eval.text.counts import Counts, gamble, letters, ngram_entropies
 
 _UNITS = {
     "token": "num_tokens",
@@ -102,6 +101,8 @@ def _of_texts(
     texts: Any, max_order: Any = 5, language: Any = "en", **inputs: Any
 ) -> Any:
     """Count texts: what `compute` takes then, and what they say by themselves."""
+    from lm_latent_eval.text.counts import Counts, gamble, letters, ngram_entropies
+
     counts = asdict(Counts.of(texts, language=language))
     columns = {
         name: counts[f"{unit}s"] for unit, name in _UNITS.items() if unit != "token"

@@ -3,7 +3,12 @@
 import datasets
 import evaluate
 
-from lm_latent_eval.metric_functions.contrastive_entropy import compute, prepare
+from lm_latent_eval.metric_functions.contrastive_entropy import (
+    COLUMNS,
+    compute,
+    prepare,
+)
+from lm_latent_eval.metric_functions.rows import Rows
 
 _DESCRIPTION = """\
 Contrastive entropy is how far a model's log-score falls, per word, from a text to a
@@ -28,15 +33,16 @@ Either scores, in nats and unnormalised if need be, or texts and what scores the
 Args:
     log_scores: Log-score of each sentence.
     distorted: Level -> log-scores of the distorted sentences: a list, or a list a
-        replicate of the noise. As a column, for `add_batch`: a sentence's log-scores, a
-        list a level.
+        replicate of the noise; for `add`, the scores of one sentence. As a column: a
+        sentence's log-scores, a list a level.
     num_words: Words of each sentence, at least one; without them rates are per sentence
         alone.
     stderrs: Monte Carlo errors of `log_scores`, nats, where latents were drawn, 0 by
         default; inf where that of a sentence, or of one of its copies, is not known.
         With texts, a latent LM tells its own.
-    levels: Which levels a column `distorted` holds, 0.1 for 10 %; with texts, at which
-        levels to distort them. 0.1, 0.3 and 0.5 by default.
+    levels: Which levels a column `distorted` holds, 0.1 for 10 %, where its rows have
+        no keys; with texts, at which levels to distort them. 0.1, 0.3 and 0.5 by
+        default.
     baseline: The level that ratios are over; the lowest by default.
     against: What `compute` returned for another model on the same text, also read back
         from JSON; adds a verdict.
@@ -74,8 +80,11 @@ Examples:
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
-class ContrastiveEntropy(evaluate.Metric):
+class ContrastiveEntropy(Rows, evaluate.Metric):
     """Contrastive entropies and ratios, from scores or from texts."""
+
+    columns = COLUMNS
+    prepare = staticmethod(prepare)
 
     def _info(self):
         number = datasets.Value("float64")
@@ -88,16 +97,12 @@ class ContrastiveEntropy(evaluate.Metric):
                     "log_scores": number,
                     "distorted": datasets.Sequence(datasets.Sequence(number)),
                     "num_words": number,
+                    "stderrs": number,
+                    "distorted_levels": datasets.Sequence(number),
                 }
             ),
             reference_urls=["https://arxiv.org/abs/1601.00248"],
         )
-
-    def compute(self, **inputs):
-        """Compute contrastive entropies; of texts, after scoring them."""
-        columns, facts = prepare(inputs, stored=len(self))
-        result = super().compute(**columns)
-        return result if result is None else {**result, **facts}
 
     def _compute(self, **columns):
         return compute(**columns)

@@ -3,7 +3,8 @@
 import datasets
 import evaluate
 
-from lm_latent_eval.metric_functions.distortion_error import compute, prepare
+from lm_latent_eval.metric_functions.distortion_error import COLUMNS, compute, prepare
+from lm_latent_eval.metric_functions.rows import Rows
 
 _DESCRIPTION = """\
 Where the true probability of every sequence is known (an artificial language), the
@@ -67,8 +68,11 @@ Examples:
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
-class DistortionError(evaluate.Metric):
+class DistortionError(Rows, evaluate.Metric):
     """Estimation error by true log-probability."""
+
+    columns = COLUMNS
+    prepare = staticmethod(prepare)
 
     def _info(self):
         return evaluate.MetricInfo(
@@ -79,16 +83,11 @@ class DistortionError(evaluate.Metric):
                 {
                     "true_log_p": datasets.Value("float64"),
                     "model_log_p": datasets.Value("float64"),
+                    "stderr": datasets.Value("float64"),
                 }
             ),
             reference_urls=["https://arxiv.org/abs/2203.12788"],
         )
-
-    def compute(self, **inputs):
-        """Compute the error curve of two columns of log-probabilities."""
-        columns, facts = prepare(inputs, stored=len(self))
-        result = super().compute(**columns)
-        return result if result is None else {**result, **facts}
 
     def _compute(self, **columns):
         return compute(**columns)

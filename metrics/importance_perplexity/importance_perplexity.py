@@ -3,7 +3,12 @@
 import datasets
 import evaluate
 
-from lm_latent_eval.metric_functions.importance_perplexity import compute, prepare
+from lm_latent_eval.metric_functions.importance_perplexity import (
+    COLUMNS,
+    compute,
+    prepare,
+)
+from lm_latent_eval.metric_functions.rows import Rows
 
 _DESCRIPTION = """\
 The likelihood of a latent language model is a sum over latents, and its perplexity an
@@ -70,8 +75,11 @@ Examples:
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
-class ImportancePerplexity(evaluate.Metric):
+class ImportancePerplexity(Rows, evaluate.Metric):
     """Perplexity from log-weights, at every level of aggregation."""
+
+    columns = COLUMNS
+    prepare = staticmethod(prepare)
 
     def _info(self):
         return evaluate.MetricInfo(
@@ -86,12 +94,6 @@ class ImportancePerplexity(evaluate.Metric):
             ),
             reference_urls=["https://aclanthology.org/2020.acl-main.196"],
         )
-
-    def compute(self, **inputs):
-        """Compute perplexities from log-weights, or from filters' increments."""
-        columns, facts = prepare(inputs, stored=len(self))
-        result = super().compute(**columns)
-        return result if result is None else {**result, **facts}
 
     def _compute(self, **columns):
         return compute(**columns)

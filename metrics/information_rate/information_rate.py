@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from lm_latent_eval.metric_functions.information_rate import COLUMNS, compute, prepare
+from lm_latent_eval.metric_functions.rows import Rows
 
 _DESCRIPTION = """\
 The same log-likelihood is a perplexity per token, per word or per byte, and bits per
@@ -74,8 +75,11 @@ Examples:
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
-class InformationRate(evaluate.Metric):
+class InformationRate(Rows, evaluate.Metric):
     """Rates and perplexities per unit."""
+
+    columns = COLUMNS
+    prepare = staticmethod(prepare)
 
     def _info(self):
         number = datasets.Value("float64")
@@ -89,12 +93,6 @@ class InformationRate(evaluate.Metric):
                 "https://doi.org/10.1109/TIT.1978.1055912",
             ],
         )
-
-    def compute(self, **inputs):
-        """Compute every rate that the counts allow."""
-        columns, facts = prepare(inputs, stored=len(self))
-        result = super().compute(**columns)
-        return result if result is None else {**result, **facts}
 
     def _compute(self, **columns):
         return compute(**columns)

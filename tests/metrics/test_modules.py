@@ -3,7 +3,10 @@
 import doctest
 import importlib.util
 import math
+import multiprocessing
+import os
 import re
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -88,6 +91,130 @@ LEFT_OUT = {
 """Options that may be None."""
 
 
+# -- rows that come one after the other, in one process and in two -------------------
+
+ROWS_OF = {
+    "contrastive_entropy": (
+        {**SCORES, "stderrs": [0.1, 0.2, 0.3]},
+        [{}, {"num_words"}, {"stderrs"}, {"num_words", "stderrs"}],
+    ),
+    "distortion_error": (
+        {
+            "true_log_p": [-1.0] * 15 + [-2.0] * 15,  # bins of more than ten
+            "model_log_p": [-2.5 - 0.1 * n for n in range(1, 31)],
+            "stderr": [0.01 * n for n in range(1, 31)],
+        },
+        [{}, {"stderr"}],
+    ),
+    "importance_perplexity": (
+        {"log_weights": [[-1.0, -2.0], [-3.0, -2.5]], "num_tokens": [2, 3]},
+        [{}],
+    ),
+    "information_rate": (
+        {"log_likelihoods": [-1.0, -2.5], "num_words": [3, 4], "num_bytes": [12, 17]},
+        [{}, {"num_words"}, {"num_bytes"}],
+    ),
+}
+"""Columns of each metric, and which of them may be left out together."""
+
+
+def without(name):
+    """Yield the columns of a metric, whole and without what is optional."""
+    whole, optional = ROWS_OF[name]
+    for left_out in optional:
+        yield {column: v for column, v in whole.items() if column not in left_out}
+
+
+def rows_of(columns):
+    """Yield the arguments of ``add``, a row each."""
+    for n in range(len(next(iter(columns.values())))):
+        row = {name: v[n] for name, v in columns.items() if name != "distorted"}
+        if "distorted" in columns:
+            row["distorted"] = {
+                level: [copies[n] for copies in scores]
+                for level, scores in columns["distorted"].items()
+            }
+        yield row
+
+
+def test_rows_that_are_added_are_those_that_are_computed(name, load):
+    plain, metric = getattr(metrics, name), load(lm_latent_eval.metric_path(name))
+    for columns in without(name):
+        expected = plain(**columns)
+        metric.add_batch(**columns)
+        assert metric.compute() == expected
+        for row in rows_of(columns):
+            metric.add(**row)
+        assert metric.compute() == expected
+
+
+def test_one_score_a_level_is_one_copy(load):
+    metric = load(lm_latent_eval.metric_path("contrastive_entropy"))
+    for clean, copy in ((-20.0, -24.0), (-30.0, -36.0)):
+        metric.add(log_scores=clean, distorted={0.1: copy})
+    expected = {"log_scores": [-20.0, -30.0], "distorted": {0.1: [-24.0, -36.0]}}
+    assert metric.compute() == metrics.contrastive_entropy(**expected)
+
+
+def test_rows_of_different_levels_are_refused(load):
+    metric = load(lm_latent_eval.metric_path("contrastive_entropy"))
+    metric.add(log_scores=-20.0, distorted={0.1: -24.0})
+    metric.add(log_scores=-30.0, distorted={0.3: -36.0})
+    message = r"rows have scores of different levels, \[\[0.1\], \[0.3\]\]"
+    with pytest.raises(ValueError, match=message):
+        metric.compute()
+
+
+def test_what_is_no_column_is_for_compute(name, load):
+    metric = load(lm_latent_eval.metric_path(name))
+    options = {**dict.fromkeys(LEFT_OUT[name], 1), "texts": ["a b"]}
+    for option in options.keys() - ROWS_OF[name][0].keys() - {"log_increments"}:
+        with pytest.raises(ValueError, match=f"column='{option}': expected one of"):
+            metric.add_batch(**{option: options[option]})
+    assert len(metric) == 0
+
+
+def computed(name, folder, process):
+    """Add every second row in one of two processes; compute."""
+    metric = evaluate.load(
+        lm_latent_eval.metric_path(name),
+        cache_dir=folder,
+        num_process=2,
+        process_id=process,
+        experiment_id="two",
+    )
+    for row in [*rows_of(ROWS_OF[name][0])][process::2]:
+        metric.add(**row)
+    return metric.compute()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="forks")
+def test_two_processes_compute_what_one_does(name, tmp_path):
+    fork = multiprocessing.get_context("fork")
+    other = fork.Process(target=computed, args=(name, str(tmp_path), 1))
+    other.start()
+    found = computed(name, str(tmp_path), 0)
+    other.join()
+    assert other.exitcode == 0
+    columns = ROWS_OF[name][0]
+    order = range(len(next(iter(columns.values()))))
+    order = [*order[::2], *order[1::2]]  # those of the first process come first
+    rearranged = {
+        column: [values[n] for n in order]
+        for column, values in columns.items()
+        if column != "distorted"
+    }
+    if "distorted" in columns:
+        rearranged["distorted"] = {
+            level: [[copies[n] for n in order] for copies in scores]
+            for level, scores in columns["distorted"].items()
+        }
+    assert found == getattr(metrics, name)(**rearranged)
+
+
+# -- bad input -----------------------------------------------------------------------
+
+
 def of_texts(texts, scorer=never, **more):
     """Return what turns scores into texts that are to be scored."""
     how = {"log_scores": None, "distorted": None, "levels": [0.1], "replicates": 1}
@@ -125,7 +252,7 @@ REFUSED = {
             (of_texts(["a b", None]), r"texts\[1\] is None: expected a string"),
             (of_texts(["b a"], lambda _: [1.0]), "1 scores of 2 texts"),
             (of_texts(["b a"], lambda _: [1.0, math.nan]), "gave nan for"),
-            ({"stderrs": [1.0]}, "expected 2 numbers of at least 0"),
+            ({"stderrs": [1.0]}, "2 distorted, 1 stderrs"),
             ({"stderrs": [1.0, -1.0]}, "expected 2 numbers of at least 0"),
             ({"stderrs": [math.nan] * 2}, "expected 2 numbers of at least 0"),
         ],
@@ -196,6 +323,23 @@ def test_scores_without_words_have_rates_per_sentence():
     assert not [name for name in found if "per_word" in name]
     assert found["nats_per_sentence"] == expected["nats_per_sentence"]
     assert found["ratio"] == pytest.approx({0.1: 10.5 / 39, 0.5: 1})
+
+
+def test_arithmetic_on_given_scores_imports_what_it_needs():
+    """No network, no tokenizer: what scores texts is imported when it scores."""
+    code = (
+        "import sys; from lm_latent_eval import metrics; "
+        "metrics.information_rate(log_likelihoods=-1.0, num_words=2); "
+        "metrics.contrastive_entropy(log_scores=[-1.0], distorted={0.1: [-2.0]}); "
+        "new = {name.split('.')[1] for name in sys.modules "
+        "if name.startswith('lm_latent_eval.')}; "
+        "print(*sorted(new)); "
+        "assert not {'transformers', 'datasets', 'evaluate'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    unneeded = {"inference", "models", "networks", "scoring", "text", "wrappers"}
+    assert not unneeded & {*done.stdout.split()}
 
 
 def test_examples_of_the_card_and_the_docstring(name):
