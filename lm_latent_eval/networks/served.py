@@ -98,9 +98,15 @@ class Server:
         """List the server's models, and take the only one or the named one.
 
         Raises:
-            ServerError: If there is no answer, or several models of other names.
+            ServerError: If it is no address, there is no answer, or several models of
+                other names.
         """
         url = base_url.rstrip("/").removesuffix("/completions")
+        if not url.startswith(("http://", "https://")):
+            raise ServerError(
+                f"base_url={base_url}: expected an address such as "
+                "http://localhost:8000/v1"
+            )
         reply = _asked(f"{url}/models", None, timeout)
         models = [m for m in reply.get("data") or () if isinstance(m, dict)]
         named = [m for m in models if name in (m.get("id"), m.get("root"))]

@@ -129,8 +129,14 @@ def test_tokenizers_that_differ_mix_as_bytes_alone(mixed, networks):
 def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
     with pytest.raises(ValueError, match="needs --model_args mixture=FILE"):
         LatentMixture(pretrained=networks["one"])
+    with pytest.raises(ValueError, match=r"mixture=FILE.*mixtur is not an argument"):
+        LatentMixture(pretrained=networks["one"], mixtur="m.yaml")
+    with pytest.raises(ValueError, match=r"mixture=none.yaml: there is no such file"):
+        LatentMixture(pretrained=networks["one"], mixture="none.yaml")
     with pytest.raises(ValueError, match=r"base='hff'.*did you mean hf"):
         mixed({"prompts": PROMPTS}, base="hff")
+    with pytest.raises(ValueError, match=r"'num_sample' is not an argument of latent_"):
+        mixed({"prompts": PROMPTS}, num_sample=20)
     half = mixed({"prompts": ["{context} \ud83d"]})
     with pytest.raises(ValueError, match=r"task/0 .*ends in half a character"):
         half.loglikelihood(conditional(("a", "b")))

@@ -6,6 +6,7 @@ and ``loglikelihood_rolling``, and taken at its word.
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from collections import defaultdict
@@ -89,9 +90,11 @@ class LatentMixture(Backend):
                 requests.
         """
         if mixture is None:
+            near = difflib.get_close_matches("mixture", arguments, n=1)
+            hint = f" ({near[0]} is not an argument of it)" if near else ""
             raise ValueError(
                 "latent_mixture needs --model_args mixture=FILE, which says what is "
-                "mixed (docs/mixtures.md)"
+                f"mixed (docs/mixtures.md){hint}"
             )
         processes = Processes.start()
         if processes.world_size > 1:
@@ -209,7 +212,17 @@ class _Component:
                 )
             given = {"base": base, **given}
         backend = LatentMixture if name == NAME else get_model(name)
-        loaded: LM = backend.create_from_arg_obj(given, dict(sizes))
+        try:
+            loaded: LM = backend.create_from_arg_obj(given, dict(sizes))
+        except TypeError as err:  # as transformers and others tell wrong arguments
+            wrong = next((word for word in given if f"'{word}'" in str(err)), None)
+            if wrong is None or "unexpected keyword" not in str(err):
+                raise
+            ours = ("mixture", "base", "trust_retriever", "log_weights", *SIZES)
+            raise ValueError(
+                f"{wrong!r} is not an argument of latent_mixture, which takes "
+                f"{', '.join(ours)} and those of base={name}, nor of that"
+            ) from err
         if _normalization([loaded]) is Normalization.UNNORMALISED:
             raise ValueError(
                 f"model {model.name} has scores and no probabilities: nothing can be "

@@ -97,6 +97,8 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
         return _mixture(yaml.safe_load(read_text(path)), trust_retriever)
     except (yaml.YAMLError, RecursionError) as err:
         raise ValueError(f"{path}: cannot be read ({one_line(err)})") from err
+    except FileNotFoundError as err:
+        raise ValueError(f"mixture={path}: there is no such file") from err
     except ValueError as err:
         raise ValueError(f"{path}: {err}") from err
 

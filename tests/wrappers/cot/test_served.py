@@ -155,6 +155,8 @@ def test_what_a_server_cannot_do_and_other_folders_are_told(network):
     with serving(network[0]) as (url, _):
         with pytest.raises(ValueError, match="no tokenizer"):
             served(url, "/nowhere")
+        with pytest.raises(ServerError, match="base_url=localhost:8: expected an addr"):
+            served("localhost:8", network[1])
         with pytest.raises(ValueError, match="model_temperature=2: a server"):
             served(url, network[1], model_temperature=2.0)
         with pytest.raises(ValueError, match=r"t/0.*whether a target is greedy"):
