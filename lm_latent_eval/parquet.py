@@ -69,7 +69,7 @@ class RowFile:
         self._about, self._digest = metadata.get(name, b"null"), metadata.get(DIGEST)
 
     def said(self) -> dict[str, Any]:
-        """Return how its rows were made.
+        """Return how its rows were made; true once all of them were read.
 
         Raises:
             ValueError: If it does not say so.
