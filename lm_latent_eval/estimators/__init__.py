@@ -28,7 +28,11 @@ from lm_latent_eval.estimators.corpus import (
     corpus_weights,
     instance_perplexity,
 )
-from lm_latent_eval.estimators.corpus_estimate import CorpusEstimate, CorpusRate
+from lm_latent_eval.estimators.corpus_estimate import (
+    CorpusEstimate,
+    CorpusRate,
+    EstimateColumns,
+)
 from lm_latent_eval.estimators.diagnostics import missing_mass, pareto_k
 from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (

@@ -72,6 +72,16 @@ class EstimateColumns:
             np.array([e.bound is not Bound.ESTIMATED_LOWER for e in estimates], bool),
         )
 
+    def of_texts(self, which: NDArray[np.bool_] | slice) -> Self:
+        """Return the columns of some texts."""
+        return type(self)(
+            self.log_evidence[which],
+            self.draws_stderr[which],
+            self.draws_degrees[which],
+            self.missed[which],
+            self.is_logarithm[which],
+        )
+
     def __len__(self) -> int:
         return len(self.log_evidence)
 

@@ -109,7 +109,7 @@ def _terms(answer: Answer) -> dict[str, Term]:
 
 
 def _of_terms(
-    name: str, metric: metrics.Number
+    name: str, metric: metrics.Metric
 ) -> Callable[[Sequence[Term]], float | str]:
     """Return an aggregation that reports texts left out.
 

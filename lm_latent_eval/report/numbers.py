@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from lm_latent_eval.estimators import Bound, mean_stderr
+from lm_latent_eval.estimators import mean_stderr
 from lm_latent_eval.report.tables import aligned, error, one_line, shown
 from lm_latent_eval.report.units import ACCURACY, Run
 from lm_latent_eval.scoring.answer import Answer
@@ -25,6 +25,7 @@ from lm_latent_eval.scoring.metrics import (
     token_rate,
     word_rate,
 )
+from lm_latent_eval.scoring.totals import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +106,11 @@ def numbers(run: Run) -> dict[str, Number]:
         means = run.units.groupby("unit", sort=False)["score"].mean()
         return {run.metric: _mean(means.tolist())} if len(means) else {}
     foreign = "strings_scored" in run.settings
-    found = {}
+    found, totals = {}, Totals(run.answers)
     for name in METRICS:
         if name.endswith("_stderr") or (foreign and "token" in name):
             continue
-        found[name] = _number(name, run.answers)
+        found[name] = _number(name, totals)
     return found
 
 
@@ -120,19 +121,17 @@ def _mean(values: Sequence[float]) -> Number:
     return Number(several.mean().item(), error)
 
 
-def _number(name: str, answers: Sequence[Answer]) -> Number:
-    estimates = (answer.estimate for answer in answers)
-    drawn = [e for e in estimates if e.bound is Bound.STOCHASTIC_LOWER]
-    if name in CORPUS_LEVEL and not all(e.log_weights for e in drawn):
+def _number(name: str, totals: Totals) -> Number:
+    if name in CORPUS_LEVEL and not totals.all_weighted:
         return Number(NO_WEIGHTS)
-    value = METRICS[name](answers)
+    value = METRICS[name](totals)
     if isinstance(value, str):
         return Number(value)
     if unit := RATES.get(name):
-        rate = unit.rate(answers)
+        rate = unit.rate(totals)
         return Number(value, rate.stderr, rate.monte_carlo_stderr, rate.draws_stderr)
     of_error = METRICS.get(f"{name}_stderr")
-    error = of_error(answers) if of_error else UNKNOWN
+    error = of_error(totals) if of_error else UNKNOWN
     return Number(value, None if isinstance(error, str) else error)
 
 

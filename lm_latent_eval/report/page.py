@@ -41,6 +41,7 @@ from lm_latent_eval.report.tables import frame, readable, rendered
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
+from lm_latent_eval.scoring.totals import Totals
 
 WORST = 20
 """Documents shown."""
@@ -309,7 +310,7 @@ def _interval(name: str, run: Run) -> charts.Band:
     bound = side.bound
     most = bits(found.value + slack(run.answers, bound) / int(sizes.sum()))
     low, high = map(bits, found.interval)
-    if RATES["bits_per_byte"].rate(run.answers).stderr is None:
+    if RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is None:
         low = high = bits(found.value)
     exact = bound is Bound.EXACT or bound not in CERTIFIED
     return name, bits(found.value), (low, high), None if exact else most

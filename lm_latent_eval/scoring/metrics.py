@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lm_latent_eval.estimators import (
     Bound,
@@ -23,13 +25,13 @@ from lm_latent_eval.estimators import (
     Estimate,
     certified_perplexity,
     corpus_perplexity,
-    corpus_weights,
     effective_sample_size,
     instance_perplexity,
 )
 from lm_latent_eval.estimators.choices import is_undecided, tied
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.totals import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -44,40 +46,41 @@ TOO_LARGE = f"above {sys.float_info.max:.2g}"
 # -- per word and byte ---------------------------------------------------------------
 
 
-def word_rate(answers: Sequence[Answer]) -> CorpusRate:
+def word_rate(totals: Totals) -> CorpusRate:
     """Perplexity per word."""
-    return _rate(CorpusRate.perplexity, answers, [a.words for a in answers])
+    return _rate(CorpusRate.perplexity, totals, "words")
 
 
-def byte_rate(answers: Sequence[Answer]) -> CorpusRate:
+def byte_rate(totals: Totals) -> CorpusRate:
     """Perplexity per byte."""
-    return _rate(CorpusRate.perplexity, answers, [a.bytes for a in answers])
+    return _rate(CorpusRate.perplexity, totals, "bytes")
 
 
-def bit_rate(answers: Sequence[Answer]) -> CorpusRate:
+def bit_rate(totals: Totals) -> CorpusRate:
     """Bits per byte."""
-    return _rate(CorpusRate.bits, answers, [a.bytes for a in answers])
+    return _rate(CorpusRate.bits, totals, "bytes")
 
 
-def token_rate(answers: Sequence[Answer]) -> CorpusRate:
+def token_rate(totals: Totals) -> CorpusRate:
     """Perplexity per predicted token."""
-    return _rate(CorpusRate.perplexity, answers, [a.tokens for a in answers])
+    return _rate(CorpusRate.perplexity, totals, "tokens")
 
 
-Number: TypeAlias = Callable[[Sequence[Answer]], "float | str"]
-Rates: TypeAlias = Callable[[Sequence[Answer]], CorpusRate]
+Number: TypeAlias = Callable[[Totals], "float | str"]
+Rates: TypeAlias = Callable[[Totals], CorpusRate]
+Metric: TypeAlias = Callable[[Sequence[Answer] | Totals], "float | str"]
 
 
 def value_of(rate: Rates) -> Number:
     """Return the value of a rate."""
-    return lambda answers: rate(answers).value
+    return lambda totals: rate(totals).value
 
 
 def stderr_of(rate: Rates) -> Number:
     """Return the error over texts; N/A where that of draws is not known."""
 
-    def stderr(answers: Sequence[Answer]) -> float | str:
-        error = rate(answers).stderr
+    def stderr(totals: Totals) -> float | str:
+        error = rate(totals).stderr
         return UNKNOWN if error is None else error
 
     return stderr
@@ -89,10 +92,10 @@ def of_words(metric: Number, *, is_error: bool = False) -> Number:
     Such a number would be too small by what they cost. In its place stands how many.
     """
 
-    def checked(answers: Sequence[Answer]) -> float | str:
-        left_out = sum(a.left_out for a in answers)
+    def checked(totals: Totals) -> float | str:
+        left_out = totals.left_out
         if not left_out:
-            return metric(answers)
+            return metric(totals)
         if is_error:
             return UNKNOWN
         logger.warning(
@@ -108,7 +111,7 @@ def of_words(metric: Number, *, is_error: bool = False) -> Number:
 def having_words(metric: Number, *, is_error: bool = False) -> Number:
     """Refuse a rate per word of texts without any."""
     nothing = UNKNOWN if is_error else "refused: no words"
-    return lambda answers: metric(answers) if any(a.words for a in answers) else nothing
+    return lambda totals: metric(totals) if totals.total("words") else nothing
 
 
 def of_strings(metric: Number, *, is_error: bool = False) -> Number:
@@ -118,17 +121,17 @@ def of_strings(metric: Number, *, is_error: bool = False) -> Number:
     with nothing. In its place stands what it lacks.
     """
 
-    def checked(answers: Sequence[Answer]) -> float | str:
+    def checked(totals: Totals) -> float | str:
         lacking = [
             f"{count} {what}"
             for count, what in (
-                (sum(a.unspelled for a in answers), "words not spelled"),
-                (sum(a.respaced for a in answers), "gaps not charged"),
+                (totals.unspelled, "words not spelled"),
+                (totals.respaced, "gaps not charged"),
             )
             if count
-        ] or ["no bytes"] * (not any(a.bytes for a in answers))
+        ] or ["no bytes"] * (not totals.total("bytes"))
         if not lacking:
-            return metric(answers)
+            return metric(totals)
         if is_error:
             return UNKNOWN
         logger.warning(
@@ -144,130 +147,128 @@ def of_strings(metric: Number, *, is_error: bool = False) -> Number:
 # -- importance-sampled perplexity, per predicted token ------------------------------
 
 
-def token_perplexity(answers: Sequence[Answer]) -> float:
+def token_perplexity(totals: Totals) -> float:
     """Instance level: exp(-1/T sum_n log p-hat(x_n)), T predicted tokens."""
-    return instance_perplexity(_log_likelihoods(answers), _tokens(answers))
+    return instance_perplexity(totals.log_p, totals.total("tokens"))
 
 
-def monte_carlo_error(answers: Sequence[Answer]) -> float | str:
+def monte_carlo_error(totals: Totals) -> float | str:
     """Error of ``token_perplexity`` from draws and what they may have missed.
 
     Where that cannot be estimated of some texts, what the others add is said.
     """
-    rate = token_rate(answers)
+    rate = token_rate(totals)
     if rate.monte_carlo_stderr is not None:
         return rate.monte_carlo_stderr
-    others = [a for a in answers if a.estimate.stderr is not None]
-    unknown = f"{UNKNOWN}: {len(answers) - len(others)} of {len(answers)} texts"
-    if not _tokens(others):
+    others = ~np.isnan(totals.column("missed"))
+    tokens = int(totals.column("tokens")[others].sum())
+    unknown = f"{UNKNOWN}: {(~others).sum()} of {len(totals)} texts"
+    if not tokens:
         return unknown
-    error = token_rate(others)
+    error = _rate(CorpusRate.perplexity, totals, "tokens", others)
     assert error.monte_carlo_stderr is not None
-    share = rate.value / error.value * _tokens(others) / _tokens(answers)
+    share = rate.value / error.value * tokens / totals.total("tokens")
     theirs = share * error.monte_carlo_stderr
     return f"{unknown}; {theirs:.2g} by the others" if theirs < math.inf else unknown
 
 
-def draws_error(answers: Sequence[Answer]) -> float:
+def draws_error(totals: Totals) -> float:
     """Error of ``token_perplexity`` by the delta method, blind to missed latents."""
-    return token_rate(answers).draws_stderr
+    return token_rate(totals).draws_stderr
 
 
-def texts_without_error(answers: Sequence[Answer]) -> int:
+def texts_without_error(totals: Totals) -> int:
     """Documents whose Monte Carlo error cannot be estimated."""
-    return sum(answer.estimate.stderr is None for answer in answers)
+    return int(np.isnan(totals.column("missed")).sum())
 
 
-def corpus_level_perplexity(answers: Sequence[Answer]) -> float:
+def corpus_level_perplexity(totals: Totals) -> float:
     """Corpus level: exp(-1/T log(1/K sum_k prod_n w_nk)).
 
     The same K for every document: of a run that chose K a document, the first draws of
     each as many as the least has.
     """
-    log_w = _weights(answers)
-    if log_w is None:
-        return token_perplexity(answers)
-    return corpus_perplexity(log_w, _tokens(answers))
+    products = totals.corpus_weights
+    if products is None:
+        return token_perplexity(totals)
+    return corpus_perplexity(products[None], totals.total("tokens"))
 
 
-def corpus_level_perplexity_stderr(answers: Sequence[Answer]) -> float | str:
+def corpus_level_perplexity_stderr(totals: Totals) -> float | str:
     """That of ``token_perplexity`` where they are one number.
 
     The error of a mean of products is not to be had from products, of which the largest
     is next to everything.
     """
-    return UNKNOWN if _weights(answers) is not None else stderr_of(token_rate)(answers)
+    if totals.corpus_weights is not None:
+        return UNKNOWN
+    return stderr_of(token_rate)(totals)
 
 
 CERTIFIED = (Bound.EXACT, Bound.STRICT_LOWER, Bound.STOCHASTIC_LOWER)
 """Bounds of a log-likelihood that multiply to one that a certificate holds for."""
 
 
-def certified(answers: Sequence[Answer]) -> float | str:
+def certified(totals: Totals) -> float | str:
     """Upper limit of the token perplexity at 95 % confidence.
 
     Documents that share their draws (copies answered from a cache) pay for it. Where
     nothing is drawn (a beam, a model without latents) it is the perplexity itself, and
     where an estimate bounds nothing there is none.
     """
-    if any(a.estimate.bound not in CERTIFIED for a in answers):
+    if not totals.bounds <= {*CERTIFIED}:
         return UNKNOWN
-    streams = Counter(
-        a.stream for a in answers if a.estimate.bound is Bound.STOCHASTIC_LOWER
-    )
-    if not streams:
-        return token_perplexity(answers)
+    streams = totals.column("stream")[totals.are(Bound.STOCHASTIC_LOWER)]
+    if not len(streams):
+        return token_perplexity(totals)
     return certified_perplexity(
-        _log_likelihoods(answers),
-        _tokens(answers),
+        totals.log_p,
+        totals.total("tokens"),
         CONFIDENCE,
-        multiplicity=max(streams.values()),
+        multiplicity=int(np.unique(streams, return_counts=True)[1].max()),
     )
 
 
-def at_least(answers: Sequence[Answer]) -> float | str:
+def at_least(totals: Totals) -> float | str:
     """Lower bound of the token perplexity on average over draws, with ``bounds=both``.
 
     At least 1, as every perplexity is. N/A unless every document's error is known.
     """
-    uppers = [answer.estimate.upper for answer in answers]
-    known = [upper for upper in uppers if upper is not None]
-    if len(known) < len(uppers):
+    uppers = totals.column("upper")
+    if np.isnan(uppers).any():
         return UNKNOWN
-    log_p = torch.tensor(known, dtype=torch.float64)
-    return max(1.0, instance_perplexity(log_p, _tokens(answers)))
+    log_p = torch.from_numpy(uppers)
+    return max(1.0, instance_perplexity(log_p, totals.total("tokens")))
 
 
-def over_texts(
-    read: Callable[[Estimate], float | None], combine: Callable[[list[float]], float]
-) -> Number:
+def over_texts(column: str, combine: Callable[[NDArray[Any]], float]) -> Number:
     """Return a number of the texts that have a diagnostic of draws; N/A: none has."""
 
-    def combined(answers: Sequence[Answer]) -> float | str:
-        values = [v for a in answers if (v := read(a.estimate)) is not None]
-        return combine(values) if values else UNKNOWN
+    def combined(totals: Totals) -> float | str:
+        values = totals.column(column)
+        known = values[~np.isnan(values)]
+        return float(combine(known)) if len(known) else UNKNOWN
 
     return combined
 
 
-def corpus_effective_samples(answers: Sequence[Answer]) -> float | str:
+def corpus_effective_samples(totals: Totals) -> float | str:
     """Effective sample size of the corpus-level weights; 1 is as good as one draw."""
-    log_w = _weights(answers)
-    if log_w is None:
-        return UNKNOWN
-    return float(effective_sample_size(corpus_weights(log_w)).item())
+    products = totals.corpus_weights
+    return UNKNOWN if products is None else effective_sample_size(products).item()
 
 
-def of_probabilities(name: str, metric: Number) -> Number:
+def of_probabilities(name: str, metric: Number) -> Metric:
     """Refuse a metric of log-probabilities where a model gave unnormalised scores.
 
     A perplexity beyond any float is no infinite one: what it is above is said.
     """
 
-    def checked(answers: Sequence[Answer]) -> float | str:
-        normalised = all(a.estimate.bound is not Bound.UNNORMALISED for a in answers)
-        if normalised and _tokens(answers):
-            value = metric(answers)
+    def checked(answers: Sequence[Answer] | Totals) -> float | str:
+        totals = answers if isinstance(answers, Totals) else Totals(answers)
+        normalised = Bound.UNNORMALISED not in totals.bounds
+        if normalised and totals.total("tokens"):
+            value = metric(totals)
             if value != math.inf:
                 return value
             return UNKNOWN if name.endswith(("stderr", "error")) else TOO_LARGE
@@ -303,14 +304,11 @@ _OF_PROBABILITIES: dict[str, Number] = {
     "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
     "certified_token_perplexity": certified,
     "token_perplexity_at_least": at_least,
-    "effective_samples_median": over_texts(
-        lambda e: e.effective_sample_size, statistics.median
-    ),
-    "effective_samples_minimum": over_texts(lambda e: e.effective_sample_size, min),
+    "effective_samples_median": over_texts("effective_sample_size", np.median),
+    "effective_samples_minimum": over_texts("effective_sample_size", np.min),
     "effective_samples_corpus": corpus_effective_samples,
     "share_pareto_k_above_0.7": over_texts(
-        lambda e: None if e.pareto_k is None else e.pareto_k > RELIABLE_PARETO_K,
-        statistics.fmean,
+        "pareto_k", lambda shapes: float((shapes > RELIABLE_PARETO_K).mean())
     ),
 }
 METRICS = {
@@ -319,44 +317,25 @@ METRICS = {
 """Name in a task's ``metric_list`` -> aggregation."""
 
 
-def _log_likelihoods(answers: Sequence[Answer]) -> torch.Tensor:
-    return torch.tensor([a.estimate.log_evidence for a in answers], dtype=torch.float64)
-
-
 def _rate(
-    of: Callable[..., CorpusRate], answers: Sequence[Answer], units: Sequence[int]
+    of: Callable[..., CorpusRate],
+    totals: Totals,
+    units: str,
+    which: NDArray[np.bool_] | slice = slice(None),
 ) -> CorpusRate:
     """Return a rate; copies of a text are one in its error over texts.
 
     So are texts of the same draws. What draws add is by streams: copies that drew for
     themselves err apart.
     """
-    # Exact ones draw nothing, and have no stream.
-    streams = [answer.stream or f"text {n}" for n, answer in enumerate(answers)]
-    texts = [a.text or stream for a, stream in zip(answers, streams, strict=True)]
-    estimates, counts = [a.estimate for a in answers], torch.tensor(units)
-    rate, by_text = (of(estimates, counts, names) for names in (streams, texts))
+    estimates = totals.estimates.of_texts(which)
+    counts = torch.from_numpy(totals.column(units)[which])
+    rate, by_text = (
+        of(estimates, counts, totals.column(names)[which])
+        for names in ("stream", "text")
+    )
     errors = [error for error in (rate.stderr, by_text.stderr) if error is not None]
     return replace(rate, stderr=max(errors) if len(errors) == 2 else None)
-
-
-def _tokens(answers: Sequence[Answer]) -> int:
-    return sum(a.tokens for a in answers)
-
-
-def _weights(answers: Sequence[Answer]) -> torch.Tensor | None:
-    """Log-weights, (N, K); None if a document has none (no latents, or a beam)."""
-    # What is known for sure weighs the same under every draw.
-    drawn = [a.estimate for a in answers if a.estimate.bound is not Bound.EXACT]
-    least = min((len(estimate.log_weights) for estimate in drawn), default=0)
-    if least == 0:
-        return None
-    sure = math.fsum(
-        a.estimate.log_evidence for a in answers if a.estimate.bound is Bound.EXACT
-    )
-    rows = [estimate.log_weights[:least] for estimate in drawn]
-    log_w = torch.tensor(rows, dtype=torch.float64)
-    return torch.cat([log_w, log_w.new_full((1, least), sure)])
 
 
 class Summary:
