@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from lm_latent_eval.cli.arguments import Commands, add_options, given
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 if TYPE_CHECKING:
+    from lm_latent_eval.scoring.files import Shard
     from lm_latent_eval.scoring.interface import Opening
 
 OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
@@ -111,55 +114,74 @@ def _opening(args: argparse.Namespace) -> Opening:
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    if args.workers is not None:
-        _by_workers(args)
-        return
-    if args.gpus_per_worker is not None:
-        raise ValueError("--gpus-per-worker: no effect without --workers")
-    from lm_latent_eval.report.numbers import table
-    from lm_latent_eval.report.units import Run
+    from lm_latent_eval.report.numbers import table_of
     from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import Shard, score_file
-    from lm_latent_eval.scoring.records import TASK, Record
+    from lm_latent_eval.scoring.files import Shard, score_file, score_into
+    from lm_latent_eval.scoring.totals import Totals
     from lm_latent_eval.text.corpora import read_texts
 
     opening, shard = _opening(args), Shard.parse(args.shard)
+    if args.workers is not None:
+        _by_workers(args, opening, shard)
+        return
+    if args.gpus_per_worker is not None:
+        raise ValueError("--gpus-per-worker: no effect without --workers")
     texts = read_texts(args.data)
     scorer = opening.scorer(quiet=False)
+    if args.output is not None:
+        with _printing(args.output):
+            score_into(scorer, texts, args.output, shard)
+        return
     try:
-        items = score_file(scorer, texts, args.output, shard)
+        answers = score_file(scorer, texts, None, shard)
     except MissedTextsError as err:
         if err.answers:
-            number = len(shard.texts(len(texts)))
-            settings = scorer.fingerprint | {"num_texts": number}
-            print(table(Run.of(Record(TASK, settings, err.answers, finished=False))))
+            settings = scorer.fingerprint | {"num_texts": len(shard.texts(len(texts)))}
+            print(table_of(settings, Totals(err.answers), finished=False))
         raise
-    print(table(Run.of(Record(TASK, scorer.fingerprint, items))))
+    print(table_of(scorer.fingerprint, Totals(answers), finished=True))
 
 
-def _by_workers(args: argparse.Namespace) -> None:
+def _by_workers(args: argparse.Namespace, opening: Opening, shard: Shard) -> None:
+    from lm_latent_eval.scoring.workers import score_corpus
+
+    gpus = args.gpus_per_worker
     if args.output is None:
         raise ValueError("--workers need an --output")
-    from lm_latent_eval.report.numbers import table
-    from lm_latent_eval.report.units import Run
-    from lm_latent_eval.scoring.files import Shard
-    from lm_latent_eval.scoring.workers import missing, score_corpus
-
-    opening, gpus = _opening(args), args.gpus_per_worker
     if gpus is not None and not opening.needs_gpu:
         raise ValueError("--gpus-per-worker: no effect without --device cuda")
-    record = score_corpus(
-        opening,
-        args.data,
-        args.output,
-        workers=args.workers,
-        gpus_per_worker=1.0 if gpus is None else gpus,
-        shard=Shard.parse(args.shard),
-    )
-    if record.answers:
-        print(table(Run.of(record)))
-    if not record.finished:
-        raise missing(record)
+    with _printing(args.output):
+        score_corpus(
+            opening,
+            args.data,
+            args.output,
+            workers=args.workers,
+            gpus_per_worker=1.0 if gpus is None else gpus,
+            shard=shard,
+        )
+
+
+@contextmanager
+def _printing(output: Path) -> Iterator[None]:
+    """Print the numbers of a file of estimates when it is written.
+
+    Its answers are read one by one.
+    """
+    from lm_latent_eval.report.numbers import table_of
+    from lm_latent_eval.scoring.answer import MissedTextsError
+    from lm_latent_eval.scoring.files import read_answers
+    from lm_latent_eval.scoring.totals import Totals
+
+    missed = None
+    try:
+        yield
+    except MissedTextsError as err:
+        missed = err
+    settings, answers = read_answers(output)
+    if len(totals := Totals(answers)):
+        print(table_of(settings, totals, finished=missed is None))
+    if missed is not None:
+        raise missed
 
 
 def add_calibrate(commands: Commands, summary: str) -> None:

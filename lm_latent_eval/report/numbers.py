@@ -25,6 +25,7 @@ from lm_latent_eval.scoring.metrics import (
     token_rate,
     word_rate,
 )
+from lm_latent_eval.scoring.records import TASK
 from lm_latent_eval.scoring.totals import Totals
 
 logger = logging.getLogger(__name__)
@@ -106,12 +107,14 @@ def numbers(run: Run) -> dict[str, Number]:
         means = run.units.groupby("unit", sort=False)["score"].mean()
         return {run.metric: _mean(means.tolist())} if len(means) else {}
     foreign = "strings_scored" in run.settings
-    found, totals = {}, Totals(run.answers)
-    for name in METRICS:
-        if name.endswith("_stderr") or (foreign and "token" in name):
-            continue
-        found[name] = _number(name, totals)
-    return found
+    found = numbers_of(Totals(run.answers))
+    return {n: each for n, each in found.items() if not (foreign and "token" in n)}
+
+
+def numbers_of(totals: Totals) -> dict[str, Number]:
+    """Return the numbers of whole texts."""
+    names = [name for name in METRICS if not name.endswith("_stderr")]
+    return {name: _number(name, totals) for name in names}
 
 
 def _mean(values: Sequence[float]) -> Number:
@@ -189,20 +192,42 @@ def table(run: Run) -> str:
     documents = run.units["unit"].nunique()
     if run.answers:
         documents = len({answer.index for answer in run.answers})
-    settings = run.settings
-    named = [f"{name}={value}" for name, value in stated(settings).items()]
-    found = numbers(run)
-    head = f"{run.task}: {documents:,} documents, {settings.get('model')}"
+    found, size = numbers(run), ""
     if "token_perplexity" in found:
         tokens = sum(answer.tokens for answer in run.answers)
-        num_bytes = sum(answer.bytes for answer in run.answers)
-        head += f", {tokens:,} predicted tokens, {num_bytes:,} bytes"
-    if not run.finished:
-        of, only = settings.get("num_texts"), ""
-        if isinstance(of, int) and documents < of:
-            only = f": only {documents:,} of {of:,} texts"
-        head += f" (not finished{only})"
+        size = _size(tokens, sum(answer.bytes for answer in run.answers))
+    head = f"{run.task}: {documents:,} documents, {run.settings.get('model')}{size}"
+    head += _progress(documents, run.settings, finished=run.finished)
     over = "± over texts" if run.is_of_texts else "± over questions"
+    return _table(head, run.settings, found, over)
+
+
+def table_of(settings: Mapping[str, Any], totals: Totals, *, finished: bool) -> str:
+    """Return the numbers of a scored corpus for a terminal."""
+    size = _size(totals.total("tokens"), totals.total("bytes"))
+    head = f"{TASK}: {len(totals):,} documents, {settings.get('model')}{size}"
+    head += _progress(len(totals), settings, finished=finished)
+    return _table(head, settings, numbers_of(totals), "± over texts")
+
+
+def _size(tokens: int, num_bytes: int) -> str:
+    return f", {tokens:,} predicted tokens, {num_bytes:,} bytes"
+
+
+def _progress(documents: int, settings: Mapping[str, Any], *, finished: bool) -> str:
+    shard = f" (shard {settings['shard']})" if "shard" in settings else ""
+    if finished:
+        return shard
+    of, only = settings.get("num_texts"), ""
+    if isinstance(of, int) and documents < of and not shard:
+        only = f": only {documents:,} of {of:,} texts"
+    return f"{shard} (not finished{only})"
+
+
+def _table(
+    head: str, settings: Mapping[str, Any], found: Mapping[str, Number], over: str
+) -> str:
+    named = [f"{name}={value}" for name, value in stated(settings).items()]
     cells = [["", "", over, "± Monte Carlo", "± as draws tell"]]
     for name, number in found.items():
         if isinstance(number.value, str):

@@ -37,7 +37,6 @@ from lm_latent_eval.scoring.records import (
     row_of,
 )
 from lm_latent_eval.scoring.texts import Query
-from lm_latent_eval.text.files import digest
 from lm_latent_eval.version import __version__
 
 KIND = "file of estimates"
@@ -114,25 +113,31 @@ def score_file(
             other texts, is not such a file or was edited, or another run writes it.
         NoRoomError: If the disk is full.
     """
+    ours = shard.texts(len(texts))
+    found: dict[int, Answer] = {}
+    try:
+        if output is not None:
+            score_into(scorer, texts, output, shard)
+            return [*read_record(output).answers]
+        for answer in scored(scorer, {n: texts[n] for n in ours}):
+            found[answer.index] = answer
+    except MissedTextsError as err:
+        if output is not None:
+            found = {a.index: a for a in read_record(output).answers}
+        raise err.leaving(found, len(ours)) from err.__cause__
+    return [found[n] for n in ours]
+
+
+def score_into(
+    scorer: TextScorer, texts: Sequence[str], output: Path, shard: Shard = WHOLE
+) -> None:
+    """Score texts into a file, which holds the answers; as ``score_file``."""
 
     def find(left: Left) -> Iterator[Row]:
         for answer in scored(scorer, dict(compress(enumerate(texts), left))):
             yield row_of(answer)
 
-    if output is not None:
-        answers = keep(output, settings_of(scorer, texts, shard), find).answers
-        for answer in answers:
-            if answer.text != digest(texts[answer.index]):
-                raise _file(output).not_one(f"text {answer.index} is another one there")
-        return [*answers]
-    found: dict[int, Answer] = {}
-    ours = shard.texts(len(texts))
-    try:
-        for answer in scored(scorer, {n: texts[n] for n in ours}):
-            found[answer.index] = answer
-    except MissedTextsError as err:
-        raise err.leaving(found, len(ours)) from err.__cause__
-    return [found[n] for n in ours]
+    keep(output, settings_of(scorer, texts, shard), find)
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
@@ -142,16 +147,15 @@ def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
 
 def keep(
     output: Path, settings: Settings, find: Callable[[Left], Iterable[Row]]
-) -> Record:
+) -> None:
     """Score the texts that a file of estimates lacks, then write the file.
+
+    Memory holds a few bytes a text.
 
     Args:
         output: The file, new or of an earlier run.
         settings: What the numbers depend on (``settings_of``).
         find: Yields rows of the texts that are left, as they are found.
-
-    Returns:
-        All that is in the file.
 
     Raises:
         MissedTextsError: If ``find`` does; what it has found is in the file.
@@ -161,19 +165,16 @@ def keep(
         raise ValueError(f"--output {output}: estimates are kept in a regular file")
     refuse_old([_beside(output, OLD)])
     file, journal = _file(output), _journal(output)
-    before: list[Row] = []
-    if _has_lines(output):
+    ours = texts_of(settings)
+    has_lines = _has_lines(output)
+    if has_lines:
         theirs, rows = file.read()
         refuse_others(output, theirs, settings, KIND)
-        before = [row for _, row in rows]
-        known = _record(file, settings, enumerate(before, start=2))
-        if known.finished:
+        if sum(1 for _ in _answers(file, rows, ours)) == len(ours):
             if journal.path.exists():  # killed just before it was removed
                 remove([journal.path])
-            return known
-    missed = None
+            return
     with journal.going_on(settings, "the estimates so far") as kept:
-        ours = texts_of(settings)
         left = bytearray(num_texts_of(settings))
         for n in ours:
             left[n] = True
@@ -185,8 +186,9 @@ def keep(
                 left[row["document"]] = False
                 kept.add(row)
 
-        for row in before:
+        for _, row in file.read()[1] if has_lines else ():
             add(row)
+        missed = None
         try:
             for row in find(bytes(left)) if any(left) else ():
                 add(row)
@@ -194,11 +196,8 @@ def keep(
             missed = err
         kept.write_sorted(output, "document")
     remove([journal.path])
-    record = read_record(output)
     if missed is not None:
-        found = {answer.index: answer for answer in record.answers}
-        raise missed.leaving(found, len(ours)) from missed.__cause__
-    return record
+        raise missed
 
 
 def read_record(path: Path) -> Record:
@@ -207,26 +206,31 @@ def read_record(path: Path) -> Record:
     Raises:
         ValueError: If it is none, or another version's.
     """
+    settings, found = read_answers(path)
+    answers = sorted(found, key=lambda answer: answer.index)
+    return Record(TASK, settings, answers, len(answers) == len(texts_of(settings)))
+
+
+def read_answers(path: Path) -> tuple[Settings, Iterator[Answer]]:
+    """Return the settings of a file and an iterator over its answers, in any order.
+
+    Raises:
+        ValueError: As ``read_record``; the iterator does, too.
+    """
     file = _file(path) if _has_lines(path) else _journal(path)
     if not file.path.exists():
         file = _file(path)
-    return _record(file, *file.read())
+    settings, rows = file.read()
+    try:
+        ours = texts_of(settings)
+    except ValueError as err:
+        raise file.not_one(f"its settings say {err}") from err
+    return settings, _answers(file, rows, ours)
 
 
 def is_there(path: Path) -> bool:
     """Whether there is a file of estimates, finished or partial."""
     return path.exists() or _journal(path).path.exists()
-
-
-def _record(
-    file: Journal, settings: Settings, rows: Iterable[tuple[int, Row]]
-) -> Record:
-    try:
-        ours = texts_of(settings)
-    except ValueError as err:
-        raise file.not_one(f"its settings say {err}") from err
-    answers = sorted(_answers(file, rows, ours), key=lambda answer: answer.index)
-    return Record(TASK, settings, answers, len(answers) == len(ours))
 
 
 def together(shards: Mapping[Path, Record]) -> Record:
@@ -244,7 +248,7 @@ def together(shards: Mapping[Path, Record]) -> Record:
         shard = Shard.parse(record.settings.get(SHARD))
         if different := differences(
             {**record.settings, SHARD: f"i/{shard.of}"},
-            {**model.settings, SHARD: f"i/{Shard.parse(model.settings[SHARD]).of}"},
+            {**model.settings, SHARD: f"i/{Shard.parse(model.settings.get(SHARD)).of}"},
         ):
             there_here = different.replace(" here", f" in {first}")
             raise ValueError(f"{path} is of another run than {first} ({there_here})")
@@ -357,7 +361,7 @@ def _answers(
     file: Journal, rows: Iterable[tuple[int, Row]], ours: range
 ) -> Iterator[Answer]:
     """Yield the answers of rows, each with its line."""
-    seen = set[int]()
+    seen = bytearray()
     for place, row in rows:
         try:
             answer = answer_of(row)
@@ -365,7 +369,8 @@ def _answers(
             raise file.edited(place, str(err)) from err
         if answer.index not in ours:
             raise file.edited(place, f"there is no text {answer.index}")
-        if answer.index in seen:
+        seen.extend(bytes(max(0, answer.index + 1 - len(seen))))
+        if seen[answer.index]:
             raise file.edited(place, f"text {answer.index} is in another line too")
-        seen.add(answer.index)
+        seen[answer.index] = True
         yield answer

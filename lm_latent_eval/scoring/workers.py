@@ -34,12 +34,14 @@ from lm_latent_eval.scoring.files import (
     SeenTexts,
     Shard,
     keep,
+    num_texts_of,
+    read_answers,
     scored,
     settings_of,
     texts_of,
 )
 from lm_latent_eval.scoring.interface import Opening
-from lm_latent_eval.scoring.records import Record, row_of
+from lm_latent_eval.scoring.records import row_of
 from lm_latent_eval.text.corpora import stream_texts
 
 WORDS = 1 << 14
@@ -66,7 +68,7 @@ def score_corpus(
     gpus_per_worker: float = 1.0,
     shard: Shard = WHOLE,
     words: int | None = None,
-) -> Record:
+) -> None:
     """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
 
     Args:
@@ -78,11 +80,8 @@ def score_corpus(
         shard: Which of the texts to score.
         words: Of a block; None: so many that every worker gets several blocks.
 
-    Returns:
-        The answers of all texts, in their order; unfinished where some have no number
-        (``missing``).
-
     Raises:
+        MissedTextsError: If texts have no number; the others are in the file.
         ModuleNotFoundError: If Ray is not installed.
         ValueError: If a text cannot be scored, or the file is of something else.
         RayError: If Ray does not start, or workers die again and again.
@@ -107,19 +106,26 @@ def score_corpus(
         reader = _Reader(data.resolve(), texts, left, size)
         return _found(opening, reader, output, workers, gpus_per_worker)
 
-    return keep(output, settings, find)
+    keep(output, settings, find)
+    if lacking := _lacking(output):
+        of = len(texts_of(settings))
+        why = (
+            f"text/{min(lacking)} has no number: no latent that was found has a "
+            "probability. Draw more samples, or use a proposal that covers its "
+            "latents"
+        )
+        raise MissedTextsError({n: f"text/{n}" for n in lacking}, why, of)
 
 
-def missing(record: Record) -> MissedTextsError:
-    """Return the error that names the texts without a number."""
-    ours = texts_of(record.settings)
-    found = {answer.index: answer for answer in record.answers}
-    names = {n: f"text/{n}" for n in ours if n not in found}
-    why = (
-        f"text/{min(names)}: the estimator found no latent that the model gives a "
-        "probability. Draw more samples, or use a proposal that covers its latents"
-    )
-    return MissedTextsError(names, why, len(ours)).leaving(found, len(ours))
+def _lacking(output: Path) -> list[int]:
+    """Return the texts that a file of estimates lacks."""
+    settings, answers = read_answers(output)
+    left = bytearray(num_texts_of(settings))
+    for n in texts_of(settings):
+        left[n] = True
+    for answer in answers:
+        left[answer.index] = False
+    return [n for n, lacks in enumerate(left) if lacks]
 
 
 def blocks(

@@ -14,7 +14,7 @@ import pytest
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import files, interface, workers
-from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.files import SeenTexts
 from lm_latent_eval.scoring.interface import Opening
 from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
@@ -127,11 +127,31 @@ def test_texts_that_two_workers_scored_count_once(
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cuda:1")
-    record = score_corpus(opening, data, tmp_path / "scores", workers=2)
+    score_corpus(opening, data, tmp_path / "scores", workers=2)
+    record = files.read_record(tmp_path / "scores")
     assert record.finished
     assert "device=cuda:1 is not there" not in caplog.text, "it is left to workers"
     assert record.answers == answers
     assert len((tmp_path / "scores").read_text().splitlines()) == 1 + len(TEXTS)
+
+
+def test_texts_without_a_number_are_named(
+    spelled_directory, data, tmp_path, monkeypatch
+):
+    found = [
+        row_of(replace(Answer.exact(-n, text), index=n))
+        for n, text in enumerate(TEXTS)
+        if n not in (3, 5)
+    ]
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
+    opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
+    with pytest.raises(
+        MissedTextsError, match=r"^text/3 has.*Likewise text/5 .18 of 20"
+    ):
+        score_corpus(opening, data, tmp_path / "scores", workers=2)
+    record = files.read_record(tmp_path / "scores")
+    assert len(record.answers) == 18 and not record.finished
 
 
 @pytest.mark.parametrize("said", [-1, 3.0, "3", True, None, [], 10**12, 10**400])
