@@ -64,8 +64,8 @@ class Sizes:
     num_train: int = 4000
     num_dev: int = 500
     num_test: int = 2500
-    data: tuple[float, ...] = (0.25, 1, 4)  # shares of num_train, for claim (iv)
-    temperatures: tuple[float, ...] = (0.7, 0.85, 1.0, 1.15)
+    data: tuple[float, ...] = (0.25, 1)  # shares of num_train, for claim (iv)
+    temperatures: tuple[float, ...] = (0.7, 0.85, 1.0)
     temperature: float = 0.85  # of the language of claims (i) to (iv)
     perturb: int = 10
     num_altered: int = 500

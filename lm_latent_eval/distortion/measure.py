@@ -304,12 +304,9 @@ def shown(rows: pd.DataFrame) -> str:
             line["underestimated"] = f"{row['share_underestimated']:.1%}"
             for name in ("rarest_tenth", "most_probable_tenth"):
                 line[name.replace("_", " ")] = f"{row[name]:.{digits}f}"
-        counts = {
-            "impossible": row["impossible"],
-            "ruled out": row["ruled_out"],
-            "cut": row["cut"],
-        }
-        line["left out"] = ", ".join(f"{n:,} {why}" for why, n in counts.items() if n)
+        for name in ("impossible", "ruled_out", "cut"):
+            if rows[name].any():
+                line[name.replace("_", " ")] = f"{row[name]:,}"
         lines.append(line)
     return str(pd.DataFrame(lines).fillna("").to_string(index=False))
 
