@@ -54,6 +54,7 @@ _CONTAINERS = {
     "builtins.set": set,
     "collections.Counter": dict,
     "collections.OrderedDict": OrderedDict,
+    "torch.Size": tuple,
 }
 """Types that are written in C: a pickle cannot change them."""
 _OF_NUMPY = (

@@ -98,6 +98,7 @@ _CLASSES = (
     "models.SeqLSTM",
     "models.TreeLSTM",
     "TreeCRF.ConstituencyTreeCRF",
+    "torch.nn.backends.thnn._get_thnn_function_backend",  # until PyTorch 1.2
     "torch.nn.modules.activation.ReLU",
     "torch.nn.modules.container.ModuleList",
     "torch.nn.modules.container.Sequential",

@@ -27,6 +27,15 @@ CLASSES = {
     "TreeCRF": ("ConstituencyTreeCRF",),
 }
 
+FUNCTION = "_get_thnn_function_backend"
+BACKEND = f"""
+class Backend:
+    def __reduce__(self):
+        return {FUNCTION}, ()
+def {FUNCTION}():
+    return Backend()
+"""
+
 
 def original(program, weights):
     """A model object like the original's, with weights and leftovers of a parse."""
@@ -61,6 +70,9 @@ def original(program, weights):
     rnng.w_dim, rnng.scores = size, torch.ones(2, 3, 3)
     rnng.q_crf.alpha = [[torch.zeros(2)]]
     rnng.q_crf.spans = [[(np.int64(0), np.int64(2))]]
+    # Attributes of modules in PyTorch 1.0.
+    rnng._backend = program[FUNCTION]()
+    rnng.q_binary[2].normalized_shape = torch.Size([2 * q])
     return rnng
 
 
@@ -74,6 +86,10 @@ def checkpoint(monkeypatch):
             program[each] = type(each, (nn.Module,), {"__module__": name})
             setattr(module, each, program[each])
         monkeypatch.setitem(sys.modules, name, module)
+    old = ModuleType("torch.nn.backends.thnn")
+    monkeypatch.setitem(sys.modules, old.__name__, old)
+    exec(BACKEND, vars(old))
+    program[FUNCTION] = vars(old)[FUNCTION]
     weights = load_file(reference.FOLDER / "B.safetensors")
     return {
         "args": {"w_dim": 24, "save_path": "urnng.pt"},
