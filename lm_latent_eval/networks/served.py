@@ -67,7 +67,7 @@ class Completion:
 
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]
-    """Of each, nats."""
+    """Log p of each token, nats."""
     likeliest: tuple[dict[int, float], ...]
     """Log p of the ``LIKELIEST`` most probable tokens in the place of each, and of the
     drawn one if it is none of them, nats."""
@@ -274,9 +274,9 @@ class Places:
     drawn: NDArray[np.int64]
     """Column of what was drawn, (T,)."""
     in_output: NDArray[np.bool_]
-    """Which tokens were drawn before, (T, LIKELIEST + 1)."""
+    """Mask of tokens that were drawn before, (T, LIKELIEST + 1)."""
     in_text: NDArray[np.bool_]
-    """Which tokens were drawn before or are in the prompt."""
+    """Mask of tokens that were drawn before or are in the prompt."""
 
     @classmethod
     def of(cls, completion: Completion, prompt: Sequence[int]) -> Places:
@@ -357,7 +357,7 @@ SAMPLERS: dict[str, Sampler] = {
         for nats in (0.3, 1.0)
     },
 }
-"""What a server could do to draws, by name: the bets of ``Honesty``."""
+"""Samplers that a server could use instead, by name: the bets of ``Honesty``."""
 
 
 class Honesty:
@@ -476,8 +476,8 @@ class ServedNetwork:
     name: str
     """Source of the tokenizer: a directory or a repository."""
     digest: str
-    """Of the tokenizer and of what the server calls the model: of its weights nothing
-    is known."""
+    """Digest of the tokenizer and of the server's name of the model; the weights are
+    unknown."""
     max_length: int
     """Tokens that it is to read at once."""
     text_ends: list[int]
@@ -486,7 +486,7 @@ class ServedNetwork:
     _spelled: dict[int, str | None] = field(default_factory=dict, compare=False)
     computed_in = "as served"
     device = torch.device("cpu")
-    """Where tensors of this process are."""
+    """Device of this process's tensors."""
 
     @classmethod
     def open(

@@ -79,8 +79,7 @@ class Placed:
     document: int
     thoughts: Thoughts
     right: tuple[float, ...] | None
-    """What each answer scores by the task: 1 if right, else 0; None where there is no
-    choice."""
+    """Score of each answer by the task: 1 if right, else 0; None without a choice."""
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
@@ -124,7 +123,7 @@ class ThoughtRecorder:
     def following(
         self, settings: Settings
     ) -> Iterator[tuple[Callable[[Thoughts], None], Mapping[Key, Thoughts]]]:
-        """Yield a function that stores thoughts as they are drawn, and known thoughts.
+        """Yield a function that stores thoughts, and the thoughts known before.
 
         Args:
             settings: What the numbers depend on.

@@ -41,8 +41,8 @@ from lm_latent_eval.wrappers.mixtures.carriers import (
 )
 from lm_latent_eval.wrappers.mixtures.files import Model
 from lm_latent_eval.wrappers.mixtures.scorer import (
-    Asked,
-    Found,
+    ComponentAnswer,
+    ComponentRequest,
     MixtureAnswer,
     MixtureScorer,
 )
@@ -230,9 +230,9 @@ class _Component:
             )
         return cls(loaded, name, given)
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Found]:
+    def __call__(self, asked: Sequence[ComponentRequest]) -> list[ComponentAnswer]:
         """Ask the model."""
-        found: dict[Asked, Found] = {}
+        found: dict[ComponentRequest, ComponentAnswer] = {}
         for some in self._calls(asked):
             whole = some[0].context is None
             requests = [
@@ -257,7 +257,9 @@ class _Component:
             found |= {each: self._found(each, answer) for each, answer in pairs}
         return [found[each] for each in asked]
 
-    def _calls(self, asked: Sequence[Asked]) -> Iterable[list[Asked]]:
+    def _calls(
+        self, asked: Sequence[ComponentRequest]
+    ) -> Iterable[list[ComponentRequest]]:
         """Split requests into calls: whole texts, and what may stand beside another.
 
         The cache of logits of lm-eval's ``hf`` takes a text that is cut in two places
@@ -266,22 +268,22 @@ class _Component:
         cached = getattr(self.lm, "logits_cache", False)
         contexts = [each.context for each in asked if each.context and cached]
         depths = _depths(contexts)
-        calls: defaultdict[int, list[Asked]] = defaultdict(list)
+        calls: defaultdict[int, list[ComponentRequest]] = defaultdict(list)
         for each in asked:
             whole = each.context is None
             depth = -1 if whole else depths.get((each.context or "").rstrip(), 0)
             calls[depth].append(each)
         return calls.values()
 
-    def _found(self, asked: Asked, answered: Any) -> Found:
+    def _found(self, asked: ComponentRequest, answered: Any) -> ComponentAnswer:
         pair = answered if isinstance(answered, tuple | list) else (answered, False)
         score, is_greedy = pair[0], bool(pair[1])
         if isinstance(score, ScoredFloat):
             answer = score.answer
-            return Found(float(score), answer.tokens, is_greedy, answer)
+            return ComponentAnswer(float(score), answer.tokens, is_greedy, answer)
         if isinstance(score, MissedFloat):
-            return Found(float(score), 1, is_greedy, missed=True)
-        return Found(float(score), self._length(asked.text), is_greedy)
+            return ComponentAnswer(float(score), 1, is_greedy, missed=True)
+        return ComponentAnswer(float(score), self._length(asked.text), is_greedy)
 
     def _length(self, text: str) -> int:
         """Count the tokens of a text, its bytes where a model does not cut it."""

@@ -13,8 +13,8 @@ from lm_latent_eval.uniforms import stream_key, uniforms
 PRIOR_SHARE = 0.5
 """Share of hinted draws that are the model's own."""
 WEIGHTS_AT_MOST = {"prior": 1.0, "hinted": 1 / PRIOR_SHARE}
-"""What no weight is above, by proposal: p(answer | question, z) is at most 1, and of a
-mixture p(z | question) / q(z) at most the inverse of the prior's share."""
+"""Upper bound of the weights, by proposal: p(answer | question, z) is at most 1, and
+p(z | question) / q(z) of a mixture at most the inverse of the prior's share."""
 FIRST, GROWTH = 4, 4
 """Thoughts about a question before anyone looks, and the part of them that is drawn
 before the next look."""

@@ -67,11 +67,11 @@ class ThoughtScorer(NetworkScorer):
     """Sequences that the network reads at once; moves no number."""
     quiet: bool = True
     memory: MemoryLimit = field(default_factory=MemoryLimit)
-    """What memory was found to hold."""
+    """Batch sizes that fitted into memory so far."""
     keep: Callable[[Thoughts], None] = lambda thoughts: None
     """Told what was thought about a question, before its answers are."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
-    """What was thought about questions before, which is not thought again."""
+    """Thoughts of an earlier run; their questions are not thought about again."""
     _said: dict[Any, float] = field(default_factory=dict)
     shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """All answers to a question, which hints show; where nothing is said, those that

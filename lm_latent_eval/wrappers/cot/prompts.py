@@ -27,7 +27,7 @@ KNOWN = (
     ("<seed:think>", "</seed:think>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
 )
-"""What chat templates write around thoughts."""
+"""Marks that chat templates write around thoughts."""
 Key = tuple[str, str]
 """A question's name, and the string that it is asked with."""
 
@@ -95,11 +95,11 @@ class Ending(StrEnum):
     """How a thought ends."""
 
     CLOSED = "closed"
-    """By itself."""
+    """The thought closes itself."""
     TRUNCATED = "truncated"
-    """At ``max_think_tokens``."""
+    """The thought is cut at ``max_think_tokens``."""
     ENDED = "ended"
-    """As a text does, so that nothing follows it."""
+    """The whole text ends, so nothing follows the thought."""
 
 
 @dataclass(frozen=True)

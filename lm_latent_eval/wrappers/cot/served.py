@@ -42,7 +42,7 @@ class ServedThinker:
     said: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = field(
         default_factory=dict
     )
-    """Of a prompt and a thought: log p of the thought, as it was drawn."""
+    """Log p of drawn thoughts as the server reported it, by prompt and thought."""
 
     def draw(
         self, questions: Sequence[Question], start: int, stop: int

@@ -45,9 +45,9 @@ class Draw:
     """A thought that is to be drawn."""
 
     place: int
-    """Of its question among those asked."""
+    """Index of its question among those asked."""
     key: int
-    """Of the question's random numbers."""
+    """Key of the question's random numbers."""
     sample: int
     prompt: tuple[int, ...]
 
@@ -57,9 +57,9 @@ class Closed:
     """A distinct thought, as it stands before an answer."""
 
     drawn: tuple[int, ...]
-    """What was drawn, which has a probability."""
+    """Tokens as drawn, which have a probability."""
     read: tuple[int, ...]
-    """What stands before the answer: as drawn, or closed by force."""
+    """Tokens before the answer: as drawn, or closed by force."""
     answered: bool
     """Whether an answer follows it."""
 
@@ -166,7 +166,7 @@ def _gathered(log_p: Tensor, tokens: Tensor) -> Tensor:
 
 
 class DistinctThoughts:
-    """Thoughts about a question, each distinct one once, and what is read of them.
+    """Distinct thoughts about a question, with their log-probabilities.
 
     Of D thoughts and A answers: ``log_p`` and ``log_q`` given the question, (D,), and
     ``log_p_answers``, (A, D), which is ``-inf`` until it is filled in; nats.
@@ -242,9 +242,9 @@ class Thinker:
     most_rows: int
     """Sequences that the network reads at once; moves no number."""
     memory: MemoryLimit
-    """What memory was found to hold."""
+    """Batch sizes that fitted into memory so far."""
     greedy: dict[Key, Greedy] = field(default_factory=dict)
-    """What the thoughts so far about a question say of the tokens of its answers."""
+    """Next-token marginals of each question's answers, over the thoughts so far."""
 
     @torch.inference_mode()
     def draw(

@@ -29,7 +29,7 @@ class Thought:
     """One that was drawn."""
 
     tokens: tuple[int, ...]
-    """As drawn, what ended it included."""
+    """Tokens as drawn, with the one that ended it."""
     ending: Ending
 
 
@@ -43,7 +43,7 @@ class Thoughts:
     """
 
     name: str
-    """Of the question: what its random numbers follow from."""
+    """Name of the question; its random numbers are a function of it."""
     question: str
     """The string that it was asked with."""
     hints: tuple[str, ...]

@@ -197,7 +197,7 @@ class Writer:
     def _text(
         self, before: list[int], ids: list[int], how: GenerationOptions
     ) -> tuple[str, bool]:
-        """Return what is written so far up to its end, and whether it has one."""
+        """Return the text up to its end, and whether it has ended."""
         length = next((n for n, i in enumerate(ids) if i in self.ends), len(ids))
         ended = length < len(ids)
         ids = ids[:length]

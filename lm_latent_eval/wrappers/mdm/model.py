@@ -99,7 +99,7 @@ class MDMScorer(NetworkScorer):
     # -- likelihoods ------------------------------------------------------------------
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p-hat of whole texts, as they are found.
+        """Yield log p-hat of whole texts in the order of completion.
 
         Raises:
             MissedTextsError: At the end, if a text has no probability.

@@ -115,7 +115,7 @@ def _numbers(streams: Streams, step: int, length: int, number: int) -> Tensor:
 
 
 def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
-    r"""Sum over all paths by recursion over what is revealed.
+    r"""Sum over all paths by recursion over revealed sets.
 
     .. math::
         f(\emptyset) = 1, \qquad

@@ -50,7 +50,7 @@ UNIFORM = ("diffusion_gemma", "udlm")
 
 @dataclass(frozen=True)
 class Source:
-    """A function from tokens to scores with its tokenizer, and what is known of both.
+    """A function from tokens to scores, with its tokenizer and their facts.
 
     Attributes:
         logits: The function.
@@ -79,7 +79,7 @@ class Source:
     computed_in: str | None = None
     """The floating type, where it is known."""
     mixed_precision: torch.dtype | None = None
-    """The same, where that is not the network's own."""
+    """Floating type of mixed precision; None: the network's own."""
     attention: str = "bidirectional"
     """Or ``block_causal``."""
     block_length: int | None = None
@@ -252,7 +252,7 @@ class TokenCutter:
         return replace(self._cut(query, ids, spans), lost=lost)
 
     def context(self, text: str, room: int) -> list[int]:
-        """Return the tokens before what is to be written, the last ones if too many."""
+        """Return the tokens of a context, the last ones if there are too many."""
         ids, _ = self._tokens(text)
         return [*self.before, *ids[max(0, len(ids) - (self.room - room)) :]]
 

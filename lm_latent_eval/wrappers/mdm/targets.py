@@ -132,7 +132,7 @@ class _Job(Generic[T]):
     masked: Tensor
     """Distinct choices of masks."""
     row: Tensor
-    """Which of them each choice is that it asked for."""
+    """Index among ``masked`` of each choice that was asked for."""
     passes: int = 0
 
 

@@ -134,7 +134,7 @@ class Unmasking:
 
     @property
     def follows(self) -> bool:
-        """Whether the places follow from what is revealed: there is one path."""
+        """Whether revealed tokens determine the next places: there is one path."""
         return self.rule in RULES
 
     @property
@@ -244,7 +244,7 @@ class Unmasking:
 
 
 def log_beaten(rows: Tensor, wanted: Tensor, threshold: float | None) -> Tensor:
-    """Return how likely what is drawn is less probable than a target's token.
+    """Return log P(a draw is less probable than a target's token).
 
     Args:
         rows: Log-probabilities at the h hidden places of one text, (h, V).

@@ -70,7 +70,7 @@ def short(text: str) -> str:
 
 
 def weighed(found: Sequence[tuple[str, float, Rewrite]], what: str) -> list[Variant]:
-    """Return variants of given weights, ordered by name, so that theirs is no matter.
+    """Return variants of given weights, sorted by name.
 
     Args:
         found: Name, weight and effect of each.
@@ -225,7 +225,7 @@ class Permutations(Sequence[Variant]):
         return math.factorial(len(self.listing.labels))
 
     def __getitem__(self, number: int) -> Variant:  # type: ignore[override]
-        """Return one order, in that of the alphabet; no slices."""
+        """Return the order with this number; slices are not supported."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         rest = list(range(len(self.listing.labels)))

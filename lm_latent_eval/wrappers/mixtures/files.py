@@ -58,7 +58,7 @@ class Model:
     name: str
     weight: float
     base: str | None
-    """Its name in ``--model``; None: that of the command line."""
+    """Backend name as in ``--model``; None: the command line's ``base``."""
     arguments: Mapping[str, Any]
 
 
@@ -74,7 +74,7 @@ class Mixture:
     """Components drawn for a question; None: all are summed."""
     seed: int
     digest: str
-    """Of all that numbers depend on; the order of entries does not matter."""
+    """Digest of everything that numbers depend on; the order of entries is ignored."""
 
     @property
     def of_models(self) -> Fixed:

@@ -47,7 +47,7 @@ AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComponentRequest:
     """Request of a component to its model."""
 
     name: str
@@ -58,7 +58,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class ComponentAnswer:
     """Answer of a model to a component."""
 
     log_p: float
@@ -78,7 +78,7 @@ class Found:
         return self.answer.estimate
 
 
-Ask = Callable[[Sequence[Asked]], Sequence[Found]]
+Ask = Callable[[Sequence[ComponentRequest]], Sequence[ComponentAnswer]]
 """A model: returns answers in the order of requests."""
 
 
@@ -88,11 +88,11 @@ class Parts:
 
     factors: tuple[str, ...]
     names: list[tuple[str, ...]]
-    """Of the variants of each component, or draw, a factor each."""
+    """Names of each component's (or draw's) variants, one per factor."""
     log_weights: list[float]
     """Log pi_c of all components, or -log K of K draws, nats."""
     log_p: Sequence[float]
-    """Of each component, or draw, nats."""
+    """Log p of the answer by each component, or draw, nats."""
     drawn: bool
     exact: bool
     """Whether ``log_p`` are no estimates themselves."""
@@ -114,9 +114,9 @@ class MixtureScorer:
 
     mixture: Mixture
     models: Mapping[str, Ask]
-    """By the names of the models that are mixed; one, of any name, where none are."""
+    """Models by name; a single one has any name."""
     identity: dict[str, Any]
-    """Of the models, as JSON: all that their numbers depend on."""
+    """Settings that the models' numbers depend on, as JSON."""
     facts: dict[str, Any]
     """Description of the models for results."""
     normalization: Normalization = Normalization.BELOW_ONE
@@ -254,7 +254,7 @@ class MixtureScorer:
         else:
             chosen = self._drawn(query, factors, listed, draws)
             drawn = True
-        asked: dict[Component, tuple[str, Asked]] = {}
+        asked: dict[Component, tuple[str, ComponentRequest]] = {}
         for component in chosen:
             if component not in asked:
                 asked[component] = self._asked(query, factors, component, whole=whole)
@@ -284,7 +284,7 @@ class MixtureScorer:
         component: Component,
         *,
         whole: bool,
-    ) -> tuple[str, Asked]:
+    ) -> tuple[str, ComponentRequest]:
         """Return a component's model and its request."""
         context, text, model = query.context, query.text, next(iter(self.models))
         for factor, variant in zip(factors, component, strict=True):
@@ -294,15 +294,17 @@ class MixtureScorer:
         names = "\0".join(variant.name for variant in component)
         name = f"{query.name}/{digest(names)}"
         context, text = encodable(context), encodable(text)
-        return model, Asked(name, None if whole else context, text)
+        return model, ComponentRequest(name, None if whole else context, text)
 
     def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
         """Score all requests of a block by every model, and combine them."""
-        wanted: dict[str, dict[Asked, None]] = {name: {} for name in self.models}
+        wanted: dict[str, dict[ComponentRequest, None]] = {
+            name: {} for name in self.models
+        }
         for plan in plans:
             for model, asked in plan.asked.values():
                 wanted[model][asked] = None
-        found: dict[tuple[str, Asked], Found] = {}
+        found: dict[tuple[str, ComponentRequest], ComponentAnswer] = {}
         for name, ask in self.models.items():
             texts = [*wanted[name]]
             if texts:
@@ -314,7 +316,7 @@ class MixtureScorer:
                     plan, [found[plan.asked[component]] for component in plan.chosen]
                 )
 
-    def _answer(self, plan: _Plan, found: Sequence[Found]) -> MixtureAnswer:
+    def _answer(self, plan: _Plan, found: Sequence[ComponentAnswer]) -> MixtureAnswer:
         for component, each in zip(plan.chosen, found, strict=True):
             above = each.log_p > ROUNDING * max(each.tokens, 1)
             # An estimate may be above 1 by chance.
@@ -359,7 +361,7 @@ class _Plan:
     chosen: Sequence[Component]
     """All components, or one a draw."""
     drawn: bool
-    asked: Mapping[Component, tuple[str, Asked]]
+    asked: Mapping[Component, tuple[str, ComponentRequest]]
     """Model and strings of every distinct one."""
 
 
@@ -374,13 +376,15 @@ def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
 
 
 def _error(
-    part: Sequence[float], found: Sequence[Found], of: Callable[[Estimate], float]
+    part: Sequence[float],
+    found: Sequence[ComponentAnswer],
+    of: Callable[[Estimate], float],
 ) -> float:
     """Return the error of a mixture by those of its components.
 
     A component that is drawn again has one answer, and errs alike.
     """
-    answers: dict[int, Found] = {}
+    answers: dict[int, ComponentAnswer] = {}
     share: defaultdict[int, float] = defaultdict(float)
     for each, own in zip(found, part, strict=True):
         answers[id(each)] = each
@@ -389,7 +393,7 @@ def _error(
     return mixture_stderr([*share.values()], errors)
 
 
-def _estimate(parts: Parts, found: Sequence[Found]) -> Estimate:
+def _estimate(parts: Parts, found: Sequence[ComponentAnswer]) -> Estimate:
     """Put the numbers of components together."""
     log_weights = parts.log_weights
     total = log_mixture(log_weights, parts.log_p)

@@ -24,7 +24,7 @@ from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mixtures import files
 from lm_latent_eval.wrappers.mixtures.carriers import Option, Question, carriers
 from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
-from lm_latent_eval.wrappers.mixtures.scorer import Found, MixtureScorer
+from lm_latent_eval.wrappers.mixtures.scorer import ComponentAnswer, MixtureScorer
 from tests.means import mean_is
 from tests.wrappers import asking
 
@@ -49,7 +49,8 @@ def log_p(context: str, text: str) -> float:
 def model(name):
     """Return a model; another name, another distribution after the same context."""
     return lambda asked: [
-        Found(log_p(f"{each.context}{name}", each.text), 1, False) for each in asked
+        ComponentAnswer(log_p(f"{each.context}{name}", each.text), 1, False)
+        for each in asked
     ]
 
 
@@ -215,7 +216,7 @@ def test_a_mixture_of_averages_of_logarithms_bounds_nothing(tmp_path, more):
             log_joint = torch.tensor([log_p(each.context, each.text) + move])
             found = Estimate.from_beam(log_joint.double(), num_tokens=1)
             found = replace(found, bound=Bound.ESTIMATED_LOWER, stderr=1.0)
-            return Found(found.log_evidence, 1, False, Answer(0, found))
+            return ComponentAnswer(found.log_evidence, 1, False, Answer(0, found))
 
         return lambda some: [*map(estimated, some)]
 
@@ -240,10 +241,10 @@ def _answered(read, weights):
 
     def estimated(each):
         if weights is None:
-            return Found(-math.inf, 1, False, missed=True)
+            return ComponentAnswer(-math.inf, 1, False, missed=True)
         log_w = torch.tensor(weights).double().log() + log_p(each.context, each.text)
         answer = Answer(0, Estimate.from_log_weights(log_w, num_tokens=1))
-        return Found(answer.estimate.log_evidence, 1, False, answer)
+        return ComponentAnswer(answer.estimate.log_evidence, 1, False, answer)
 
     names = [each.name for each in read.models] or ["base"]
     asked = {name: model(name) for name in names}
@@ -270,7 +271,7 @@ def test_a_component_of_which_nothing_was_found_is_no_exact_zero(tmp_path):
 )
 def test_what_is_no_probability_of_an_answer_is_named(tmp_path, given, error, said):
     read = scorer(tmp_path, {"prompts": PROMPTS}).mixture
-    every = [Found(given, 1, False)]
+    every = [ComponentAnswer(given, 1, False)]
     wrong = MixtureScorer(read, {"base": lambda asked: every * len(asked)}, {}, {})
     with pytest.raises(error, match=said):
         answers(wrong)
