@@ -18,6 +18,7 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.report.compare import compare
+from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.wrappers.mdm import estimators, orders
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
@@ -164,7 +165,7 @@ def test_draws_decide_nothing_between_a_peaked_network_and_itself(process):
                 for a in found
             )
             settings = scorer.fingerprint | {"unk": "spelled"}
-            sides[f"seed {seed}"] = [[Record("t", settings, found)]]
+            sides[f"seed {seed}"] = [[Run.of(Record("t", settings, found))]]
         [compared] = compare(sides)
         assert not compared.decided, compared.verdict
     assert missed > 30, "premise: what draws say of their error is false"
