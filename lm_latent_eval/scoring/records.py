@@ -50,7 +50,7 @@ TYPES = {
     "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
-    "num_samples": pa.int64(),
+    "histories": pa.int64(),
     "evaluations": pa.int64(),
     "sentences": pa.int64(),
     "log_sum_weights": pa.float64(),
@@ -72,6 +72,7 @@ _COLUMN = {
     "num_tokens": "tokens",
     "log_evidence": "log_likelihood",
     "unspelled": "unknown_words_not_spelled",
+    "num_samples": "histories",  # held; settings have what was asked for
     "respaced": "gaps_not_charged",
     "left_out": "unknown_words_left_out",
 }
@@ -82,6 +83,8 @@ _MAY_BE_EMPTY = {
     for name, said in get_type_hints(kind).items()
     if type(None) in get_args(said)
 }
+_BEFORE = {"histories": "num_samples"}
+"""Columns that had another name in 0.3."""
 _NEW = ("at_least", "at_most")
 """Columns that records of before have not."""
 _ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
@@ -155,9 +158,10 @@ def checked_answer(answer: Answer) -> Answer:
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
-    if column not in row and column not in _NEW:
+    named = column if column in row else _BEFORE.get(column, column)
+    if named not in row and column not in _NEW:
         raise ValueError(f"there is no {column}")
-    value = row.get(column)
+    value = row.get(named)
     if value is None and column in _MAY_BE_EMPTY:
         return None
     if column == "log_weights" and isinstance(value, list):
@@ -246,7 +250,9 @@ def read(path: Path) -> list[Record]:
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
     settings = {name: said for name, said in settings.items() if name != "task"}
-    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN)
+    before = [(old, TYPES[new]) for new, old in _BEFORE.items()]
+    schema = pa.schema([*TYPES.items(), *before])
+    rows = file.rows(schema, optional=(*_ONLY_WHERE_KNOWN, *_BEFORE, *dict(before)))
     found: dict[tuple[int, int], Answer] = {}
     for place, row in enumerate(rows, start=1):
         try:

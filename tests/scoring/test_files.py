@@ -190,7 +190,7 @@ OUT_OF_RANGE = {
     "stderr": [-1.0],
     "draws_stderr": [-1.0],
     "draws_degrees": [-1.0],
-    "num_samples": [0, 20.0],
+    "histories": [0, 20.0],
     "tokens": [-1],
     "bytes": [17.0],
     "unknown_words_not_spelled": [0.5],
