@@ -21,7 +21,6 @@ from tqdm import tqdm
 from lm_latent_eval.estimators.paired import (
     PairedAccuracy,
     PairedDifference,
-    holm_levels,
 )
 from lm_latent_eval.estimators.power import needed, needed_questions
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
@@ -178,7 +177,7 @@ def family(texts: int, trials: int) -> float:
         scores = normal(np.random.default_rng([texts, trial]), MODELS * texts)
         models = scores.reshape(MODELS, texts)
         p_values = [of_texts(models[a] - models[b]).p_value for a, b in pairs]
-        false += any(holm_levels(p_values, 0.05))
+        false += min(p_values) < 0.05 / len(pairs)
     return false / trials
 
 

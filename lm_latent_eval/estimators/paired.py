@@ -8,8 +8,8 @@ Texts of one cluster (a passage, a source) are not independent: its sums stand f
 them, d_g and U_g, which gives the clustered error of Miller (2024).
 
 Source: the ratio estimator and its variance, Cochran (1977), chapter 6; McNemar (1947);
-Student (1908); L-skewness and its error, Hosking (1990), section 3.4; levels of
-many tests, Holm (1979); groups of models that cannot be told apart, Piepho (2004).
+Student (1908); L-skewness and its error, Hosking (1990), section 3.4; score intervals
+of pairs, Tango (1998); groups of models that cannot be told apart, Piepho (2004).
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class PairedDifference:
         s and t are independent, and c is such that the interval holds as often as is
         asked; with errors over runs, of which the skewness says nothing, c is
         Student's. Skewness matters less the more texts there are, and fewer than 10
-        tell none: then the interval is that of Student's t.
+        tell none: of so few there is no interval, and no p-value below 1.
 
         Args:
             confidence: How often it holds, as 0.95.
         """
-        if not math.isfinite(self.stderr):
+        if not math.isfinite(self.stderr) or self.num_independent < FEWEST_TEXTS:
             return (-math.inf, math.inf)
         reach = self.stderr * _reach(self.degrees, self._spared, confidence)
         low, high = self._further
@@ -119,7 +119,8 @@ class PairedDifference:
 
         It is 1 less the confidence of the interval that ends there.
         """
-        if not math.isfinite(self.stderr) or self.value == 0:
+        too_few = self.num_independent < FEWEST_TEXTS
+        if too_few or not math.isfinite(self.stderr) or self.value == 0:
             return 1.0
         if self.stderr == 0:
             return 0.0
@@ -129,8 +130,6 @@ class PairedDifference:
 
     @property
     def _slope(self) -> float:
-        if self.num_independent < FEWEST_TEXTS:
-            return 0.0
         return WIDENED * (WIDENED_OF / self.num_independent) ** 2
 
     @property
@@ -373,8 +372,6 @@ class PairedAccuracy:
     """Questions that A alone answers rightly."""
     only_b: int
     """Questions that B alone answers rightly."""
-    p_value: float
-    """Of so uneven a split of those, if both were as good: McNemar's exact test."""
     stderr: float
     """Of the accuracies' difference, over questions, with two pairs of questions added
     that are split evenly, so that it is no zero where all agree (Agresti and Min,
@@ -409,20 +406,58 @@ class PairedAccuracy:
             accuracy=(a.double().mean().item(), b.double().mean().item()),
             only_a=only_a,
             only_b=only_b,
-            p_value=cls.split(only_a, only_b),
             stderr=math.sqrt(variance) / total,
             num_questions=len(a),
         )
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Where A's accuracy less B's lies at 95 %, by its error.
+    def p_value(self) -> float:
+        """P-value: how probable so uneven a split is, if both were as good.
 
-        Its middle counts the questions that the error supposes to be answered, too.
+        That of McNemar's exact test, or of the score test where it is larger.
         """
-        gain = (self.only_a - self.only_b) / (self.num_questions + 4 * PSEUDO)
-        reach = _TWO_SIDED * self.stderr
-        return max(gain - reach, -1.0), min(gain + reach, 1.0)
+        differ = self.only_a + self.only_b
+        score = abs(self.only_a - self.only_b) / math.sqrt(max(differ, 1))
+        return max(self.split(self.only_a, self.only_b), 2 * float(ndtr(-score)))
+
+    def interval_at(self, confidence: float) -> tuple[float, float]:
+        """Where A's accuracy less B's lies: the differences that no test refuses.
+
+        The test is the score test of Tango (1998), and for a difference of 0 McNemar's
+        exact test, too: so 0 is outside where ``p_value`` is below 1 - confidence.
+
+        Args:
+            confidence: How often it holds, as 0.95.
+        """
+        most = float(ndtri((1 + confidence) / 2))
+        low, high = (self._score_end(most), self._score_end(-most))
+        if self.p_value >= 1 - confidence:
+            low, high = min(low, 0.0), max(high, 0.0)
+        return low, high
+
+    def _score_end(self, wanted: float) -> float:
+        """Return the difference whose score statistic is ``wanted``; it falls."""
+        low, high = -1.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            if self._score(middle) > wanted:
+                low = middle
+            else:
+                high = middle
+        return (low + high) / 2
+
+    def _score(self, difference: float) -> float:
+        """Return how many errors the gain is from a true difference."""
+        n, b, c = self.num_questions, self.only_a, self.only_b
+        # q maximizes the likelihood of the questions that B alone answers.
+        linear = (2 * n - b + c) * difference - b - c
+        constant = -c * difference * (1 - difference)
+        q = (math.sqrt(max(linear**2 - 8 * n * constant, 0.0)) - linear) / (4 * n)
+        variance = n * (2 * q + difference * (1 - difference))
+        gain = b - c - n * difference
+        if variance <= 0:
+            return math.copysign(math.inf, gain) if gain else 0.0
+        return gain / math.sqrt(variance)
 
     @staticmethod
     def split(only_a: int, only_b: int) -> float:
@@ -448,42 +483,6 @@ def wilson(right: int, number: int) -> tuple[float, float]:
     middle: float = share + weight / 2
     reach = _TWO_SIDED * math.sqrt(share * (1 - share) / number + weight / number / 4)
     return (middle - reach) / (1 + weight), (middle + reach) / (1 + weight)
-
-
-def holm_levels(p_values: Sequence[float], level: float) -> list[float]:
-    """Return the level that each test is held to; 0 of those that are not reached.
-
-    The smallest of m p-values must be below level / m, the next below level / (m - 1),
-    and so on until one is not: with probability at least 1 - level no true null is
-    refused, whatever the tests have to do with each other.
-
-    Example:
-        >>> [round(each, 4) for each in holm_levels([0.04, 0.001, 0.03], 0.05)]
-        [0.0, 0.0167, 0.0]
-    """
-    levels = [0.0] * len(p_values)
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for rank, place in enumerate(order):
-        allowed = level / (len(p_values) - rank)
-        if not p_values[place] < allowed:
-            break
-        levels[place] = allowed
-    return levels
-
-
-def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Return p-values that hold together.
-
-    Example:
-        >>> holm_adjusted([0.04, 0.01, 0.03])
-        [0.06, 0.03, 0.06]
-    """
-    adjusted, most = [1.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for rank, place in enumerate(order):
-        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = most
-    return adjusted
 
 
 def groups(

@@ -34,7 +34,7 @@ from lm_latent_eval.report.compare import (
 from lm_latent_eval.report.compare.analysis import texts_of
 from lm_latent_eval.report.compare.comparison import first_of_tasks
 from lm_latent_eval.report.compare.sides import bits
-from lm_latent_eval.report.compare.text import BOUNDS, ERRORS, score
+from lm_latent_eval.report.compare.text import BOUNDS, ERRORS, score, span
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
 from lm_latent_eval.report.tables import frame, readable, rendered
@@ -209,18 +209,17 @@ def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
 def _said(each: Comparison) -> str:
     a, b = (side.name for side in each.sides)
     value = f"{score(each, each.difference.value, '+')} {each.metric}"
-    low, high = (score(each, end, "+") for end in each.interval)
     within = f", {each.clusters}" if each.clusters else ""
     what = "texts" if isinstance(each, TextComparison) else "questions"
     number = f"{each.difference.num_texts:,} {what}{within}"
-    return f"{a} - {b}: {value}, at 95 % {low} to {high} ({number})"
+    return f"{a} - {b}: {value}, at 95 % {span(each)} ({number})"
 
 
 def _band_note(compared: Sequence[Comparison]) -> str:
     what = "clusters" if compared[0].clusters else "texts"
     if not isinstance(compared[0], TextComparison):
         what = "clusters of questions" if compared[0].clusters else "questions"
-    return f"Band: 95 % of {what} drawn again, draws included, each pair by itself."
+    return f"Band: 95 % of {what} drawn again, draws included, all pairs together."
 
 
 def _gap(each: TextComparison) -> dict[str, Any]:
@@ -310,7 +309,8 @@ def _interval(name: str, run: Run) -> charts.Band:
     bound = side.bound
     most = bits(found.value + slack(run.answers, bound) / int(sizes.sum()))
     low, high = map(bits, found.interval)
-    if RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is None:
+    known = RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is not None
+    if not known or math.isinf(high - low):
         low = high = bits(found.value)
     exact = bound is Bound.EXACT or bound not in CERTIFIED
     return name, bits(found.value), (low, high), None if exact else most
@@ -318,12 +318,13 @@ def _interval(name: str, run: Run) -> charts.Band:
 
 def _band(each: Comparison) -> charts.Band:
     name = " - ".join(side.name for side in each.sides)
+    value, (low, high) = each.difference.value, each.interval
+    if math.isinf(high - low):  # too few texts for an interval
+        low = high = value
     if isinstance(each, TextComparison):
-        low, high = map(bits, each.interval)
-        return name, bits(each.difference.value), (low, high), None
-    low, high = each.interval
+        return name, bits(value), (bits(low), bits(high)), None
     scale = 100 if each.is_share else 1
-    return name, scale * each.difference.value, (scale * low, scale * high), None
+    return name, scale * value, (scale * low, scale * high), None
 
 
 def _scale(each: Comparison) -> str:

@@ -14,8 +14,6 @@ from lm_latent_eval.estimators.paired import (
     PairedAccuracy,
     PairedDifference,
     groups,
-    holm_adjusted,
-    holm_levels,
     wilson,
 )
 from lm_latent_eval.estimators.power import needed, needed_questions, power_of_mcnemar
@@ -57,9 +55,10 @@ def test_accuracies_are_compared_by_the_questions_that_differ():
     assert found.accuracy == (pytest.approx(0.75), pytest.approx(23 / 40))
     assert (found.only_a, found.only_b) == (8, 1)
     two_sided = 2 * sum(math.comb(9, k) for k in (0, 1)) / 2**9
-    assert found.p_value == pytest.approx(two_sided)
+    assert found.p_value == pytest.approx(two_sided), "McNemar's exact test"
     assert found.stderr == pytest.approx(math.sqrt(10 - 49 / 42) / 42)
-    assert sum(found.interval) / 2 == pytest.approx(7 / 42)
+    for end, errors in zip(found.interval_at(0.95), (1.96, -1.96), strict=True):
+        assert found._score(end) == pytest.approx(errors, abs=1e-3)
     assert PairedAccuracy.of(a, a).p_value == 1.0
     every = PairedAccuracy.of(a[:8], ~a[:8])
     assert every.p_value == pytest.approx(2 / 2**8)
@@ -107,8 +106,7 @@ def test_the_end_towards_a_tail_is_further():
     for shift, why in ((1.2, "differ much, and to the other side"), (0.5, "turn it")):
         assert why in compared(d - mean - shift * reach, np.ones(40)).undecided
     few = compared(d[:9], np.ones(9))
-    reach = stdtrit(8, 0.975) * few.stderr
-    assert few.interval == pytest.approx((few.value - reach, few.value + reach))
+    assert (few.interval, few.p_value) == ((-math.inf, math.inf), 1.0)
 
 
 def test_unequal_clusters_have_the_moments_of_their_residuals():
@@ -204,17 +202,54 @@ def subsets(of):
     return [some for n in sizes for some in itertools.combinations(of, n)]
 
 
-def test_holm_is_a_closed_test():
-    """A null is refused where Bonferroni refuses every set of nulls that holds it."""
+def accuracies(b, c, number):
+    """A alone answers b questions rightly, B alone c, neither the others."""
+    place = torch.arange(number)
+    return PairedAccuracy.of(place < b, (b <= place) & (place < b + c))
+
+
+def test_a_verdict_and_its_interval_never_disagree():
+    """Over 10,000 random tables: p is below the level where 0 is outside."""
     dice = np.random.default_rng(0)
-    for _ in range(200):
-        p = (dice.random(4) ** 3).tolist()
-        levels = holm_levels(p, 0.05)
-        for place, level in enumerate(levels):
-            sets = [some for some in subsets(range(4)) if place in some]
-            refused = all(min(p[n] for n in some) < 0.05 / len(some) for some in sets)
-            assert (level > 0) is refused
-            assert (holm_adjusted(p)[place] < 0.05) is refused
+
+    def tables():
+        for trial in range(3000):
+            number = int(dice.integers(2, 60))
+            d = dice.standard_t(dice.integers(2, 9), size=number) + dice.random()
+            yield compared(d if trial % 2 else np.exp(d), dice.integers(1, 99, number))
+        for _ in range(7000):
+            number = int(dice.integers(1, 300))
+            b = int(dice.integers(0, min(number, 40) + 1))
+            yield accuracies(b, int(dice.integers(0, min(number - b, 20) + 1)), number)
+
+    refused = 0
+    for found, level in zip(tables(), itertools.cycle((0.05, 0.05 / 325))):
+        low, high = found.interval_at(1 - level)
+        assert (found.p_value < level) is (low > 0 or high < 0)
+        refused += low > 0 or high < 0
+    assert refused > 1000, "premise"
+
+
+@pytest.mark.parametrize("number", [10, 30])
+def test_intervals_of_pairs_hold(number):
+    """By enumeration of what questions can come out as, one true difference each."""
+    ends = {
+        (b, c): accuracies(b, c, number).interval_at(0.95)
+        for b in range(number + 1)
+        for c in range(number + 1 - b)
+    }
+    shares = []
+    for differ in (0.1, 0.3, 0.6):
+        for gain in (0.0, 0.5 * differ, 0.9 * differ):
+            p = [(differ + gain) / 2, (differ - gain) / 2, 1 - differ]
+            held = 0.0
+            for (b, c), (low, high) in ends.items():
+                rest = number - b - c
+                ways = math.comb(number, b) * math.comb(number - b, c)
+                mass = ways * p[0] ** b * p[1] ** c * p[2] ** rest
+                held += mass * (low <= gain <= high)
+            shares.append(held)
+    assert min(shares) > 0.91 and np.mean(shares) > 0.95
 
 
 def test_groups_are_the_largest_sets_that_nothing_tells_apart():

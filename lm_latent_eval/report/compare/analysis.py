@@ -55,7 +55,7 @@ class Ranking:
             first = f"{best} is first, and not told apart from any other model"
         return (
             f"{first}; {len(decided)} of {len(self.pairs)} pairs are told apart, all "
-            "together at 95 % (Holm)."
+            "together at 95 % (Bonferroni)."
         )
 
 

@@ -9,6 +9,7 @@ the better one may be better than was found, and the worse one must not be.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,8 +23,6 @@ from lm_latent_eval.estimators.choices import ROUNDING
 from lm_latent_eval.estimators.paired import (
     FEWEST_TEXTS,
     PairedDifference,
-    holm_adjusted,
-    holm_levels,
 )
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.questions import (
@@ -66,7 +65,9 @@ class TextComparison:
     """Each text's part of the difference, by ``name``: ``nats`` that A takes more than
     B, ``draws_stderr``, ``bytes``."""
     adjusted: float | None = None
-    """Holm's p-value, of several comparisons in this task."""
+    """Bonferroni's p-value, of several comparisons in this task."""
+    level: float = DELTA
+    """Risk of a false verdict, and that the interval does not hold."""
 
     @property
     def difference(self) -> PairedDifference:
@@ -92,8 +93,8 @@ class TextComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 95 %, nats a unit."""
-        return self.difference.interval
+        """Where the difference lies at 1 - ``level``, nats a unit."""
+        return self.difference.interval_at(1 - self.level)
 
     @property
     def p_value(self) -> float:
@@ -101,9 +102,9 @@ class TextComparison:
         return self.difference.p_value
 
     def at(self, level: float) -> TextComparison:
-        """Decide at a level; 0 decides nothing."""
+        """Decide at a level."""
         decided, verdict = _verdict(self, level)
-        return replace(self, decided=decided, verdict=verdict)
+        return replace(self, level=level, decided=decided, verdict=verdict)
 
 
 Comparison = TextComparison | QuestionComparison
@@ -125,7 +126,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare every two sides in every task that both have.
 
-    The verdicts of three sides and more hold together, task by task (Holm, 1979).
+    Verdicts and intervals of three sides and more hold together, task by task: each is
+    at 95 % over the number of pairs (Bonferroni).
 
     Args:
         sides: Name -> the runs of a model, each with its tasks.
@@ -157,19 +159,14 @@ def _tasks(
 
 
 def together(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Let the verdicts of each task hold together, if there are several."""
-    tasks: dict[str, list[int]] = {}
-    for place, each in enumerate(comparisons):
-        tasks.setdefault(each.task, []).append(place)
-    found = [*comparisons]
-    for places in tasks.values():
-        if len(places) == 1:
-            continue
-        p_values = [comparisons[place].p_value for place in places]
-        levels, adjusted = holm_levels(p_values, DELTA), holm_adjusted(p_values)
-        for place, level, p in zip(places, levels, adjusted, strict=True):
-            found[place] = replace(comparisons[place].at(level), adjusted=p)
-    return found
+    """Let verdicts and intervals of each task hold together, if there are several."""
+    pairs = Counter(each.task for each in comparisons)
+    return [
+        each
+        if (number := pairs[each.task]) == 1
+        else replace(each.at(DELTA / number), adjusted=min(1.0, number * each.p_value))
+        for each in comparisons
+    ]
 
 
 def first_of_tasks(runs: Sequence[Run]) -> dict[str, Run]:
@@ -361,7 +358,7 @@ def _verdict(compared: TextComparison, level: float) -> tuple[bool, str]:
         )
     if found.undecided:
         return False, f"Undecided: {says}; {found.undecided}."
-    if not level or found.undecided_at(1 - level):
+    if found.undecided_at(1 - level):
         return False, f"Undecided: {says}; {CHANCE}."
     if not worse.is_known and worse.bound is not Bound.EXACT:
         return False, (

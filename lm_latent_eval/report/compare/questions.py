@@ -61,7 +61,9 @@ class QuestionComparison:
     decided: bool
     clusters: Clusters | None = None
     adjusted: float | None = None
-    """Holm's p-value, of several comparisons in this task."""
+    """Bonferroni's p-value, of several comparisons in this task."""
+    level: float = DELTA
+    """Risk of a false verdict, and that the interval does not hold."""
     is_equal: bool = False
     """Whether both have the same score of every question, but for rounding."""
 
@@ -73,13 +75,9 @@ class QuestionComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 95 %."""
-        found = self.accuracy
-        return self.ends(self.difference) if found is None else found.interval
-
-    def ends(self, found: PairedDifference) -> tuple[float, float]:
-        """Return an interval, of shares no further than they can differ."""
-        low, high = found.interval
+        """Where the difference lies at 1 - ``level``; shares differ by 1 at most."""
+        found = self.difference if self.accuracy is None else self.accuracy
+        low, high = found.interval_at(1 - self.level)
         return (max(low, -1.0), min(high, 1.0)) if self.is_share else (low, high)
 
     @property
@@ -94,9 +92,9 @@ class QuestionComparison:
         return all(side.units["score"].between(0, 1).all() for side in self.sides)
 
     def at(self, level: float) -> Self:
-        """Decide at a level; 0 decides nothing."""
+        """Decide at a level."""
         decided, verdict = _verdict(self, level)
-        return replace(self, decided=decided, verdict=verdict)
+        return replace(self, level=level, decided=decided, verdict=verdict)
 
 
 def compare_questions(
@@ -221,7 +219,7 @@ def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:
         )
         if why := found.difference.undecided_at(1 - DELTA, "questions"):
             return False, f"Undecided: {says}; {why}."
-        if not level or found.difference.undecided_at(1 - level):
+        if found.difference.undecided_at(1 - level):
             return False, f"Undecided: {says}; {CHANCE}."
         return True, f"{better.name} is better: {says}."
     right = found.accuracy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import PairedDifference, wilson
+from lm_latent_eval.estimators.paired import FEWEST_TEXTS, PairedDifference, wilson
 from lm_latent_eval.report.compare.analysis import More, Ranking, lines_of_gap, rank
 from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
 from lm_latent_eval.report.compare.questions import QuestionComparison
@@ -61,14 +61,13 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
         errors = (each.stderr, *_parts(found)[2:4])
         return [(each.metric, (found.value, *errors, *each.interval, p))]
     return [
-        (rate_in(unit), (*map(bits, _parts(difference)), p))
-        for unit, (_, _, difference) in each.units.items()
+        (rate_in(unit), (*map(bits, (*_parts(d), *d.interval_at(1 - each.level))), p))
+        for unit, (_, _, d) in each.units.items()
     ]
 
 
 def _parts(found: PairedDifference) -> tuple[float, ...]:
-    errors = (found.stderr, found.draws_stderr, found.texts_stderr)
-    return (found.value, *errors, *found.interval)
+    return (found.value, found.stderr, found.draws_stderr, found.texts_stderr)
 
 
 def as_text(comparisons: Sequence[Comparison]) -> str:
@@ -173,14 +172,32 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
         f"{a} - {b}": [with_error(bits(d.value), bits(d.stderr), "+") for d in found],
         "  over draws": [f"± {error(bits(d.draws_stderr))}" for d in found],
         "  over texts": [f"± {error(bits(d.texts_stderr))}" for d in found],
-        "  at 95 %": [
-            " to ".join(shown(bits(e), bits(d.stderr), sign="+") for e in d.interval)
+        _confidence(each): [
+            _span(
+                shown(bits(end), bits(d.stderr), sign="+")
+                for end in d.interval_at(1 - each.level)
+            )
             for d in found
         ],
     }
     if any(d.runs_stderr for d in found):
         rows["  over runs"] = [f"± {error(bits(d.runs_stderr))}" for d in found]
     return rows
+
+
+def _confidence(each: Comparison) -> str:
+    return "  at 95 %" if each.adjusted is None else "  at 95 %, all together"
+
+
+def span(each: Comparison) -> str:
+    """Write where a difference lies."""
+    return _span(score(each, end, "+") for end in each.interval)
+
+
+def _span(ends: Iterable[str]) -> str:
+    low, high = ends
+    few = f"none, of fewer than {FEWEST_TEXTS}"
+    return few if "∞" in low + high else f"{low} to {high}"
 
 
 def _share(accuracy: float, number: int) -> str:
@@ -233,12 +250,13 @@ def _rows_of_right(each: QuestionComparison) -> list[list[str]]:
         rows.append([side.name, share, *cells, described(side, each.sides)])
     gain = found.accuracy[0] - found.accuracy[1]
     rows.append([f"{a} - {b}", f"{gain:+.1%} ± {found.stderr:.1%}", "", "", ""])
+    rows.append([_confidence(each), span(each), "", "", ""])
     return rows
 
 
 def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
     a, b = (side.name for side in each.sides)
-    d, ends = each.difference, [score(each, end, "+") for end in each.interval]
+    d = each.difference
     rows = [["", each.metric, ""]]
     for place, side in enumerate(each.sides):
         shown = score(each, each.scores[place])
@@ -246,7 +264,7 @@ def _rows_of_scores(each: QuestionComparison) -> list[list[str]]:
     rows.append(
         [f"{a} - {b}", f"{score(each, d.value, '+')} ± {_size(each, d.stderr)}", ""]
     )
-    rows.append(["  at 95 %", f"{ends[0]} to {ends[1]}", ""])
+    rows.append([_confidence(each), span(each), ""])
     if any(each.repeats):
         part = f"± {_size(each, math.hypot(*each.repeats))}"
         rows.append(["  over answers", part, ""])
