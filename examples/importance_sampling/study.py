@@ -39,6 +39,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 from scipy.stats import gaussian_kde
 from torch import Tensor
 from tqdm import tqdm
@@ -341,10 +342,9 @@ def curves(ax: Any, column: Column, looks: Looks, most: float = np.inf) -> None:
             ends = rows.low.astype(float), rows.high.astype(float)
             colour = looks[name]["color"]
             ax.fill_between(rows.index, *ends, color=colour, alpha=0.2, linewidth=0)
-    ax.set_yscale("log")
-    ax.set_xscale("log" if most == np.inf else "linear")
-    ax.set_xlabel("samples a text (K)")
-    ax.set_ylabel("token perplexity (instance level)")
+    ax.set(yscale="log", xscale="log" if most == np.inf else "linear")
+    ax.set(xlabel="samples a text (K)", ylabel="token perplexity (instance level)")
+    ax.yaxis.set(major_formatter=LogFormatter(), minor_formatter=LogFormatter())
 
 
 def ridges(ax: Any, column: Column, looks: Looks) -> None:
