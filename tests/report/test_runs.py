@@ -199,6 +199,41 @@ def test_runs_of_a_model_answer_questions_as_one_side():
         more(one, 1.0)
 
 
+def test_an_interval_reaches_no_further_than_is_possible():
+    """One text of ten differs much, so that the tail's end would be far away."""
+    likelihoods = [-120.0] * 9 + [-2000.0]
+    a, b = record(spread=0.0, texts=10), record(spread=0.0, texts=10)
+    far = [
+        replace(x, estimate=replace(x.estimate, log_evidence=nats))
+        for x, nats in zip(a.answers, likelihoods, strict=True)
+    ]
+    [found] = compare({"A": [[replace(a, answers=far)]], "B": [[b]]})
+    assert found.difference.interval[1] > found.units["bytes"][0].mean, "premise"
+    assert found.interval[1] == found.units["bytes"][0].mean
+    low, high = found.interval
+    assert low < 0 < high and not found.decided
+    few = {"A": [[record(texts=5)]], "B": [[record(3.0, texts=5)]]}
+    [found] = compare(few)
+    assert found.interval == (-math.inf, math.inf)
+    assert "none, of fewer than 10" in as_text([found])
+
+
+def test_several_sides_share_one_level_for_p_ends_and_verdict():
+    sides = {name: [[record(gain, seed=n)]] for n, (name, gain) in enumerate(GAINS)}
+    found = compare(sides)
+    for each in found:
+        alone = compare({side.name: [[*side.runs]] for side in each.sides})[0]
+        assert each.adjusted == min(1.0, len(found) * alone.p_value)
+        low, high = each.interval
+        assert each.decided is (low > 0 or high < 0) is (each.adjusted < 0.05)
+        assert low < alone.interval[0] and alone.interval[1] < high
+    assert {each.decided for each in found} == {True, False}, "premise"
+    assert "at 95 %, all together" in as_text(found)
+
+
+GAINS = (("A", 0.0), ("B", 0.1), ("C", 1.0), ("D", 3.0))
+
+
 def test_what_differs_by_rounding_alone_is_equal():
     """Not better by 0.0000 of it; nor are equal scores of questions undecided."""
     a = record(1.0)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring import files, records
 from lm_latent_eval.scoring.answer import Answer
@@ -254,6 +255,18 @@ def test_a_text_s_estimate_follows_from_its_sufficient_terms():
     assert made["stderr"] is None, "draws cannot tell what they never visit"
     assert (made["words"], made["bytes"], made["tokens"]) == (2, 5, 4)
     assert row_of(answer(sentences=2))["log_sum_weights"] is None
+
+
+def test_a_record_of_0_3_called_its_histories_samples(tmp_path):
+    path = tmp_path / "r.parquet"
+    records.write(path, "a", {"seed": 3}, [row_of(answer(n)) for n in range(2)])
+    table = pq.read_table(path)
+    assert table["histories"].to_pylist() == [3, 3]
+    metadata = {k: v for k, v in table.schema.metadata.items() if k != parquet.DIGEST}
+    table = table.rename_columns({"histories": "num_samples"})
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    [found] = records.read(path)
+    assert [each.estimate.num_samples for each in found.answers] == [3, 3]
 
 
 def test_a_killed_run_that_is_started_again_keeps_what_it_had(tmp_path):

@@ -93,8 +93,16 @@ class TextComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 1 - ``level``, nats a unit."""
-        return self.difference.interval_at(1 - self.level)
+        """Where the difference lies at 1 - ``level``, nats of the first unit."""
+        return self.interval_in(next(iter(self.units)))
+
+    def interval_in(self, unit: str) -> tuple[float, float]:
+        """Return the interval in a unit: no further than if a side took nothing."""
+        a, b, found = self.units[unit]
+        low, high = found.interval_at(1 - self.level)
+        if math.isinf(high - low):
+            return low, high
+        return max(low, -b.mean), min(high, a.mean)
 
     @property
     def p_value(self) -> float:

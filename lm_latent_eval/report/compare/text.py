@@ -61,7 +61,7 @@ def _cells(each: Comparison) -> list[tuple[str, tuple[float | None, ...]]]:
         errors = (each.stderr, *_parts(found)[2:4])
         return [(each.metric, (found.value, *errors, *each.interval, p))]
     return [
-        (rate_in(unit), (*map(bits, (*_parts(d), *d.interval_at(1 - each.level))), p))
+        (rate_in(unit), (*map(bits, (*_parts(d), *each.interval_in(unit))), p))
         for unit, (_, _, d) in each.units.items()
     ]
 
@@ -174,10 +174,10 @@ def _differences(each: TextComparison) -> dict[str, list[str]]:
         "  over texts": [f"± {error(bits(d.texts_stderr))}" for d in found],
         _confidence(each): [
             _span(
-                shown(bits(end), bits(d.stderr), sign="+")
-                for end in d.interval_at(1 - each.level)
+                shown(bits(end), bits(difference.stderr), sign="+")
+                for end in each.interval_in(unit)
             )
-            for d in found
+            for unit, (_, _, difference) in each.units.items()
         ],
     }
     if any(d.runs_stderr for d in found):
