@@ -23,7 +23,13 @@ _TIES = "searches of topics and states break ties by place, no more by rounding"
 _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
 _FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
 _LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
+_CANONICAL = "the canonical segmentation is a term of its own"
 CHANGED: dict[tuple[str, str], str] = {
+    **{
+        ("tokens", f"{estimator} {proposal}"): _CANONICAL
+        for estimator in ("is", "smc")
+        for proposal in ("ahead", "lm", "lattice")
+    },
     **{
         (name, f"{estimator} adapted"): _LINKED
         for name in ("kglm", "demonstration")

@@ -55,9 +55,15 @@ class WalkEstimator:
         return cls(mixed, WalkPlan(found, drawn))
 
     def log_weights(self, walk: SegmentationWalk) -> Tensor:
-        """Return what ``method.estimate`` reads, float64; nats."""
+        """Return what ``method.estimate`` reads, float64; nats.
+
+        The canonical segmentation is a term of its own, so no estimate lies below it:
+        what is drawn estimates the others.
+        """
         if isinstance(self.method, ImportanceSampling | ParticleFilter):
-            return torch.from_numpy(walk.log_w)
+            others = [not spot.canonical for spot in walk.draws]
+            log_w = np.where(others, walk.log_w, -np.inf)
+            return torch.from_numpy(np.logaddexp(log_w, walk.stretch.log_p))
         found = sorted(walk.found, key=lambda spot: not spot.canonical)
         log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
         mark = log_p.new_full((1,), -torch.inf if walk.pruned else 0.0)

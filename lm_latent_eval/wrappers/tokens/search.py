@@ -179,6 +179,7 @@ class SegmentationSearch:
         self._pruned = torch.zeros_like(same)
         self._found: list[_Spots] = []
         self._before, self._token = [texts * 0 - 1], [texts * 0 + OVERRUN]
+        self._is_canonical = [same]
         self._node = [self._edges.start]
         self._count = len(texts)
         self._at = texts.repeat_interleave(plan.num_draws)
@@ -243,6 +244,7 @@ class SegmentationSearch:
         )
         self._before.append(now.number[spot])
         self._token.append(tokens)
+        self._is_canonical.append(after.canonical)
         self._node.append(after.node)
         if uniform is not None:
             place = (taken.cumsum(0) - 1)[chosen]
@@ -349,9 +351,13 @@ class SegmentationSearch:
                 one = Spot(number, log_p, log_q, canonical, number, links)
                 found[text].append(one)
         ended = self._edges.ends[nodes[self._at]] & (self._at >= len(self.stretches))
+        canonical = torch.cat(self._is_canonical)[self._at]
         draws = [
-            Spot(number, math.nan, math.nan, False, number if end else None, links)
-            for number, end in zip(self._at.tolist(), ended.tolist(), strict=True)
+            Spot(number, math.nan, math.nan, same, number if end else None, links)
+            for number, same, end in zip(
+                *(column.tolist() for column in (self._at, canonical, ended)),
+                strict=True,
+            )
         ]
         size = self.plan.num_draws
         return [

@@ -119,6 +119,15 @@ def test_estimates_are_unbiased(estimator, proposal, temperature, banned):
     weights_are_of(truth, log_p, 0.06)
 
 
+@pytest.mark.parametrize("estimator", ["is", "smc", "mixed", "beam"])
+@pytest.mark.parametrize("proposal", ["ahead", "lm", "lattice"])
+def test_no_estimate_lies_below_the_canonical_segmentation(model, estimator, proposal):
+    how = {"estimator": estimator, "proposal": proposal, "num_samples": 2}
+    found = answers(model, [*TEXTS] * 20, **how, end="eos")
+    assert all(a.estimate.log_evidence >= a.canonical - 1e-12 for a in found)
+    assert any(a.estimate.log_evidence > a.canonical + 1e-6 for a in found), "premise"
+
+
 def test_a_beam_is_a_bound_and_exact_once_it_holds_all(model, end):
     truth = exact(model, end)
     for width in (1, 2, 5, 1000):
