@@ -291,10 +291,17 @@ class DiscreteFilter(SearchingEstimator):
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         return Weights.of(log_w).passes
 
-    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
+    def estimate(
+        self, log_w: Tensor, num_tokens: int, *, share: float = 1.0
+    ) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
 
         Exact where nothing was cut in any pass.
+
+        Args:
+            log_w: The row.
+            num_tokens: Of the text.
+            share: What passes sum of the estimate, where the rest is known.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and survived.
@@ -306,10 +313,15 @@ class DiscreteFilter(SearchingEstimator):
                 estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
             )
             return replace(exact, num_samples=self.num_samples)
-        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found)
+        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found, share)
 
     def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+        self,
+        log_w: Tensor,
+        log_w_prefix: Tensor,
+        num_tokens: int,
+        *,
+        share: float = 1.0,
     ) -> Estimate:
         """Estimate log p(continuation | prefix), both from the same passes.
 
@@ -323,7 +335,7 @@ class DiscreteFilter(SearchingEstimator):
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
         passes = of.passes - of_prefix.passes
-        checked = _with_error(estimate, passes, narrow, grown, found)
+        checked = _with_error(estimate, passes, narrow, grown, found, share)
         if checked.stderr is None:
             return checked
         replicates = influences(of.passes) - influences(of_prefix.passes)
@@ -368,7 +380,12 @@ def _places_factor(words: Tensor) -> Tensor:
 
 
 def _with_error(
-    estimate: Estimate, passes: Tensor, narrow: Tensor, grown: float, found: float
+    estimate: Estimate,
+    passes: Tensor,
+    narrow: Tensor,
+    grown: float,
+    found: float,
+    share: float = 1.0,
 ) -> Estimate:
     """Add the error of an estimate where passes and their check agree.
 
@@ -380,6 +397,7 @@ def _with_error(
         narrow: What each narrower pass does, (C,) nats.
         grown: What the estimate is above that of narrower passes, nats.
         found: What passes that look ahead otherwise find beyond it, nats.
+        share: What passes sum of the estimate, where the rest is known.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
@@ -389,7 +407,7 @@ def _with_error(
         return estimate  # NaN, of a check or a pass that found nothing, included
     drawn = stderr_of_log_normal(_variance(passes, narrow), PASSES)
     factor = _places_factor(torch.tensor(estimate.num_tokens)).item()
-    least = LEAST_ERROR * factor * PASSES / estimate.num_samples
+    least = LEAST_ERROR * factor * share * PASSES / estimate.num_samples
     error = math.hypot(drawn, LIKELY * grown, LIKELY * found, least)
     return replace(estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
+from lm_latent_eval.inference.discrete import CHECKS, PASSES, DiscreteFilter
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
@@ -23,7 +24,16 @@ from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, Spot, WalkPlan
 
 NEVER = "in every segmentation that was looked at"
-Method = BeamMarginalization | Exact | ImportanceSampling | Mixed | ParticleFilter
+Method = (
+    BeamMarginalization
+    | DiscreteFilter
+    | Exact
+    | ImportanceSampling
+    | Mixed
+    | ParticleFilter
+)
+LEAST_WIDTH = 2
+"""Segmentations of a pass: those that check it are half as wide."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +55,17 @@ class WalkEstimator:
             return cls(Exact(), WalkPlan(None))
         if name == "beam":
             return cls(BeamMarginalization(k), WalkPlan(k))
+        if name == "dpf":
+            # K counts every history: R passes of W, and C of half as many.
+            width = max(LEAST_WIDTH, 2 * k // (2 * PASSES + CHECKS))
+            filters = DiscreteFilter(PASSES * width)
+            widths = (width,) * PASSES + (filters.narrow_width,) * CHECKS
+            return cls(filters, WalkPlan(None, passes=widths))
         if name == "is":
             return cls(ImportanceSampling(k), WalkPlan(0, k))
         if name == "smc":
-            filters = ParticleFilter(k)
-            return cls(filters, WalkPlan(0, k, filters.filters))
+            particles = ParticleFilter(k)
+            return cls(particles, WalkPlan(0, k, particles.filters))
         mixed = Mixed(k)
         found, drawn = mixed.search.num_samples, mixed.sampling.num_samples
         return cls(mixed, WalkPlan(found, drawn))
@@ -60,6 +76,11 @@ class WalkEstimator:
         The canonical segmentation is a term of its own, so no estimate lies below it:
         what is drawn estimates the others.
         """
+        if isinstance(self.method, DiscreteFilter):
+            total = torch.from_numpy(np.logaddexp(walk.log_w, walk.stretch.log_p))
+            none = total.new_full((CHECKS,), -torch.inf)  # of another look-ahead
+            mark = total.new_full((1,), -torch.inf if walk.pruned else 0.0)
+            return torch.cat([total, none, mark])
         if isinstance(self.method, ImportanceSampling | ParticleFilter):
             others = [not spot.canonical for spot in walk.draws]
             log_w = np.where(others, walk.log_w, -np.inf)
@@ -84,10 +105,21 @@ class WalkEstimator:
             MissedSupportError: If nothing that was found or drawn has a probability.
         """
         possible = any(_log_p(walk, spot) > -math.inf for spot in walk.found)
-        if not (possible or bool((walk.log_w > -math.inf).any())):
+        drawn = bool((walk.log_w > -math.inf).any())
+        if not (possible or drawn or walk.stretch.log_p > -math.inf):
             raise no_probability(NEVER)
-        found = self.method.estimate(self.log_weights(walk), num_tokens)
+        log_w = self.log_weights(walk)
+        if isinstance(self.method, DiscreteFilter):
+            share = self._share(walk, log_w)
+            found = self.method.estimate(log_w, num_tokens, share=share)
+        else:
+            found = self.method.estimate(log_w, num_tokens)
         return self._bounded(found, walk)
+
+    @staticmethod
+    def _share(walk: SegmentationWalk, log_w: Tensor) -> float:
+        """Return the share of all segmentations but the canonical one."""
+        return -math.expm1(min(walk.stretch.log_p - float(log_w[:PASSES].max()), 0.0))
 
     def difference(
         self, whole: SegmentationWalk, prefix: SegmentationWalk, num_tokens: int
@@ -96,6 +128,13 @@ class WalkEstimator:
         log_w, before = self.log_weights(whole), self.log_weights(prefix)
         estimate = self.estimate(whole, num_tokens)
         context = self.estimate(prefix, num_tokens)
+        if isinstance(self.method, DiscreteFilter):
+            exact = estimate.bound is context.bound is Bound.EXACT
+            log_w[-1] = 0.0 if exact else -math.inf
+            share = max(self._share(whole, log_w), self._share(prefix, before))
+            found = self.method.difference(log_w, before, num_tokens, share=share)
+            known = estimate.stderr is not None and context.stderr is not None
+            return found if known else replace(found, stderr=None, replicates=())
         log_p = estimate.log_evidence - context.log_evidence
         if estimate.bound is context.bound is Bound.EXACT:
             return replace(estimate, log_evidence=log_p)

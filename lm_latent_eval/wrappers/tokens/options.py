@@ -9,7 +9,7 @@ from typing import Any
 from lm_latent_eval.options import OptionTable, choice, option, whole
 from lm_latent_eval.scoring.options import read_temperature
 
-ESTIMATORS = ["mixed", "canonical", "exact", "beam", "is", "smc"]
+ESTIMATORS = ["dpf", "mixed", "canonical", "exact", "beam", "is", "smc"]
 PROPOSALS = ["ahead", "lm", "lattice"]
 ENDS = ["none", "prefix", "eos"]
 
@@ -23,10 +23,11 @@ class TokensOptions(OptionTable):
     """How strings are summed over segmentations; every field can move a number.
 
     Attributes:
-        estimator: ``mixed`` (half of K is searched for, the canonical segmentation
-            always among it, half is drawn), ``canonical`` (that one alone, as
-            ``--model hf``), ``exact`` (every segmentation), ``beam``, ``is``
-            (importance sampling) or ``smc`` (particle filters).
+        estimator: ``dpf`` (independent passes over segmentations, thinned without
+            bias, whose spread tells the error), ``mixed`` (half of K is searched for,
+            half is drawn), ``canonical`` (that segmentation alone, as ``--model hf``,
+            which is a term of its own in all others), ``exact`` (every segmentation),
+            ``beam``, ``is`` (importance sampling) or ``smc`` (particle filters).
         num_samples: K, segmentations of a text that are found or drawn.
         proposal: What draws follow: ``lm``, the network's own next token among those
             that go on with the string, ``ahead``, the same with a guess of what the
@@ -46,7 +47,7 @@ class TokensOptions(OptionTable):
         TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
     """
 
-    estimator: str = choice("mixed", ESTIMATORS)
+    estimator: str = choice("dpf", ESTIMATORS)
     num_samples: int = option(100, partial(whole, least=1))
     proposal: str = choice("ahead", PROPOSALS)
     temperature: float = option(1.0, read_temperature)
@@ -65,6 +66,8 @@ class TokensOptions(OptionTable):
             return ("num_samples", *drawn)
         if self.estimator == "beam":
             return (*drawn, "max_segmentations")
+        if self.estimator == "dpf":
+            return ("proposal", "temperature", "max_segmentations")
         return ("max_segmentations",)
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.inference.cuts import relative, thinned
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
@@ -52,6 +53,9 @@ class WalkPlan:
     num_draws: int = 0
     filters: int = 0
     """Groups whose draws are chosen anew as the text goes on; 0: none are."""
+    passes: tuple[int, ...] = ()
+    """Widths of independent passes over segmentations but the canonical one, thinned
+    without bias."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class SegmentationWalk:
     draws: list[Spot]
     """Where each draw has ended."""
     log_w: Floats
-    """Their log-weights, nats."""
+    """Their log-weights, nats; of passes what each found beside the canonical one."""
 
 
 class _Spots(NamedTuple):
@@ -117,6 +121,8 @@ class _Spots(NamedTuple):
     canonical: Tensor
     searched: Tensor
     """Whether the beam keeps it."""
+    log_f: Tensor
+    """Log of one over the probability that it survived, nats."""
 
     def of(self, index: Tensor) -> _Spots:
         """Pick some."""
@@ -150,23 +156,29 @@ class SegmentationSearch:
         place = {given: row for row, given in enumerate(roots)}
         given = sent(torch.tensor([*roots]), network.device)
         self._reading = network.reader(wide=False).begin(given)
-        self._row = torch.tensor([place[stretch.given] for stretch in stretches])
+        copies = max(1, len(plan.passes))
+        rows = torch.tensor([place[stretch.given] for stretch in stretches])
+        self._row = rows.repeat_interleave(copies)
         """Where the reading has each of those that go on."""
         self._edges, self._power = LatticeEdges.of(stretches), power
         self._scores = scores(self._edges)
-        self._uniforms = Streams(keys, max(1, plan.num_draws))
-        self._room = torch.tensor([stretch.room for stretch in stretches])
-        texts = torch.arange(len(stretches))
-        zeros = torch.zeros(len(stretches), dtype=torch.float64)
+        self._uniforms = Streams(keys, max(1, plan.num_draws, copies))
+        room = torch.tensor([stretch.room for stretch in stretches])
+        self._room = room.repeat_interleave(copies)
+        self._widths = torch.tensor(plan.passes).repeat(len(stretches))
+        texts = torch.arange(len(stretches) * copies)
+        start = self._edges.start.repeat_interleave(copies)
+        zeros = torch.zeros(len(texts), dtype=torch.float64)
         same = torch.ones_like(texts, dtype=torch.bool)
         self._going = _Spots(
             texts,
             texts,
-            self._edges.start,
+            start,
             zeros,
             zeros,
             same,
             same & (plan.width != 0),
+            zeros,
         )
         """Those that go on."""
         self._depth = 0
@@ -176,11 +188,12 @@ class SegmentationSearch:
         )
         for text, one in enumerate(stretches):
             self._canonical[text, : len(one.canonical)] = torch.tensor(one.canonical)
+        self._canonical = self._canonical.repeat_interleave(copies, 0)
         self._pruned = torch.zeros_like(same)
         self._found: list[_Spots] = []
         self._before, self._token = [texts * 0 - 1], [texts * 0 + OVERRUN]
         self._is_canonical = [same]
-        self._node = [self._edges.start]
+        self._node = [start]
         self._count = len(texts)
         self._at = texts.repeat_interleave(plan.num_draws)
         """The spot where each draw is, by number."""
@@ -241,6 +254,7 @@ class SegmentationSearch:
             after.log_q + log_q[kept],
             after.canonical & (tokens == canonical),
             after.searched,
+            after.log_f,
         )
         self._before.append(now.number[spot])
         self._token.append(tokens)
@@ -252,7 +266,11 @@ class SegmentationSearch:
             self._draw_node[drawn] = after.node[place]
         self._depth += 1
         ended = edges.ends[after.node]
-        searched = self._pruned_to_width(after, ended)
+        if self.plan.passes:
+            searched, log_f = self._thinned(after, ended)
+            after = after._replace(log_f=log_f)
+        else:
+            searched = self._pruned_to_width(after, ended)
         if self.plan.filters and uniform is not None:
             self._choose_anew(uniform[:, RESAMPLING_LANE])
         # Which draws are at what is new; the others have ended.
@@ -324,6 +342,38 @@ class SegmentationSearch:
         self._pruned |= counts > self.plan.width
         return searched.index_fill(0, dropped, False)
 
+    def _thinned(self, after: _Spots, ended: Tensor) -> tuple[Tensor, Tensor]:
+        """Thin what goes on to the width of each pass; return what does, and log f.
+
+        The canonical segmentation is a term of its own, which no pass pays for.
+        """
+        done = ended & ~after.canonical
+        if bool(done.any()):
+            self._found.append(after.of(done))
+        (going,) = (~ended & ~after.canonical).nonzero(as_tuple=True)
+        group = after.text[going]
+        counts = group.bincount(minlength=len(self._widths))
+        searched, log_f = torch.ones_like(ended), after.log_f
+        if not bool((counts > self._widths).any()):
+            return searched, log_f
+        self._pruned |= counts > self._widths
+        rank = after.log_p[going] + after.log_f[going]
+        rank = rank + self._edges.log_rest[after.node[going]]
+        first = counts.cumsum(0) - counts
+        order = group.argsort(stable=True)
+        column = torch.arange(len(going)) - first[group[order]]
+        table = rank.new_full((len(counts), int(counts.max())), -torch.inf)
+        table[group[order], column] = rank[order]
+        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0]
+        most = min(int(self._widths.max()), table.shape[1])
+        kept, log_kept = thinned(relative(table), self._widths, most, uniform)
+        there = log_kept > -torch.inf
+        pass_of, _ = there.nonzero(as_tuple=True)
+        chosen = going[order[first[pass_of] + kept[there]]]
+        searched = searched.index_fill(0, going, False).index_fill(0, chosen, True)
+        log_f = log_f.index_add(0, chosen, log_kept[there])
+        return searched, log_f
+
     def _choose_anew(self, uniform: Tensor) -> None:
         """Choose the particles of filters, with a random number each."""
         # Nothing is left to pay at the end.
@@ -337,6 +387,8 @@ class SegmentationSearch:
         self._at, self._draw_node = self._at[chosen], self._draw_node[chosen]
 
     def _finished(self) -> list[SegmentationWalk]:
+        if self.plan.passes:
+            return self._of_passes()
         nodes = torch.cat(self._node)
         links = Links(
             torch.cat(self._before).numpy(),
@@ -369,6 +421,21 @@ class SegmentationSearch:
                 self._log_w[text * size : (text + 1) * size].numpy(),
             )
             for text, stretch in enumerate(self.stretches)
+        ]
+
+    def _of_passes(self) -> list[SegmentationWalk]:
+        """Sum what each pass has found."""
+        number = len(self._widths)
+        group, weight = torch.zeros(0).long(), torch.zeros(0).double()
+        if self._found:
+            group = torch.cat([spots.text for spots in self._found])
+            weight = torch.cat([spots.log_p + spots.log_f for spots in self._found])
+        log_p = segment_logsumexp(weight, group, number)
+        cut = self._pruned.view(len(self.stretches), -1)
+        parts = log_p.view(len(self.stretches), -1)
+        return [
+            SegmentationWalk(stretch, [], bool(cut[n].any()), [], parts[n].numpy())
+            for n, stretch in enumerate(self.stretches)
         ]
 
 
