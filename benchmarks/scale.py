@@ -1,11 +1,14 @@
 """A graph of a million entities and ten million edges, a text of 100,000 words.
 
     python benchmarks/scale.py [--entities 1000000] [--edges 10000000] [--words 100000]
+    python benchmarks/scale.py --part corpus --words 8000
 
 Builds a graph of random triples and an untrained model over it, then, each in a fresh
 process of one thread: loads the graph, loads the model and scores one text of 200
 words, and scores documents with the demonstration model. Prints seconds and peak
-resident memory of each process beside what it had before it began.
+resident memory of each process beside what it had before it began. The part ``corpus``
+is for itself: it keeps and totals the answers of so many texts of ten words, as the
+process that starts workers does.
 """
 
 from __future__ import annotations
@@ -145,6 +148,36 @@ def document(args: argparse.Namespace) -> None:
     report(f"score {args.words} words", seconds, before, log_p=log_evidence(log_w))
 
 
+def corpus(args: argparse.Namespace) -> None:
+    """Keep and total answers of a model without latents."""
+    from dataclasses import replace
+
+    from lm_latent_eval.report.numbers import table_of
+    from lm_latent_eval.scoring.answer import Answer
+    from lm_latent_eval.scoring.files import keep, read_answers
+    from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
+    from lm_latent_eval.scoring.totals import Totals
+
+    settings = {"format": JOURNAL_FORMAT, "num_texts": args.words, "model": "exact"}
+
+    def rows(_: object) -> Iterator[dict[str, Any]]:
+        for n in range(args.words):
+            text = f"{n} is one of many texts of exactly ten words"
+            yield row_of(replace(Answer.exact(-40.0 - n % 97 / 7, text), index=n))
+
+    def work() -> str:
+        keep(output, settings, rows)
+        _, answers = read_answers(output)
+        return table_of(settings, Totals(answers), finished=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "scores.jsonl")
+        before = peak()
+        printed, seconds = timed(work)
+    report(f"keep and total {args.words} texts", seconds, before)
+    print(printed)
+
+
 def weigh(model: Any, words: list[int], args: argparse.Namespace) -> Any:
     """Return the log-weights of one text under the model's own proposal."""
     from lm_latent_eval.inference import ImportanceSampling
@@ -166,7 +199,7 @@ def log_evidence(log_w: Any) -> float:
     return float(estimate(log_w).item())
 
 
-PARTS = {part.__name__: part for part in (build, load, score, document)}
+PARTS = {part.__name__: part for part in (build, load, score, document, corpus)}
 
 
 def main() -> None:
@@ -177,7 +210,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=100_000)
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=PARTS, help="one of them, in this process")
     parser.add_argument("--directory", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:

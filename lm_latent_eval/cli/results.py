@@ -36,7 +36,11 @@ def add_recompute(commands: Commands, summary: str) -> None:
         example="lm-latent-eval recompute results --format csv",
     )
     recompute.add_argument(
-        "results", type=Path, help="the folder of --output_path, or a file in it"
+        "results",
+        type=Path,
+        nargs="+",
+        help="the folder of --output_path, or a file in it; or the files of all shards "
+        "of a run, or their folder",
     )
     add_format(recompute)
     recompute.set_defaults(run=_recompute)
@@ -44,11 +48,11 @@ def add_recompute(commands: Commands, summary: str) -> None:
 
 def _recompute(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.numbers import ERRORS, rows, table
-    from lm_latent_eval.report.runs import read_begun
+    from lm_latent_eval.report.runs import read_together
     from lm_latent_eval.report.tables import frame, rendered
 
     kind = read_format(args)
-    runs = read_begun(args.results)
+    runs = read_together(args.results)
     if kind == "text":
         print("\n\n".join(map(table, runs)))
     else:

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
-from lm_latent_eval.ledger.files import SETTINGS_FILE
 from lm_latent_eval.ledger.journal import UNFINISHED, refuse_old
-from lm_latent_eval.ledger.settings import FormatError
 from lm_latent_eval.report.sample_log import read_answers, read_fields, read_scores
 from lm_latent_eval.report.units import Run, of_answers
 from lm_latent_eval.scoring import records
-from lm_latent_eval.scoring.files import is_there, read_record
+from lm_latent_eval.scoring.files import is_there, read_record, shards_in, together
 from lm_latent_eval.scoring.records import Record
 from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.files import read_text
@@ -116,17 +114,14 @@ def newest(folder: Path) -> Path | None:
 
 
 def _folder(folder: Path, metric: str | None, fields: bool) -> list[Run]:
-    if (folder / SETTINGS_FILE).exists():
-        raise FormatError(
-            f"{folder} has no results of lm_eval. If `estimate --workers` of "
-            "lm-latent-eval 0.2 wrote it, that version reads it"
-        )
     if results := newest(folder):
         return _results(results, metric, fields)
     refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
         return [Run.of(record) for record in found]
+    if shards := shards_in(folder):
+        return [Run.of(together(shards))]
     raise FileNotFoundError(
         f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
     )

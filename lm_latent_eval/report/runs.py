@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
+from lm_latent_eval.options import whole
 from lm_latent_eval.report import results as lm_eval_results
 from lm_latent_eval.report.units import Run, answered, as_fields, number, of_answers
+from lm_latent_eval.scoring.files import read_shard, together
 from lm_latent_eval.text.files import digest, numbered_lines, read_text
 from lm_latent_eval.values import parse
 
@@ -193,7 +196,7 @@ def _row(sample: dict[str, Any], value: float) -> dict[str, Any]:
     return answered(
         str(sample["id"]),
         value,
-        repeat=int(sample.get("epoch", 1)) - 1,
+        repeat=whole("epoch", sample.get("epoch", 1), 1) - 1,
         digest=digest(text),
         fields=as_fields(sample.get("metadata")),
     )
@@ -249,6 +252,21 @@ def read_begun(path: Path) -> list[Run]:
     if not any(run.answers or len(run.units) for run in found):
         raise ValueError(f"{path} has no estimate yet: go on with its run")
     return found
+
+
+def read_together(paths: Sequence[Path]) -> list[Run]:
+    """Read several results that have any unit; shards of one run are one result.
+
+    Raises:
+        FileNotFoundError: As for ``read_begun``.
+        ValueError: As for ``read_begun``, or if a shard is missing, is given twice, or
+            differs from the others in another setting.
+    """
+    if len(paths) == 1:
+        return read_begun(paths[0])
+    shards = {path: record for path in paths if (record := read_shard(path))}
+    found = [Run.of(together(shards))] if shards else []
+    return found + [run for p in paths if p not in shards for run in read_begun(p)]
 
 
 def _of_others(folder: Path, metric: str | None) -> list[Run]:

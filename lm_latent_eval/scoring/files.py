@@ -233,6 +233,26 @@ def is_there(path: Path) -> bool:
     return path.exists() or _journal(path).path.exists()
 
 
+def read_shard(path: Path) -> Record | None:
+    """Read a file of estimates if it is that of a shard, finished or not.
+
+    Raises:
+        ValueError: If it is, and was edited.
+    """
+    try:
+        settings, _ = read_answers(path)
+    except (OSError, ValueError):
+        return None  # what it is else, others say
+    return read_record(path) if SHARD in settings else None
+
+
+def shards_in(folder: Path) -> dict[Path, Record]:
+    """Read the shards that are in a folder, finished or not."""
+    names = {path.name.removesuffix(UNFINISHED) for path in folder.glob("*.jsonl")}
+    paths = [folder / name for name in sorted(names)]
+    return {path: record for path in paths if (record := read_shard(path))}
+
+
 def together(shards: Mapping[Path, Record]) -> Record:
     """Put the shards of one run together.
 

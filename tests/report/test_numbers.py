@@ -165,3 +165,30 @@ def test_what_version_0_3_did_not_finish_says_how_to(tmp_path, refused, whole):
     path.touch()
     said = refused("recompute", tmp_path if whole else path)
     assert "by an unfinished run of lm-latent-eval 0.3: finish it with" in said
+
+
+def test_shards_have_the_table_of_one_run(spelled_directory, tmp_path, capsys, refused):
+    """Given as files, one of them not finished elsewhere, or by their folder."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    command = ["estimate", str(spelled_directory), "--data", str(texts)]
+    command += ["--num-samples", "20", "--device", "cpu", "--batch-size", "1"]
+    assert main([*command, "--output", str(tmp_path / "whole.jsonl")]) == 0
+    whole = capsys.readouterr().out
+    folder = tmp_path / "shards"
+    shards = [folder / f"{i}.jsonl" for i in (1, 2)]
+    for i, path in enumerate(shards, start=1):
+        assert main([*command, "--output", str(path), "--shard", f"{i}/2"]) == 0
+    said = capsys.readouterr().out
+    assert "documents, kglm, " in said and " (shard 2/2)" in said
+    for given in ([folder], shards, shards[::-1]):
+        assert main(["recompute", *map(str, given)]) == 0
+        assert capsys.readouterr().out == whole
+    assert "shard 2/2 is missing" in refused("recompute", shards[0], shards[0].parent)
+    assert main(["recompute", str(shards[0])]) == 0
+    assert " (shard 1/2)" in capsys.readouterr().out
+    (folder / "texts.jsonl").write_text('{"text": "a"}\n')  # is no shard
+    assert main(["compare", str(folder), str(tmp_path / "whole.jsonl")]) == 0
+    assert "equal" in capsys.readouterr().out
+    shards[1].unlink()
+    assert "shard 2/2 is missing" in refused("recompute", folder)

@@ -101,7 +101,8 @@ def test_more_questions_are_no_more_runs():
 
 
 def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
-    none, other, odd = (log("poor") for _ in range(3))
+    none, other, odd, endless = (log("poor") for _ in range(4))
+    endless["samples"][3]["epoch"] = math.inf
     none["samples"] = None
     other["samples"][3]["input"] = "Something else?"
     odd["samples"][3]["scores"]["match"]["value"] = "maybe"
@@ -109,6 +110,7 @@ def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
         (none, "--no-log-samples"),
         (other, "is another one in B than in A"),
         (odd, "sample 4: scores: match: expected a number"),
+        (endless, "sample 4: epoch=inf: expected a whole number"),
     ):
         (tmp_path / "log.json").write_text(json.dumps(content))
         assert said in refused("compare", INSPECT[0], tmp_path / "log.json")
