@@ -237,7 +237,7 @@ def at_least(totals: Totals) -> float | str:
     uppers = totals.column("upper")
     if np.isnan(uppers).any():
         return UNKNOWN
-    log_p = torch.from_numpy(uppers)
+    log_p = torch.tensor(uppers)
     return max(1.0, instance_perplexity(log_p, totals.total("tokens")))
 
 
@@ -329,7 +329,7 @@ def _rate(
     themselves err apart.
     """
     estimates = totals.estimates.of_texts(which)
-    counts = torch.from_numpy(totals.column(units)[which])
+    counts = torch.tensor(totals.column(units)[which])
     rate, by_text = (
         of(estimates, counts, totals.column(names)[which])
         for names in ("stream", "text")

@@ -110,7 +110,7 @@ class Totals:
     @property
     def log_p(self) -> Tensor:
         """Log p-hat of the texts, nats, (N,)."""
-        return torch.from_numpy(self.column("log_p"))
+        return torch.tensor(self.column("log_p"))
 
     @property
     def estimates(self) -> EstimateColumns:
@@ -159,7 +159,8 @@ class _Column:
 
     def numpy(self) -> NDArray[Any]:
         if self._values is None:
-            return np.full(self._size, self._same, dtype=self._kind)
+            same = np.array(self._same, dtype=self._kind)
+            return np.broadcast_to(same, self._size)
         return np.array(self._values, dtype=self._kind)
 
 
