@@ -123,6 +123,8 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
 
     searches_know_q: ClassVar[bool] = False
     """Whether ``searched_steps`` list every choice, with log q for its score."""
+    widening: ClassVar[int] = 32
+    """Histories of all passes of ``auto``, at most, for each sample asked for."""
     checks: bool = False
     """Whether groups that check are ranked by another look-ahead, as ``with_checks``
     asks for."""

@@ -155,9 +155,9 @@ Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 
 ENDLESS = 1 << 60
 """More samples than anybody draws."""
-HISTORIES, FORESEEN = 32, 64
-"""Histories of all passes of ``auto`` together, at most, a sample asked for; and where
-it is known what words will cost, which leaves most places of most texts empty."""
+FORESEEN = 64
+"""``StepProposal.widening`` where it is known what words will cost, which leaves most
+places of most texts empty."""
 LEAST = 20
 """The least K of ``auto``: fewer histories take as many seconds and miss more."""
 
@@ -265,7 +265,7 @@ def budget_of(
     if name == "auto":
         one_of("estimator", name, offered)
         if isinstance(proposal, StepProposal) and target is None:
-            histories = FORESEEN if proposal.foresees else HISTORIES
+            histories = FORESEEN if proposal.foresees else proposal.widening
             if number < LEAST:
                 _warn_of_least(number)
             divided = -(-max(LEAST, number) // PASSES) * PASSES

@@ -7,9 +7,10 @@ import torch
 from tqdm import tqdm
 
 from lm_latent_eval.inference import importance, particles
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.models.recurrent import RecurrentStack
-from lm_latent_eval.scoring import budget, evaluation
+from lm_latent_eval.scoring import evaluation
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.model import load
@@ -27,7 +28,7 @@ PIECE = 4
 def short_pieces(monkeypatch):
     for module in (particles, importance, evaluation):
         monkeypatch.setattr(module, "PIECE", PIECE)
-    monkeypatch.setattr(budget, "HISTORIES", 1)
+    monkeypatch.setattr(StepProposal, "widening", 1)
 
 
 @pytest.mark.parametrize("bounds", ["lower", "both"])

@@ -34,11 +34,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import widened
+from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Normalization
@@ -176,7 +178,7 @@ class LDA(StepLM):
     config_class = LDAConfig
     base_model_prefix = "lda"
     main_input_name = "inputs"
-    estimators = ("ais", "auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("auto", "ais", "mixed", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
     proposal_names = ("document", ADAPTED, PRIOR)
     """Names of its proposals."""
@@ -231,9 +233,14 @@ class LDA(StepLM):
         )
 
     def step(self, read: Tensor, state: tuple[Tensor, ...], t: int) -> Step:
-        """Score the topics of word t as an urn does, given those before."""
+        """Score the topics of word t as an urn does, given those before.
+
+        All goes on alike after as many words of each topic.
+        """
         (counts,) = state
-        return Step(self.log_share(counts), read[:, None, t])
+        odd = sent(odd_numbers(counts.shape[-1]), counts.device)
+        key = (counts.long() * odd).sum(-1, keepdim=True) + odd
+        return Step(self.log_share(counts), read[:, None, t], key=key)
 
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
@@ -326,6 +333,8 @@ class PriorTopics(ModelProposal):
 class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
     """q(z | x) of independent topics, fitted to the whole text."""
 
+    # Histories of equal counts are one, so few of them hold most of p.
+    widening: ClassVar[int] = 4
     model: LDA
     temperature: float
     name: str = "document"
@@ -355,8 +364,15 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
         return ModelSteps(encoded, Independent(), PRIOR)
 
     def searched_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps of p: a search that goes by q checks no draws from q."""
-        return self.left_to_right.drawn_steps(self.model.encode(encoded.batch))
+        """Return the steps of p, which look ahead by q.
+
+        A search that ranked by q would check no draws from q.
+        """
+        p, inside = self.model.encode(encoded.batch), encoded.batch.inside
+        q = encoded.read.exp().masked_fill(~inside[..., None], 0.0)
+        to_come = q.flip(1).cumsum(1).flip(1) - q
+        p = p._replace(read=torch.stack([p.read, to_come]))
+        return ModelSteps(p, LookingAhead(self.model), ADAPTED)
 
     def histories(self, encoded: EncodedSteps) -> int:
         """Return 1: a whole text follows nothing."""
@@ -378,6 +394,36 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
         """Redraw topics, which do not depend on one another."""
         inside = encoded.batch.inside
         return TopicConditionals.begin(encoded.read, inside, None, latents)
+
+
+@dataclass(frozen=True)
+class LookingAhead:
+    r"""The steps of p, which expect as many words of each topic to come as q does.
+
+    .. math::
+        \psi(c) = \prod_n \frac{\Gamma(\alpha_n + c_n + Q_n)}{\Gamma(\alpha_n + c_n)}
+
+    with Q_n the words to come that q gives topic n. So z_t = n is ranked by alpha_n +
+    c_n + Q_n, as q weighs it.
+    """
+
+    model: LDA
+
+    def step(self, read: Tensor, state: tuple[Tensor, ...], t: int) -> Step:
+        """Score the topics of token t; ``read`` is log phi, and Q after each token."""
+        words, to_come = read
+        (counts,) = state
+        before = counts + self.model.alpha
+        after = before + to_come[:, None, t]
+        log_psi = (after.lgamma() - before.lgamma()).sum(-1, keepdim=True)
+        one_more = after.log() - before.log()
+        return self.model.step(words, state, t)._replace(log_twist=log_psi + one_more)
+
+    def take(
+        self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
+    ) -> tuple[Tensor, ...]:
+        """Count the topics of token t."""
+        return self.model.take(read[0], state, choice, t)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,12 @@ from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.rnng.joint import Encoded
-from lm_latent_eval.models.rnng.left_to_right import StackSteps, Standing, WordByWord
+from lm_latent_eval.models.rnng.left_to_right import (
+    WIDENING,
+    StackSteps,
+    Standing,
+    WordByWord,
+)
 from lm_latent_eval.models.rnng.trees import Trees, count_ends, from_ends
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
@@ -35,6 +40,7 @@ class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
     """q(z | x) of whole trees, whose last step finishes them."""
 
     searches_know_q: ClassVar[bool] = True
+    widening: ClassVar[int] = WIDENING
     left_to_right: WordByWord
     """The proposal for a text that goes on, which draws all steps but the last."""
 

@@ -77,6 +77,9 @@ from lm_latent_eval.models.rnng.trees import Trees
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END
 
+WIDENING = 16
+"""``StepProposal.widening`` of trees, whose histories each have a stack of their own:
+twice as many take twice as long for two thirds of the error."""
 SPOKEN = 3
 """c + 1: the choices after which a word is scored over the whole vocabulary. Of a model
 of GUM the others add 0.001 to the variance of log-weights of 24 words, 0.02 of 80."""
@@ -349,6 +352,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
     searches_know_q: ClassVar[bool] = True
+    widening: ClassVar[int] = WIDENING
     model: RNNGJoint
     name: str
     temperature: float

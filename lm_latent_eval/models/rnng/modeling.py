@@ -32,8 +32,7 @@ class RNNG(RNNGJoint):
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
-    # Its posterior is spread over more trees than any search holds: draws tell more.
-    estimators: Sequence[str] = ("mixed", "auto", "dpf", "is", "beam", "smc")
+    estimators: Sequence[str] = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """What estimates its likelihoods, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:

@@ -1,6 +1,7 @@
 """What a topic model reads, and where its topics come from."""
 
 import logging
+import random
 import re
 
 import numpy as np
@@ -8,9 +9,14 @@ import pytest
 import torch
 
 import lm_latent_eval
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
+from lm_latent_eval.models.stepwise import Histories
 from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import LDAFit
+from tests.models.lda import tiny
 
 TEXTS = ["fox hound fox hunt", "moon star moon sky", "fox hunt hound", "star sky sky"]
 WORDS = ["fox", "hound", "hunt", "moon", "star", "sky"]
@@ -55,6 +61,38 @@ def test_a_checkpoint_of_tables_scores_as_by_hand(topics, estimator):
         assert estimate.num_tokens == 3
         off = abs(estimate.log_evidence - by_hand(["fox", "fox", "moon"]))
         assert off < 5 * estimate.draws_stderr + 1e-9
+
+
+def test_the_default_prints_errors_that_hold(topics):
+    """Of texts of 40 words, which have more counts than a pass has places."""
+    draw = random.Random(0)
+    texts = [draw.choices(WORDS, k=40) for _ in range(30)]
+    found = topics.log_likelihood([" ".join(t) for t in texts], num_samples=20)
+    assert not any(each.bound is Bound.EXACT for each in found), "premise"
+    missed = 0
+    for text, estimate in zip(texts, found, strict=True):
+        off = abs(estimate.log_evidence - by_hand(text))
+        missed += off > 1.96 * estimate.stderr
+    assert missed <= 3
+
+
+def test_searches_rank_topics_by_the_words_to_come():
+    """As the proposal weighs them; what has used each topic as often goes on alike."""
+    model = tiny.lda()
+    proposal = model.proposal()
+    batch = TokenBatch.collate([[4, 5, 1, 4]], first=START)
+    encoded = proposal.encode(batch)
+    steps = proposal.searched_steps(encoded)
+    histories = torch.tensor([[[0, 2], [2, 0], [1, 2]]])  # of the first two words
+    counts = torch.nn.functional.one_hot(histories, tiny.TOPICS).sum(2).double()
+    listed = steps.choices(Histories((counts,)), 2, torch.zeros(1, 3).double(), None)
+    assert listed.key[0, 0].equal(listed.key[0, 1])
+    assert len(listed.key.unique()) == 2 * tiny.TOPICS - 1, "0, 1, 2 both may become"
+    to_come = encoded.read[0, 3].exp()
+    share = counts[0] + model.alpha + to_come
+    ranks = listed.score[0] - model.read(batch)[0, 2]
+    expected = share.log() - share.log()[:, :1]
+    torch.testing.assert_close(ranks - ranks[:, :1], expected)
 
 
 def test_unknown_words_are_left_out_and_named_once(topics, caplog):

@@ -1,6 +1,7 @@
 """RNNG and its proposals against sums over every tree and every prefix of one."""
 
 import math
+import random
 from dataclasses import replace
 from itertools import product
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference import ImportanceSampling, Mixed, cuts, mixed
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
@@ -18,9 +19,11 @@ from lm_latent_eval.models.rnng.choices import log_marginal
 from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.trees import Trees
+from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.testing import laws
 from lm_latent_eval.text.batch import TokenBatch
-from lm_latent_eval.text.words import END, START
+from lm_latent_eval.text.words import END, START, UNKNOWN
 from tests.means import weights_are_of
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
@@ -305,6 +308,30 @@ def test_impossible_text_has_probability_zero():
     alone = log_marginal(rnng.generative, torch.tensor([[4, 4, 5]]))
     assert both[0] == -torch.inf
     same(both[1:], alone)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_probabilities_of_all_next_words_total_one_within_their_errors(seed):
+    """By the default, with 20 samples, after eight words; of one word and of two."""
+    model = reference.tiny(seed=seed)
+    proposal, options = model.proposal(), ScoringOptions(num_samples=20)
+    method = budget_of(options, model.estimators, proposal=proposal).method
+    words = random.Random(seed).choices([UNKNOWN, 4, 5], k=8)
+    begin = Particles.begin(1, "cpu")
+    context = method.extend(Texts(model, proposal, piece(words), [7]), begin)
+
+    def after(*words: int) -> Estimate:
+        texts = Texts(model, proposal, piece(words, first=4), [7], [8])
+        on = method.extend(texts, context)
+        return method.difference(on.log_w[0], context.log_w[0], len(words))
+
+    one = [after(word) for word in (UNKNOWN, 4, 5, END)]
+    two = [after(a, b) for a in (UNKNOWN, 4, 5) for b in (UNKNOWN, 4, 5, END)]
+    for every in (one, [*two, one[-1]]):
+        p = [math.exp(each.log_evidence) for each in every]
+        errors = [each.stderr for each in every if each.stderr is not None]
+        assert len(errors) > 0.7 * len(every), "others say that they have none"
+        assert abs(math.fsum(p) - 1) < 1.96 * max(errors)
 
 
 def test_what_an_original_loses_before_its_first_word():
