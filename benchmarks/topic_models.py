@@ -24,6 +24,7 @@ from lm_latent_eval.estimators import log_evidence
 from lm_latent_eval.inference import (
     AnnealedImportanceSampling,
     BeamMarginalization,
+    DiscreteFilter,
     ImportanceSampling,
     Mixed,
     ParticleFilter,
@@ -88,6 +89,7 @@ def estimates(
             yield name, size, of(ImportanceSampling(size), proposal)
         yield "beam, adapted", size, of(BeamMarginalization(size), "adapted")
         yield "mixed, document", size, of(Mixed(size), "document")
+        yield "auto, document", size, of(DiscreteFilter(4 * size), "document")
         yield "particle filter, adapted", size, of(ParticleFilter(size), "adapted")
         for proposal in ("prior", "document"):
             name = f"annealing from {proposal}"
