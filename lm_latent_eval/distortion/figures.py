@@ -166,6 +166,7 @@ def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -
 
 def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
     """Draw the mean error of each length, and what its number of tokens explains."""
+    ax.xaxis.get_major_locator().set_params(integer=True)
     if errors:
         lengths = [each.num_tokens for each in errors.lengths]
         plot_band(ax, lengths, errors.lengths, color=BLUE, label=None)

@@ -72,7 +72,8 @@ def score(
         Scores without the column ``model``.
 
     Raises:
-        ValueError: If the corpus has fewer sequences, or one cannot be scored.
+        ValueError: If the corpus has fewer sequences, one cannot be scored, or its
+            estimate has no standard error.
     """
     number = corpus.num_sequences if num_sequences is None else num_sequences
     if not 1 <= number <= corpus.num_sequences:
@@ -96,6 +97,11 @@ def score(
             own = "text" if kind == LANGUAGE else f"{kind} {edits}"
             names = [f"{own}/{index}" for index in some]
             scores = learner.score(found.sequences, names)
+            if (unknown := ~scores.stderr.isfinite()).any():
+                raise ValueError(
+                    f"{names[int(unknown.nonzero()[0])]}: its estimate has no standard "
+                    "error: give more samples (num_samples), 2 at least"
+                )
             columns = {
                 "kind": kind,
                 "index": some,

@@ -44,12 +44,13 @@ class Guess:
     """A model whose numbers say which tokens they are of, and that keeps the names."""
 
     bound: Bound = Bound.STOCHASTIC_LOWER
+    stderr: float = 0.5
     names: list[str] = field(default_factory=list)
 
     def score(self, sequences, names, /) -> LogLikelihoods:
         self.names += names
         numbers = torch.tensor([-sum(ids) / 1000 for ids in sequences]).double()
-        return LogLikelihoods(numbers, torch.full_like(numbers, 0.5))
+        return LogLikelihoods(numbers, torch.full_like(numbers, self.stderr))
 
     def settings(self):
         return {"kind": "guess"}
@@ -79,6 +80,8 @@ def test_a_corpus(corpus):
     assert guess.names == [f"text/{index}" for index in range(3, 33)]
     with pytest.raises(ValueError, match=r"num_sequences=41: .* has 40"):
         score(Guess(), corpus, num_sequences=41)
+    with pytest.raises(ValueError, match=r"text/3: its estimate has no standard error"):
+        score(Guess(stderr=math.inf), corpus)
 
 
 def test_altered_sequences(corpus, monkeypatch):
