@@ -3,7 +3,7 @@
     python examples/distortion/study.py --output results/distortion
     python examples/distortion/study.py --output results/distortion --smallest
 
-A GPT-2 of 160,000 weights learns the sentences of the demonstration corpus: at any
+A GPT-2 of 154,000 weights learns the sentences of the demonstration corpus: at any
 softmax temperature it is a language of known probabilities. Other models learn what it
 says, and are measured on sequences that they have not seen. The folder gets
 ``claims.md`` and, of each experiment, the table, numbers and page of figures of

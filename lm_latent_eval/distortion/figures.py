@@ -166,7 +166,8 @@ def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -
 
 def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
     """Draw the mean error of each length, and what its number of tokens explains."""
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    from matplotlib.ticker import MaxNLocator
+
     if errors:
         lengths = [each.num_tokens for each in errors.lengths]
         plot_band(ax, lengths, errors.lengths, color=BLUE, label=None)
@@ -178,6 +179,7 @@ def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
             label="expected (length × mean error a token)",
         )
     ax.axhline(0, label=NO_ERROR, **DOTTED)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("tokens of a sequence")
 
 
