@@ -231,9 +231,10 @@ class SegmentationSearch:
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
-        score = given * self._power if self._power else torch.zeros_like(given)
-        score = score + self._scores[edge]
-        log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
+        log_q = torch.zeros_like(given)  # passes have no q
+        if not self.plan.passes:
+            score = given * self._power + self._scores[edge]
+            log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
         taken = now.searched[spot]
         uniform = self._uniforms(self._depth).flatten(0, 1) if len(self._at) else None
         if uniform is not None:
