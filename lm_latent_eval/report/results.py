@@ -19,8 +19,7 @@ from lm_latent_eval.report.sample_log import read_answers, read_fields, read_sco
 from lm_latent_eval.report.units import Run, of_answers
 from lm_latent_eval.scoring import records
 from lm_latent_eval.scoring.files import is_there, read_record, shards_in, together
-from lm_latent_eval.scoring.records import Record
-from lm_latent_eval.scoring.spans import NO_END
+from lm_latent_eval.scoring.records import NO_END, Record
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.values import parse
 

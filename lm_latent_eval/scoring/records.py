@@ -26,6 +26,8 @@ from lm_latent_eval.text.files import digest
 METADATA = b"lm_latent_eval"
 FORMAT = 3
 JOURNAL_FORMAT = 4
+NO_END = "pieces of its own tokenizer; no end of a text is charged"
+"""Unit of causal networks of transformers."""
 TASK = "estimate"
 """Task of files of estimates, whose rows name none."""
 WITHOUT_NUMBER = "texts_without_number"

@@ -25,9 +25,8 @@ from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
 from lm_latent_eval.networks.network import load_causal, positions_of, start_token
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.model import LatentModel, load
-from lm_latent_eval.scoring.records import TASK, Record
+from lm_latent_eval.scoring.records import NO_END, TASK, Record
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
-from lm_latent_eval.scoring.spans import NO_END
 from lm_latent_eval.text.words import encodable
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]

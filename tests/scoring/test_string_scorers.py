@@ -3,17 +3,12 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.scoring.interface import scorer_of
-from lm_latent_eval.scoring.spans import Spans, align, of_tokens, of_words, words
-from lm_latent_eval.scoring.string_scorers import causal_record, string_scorer
-from tests import tiny_causal, tiny_checkpoint
-from tests.tiny_causal import of_bytes
+from lm_latent_eval.scoring.string_scorers import string_scorer
+from tests import tiny_causal
 
 TEXTS = ["abba", "aabab", "b", "bbbbbbbb", "aab"]
 
@@ -90,67 +85,3 @@ def test_a_function_is_a_scorer_and_what_is_none_says_so(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_embd": "wide"}')
     with pytest.raises(ValueError, match=r"not a causal language model .*'n_embd'"):
         string_scorer(tmp_path)
-
-
-# -- parts of texts: they add up, and two models' compare where both end ---------------
-
-
-PHRASES = [
-    "Ada saw the fox .",
-    "Bo saw Ada .",
-    "the fox saw Bo .",
-    "Bo saw the fox .",
-]
-
-
-@given(st.text("ab \n", min_size=1))
-def test_words_make_the_text(text):
-    parts = [text[a:b] for a, b in words(text)]
-    assert "".join(parts) == text
-    assert all(len(part.split()) <= 1 for part in parts)
-
-
-@given(st.data(), st.integers(1, 9))
-def test_aligned_parts_have_all_of_the_difference(data, size):
-    def drawn():
-        ends = sorted({*data.draw(st.sets(st.integers(1, size))), size})
-        return Spans(ends, [float(e) for e in ends], [0.5] * len(ends))
-
-    a, b = drawn(), drawn()
-    found = align(a, b)
-    assert [each.start for each in found] == [0, *(e.end for e in found[:-1])]
-    assert {each.end for each in found} == {*a.ends} & {*b.ends}
-    assert sum(e.nats for e in found) == pytest.approx(sum(a.nats) - sum(b.nats))
-    squares = 0.25 * (len(a.ends) + len(b.ends))
-    assert sum(e.draws_stderr**2 for e in found) == pytest.approx(squares)
-
-
-@pytest.fixture(scope="module")
-def folders(spelled_directory, tmp_path_factory):
-    """A model with latents, an LSTM and a network of bytes, all of strings."""
-    folder, writing = tmp_path_factory.mktemp("spans"), tiny_checkpoint.orthography()
-    lstm = tiny_checkpoint.write(folder / "l", tiny_checkpoint.lstm(), writing)
-    return {"k": spelled_directory, "l": lstm, "g": of_bytes(folder / "g")}
-
-
-def test_words_of_an_exact_model_make_its_likelihood(folders):
-    """That of a continuation of nothing: the end of the text is not predicted."""
-    model = lm_latent_eval.load(folders["l"], device="cpu")
-    wholes = model.log_likelihood(PHRASES, contexts=[""] * len(PHRASES))
-    scorer = scorer_of(model.checkpoint, {}, quiet=True)
-    every = zip(of_words(scorer, PHRASES), wholes, PHRASES, strict=True)
-    for spans, whole, text in every:
-        assert spans.ends[-1] == len(text)
-        assert -sum(spans.nats) == pytest.approx(whole.log_evidence)
-        assert spans.draws_stderr == (0.0,) * len(text.split())
-
-
-def test_tokens_make_the_likelihood_of_a_causal_network(folders):
-    texts = ["Ada saw é .", "Bo"]
-    scorer = string_scorer(folders["g"])
-    record = causal_record(folders["g"], texts)
-    every = zip(texts, scorer.score_tokens(texts), record.answers, strict=True)
-    for text, scores, answer in every:
-        spans = of_tokens(text, scorer.tokenizer, scores)
-        assert spans.ends[-1] == answer.bytes
-        assert -sum(spans.nats) == pytest.approx(answer.estimate.log_evidence)
