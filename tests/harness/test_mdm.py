@@ -79,7 +79,7 @@ def test_networks_that_cannot_be_and_room_are_named(backend, tmp_path):
         (lambda: opened(causal), "a gpt2 is a causal model"),
         (
             lambda: lm_latent_eval.load(causal, model="mdm", device="cpu"),
-            "no network for AutoModelForMaskedLM",
+            "type gpt2 is none for AutoModelForMaskedLM",
         ),
         (lambda: backend(mask_token="<m>"), "mask_token='<m>': the tokenizer has no"),
         (lambda: backend(max_length=3), "max_length=3: no room for a text"),
