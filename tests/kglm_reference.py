@@ -14,8 +14,9 @@ from torch import Tensor
 from lm_latent_eval.convert.allennlp import placed
 from lm_latent_eval.convert.kglm import LITERALS, build_graph, rename_weights
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
+from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import Encoded, Walks
+from lm_latent_eval.models.kglm.latents import Walks
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.text.batch import TokenBatch
 

@@ -29,6 +29,7 @@ LADDER = (
     "manifest",
     "registry",
     "devices",
+    "compiled",
     "estimators",
     "latent",
     "text",

@@ -193,23 +193,6 @@ class Thinned:
         """R: into how many groups the histories of a text fall, which are cut apart."""
         return len(self.widths)
 
-    def least(self, number: Tensor, known: Tensor) -> Tensor:
-        """Return the share of a group's total that is worth a place, (G,).
-
-        It is 0 where all choices fit, and where those that are listed anyway do not
-        fill the fewest places: of others that stand for each other only one would go
-        on.
-
-        Args:
-            number: How many choices each of the first G groups has, or more, (G,).
-            known: How many of them are listed whatever they are worth, (G,).
-        """
-        width = sent(self.width_of[: len(number)], number.device)
-        fits = F.pad(number <= width, (0, self.whole.numel() - len(number)), value=True)
-        self._fit(fits)
-        too_few = known < self._fewest(width)
-        return self._least[: len(number)].masked_fill(too_few, 0.0)
-
     @property
     def width_of(self) -> Tensor:
         """W of each group of each text, (B R,)."""
@@ -219,19 +202,23 @@ class Thinned:
         """Remember which groups fit no longer, (B R,)."""
         self.whole = sent(self.whole, fits.device) & fits.view_as(self.whole)
 
-    def _fewest(self, width: Tensor) -> Tensor:
-        """Return how many places groups use at least, (G,)."""
+    @property
+    def fewest(self) -> Tensor:
+        """How many places groups use at least once anything was cut, (B, R)."""
         share = self.places_factor * max(FEWEST / max(self.widths), LEAST_USED)
-        share = sent(share, width.device).repeat_interleave(self.groups)
-        return (width * share[: len(width)]).ceil().long()
+        return (share[:, None] * torch.tensor(self.widths)).ceil().long()
+
+    @property
+    def worth(self) -> Tensor:
+        """The share of a group's total that is worth a place, (B, R) float64."""
+        share = (-widened(self.doubt)).exp()[:, None] / torch.tensor(self.widths)
+        return share.clamp_min(torch.finfo(share.dtype).tiny)
 
     @property
     def _least(self) -> Tensor:
-        width = sent(torch.tensor(self.widths), self.whole.device)
-        self.doubt = sent(self.doubt, self.whole.device)
-        share = (-self.doubt).exp()[:, None] / width
-        share = share.clamp_min(torch.finfo(share.dtype).tiny)
-        return share.masked_fill(self.whole, 0.0).flatten()
+        return (
+            sent(self.worth, self.whole.device).masked_fill(self.whole, 0.0).flatten()
+        )
 
     def keep(
         self, rank: Tensor, t: int, key: Tensor | None = None
@@ -253,7 +240,8 @@ class Thinned:
         u = sent_uniforms(self.uniforms(t).flatten(0, 1), rank.device)
         width, possible = sent(self.width_of, rank.device), rank > -torch.inf
         self._fit(possible.sum(1) <= width)
-        least, fewest = self._least, self._fewest(width)
+        fewest = sent(self.fewest.flatten(), rank.device)
+        least = self._least
         if rank.device.type != "cpu" or rank.shape[1] <= NARROW:
             return self._keep(rank, key, width, least, fewest, u)
         kept = []

@@ -58,7 +58,7 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     with_mark,
 )
-from lm_latent_eval.inference.unfolding import StepProposal, Thinning
+from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
 from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
 
 PASSES = 5
@@ -232,7 +232,7 @@ class DiscreteFilter(SearchingEstimator):
             was_cut: Whether passes have left anything out so far, (B, N).
         """
         proposal = texts.proposal
-        if not isinstance(proposal, StepProposal):
+        if not isinstance(proposal, SearchedProposal):
             raise ValueError(
                 f"estimator={self.name}: the proposal {proposal.name!r} does not list "
                 "its choices step by step; use mixed, is or smc"
@@ -352,6 +352,8 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
     Most places of a text are left over, since others need them.
     """
     there = beam.score > -torch.inf
+    if beam.log_p is not None:
+        return beam.log_p.masked_fill(~there, -torch.inf)
     (used,) = fetched(there)
     most = max(1, int(used.sum(1).max()))
     place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -369,7 +371,7 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
 def _with_checks(texts: Texts[P, Q]) -> Texts[P, Q]:
     """Return texts with the look-ahead of passes that check, if there is one."""
     proposal = texts.proposal
-    if isinstance(proposal, StepProposal):
+    if isinstance(proposal, SearchedProposal):
         return texts.by(proposal.with_checks())
     return texts
 

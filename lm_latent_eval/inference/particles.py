@@ -238,8 +238,7 @@ def continued(
         p_state, q_state = p_state.resample(origin), q_state.resample(origin)
         q = encode_again(proposal, q, piece, q_state)
     p = before.encoded(model, piece, p_state)
-    log_p = widened(model.log_joint(p, beam.latents))
-    log_p = log_p + before.log_w.gather(1, beam.origin)
+    log_p = log_joint(model, p, beam) + before.log_w.gather(1, beam.origin)
     return Particles(
         model.advance(p, beam.latents),
         proposal.advance(q, beam.latents),

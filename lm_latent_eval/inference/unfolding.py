@@ -118,11 +118,9 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
         return None
 
 
-class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
-    """q(z | x) that says what its steps are, choice by choice."""
+class SearchedProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
+    """q(z | x) that draws step by step, and finds latents as a cut decides."""
 
-    searches_know_q: ClassVar[bool] = False
-    """Whether ``searched_steps`` list every choice, with log q for its score."""
     widening: ClassVar[int] = 32
     """Histories of all passes of ``auto``, at most, for each sample asked for."""
     checks: bool = False
@@ -139,10 +137,6 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         length = encoded.batch.on_host[1]
         return torch.full(length.shape, UNKNOWN_COST, dtype=torch.float64)
 
-    @abstractmethod
-    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
-        """Return the steps that searches go by."""
-
     def with_checks(self) -> Self:
         """Return one that looks ahead in another way as well, for groups that check.
 
@@ -156,6 +150,7 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         """Find up to ``width`` distinct latents, continuing those so far."""
         return self.search(encoded, Best(width), score).beam
 
+    @abstractmethod
     def search(
         self, encoded: EncodedT, cut: Cut, score: Tensor | None = None
     ) -> Thinning[LatentsT]:
@@ -166,6 +161,21 @@ class StepProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
             cut: The rule that chooses which go on after every step.
             score: Of the latents so far, (B, K) nats; None: there are none.
         """
+
+
+class StepProposal(SearchedProposal[EncodedT, LatentsT, StateT]):
+    """q(z | x) that says what its steps are, choice by choice."""
+
+    searches_know_q: ClassVar[bool] = False
+    """Whether ``searched_steps`` list every choice, with log q for its score."""
+
+    @abstractmethod
+    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
+        """Return the steps that searches go by."""
+
+    def search(
+        self, encoded: EncodedT, cut: Cut, score: Tensor | None = None
+    ) -> Thinning[LatentsT]:
         known = self.searches_know_q
         going_by = self.searched_steps(encoded)
         run = steps.searching(going_by, cut, score, with_log_q=known)

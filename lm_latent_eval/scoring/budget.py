@@ -37,7 +37,7 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.inference.particles import PIECE
-from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
@@ -264,7 +264,7 @@ def budget_of(
     method: Estimator
     if name == "auto":
         one_of("estimator", name, offered)
-        if isinstance(proposal, StepProposal) and target is None:
+        if isinstance(proposal, SearchedProposal) and target is None:
             histories = FORESEEN if proposal.foresees else proposal.widening
             if number < LEAST:
                 _warn_of_least(number)

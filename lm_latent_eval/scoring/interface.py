@@ -25,7 +25,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
@@ -255,7 +255,9 @@ def _without_effect(
     if options.bounds == "both" and not does.checks:
         why = f"an upper bound comes with an error, and estimator={estimator} has none"
         yield ("bounds",), why
-    if does.own_proposal and isinstance(latent_lm.proposal(None, 1.0), StepProposal):
+    if does.own_proposal and isinstance(
+        latent_lm.proposal(None, 1.0), SearchedProposal
+    ):
         why = f"estimator={estimator} searches by {latent_lm.proposal_names[0]}"
         yield ("proposal", "temperature"), why
     if not does.seeded:

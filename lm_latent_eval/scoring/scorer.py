@@ -18,7 +18,7 @@ import torch
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency, estimator_class
-from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import proposal_named
@@ -76,7 +76,9 @@ class Scorer:
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
-        if estimator_class(estimator).own_proposal and isinstance(best, StepProposal):
+        if estimator_class(estimator).own_proposal and isinstance(
+            best, SearchedProposal
+        ):
             self.proposal = best  # nothing is drawn
             options = replace(options, proposal=best.name, temperature=1.0)
         self.reader = checkpoint.encoder(options.unk)

@@ -31,7 +31,7 @@ from lm_latent_eval.inference import (
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
-from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import (
     Beam,
     Draws,
@@ -76,7 +76,7 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
             beams_go_on_where_they_were_cut: by_piece and listed,
             reading_once_is_reading_again: stops and once,
             drawing_from_is_resampling_first: stops and isinstance(proposal, DrawsFrom),
-            wide_searches_are_exact: isinstance(proposal, StepProposal),
+            wide_searches_are_exact: isinstance(proposal, SearchedProposal),
         }
         found += [
             Law(partial(law, case, name), f"{law.__name__}-{name}")

@@ -32,10 +32,8 @@ from lm_latent_eval.inference.discrete import (
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.step_choices import Ragged
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm.listing import Unlisted
-from tests.inference.test_mixed import example
 from tests.means import weights_are_of
-from tests.test_laws import TINY_MODELS, opened
+from tests.test_laws import TINY_MODELS
 from tests.tiny_steps import NUM_STATES, VOCABULARY, TinyHMM, log_p, scored, tiny
 from tests.watching import watch
 
@@ -192,18 +190,6 @@ def test_which_texts_are_long(monkeypatch):
         assert found.stderr == pytest.approx(times * LEAST_ERROR / 4)
 
 
-def test_a_group_that_will_not_fit_is_cut_at_once():
-    """Of two of 80 places one is told that 100 choices follow."""
-    rank = torch.tensor([[0.0, *[-40.0] * 59]] * 2).double()
-    cut, numbers = cut_of((80, 80), 2.0, 1.0), torch.tensor([60, 100])
-    for known, share in ((FEWEST, math.exp(-2) / 80), (FEWEST - 1, 0.0)):
-        least = cut.least(numbers, torch.tensor([known, known]))
-        torch.testing.assert_close(least, torch.tensor([0.0, share]))
-    _, log_f = cut.keep(rank, 0)
-    assert (log_f > -math.inf).sum(1).tolist() == [60, FEWEST]
-    assert cut.whole.tolist() == [[True, False]]
-
-
 def test_it_is_not_called_exact_where_one_latent_does_not_fit():
     """Where all do it is exact, which is a law."""
     method = DiscreteFilter(PASSES * (NUM_STATES ** len(TEXT) - 1))
@@ -269,20 +255,6 @@ def test_one_of_each_future_is_kept_by_its_share():
             kept[:, mine].double().mean(0), share, rtol=0, atol=1 / 2000
         )
     assert not kept[:, rank[0].isneginf()].any(), "there is no such choice"
-
-
-def test_passes_of_choices_that_stand_for_others_are_unbiased(monkeypatch):
-    """Of nodes that no list holds, and by a look-ahead that checks with another."""
-    drawn = watch(monkeypatch, Unlisted, "draw", lambda *call: call)
-    case, _, proposal = opened("kglm", "adapted")
-    assert proposal.with_checks().checks, "premise"
-    text, method = example("kglm", case, proposal), DiscreteFilter(PASSES * 4)
-    of = Weights.of(case.log_weights(method, proposal, [text] * 1000))
-    assert of.mark.isneginf().all(), "premise: something is thinned"
-    assert drawn, "premise: some of what is not listed survives"
-    weights_are_of(case.log_p(text), of.passes, 0.02)
-    for checks in (of.narrow, of.other):
-        weights_are_of(case.log_p(text), checks, 0.06)
 
 
 def weights(

@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
     distinct,
@@ -55,15 +55,12 @@ from lm_latent_eval.inference.ragged import (
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.parent_gains import ParentGains
 from lm_latent_eval.models.kglm.scores import (
     NewEntities,
     ParentEdges,
     StepScores,
     Twist,
 )
-from lm_latent_eval.models.recurrent import Carry
-from lm_latent_eval.text.batch import TokenBatch
 
 
 class Mention(IntEnum):
@@ -295,129 +292,3 @@ class NextStep:
         row, entity, log_parent, _ = self.parents(rows)
         log_edge = self.edges.log_prob(rows.position[row], entity, node[row])
         return segment_logsumexp(log_parent + log_edge, row, len(node))
-
-
-@dataclass(frozen=True)
-class KGLMState:
-    """State of B texts with K walks each."""
-
-    carry: Carry
-    history: Tensor
-    """Nodes of the last ``cutoff`` tokens, on the host, (B, K, cutoff)."""
-    expected: Tensor
-    """What the ranks of searched walks expect of what follows, on the host, nats,
-    (B, K, S) in S ways; 0 where they did not look further."""
-
-    @classmethod
-    def begin(cls, carry: Carry, history: Tensor) -> KGLMState:
-        """Return walks of which nothing is expected, in any way."""
-        return cls(carry, history, widened(torch.zeros(*history.shape[:2], 1)))
-
-    def select(self, index: Tensor) -> KGLMState:
-        carry = self.carry.select(index)
-        return KGLMState(carry, self.history[index], self.expected[index])
-
-    def resample(self, index: Tensor) -> KGLMState:
-        """Pick walks of each text, (B, K')."""
-        at = torch.arange(len(index))[:, None], index
-        return KGLMState(self.carry, self.history[at], self.expected[at])
-
-
-@dataclass(frozen=True)
-class LookAhead:
-    """What searches expect of the text ahead of B texts, in S ways.
-
-    What is expected of text b in way s is outlook s B + b.
-    """
-
-    walk: NextStep
-    """Steps of searches, at (S B) T positions."""
-    gains: ParentGains
-    """What entities that a walk has mentioned add to its rank, by outlook."""
-    other_word: Tensor
-    """What ranks take the word to cost of a node that the twist does not list, (B, T)
-    nats, on the host."""
-    word_cost: Tensor
-    """What a word of each text is expected to cost, nats, on the host, (B,)."""
-
-    @property
-    def outlooks(self) -> int:
-        """S B."""
-        return len(self.gains.log_absent)
-
-    def up_to(self, num_tokens: int, length: int) -> tuple[LookAhead, NextStep]:
-        """Cut pieces of T = ``length`` tokens; return also the step that follows."""
-        first = torch.arange(self.outlooks)[:, None] * length
-        inside = (first + torch.arange(num_tokens)).flatten()
-        then = self.walk.select(first[:, 0] + num_tokens)
-        return replace(self, walk=self.walk.select(inside)), then
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of pieces with everything that no walk changes."""
-
-    batch: TokenBatch
-    text: Tensor
-    """h^t, (B, T, token_embedding_dim)."""
-    walk: NextStep
-    """The distribution of the next step at every position."""
-    history: Tensor
-    """Nodes before the piece, on the host, (B, 1 or K, cutoff)."""
-    carry: Carry
-    expected: Tensor
-    """What the ranks of the walks before the piece expect of it, (B, 1 or K, 1 or S)
-    nats, on the host."""
-    ahead: LookAhead | None = None
-    """By which searches go; None: by ``walk``."""
-    then: NextStep | None = None
-    """Steps of searches at the token after the piece, at S B positions; None: nothing
-    is expected."""
-
-    def up_to(self, num_tokens: int) -> Encoded:
-        """Return a piece that ends earlier, but for where the text stands."""
-        place = torch.arange(num_tokens)
-        batch, length = self.text.shape[:2]
-        position = (torch.arange(batch)[:, None] * length + place).flatten()
-        ahead, then = None, None
-        if self.ahead is not None:
-            ahead, then = self.ahead.up_to(num_tokens, length)
-        return replace(
-            self,
-            text=self.text[:, :num_tokens],
-            walk=self.walk.select(position),
-            ahead=ahead,
-            then=then,
-        )
-
-    def positions(self, t: int) -> Tensor:
-        """Return where token t of each text is in the flattened (B * T), (B,).
-
-        On the host.
-        """
-        batch, num_tokens = self.text.shape[:2]
-        return torch.arange(batch) * num_tokens + t
-
-    def after(self, walks: Walks) -> KGLMState:
-        """Return the state after the piece under the given walks."""
-        history, (_, node) = self.on_host(walks)
-        _, length = self.batch.on_host
-        last = torch.arange(history.shape[-1]) + length[:, None]
-        path = torch.cat([history, node], -1)
-        window = path.gather(2, last[:, None].expand_as(history))
-        state = KGLMState.begin(self.carry, window)
-        if self.then is None:
-            return state
-        outlook = torch.arange(self.then.num_positions).view(-1, len(window), 1)
-        outlook = outlook.expand(-1, -1, window.shape[1])
-        windows = window.expand(len(outlook), *window.shape)
-        (expected,) = fetched(self.then.expected_after(outlook, windows))
-        return replace(state, expected=widened(expected).movedim(0, -1))
-
-    def on_host(self, walks: Walks) -> tuple[Tensor, Walks]:
-        """Return the nodes before the piece of every walk, (B, K, cutoff), and walks.
-
-        Walks that a device has are waited for once.
-        """
-        walks = Walks(*fetched(*walks))
-        return self.history.expand(*walks.node.shape[:2], -1), walks

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,25 +29,29 @@ import torch
 from torch import Tensor, nn
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.inference import table_search
+from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.ragged import AT_ONCE
 from lm_latent_eval.inference.steps import Found, Sampled
-from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Draws, Normalization, Uniforms
+from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
+from lm_latent_eval.latent import Beam, Draws, Normalization, Uniforms
+from lm_latent_eval.models.kglm.candidates import Candidates
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
+from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import Encoded, KGLMState, NextStep, Rows, Walks
+from lm_latent_eval.models.kglm.latents import NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.network import AliasMemo, Trunk, Words, log_add
+from lm_latent_eval.models.kglm.search import LookAhead, walk_searches
 from lm_latent_eval.models.kglm.steps import (
-    WalkSteps,
     distinct_walks,
     log_nodes,
     log_prob_walks,
     node_probs,
 )
-from lm_latent_eval.models.kglm.twisting import twisted_walks
+from lm_latent_eval.models.kglm.tables import TextScores
 from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
@@ -160,8 +164,7 @@ class KGLM(TrainedModel):
         """Reuse an encoding after targets or walks change."""
         if after is None:
             return replace(encoded, batch=batch)
-        history, expected = after.history, after.expected
-        return replace(encoded, batch=batch, history=history, expected=expected)
+        return replace(encoded, batch=batch, history=after.history)
 
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x, z_k) in nats, (B, K) float64.
@@ -337,8 +340,8 @@ class KGLM(TrainedModel):
             only_possible,
         )
         none = torch.zeros(len(batch.inputs), 1, self.config.cutoff, dtype=torch.long)
-        before = after or KGLMState.begin(carry, none)
-        return Encoded(batch, hidden[0], walk, before.history, carry, before.expected)
+        history = none if after is None else after.history
+        return Encoded(batch, hidden[0], walk, history, carry)
 
     @cached_property
     def _introducible(self) -> Tensor:
@@ -420,7 +423,7 @@ class KGLM(TrainedModel):
 
 
 @dataclass(frozen=True)
-class KGLMProposal(StepProposal[Encoded, Walks, Any]):
+class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
     """q(z | x): walks over the scores of a trunk, over possible choices only.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -452,7 +455,12 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
-        encoded = self._read(batch, after)
+        if self.looks_ahead:
+            return self._looking_ahead(batch, after)
+        tokens = batch.targets if self.reads_target else batch.inputs
+        encoded = self.model._encode(
+            self.trunk, tokens, batch, after, only_possible=True
+        )
         walk = encoded.walk
         if self.trunk.matching is not None:
             twist = self.trunk.matching(*batch.on_host, self.model.knowledge)
@@ -467,53 +475,62 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         """Reuse an encoding after walks change."""
         return self.model.encode_again(encoded, batch, after)
 
-    def _read(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
-        tokens = batch.targets if self.reads_target else batch.inputs
-        further = batch.further if self.looks_ahead else None
+    def _looking_ahead(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
+        further, whole = batch.further, batch.further or batch
         encoded = self.model._encode(
-            self.trunk, tokens, batch, after, only_possible=True, further=further
+            self.trunk, batch.inputs, batch, after, only_possible=True, further=further
         )
-        if not self.looks_ahead:
-            return encoded
-        whole = further or batch
-        walk, ahead = twisted_walks(
-            encoded.walk,
-            whole,
-            partial(self.model._log_words, encoded.text, whole),
-            cutoff=self.model.config.cutoff,
+        ahead = LookAhead(
+            TextScores(encoded.walk, whole, encoded.text, self.model._log_words),
+            Candidates.of(whole, self.model.knowledge),
+            self.model.config.cutoff,
             follows=after is not None,
             checks=self.checks,
         )
-        encoded = replace(encoded, walk=walk, ahead=ahead)
-        return encoded.up_to(tokens.shape[1]) if further else encoded
+        encoded = replace(encoded, ahead=ahead, temperature=self.temperature)
+        return encoded.up_to(batch.inputs.shape[1]) if further else encoded
 
     def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
         """Return the steps that are drawn."""
         targets, length = encoded.batch.on_host
-        return DrawnWalks(encoded.walk, encoded.history, length, targets.shape[1])
+        return DrawnWalks(encoded.drawn, encoded.history, length, targets.shape[1])
 
-    def searched_steps(self, encoded: Encoded) -> WalkSteps:
-        """Return the steps that searches go by.
+    def search(
+        self, encoded: Encoded, cut: Cut, score: Tensor | None = None
+    ) -> Thinning[Walks]:
+        """Find distinct walks, as a cut decides.
 
         One that looks ahead ranks by log p so far and what it expects of the rest,
-        whatever its temperature.
+        whatever its temperature; others by log q.
         """
-        targets, length = encoded.batch.on_host
-        before = encoded.history, length, targets.shape[1], encoded.expected
-        if encoded.ahead is None:
-            return WalkSteps(encoded.walk, *before)
-        owed = partial(self._owed, encoded)
-        return WalkSteps(encoded.ahead.walk, *before, encoded.ahead.gains, owed)
-
-    def _owed(self, encoded: Encoded, t: int, text: Tensor, node: Tensor) -> Tensor:
-        """Return log p of words t under nodes, less what ranks took it for, (n,) nats.
-
-        Texts are non-decreasing; nodes are ones that the twist does not list.
-        """
-        assert encoded.ahead is not None
-        here = encoded.batch.piece(t, t + 1)
-        words = self.model._log_words(encoded.text[:, t : t + 1], here, text, node)
-        return widened(fetched(words)[0]) - encoded.ahead.other_word[text, t]
+        batch, ahead = encoded.batch, encoded.ahead
+        targets, length = batch.on_host
+        if ahead is None:
+            walk = replace(encoded.walk, twist=None)
+            twist = encoded.walk.twist
+            ahead = LookAhead(
+                TextScores(walk, batch, encoded.text, None, twist),
+                Candidates.of(batch, self.model.knowledge),
+                self.model.config.cutoff,
+                follows=False,
+                expects=False,
+            )
+        if score is not None:
+            (score,) = fetched(widened(score))
+        steps = walk_searches(ahead, encoded.history, length.tolist(), cut)
+        found = table_search.search(steps, cut, score, targets.shape[1])
+        score, log_p, log_f = (
+            sent(x, targets.device) for x in (found.score, found.log_p, found.log_f)
+        )
+        knows_p = self.looks_ahead and self.model.config.only_possible
+        beam = Beam(
+            Walks(*found.columns),
+            score,
+            found.origin,
+            log_p=log_p if knows_p else None,
+            cut=found.cut.any(1),
+        )
+        return Thinning(beam, log_f, found.cut)
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""
@@ -530,14 +547,14 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
         history = encoded.history.gather(
             1, origin[..., None].expand(-1, -1, encoded.history.shape[2])
         )
-        log_node = log_nodes(encoded.walk, history, draws.latents)
+        log_node = log_nodes(encoded.drawn, history, draws.latents)
         return replace(draws, log_q=draws.log_q + log_node), origin
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         history, walks = encoded.on_host(walks)
         _, length = encoded.batch.on_host
-        log_q = log_prob_walks(encoded.walk, history, walks, length[:, None])
+        log_q = log_prob_walks(encoded.drawn, history, walks, length[:, None])
         return widened(log_q).sum(-1)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
@@ -553,16 +570,15 @@ class KGLMProposal(StepProposal[Encoded, Walks, Any]):
             encoded,
             batch=encoded.batch.piece(t, t + 1),
             text=encoded.text[:, t : t + 1],
-            walk=encoded.walk.select(encoded.positions(t)),
+            walk=encoded.drawn.select(encoded.positions(t)),
             ahead=None,
-            then=None,
             history=after.history if after else encoded.history,
         )
 
     def log_twist(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
         """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
         window = after.history
-        if encoded.walk.expected is None or t == encoded.text.shape[1]:
+        if encoded.drawn.expected is None or t == encoded.text.shape[1]:
             return wide_zeros(window.shape[:2], encoded.text.device)
         position = encoded.positions(t)[:, None].expand(window.shape[:2])
-        return widened(encoded.walk.expected_after(position, window))
+        return widened(encoded.drawn.expected_after(position, window))

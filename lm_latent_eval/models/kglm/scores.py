@@ -73,6 +73,17 @@ class EntityScores:
             score = score + self.bias[entity]
         return score if self.scale is None else score * self.scale[position]
 
+    def tables(self, entity: Tensor) -> Tensor:
+        """Return s of some entities of each of B texts, (B, n) -> (B, P / B, n)."""
+        hidden = self.hidden.unflatten(0, (len(entity), -1))
+        entity = sent(entity, self.weight.device)
+        score = hidden @ self.weight[entity].mT
+        if self.bias is not None:
+            score = score + self.bias[entity][:, None]
+        if self.scale is None:
+            return score
+        return score * self.scale.view(*score.shape[:2], 1)
+
     def rows(self, position: Tensor) -> Tensor:
         """Return s of every entity at some positions, (n, E)."""
         position = sent(position, self.weight.device)
@@ -282,7 +293,7 @@ class NewEntities:
             return log_z, log_z
         # Into one tensor: small results between large ones scatter the heap.
         for few in self.scores.few(torch.arange(count)):
-            rows = self._masked_rows(few)
+            rows = self.masked_rows(few)
             if self.twist is not None:
                 row, entity, _ = self._twisted(few)
                 index = (self._sent(row), self._sent(entity))
@@ -315,7 +326,7 @@ class NewEntities:
     def log_probs(self, position: Tensor) -> Tensor:
         """Return log p_new of every entity at some positions in nats, (n, E)."""
         there = self._sent(position)
-        log_plain = self._masked_rows(position) - self.log_z[there, None]
+        log_plain = self.masked_rows(position) - self.log_z[there, None]
         if self.twist is None:
             return log_plain
         row, entity, twist = self._twisted(position)
@@ -355,7 +366,35 @@ class NewEntities:
         log_prob, entity = (torch.cat(part)[which] for part in zip(*best, strict=True))
         return log_prob, entity
 
-    def _masked_rows(self, position: Tensor) -> Tensor:
+    def rest(
+        self, position: Tensor, listed: Tensor, number: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Look at the entities that are not listed, without a twist.
+
+        Args:
+            position: Positions of B texts, as many of each, (P,).
+            listed: Rows of the entity table of each text, on the host, (B, n).
+            number: Of the most probable of the others.
+
+        Returns:
+            Log of the probability of all others, (P,); log of the share of each of the
+            most probable among these, and the entities, (P, number). All are where the
+            scores are.
+        """
+        number = min(number, self.scores.num_entities)
+        text = position // max(1, len(position) // max(1, len(listed)))
+        parts = []
+        for few in self.scores.few(position):
+            rows = self.masked_rows(few)
+            rows = rows.scatter(1, self._sent(listed[text[few]]), -torch.inf)
+            score, entity = rows.topk(number)
+            share = (score - score.logsumexp(-1, True)).nan_to_num(-torch.inf)
+            parts.append((rows.logsumexp(-1) - self.log_z[few], share, entity))
+        log_rest, share, entity = (torch.cat(part) for part in zip(*parts, strict=True))
+        return log_rest, share, entity
+
+    def masked_rows(self, position: Tensor) -> Tensor:
+        """Return scores of all entities at some positions, (n, E); -inf: impossible."""
         return self.scores.rows(position).masked_fill(self._impossible, -torch.inf)
 
     def _twisted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:

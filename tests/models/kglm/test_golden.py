@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
-from lm_latent_eval.models.kglm.latents import Encoded, Mention, Rows
+from lm_latent_eval.models.kglm.latents import Mention, Rows
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.kglm.steps import windows
 from tests import kglm_reference as reference

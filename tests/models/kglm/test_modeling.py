@@ -6,18 +6,14 @@ import copy
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.inference import DiscreteFilter, cuts
-from lm_latent_eval.inference.cuts import FEWEST
-from lm_latent_eval.inference.discrete import PASSES
-from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.models.kglm import listing, modeling, network, scores, steps
-from lm_latent_eval.models.kglm.latents import Mention, Rows, Walks
-from lm_latent_eval.models.kglm.listing import keys_after
-from lm_latent_eval.models.kglm.modeling import KGLMProposal
+from lm_latent_eval.models.kglm import modeling, network, scores
+from lm_latent_eval.models.kglm.choices import key_after, pasts, window_key
+from lm_latent_eval.models.kglm.latents import Rows, Walks
 from lm_latent_eval.models.kglm.network import log_sum_product
 from lm_latent_eval.models.kglm.scores import EntityScores, NewEntities, Twist
 from lm_latent_eval.testing.model_laws import numbers_of
@@ -121,88 +117,41 @@ def test_the_normaliser_has_the_gradients_of_its_definition():
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-12)
 
 
-def test_a_search_lists_no_more_than_may_be_among_the_best(monkeypatch):
-    """Of few nodes with many edges, so that walks meet again and again."""
-    large = large_graph.kglm(large_graph.graph(12, 90)).double()
-    proposal = tiny_models.randomised(large, 0, 4.0).proposal("adapted")
-    batch, width = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]]), 12
-    encoded = proposal.encode(batch)
-    numbers = watch(monkeypatch, steps, "listed_steps", lambda some, *_: len(some.row))
-    beam, few = proposal.beam(encoded, width), sum(numbers)
-    numbers.clear()
-
-    def nothing_known(group, value, number):
-        return value.new_full((int(group[-1]) + 1,), -torch.inf)
-
-    monkeypatch.setattr(listing, "least_of_best", nothing_known)
-    everything = proposal.beam(encoded, width)
-    assert 2 * few < sum(numbers), "premise: most choices are hopeless"
-    for ours, wanted in zip(beam.latents, everything.latents, strict=True):
-        assert torch.equal(ours, wanted)
-    assert torch.equal(beam.score, everything.score)
-
-
-def test_a_cut_of_few_walks_is_offered_what_fills_its_places(monkeypatch):
-    """Of one choice that stands for all others, only one would go on."""
-    large = large_graph.kglm(large_graph.graph(120, 300))
-    proposal = tiny_models.randomised(large, 0, 4.0).proposal("adapted")
-    method, batch = DiscreteFilter(PASSES * 50), tiny_models.batch([[150, 5, 4]])
-    monkeypatch.setattr(KGLMProposal, "word_cost", lambda *_: torch.zeros(1))
-
-    def listed_at_once(some, _walk, walks, *_):
-        return walks.group[some.row[some.node >= 0]].bincount()
-
-    numbers = watch(monkeypatch, steps, "listed_steps", listed_at_once)
-    method.log_weights(Texts(large, proposal, batch, [1]))
-    # Of passes as wide as the widest, which use most places.
-    assert (numbers[0][:PASSES] >= FEWEST).all()
-    monkeypatch.setattr(cuts, "FEWEST", 0)
-    method.log_weights(Texts(large, proposal, batch, [1]))
-    assert (numbers[3] < FEWEST).all(), "premise: few are worth a place"
-
-
-def test_choices_that_stand_for_others_have_keys_of_their_past():
-    """Which past is listed first follows from the batch, and decides nothing."""
-    dice = torch.Generator().manual_seed(0)
-    window = torch.randint(3, (40, 7), generator=dice)
-    window[20:] = window[:20].flip(0)
-    past = torch.arange(40)
-    rows = Rows(past, window)
-    new, derived = (
-        keys_after(rows, past, torch.full_like(past, type), torch.full_like(past, -1))
-        for type in (Mention.NEW, Mention.DERIVED)
-    )
-    assert torch.equal(new[20:], new[:20].flip(0))
-    assert torch.equal(derived[20:], derived[:20].flip(0))
-    assert len(torch.cat([new[:20], derived[:20]]).unique()) == 40
-
-
 def test_keys_tell_apart_what_goes_on_apart(kglm):
     """Walks go on alike if they remember the same entities, each as long."""
-    dice = torch.Generator().manual_seed(0)
-    size = 300, kglm.config.cutoff
-    window = torch.randint(3, size, generator=dice)
-    past, node = torch.arange(300), torch.randint(3, (300,), generator=dice)
-    no_type = torch.zeros_like(past)
-    key = keys_after(Rows(past, window), past, no_type, node)
-    after = torch.cat([window[:, 1:], node[:, None]], 1)
-    remembered = [
-        (row[-1], frozenset({n: place for place, n in enumerate(row) if n}.items()))
-        for row in after.tolist()
-    ]
-    alike = dict(zip(remembered, key.tolist(), strict=True))
-    assert [alike[what] for what in remembered] == key.tolist()
-    assert len({*alike.values()}) == len(alike) < 300
+    dice = np.random.default_rng(0)
     encoded = kglm.proposal("adapted").encode(tiny_models.batch([[KNOWN] * 3]))
-    walk, position = encoded.walk, torch.ones_like(past)
-    one, other = (key[:, None] == key).nonzero(as_tuple=True)
-    rows = Rows(position, after)
-    steps = walk.log_mention(rows), walk.expected_after(position, after)
-    for step in steps:
-        torch.testing.assert_close(step[one], step[other], **EXACTLY)
+    [tables] = encoded.ahead.tables
+    size, cutoff = tables.word.shape[1], kglm.config.cutoff
+    windows = dice.integers(0, size, (300, cutoff))
+    windows[windows == tables.other] = 0
+    of = pasts(tables, windows, np.zeros(300, np.int64))
+    remembered = {
+        (row[-1], frozenset({s: place for place, s in enumerate(row) if s}.items()))
+        for row in windows.tolist()
+    }
+    assert len(of.window) == len(remembered) < 300
+    states = dice.integers(0, tables.other, 300)
+    after = np.concatenate([windows[:, 1:], states[:, None]], 1)
+    key = [
+        key_after(tables, of.after[d], of.window[d], s)
+        for d, s in zip(of.which, states, strict=True)
+    ]
+    seen = np.full(size, -1)
+    assert key == [window_key(tables, row, seen, k) for k, row in enumerate(after)]
+    # What has one key has one distribution of the next step.
+    kinds, first, which = np.unique(key, return_index=True, return_inverse=True)
+    assert 1 < len(kinds) < 300
+    node = torch.from_numpy(tables.node)
+    position = torch.ones(300, dtype=torch.long)
+    rows = Rows(position, node[torch.from_numpy(after)])
+    one = Rows(position, rows.window[torch.from_numpy(first[which])])
+    steps = encoded.walk.log_mention(rows), encoded.walk.log_mention(one)
+    torch.testing.assert_close(*steps, **EXACTLY)
     for mentioned in range(1, kglm.knowledge.num_nodes):
-        derived = walk.log_derived(rows, torch.full_like(past, mentioned))
-        torch.testing.assert_close(derived[one], derived[other], **EXACTLY)
+        to = torch.full_like(position, mentioned)
+        derived = (encoded.walk.log_derived(some, to) for some in (rows, one))
+        torch.testing.assert_close(*derived, **EXACTLY)
 
 
 # -- the distribution of new entities -------------------------------------------------
@@ -245,8 +194,7 @@ def test_groups_change_nothing(monkeypatch, which):
     tiny_models.randomised(kglm, 0, 1.0)
     case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
     wanted = numbers_of(case, which)
-    for module in (scores, steps):
-        monkeypatch.setattr(module, "AT_ONCE", 1)
+    monkeypatch.setattr(scores, "AT_ONCE", 1)
     monkeypatch.setattr(modeling, "AT_ONCE", 40)
     monkeypatch.setattr(network, "NUMBERS", 1)
     for name, tensor in numbers_of(case, which).items():
@@ -260,11 +208,11 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import modeling, network, scores, twisting
+from lm_latent_eval.models.kglm import candidates, modeling, network, scores
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
 scores.AT_ONCE = network.NUMBERS = modeling.AT_ONCE = 1 << 20
-twisting.MOST_PAIRS = 1 << 14
+candidates.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
 def score(length):

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from lm_latent_eval.convert.kglm import convert
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.models.kglm.data import LinkedText
+from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
-from lm_latent_eval.models.kglm.latents import Encoded, Mention
+from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.corpora import unmarked
 from lm_latent_eval.text.words import END, START, UNKNOWN

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,20 +14,24 @@ from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, partic
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
-from lm_latent_eval.models.kglm import (
-    expected_parents,
-    mention_chain,
-    parent_gains,
-    twisting,
+from lm_latent_eval.models.kglm import candidates as named
+from lm_latent_eval.models.kglm import search, tables, twisting
+from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, Candidates
+from lm_latent_eval.models.kglm.chain import (
+    Parents,
+    backward,
+    forward,
+    log_absent,
+    recent_mentions,
 )
-from lm_latent_eval.models.kglm.expected_parents import FEWEST_WORDS
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import KGLMState, Mention, Rows
-from lm_latent_eval.models.kglm.mention_chain import backward
+from lm_latent_eval.models.kglm.choices import Outlook, new_entities
+from lm_latent_eval.models.kglm.encoding import KGLMState
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.models.kglm.network import AliasMatching
+from lm_latent_eval.models.kglm.parent_gains import log_gain, remember
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
-from lm_latent_eval.models.kglm.twisting import Candidates
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from tests import kglm_reference as reference
@@ -34,7 +39,6 @@ from tests import tiny_models
 from tests.kglm_space import walks_of
 from tests.means import normal, uniform
 from tests.tiny_models import COPIED, KNOWN
-from tests.watching import watch
 
 ADA, BO, CY = 1, 2, 3
 EXACTLY = {"rtol": 0, "atol": 1e-10}
@@ -136,7 +140,8 @@ WITH_DI = (("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
 
 @pytest.fixture
 def kglm(monkeypatch):
-    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
+    for module in (twisting, search):
+        monkeypatch.setattr(module, "FURTHEST", torch.inf)
     return of_graph(*WITH_DI)
 
 
@@ -167,7 +172,7 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
     )
     texts = [5, 7, 8, 7, 9], [8, 5, 9]
     assert candidates(graph, *texts) == [[*"BDCA"], [*"CABD"]]
-    monkeypatch.setattr(twisting, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
+    monkeypatch.setattr(named, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
     assert candidates(graph, *texts) == [["B"], ["C"]]
 
 
@@ -183,9 +188,9 @@ def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
     )
     found = candidates(graph, [7, 8], [9, 8], [5])
     assert found == [[*"ABWXVY"], [*"BCWXY"], []]
-    monkeypatch.setattr(twisting, "LINKED", 1)
+    monkeypatch.setattr(named, "LINKED", 1)
     assert candidates(graph, [9, 7], [9, 8]) == [[*"ACV"], [*"BCW"]]
-    monkeypatch.setattr(twisting, "HUB", 4)  # B has five edges, one to itself
+    monkeypatch.setattr(named, "HUB", 4)  # B has five edges, one to itself
     assert candidates(graph, [9, 8]) == [[*"BC"]]
 
 
@@ -229,8 +234,6 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
         head, tail = torch.cartesian_prod(parents, named).T
         edge = walk.edges.log_prob(0 * head + t, graph.entity(head), tail).exp()
         edge = edge.view(len(parents), -1)
-        if derived == "unlisted":
-            edge = torch.full_like(edge, 1 / len(named))
         total = unknown + weight.sum(1, keepdim=True)
         found[:, named] = (unknown / len(named) + weight @ edge) / total
         return found.nan_to_num()
@@ -253,7 +256,6 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
         go_on[range(len(node)), last] += types[Mention.NONE, :, 0]
         word = kglm._log_words(encoding.text, encoding.batch, 0 * every + t, every)
         word = word.exp()
-        word[di] = new @ word[1:]
         return begin, go_on, word[node]
 
     chain = [steps(t) for t in range(len(text))]
@@ -294,33 +296,29 @@ def words_alone(monkeypatch):
     """Let states be those that words suggest, and parents be found ``rounds`` times."""
 
     def found(rounds=0):
-        monkeypatch.setattr(twisting, "ROUNDS", rounds)
+        monkeypatch.setattr(search, "ROUNDS", rounds)
 
-    monkeypatch.setattr(twisting, "LINKED", 0)
+    monkeypatch.setattr(named, "LINKED", 0)
     found()
     return found
 
 
-@pytest.mark.parametrize(
-    ("derived", "rounds"),
-    [("by edges", 0), ("by edges", 2), ("by edges", None), ("unlisted", 0)],
-)
-def test_the_twist_sums_every_path(kglm, monkeypatch, words_alone, derived, rounds):
-    """Without rounds, the twist by which searches are checked."""
+@pytest.mark.parametrize("rounds", [0, 2, None])
+def test_the_twist_sums_every_path(kglm, words_alone, rounds):
+    """Without rounds, the outlook by which searches are checked."""
     words_alone(rounds or 0)
-    if derived == "unlisted":
-        monkeypatch.setattr(expected_parents, "MOST_EDGES", 0)
     proposal = kglm.proposal("adapted").with_checks()
     encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
-    psi, beta, _ = stand_in(kglm, TEXT, derived=derived, rounds=rounds)
-    # Those of the second text of the batch.
-    if rounds is None:
-        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=16)
-    else:
-        assert_sums(kglm, encoding.walk, psi, beta, first=4)
-        assert_sums(kglm, encoding.ahead.walk, psi, beta, first=4)
+    psi, beta, _ = stand_in(kglm, TEXT, rounds=rounds)
+    if rounds is not None:  # of the second text of the batch
+        assert_sums(kglm, encoding.drawn, psi, beta, first=4)
+    outlook = (encoding.ahead.others if rounds is None else encoding.ahead.outlooks)[1]
+    states = [*encoding.ahead.tables[1].node[1:-1]]
+    order = [states.index(n) + 1 if n in states else -1 for n in range(1, 5)]
+    relative = torch.from_numpy(outlook.beta[:-1] - outlook.beta[:-1, 1:, :1])
+    torch.testing.assert_close((*relative[..., order].unbind(1),), beta, **EXACTLY)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
-    assert (derived == "unlisted") or psi[1].abs().max() > 0.01, "premise, likewise"
+    assert psi[1].abs().max() > 0.01, "premise, likewise"
 
 
 def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
@@ -328,10 +326,10 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     encoding = proposal.encode(batch)
     draws = proposal.sample(encoding, Streams([1], 1), 1)
     after = proposal.advance(encoding, draws.latents)
-    walk = proposal.encode(batch_of(TEXT), after).walk
+    walk = proposal.encode(batch_of(TEXT), after).drawn
     psi, beta, _ = stand_in(kglm, TEXT, after)
     assert_sums(kglm, walk, psi, beta)
-    first = of_every_node(kglm, encoded(kglm, TEXT).walk.twist)
+    first = of_every_node(kglm, encoded(kglm, TEXT).drawn.twist)
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -342,7 +340,7 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm, words_alone
     history = nodes.new_zeros(2, 2 * len(nodes) + 1, kglm.config.cutoff)
     history[..., : len(nodes), -1] = nodes
     history[..., len(nodes) : -1, 0] = nodes
-    state = KGLMState.begin(encoding.carry, history)
+    state = KGLMState(encoding.carry, history)
     for t in range(len(TEXT)):
         found = proposal.log_twist(encoding, t, state)
         wanted = torch.cat([mention[t], none[t], torch.zeros(1)])
@@ -358,16 +356,12 @@ def test_a_filter_is_told_what_is_expected_after_the_last_node(kglm, words_alone
     [(2, 0, None), (2, 1, None), (2, 2, None), (9, 0, None), (9, 0, 1)],
 )
 def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
-    """Up to one number, whatever was expected where a piece ended.
-
-    Of nodes that are no state of the look-ahead as well.
-    """
-    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
+    """Of nodes that are no state of the look-ahead as well."""
     monkeypatch.setattr(particles, "PIECE", piece)
     monkeypatch.setattr(particles, "AHEAD", ahead)
     if states is not None:
-        monkeypatch.setattr(twisting, "MOST_PAIRS", states * FEWEST_WORDS)
-        monkeypatch.setattr(twisting, "LINKED", 0)
+        monkeypatch.setattr(named, "MOST_PAIRS", states * FEWEST_WORDS)
+        monkeypatch.setattr(named, "LINKED", 0)
     kglm, batch = of_graph(), batch_of(TEXT)
     every = walks_of(kglm, len(TEXT))
     begin = particles.Particles.begin(1, "cpu")
@@ -375,8 +369,7 @@ def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
         method = BeamMarginalization(width)
         found = method.extend(Texts(kglm, kglm.proposal("adapted"), batch, [0]), begin)
         used = ~found.log_q.isneginf()
-        shared = (found.log_q - found.log_w)[used]
-        torch.testing.assert_close(shared, shared[:1].expand_as(shared), **EXACTLY)
+        torch.testing.assert_close(found.log_q[used], found.log_w[used], **EXACTLY)
     assert used.sum() == width, "every walk was found"
 
 
@@ -386,8 +379,9 @@ def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_sampl
     kglm = of_graph()
     ada = kglm.knowledge.node_names.index("Ada")
     kglm.generative.trunk.new_bias.data[kglm.knowledge.entity_of[ada]] = -5.0
-    for name, value in (("MOST_PAIRS", 0), ("LINKED", 0), ("OTHERS", 1)):
-        monkeypatch.setattr(twisting, name, value)
+    for name in ("MOST_PAIRS", "LINKED"):
+        monkeypatch.setattr(named, name, 0)
+    monkeypatch.setattr(tables, "OTHERS", 1)
     text = [KNOWN, COPIED, KNOWN]
     costs = [-torch.inf if word == COPIED else 0.0 for word in text]
     batch = TokenBatch.collate([text], [costs], first=START)
@@ -404,11 +398,10 @@ def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_sampl
 
 @pytest.mark.parametrize("most", [0, 2])
 def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
-    monkeypatch.setattr(twisting, "MOST_PAIRS", most * FEWEST_WORDS)
-    monkeypatch.setattr(expected_parents, "MOST_EDGES", most * FEWEST_WORDS)
+    monkeypatch.setattr(named, "MOST_PAIRS", most * FEWEST_WORDS)
     kglm = of_graph()
-    alone = encoded(kglm, TEXT).walk.twist
-    beside = encoded(kglm, TEXT, TEXT * 30).walk.twist
+    alone = encoded(kglm, TEXT).drawn.twist
+    beside = encoded(kglm, TEXT, TEXT * 30).drawn.twist
     found = [of_every_node(kglm, twist) for twist in (alone, beside)]
     torch.testing.assert_close(*found, **EXACTLY)
 
@@ -450,74 +443,59 @@ def test_what_a_word_costs_is_expected_of_the_text(kglm):
 
 # -- what entities that a walk has mentioned are worth as parents of the text ahead ----
 
-ROUNDED = {"rtol": 0, "atol": 1e-7}
-"""Masses are divided by what they are worth, which may be 1e-8."""
 
-
-def test_walks_gain_what_the_chain_finds_with_their_parents(monkeypatch):
+def test_walks_gain_what_the_chain_finds_with_their_parents():
     """Against sums with r of one token set to what a walk has mentioned."""
-    seen = watch(monkeypatch, twisting, "derivable_tokens", lambda _, *chain: chain)
-    monkeypatch.setattr(twisting, "FURTHEST", torch.inf)
-    monkeypatch.setattr(mention_chain, "LIKELIEST", 1 << 10)
-    monkeypatch.setattr(parent_gains, "LITTLE", -1.0)
     kglm, batch = of_graph(*WITH_DI), batch_of(TEXT)
-    gains = kglm.proposal("adapted").encode(batch).ahead.gains
-    cutoff, (costs, parents, *_) = kglm.config.cutoff, seen[-1]
-    num_nodes, num_states = kglm.knowledge.num_nodes, costs.word.shape[2]
-    first, spread = torch.tensor([0]), []
+    ahead = kglm.proposal("adapted").encode(batch).ahead
+    [of_text], [recent], cutoff = ahead.tables, ahead.recent, kglm.config.cutoff
+    nothing, num_states = np.zeros(len(TEXT)), of_text.other
+    parents = Parents(recent, nothing, nothing, True)
+    beta = backward(of_text, parents)
+    begun, derivable = forward(of_text, parents, beta, num_states)
+    absent, spread = log_absent(begun), []
+    outlook = Outlook(beta, derivable, absent, -1.0)
+    assert (recent_mentions(absent, cutoff) > 0).any(), "premise"
 
-    def log_evidence(u, recent):
-        changed = parents.recent.clone()
-        changed[:, u] = recent
-        _, found = backward(costs, batch.length, replace(parents, recent=changed))
-        return found.none[:, 0, 0].item()
-
-    def later(t):
-        return range(t + 1, min(t + 1 + cutoff, len(TEXT)))
+    def log_evidence(u, changed):
+        other = recent.copy()
+        other[u] = changed
+        return backward(of_text, parents._replace(recent=other))[0, 1, 0]
 
     def log_gains(t, stays):
-        """Of states that stay for some tokens."""
-        found = []
-        for u in later(t):
-            since = gains.log_absent[:, u] - gains.log_absent[:, t + 1]
-            known = (-since.expm1()).masked_fill(u - t - 1 < stays, 1.0)
-            found.append(log_evidence(u, known) - log_evidence(u, parents.recent[:, u]))
-        return torch.tensor(found).double()
-
-    def log_gain(t, state):
-        """Of a mention of a state, with other entities as the chain expects them."""
+        """Of states that are remembered for some tokens."""
         found = 0.0
-        for u in later(t):
-            recent = mention_chain.recent_mentions(gains.log_absent, cutoff)[:, u]
-            found += log_evidence(u, recent.index_fill(1, torch.tensor([state]), 1.0))
-            found -= log_evidence(u, recent)
+        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
+            known = -np.expm1(absent[u] - absent[t + 1])
+            known[stays >= u - t] = 1.0
+            found += log_evidence(u, known) - log_evidence(u, recent[u])
         return found
 
+    dice = np.random.default_rng(0)
     for t in range(len(TEXT) - 1):
-        wanted = [[0.0, *(log_gain(t, state) for state in range(1, num_states))]]
-        expected = gains.expected_after(t)
-        torch.testing.assert_close(expected, expected.new_tensor(wanted), **ROUNDED)
-        window = torch.rand(6, cutoff, generator=torch.manual_seed(t)) * 3 * num_nodes
-        window = window.long()
-        window[window >= num_nodes] = NO_ENTITY
-        nobody = torch.zeros(6, dtype=torch.long)
-        after = gains.after(t, nobody, window, Rows(nobody, window).last)
-        order = after.ahead.distance[0].argsort()
-        for row, nodes in enumerate(window):
-            stays = torch.zeros(num_states, dtype=torch.long)
-            for place in nodes.nonzero()[:, 0]:
-                stays[gains.states(first, nodes[place, None])] = place
-            stays[0] = 0
-            wanted = log_gains(t, stays)
-            torch.testing.assert_close(after.log_prob[row, order], wanted, **ROUNDED)
-            torch.testing.assert_close(after.total[row], wanted.sum(), **ROUNDED)
-            spread.append(wanted.sum())
-            for node in range(1, num_nodes):
-                state = gains.states(first, torch.tensor([node]))
-                longer = stays.clone()
-                longer[state] = cutoff * (state > 0)
-                more = log_gains(t, longer).sum() - wanted.sum()
-                found = after.mentioned(torch.tensor([row]), torch.tensor([node]))[0]
-                torch.testing.assert_close(found, more, **ROUNDED)
-                assert found <= after.most[row] + ROUNDED["atol"]
-    assert torch.stack(spread).std() > 0.003, "premise: something to see"
+        new = new_entities(of_text, outlook, t)
+        nobody = np.zeros(num_states)
+        for s in range(1, num_states):
+            alone = nobody.copy()
+            alone[s] = cutoff
+            wanted = log_gains(t, alone) - log_gains(t, nobody)
+            assert new.gain[s] == pytest.approx(wanted, abs=1e-7)
+        number, shape = len(new.ahead.token), new.ahead.last.shape
+        sums, has_last = np.zeros((number, 2)), np.zeros(shape, np.bool_)
+        for _ in range(6):
+            window = np.zeros(cutoff, np.int64)
+            for s in range(1, num_states):
+                window[dice.integers(cutoff)] = s * dice.integers(2)
+            stays = nobody.copy()
+            for place, s in enumerate(window):
+                stays[s] = place if s else 0
+            remember(new.ahead, t, window, sums, has_last)
+            total = log_gain(new.ahead, sums, has_last, t, 0, 0)
+            assert total == pytest.approx(log_gains(t, stays), abs=1e-7)
+            spread.append(total)
+            for s in range(1, num_states):
+                longer = stays.copy()
+                longer[s] = cutoff
+                more = log_gain(new.ahead, sums, has_last, t, s, int(stays[s]))
+                assert more == pytest.approx(log_gains(t, longer), abs=1e-7)
+    assert np.std(spread) > 0.003, "premise: something to see"

@@ -1,0 +1,85 @@
+"""Loops compiled by numba: one decorator, with a cache of its own.
+
+Compiled functions take and return arrays and numbers; random numbers come in as arrays.
+They release the interpreter's lock, raise nothing and call neither torch nor Python.
+
+What is compiled is kept in a folder named by a hash of every source in ``SOURCES``:
+numba looks at the file of a function alone, and would go on using a caller after a
+function that it calls has changed in another file. Importing numba takes half a second,
+so only modules with compiled functions import this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+from lm_latent_eval.version import __version__
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+SOURCES = (
+    "inference/pruning.py",
+    "models/kglm/chain.py",
+    "models/kglm/choices.py",
+    "models/kglm/parent_gains.py",
+)
+"""Files with compiled functions."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def compiled(function: FunctionT) -> FunctionT:
+    """Compile a function at its first call, or load what an earlier process compiled.
+
+    ``NUMBA_DISABLE_JIT=1`` leaves it as it is, ``NUMBA_BOUNDSCHECK=1`` checks indices.
+    """
+    folder = cache_folder()
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = "" if folder is None else str(folder)
+    try:
+        made: FunctionT = numba.njit(nogil=True, cache=folder is not None)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return made
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Return the folder of what is compiled; None if none can be written to.
+
+    It lies in ``NUMBA_CACHE_DIR``, or else among the user's caches.
+    """
+    if numba.config.DISABLE_JIT:
+        return None
+    try:
+        given = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME")
+        base = Path(given) if given else Path.home() / ".cache"
+        folder = base / "lm_latent_eval" / _digest()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except (OSError, RuntimeError) as err:  # RuntimeError: there is no home
+        _LOG.warning(
+            "no folder for compiled loops can be written (%s): each process compiles "
+            "them anew, for half a minute; set NUMBA_CACHE_DIR to a folder",
+            err,
+        )
+        return None
+
+
+def _digest() -> str:
+    """Return a name for the version, its compiled sources and how they are compiled."""
+    root, digest = Path(__file__).parent, hashlib.blake2b(digest_size=8)
+    digest.update(f"{__version__} {numba.config.BOUNDSCHECK}".encode())
+    for name in SOURCES:
+        digest.update((root / name).read_bytes())
+    return f"{__version__}-{digest.hexdigest()}"

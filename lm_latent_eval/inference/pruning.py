@@ -1,0 +1,507 @@
+r"""Pruning in compiled loops: which choices of a step survive, and their weights.
+
+The histories of a text fall into groups that are pruned apart, such as the passes of a
+discrete particle filter. Each history chooses from one sorted list or several, which
+others may share, at an offset of its own. The best of a list are listed by themselves,
+with a rank in nats and a key; the others are an interval, of which only the sum is
+needed. What survives of an interval is found by inverting its sum.
+
+A filter keeps W choices of a group so that sums over them stay unbiased. Choices of
+equal keys, after which everything goes on alike, are merged: one is kept, drawn in
+proportion to its rank, as if its rank were their total. With ranks r_i it then finds
+the threshold c with
+
+.. math:: \sum_i \min(r_i / c, 1) = W
+
+keeps what ranks above it, and W minus their number of the others by systematic
+sampling, each with probability r_i / c, and then as if its rank were c. What is listed
+must not depend on the random numbers. Members of intervals may have ranks that are
+coarser than if they were listed: weights use the rank that drew them.
+
+A beam keeps the W best. Source: Fearnhead and Clifford (2003), section 3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm_latent_eval.compiled import compiled
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+Keys = NDArray[np.uint64]
+
+MARGIN = 0.1
+"""Nats below the threshold that would be found before merging, which lowers it."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it are spread evenly over (0, 1), modulo 1."""
+ROUNDING = 1e-9
+"""A number of places is no integer by so little."""
+TINIEST = 1e-300
+
+
+class Runs(NamedTuple):
+    """Sorted lists of choices, one below the other."""
+
+    first: Integers
+    """Where each begins, and the end, (L + 1,)."""
+    value: Floats
+    """Ranks from the largest down, but for an offset, nats, (N,)."""
+    tail: Floats
+    """Sums of e^(value - the list's largest) from each place of a list on, (N,)."""
+
+
+class Intervals(NamedTuple):
+    """From which lists the histories of G groups choose."""
+
+    first: Integers
+    """Where the intervals of each group begin, and the end, (G + 1,)."""
+    run: Integers
+    """The list, (I,)."""
+    offset: Floats
+    """What its ranks are relative to, nats, (I,)."""
+
+
+class Places(NamedTuple):
+    """How many choices of each group survive."""
+
+    width: Integers
+    """W: the most, (G,)."""
+    fewest: Integers
+    """The fewest, once anything was cut, (G,)."""
+    share: Floats
+    """The share of a group's total that is worth a place, (G,)."""
+    whole: Booleans
+    """Whether all choices have fitted so far, (G,)."""
+
+
+class Items(NamedTuple):
+    """Choices that are listed by themselves, group after group."""
+
+    first: Integers
+    """Where those of each group begin, and the end, (G + 1,)."""
+    interval: Integers
+    """(n,)."""
+    place: Integers
+    """In its list, (n,)."""
+    rank: Floats
+    """Nats, (n,)."""
+    begin: Integers
+    """Where what is not listed of each interval begins in its list, (I,)."""
+
+
+class Survivors(NamedTuple):
+    """What is kept of a step, group after group."""
+
+    first: Integers
+    """Where each group begins, and the end, (G + 1,)."""
+    interval: Integers
+    """(N,)."""
+    place: Integers
+    """In its list, (N,)."""
+    log_f: Floats
+    """What its weight is multiplied by, nats, (N,)."""
+
+
+@compiled
+def tails(value: Floats) -> Floats:
+    """Return the sums of e^(value - value[0]) from each place of a sorted list on."""
+    tail, total = np.zeros(len(value)), 0.0
+    for i in range(len(value) - 1, -1, -1):
+        if value[i] > -np.inf:
+            total += math.exp(value[i] - value[0])
+        tail[i] = total
+    return tail
+
+
+@compiled
+def number_at_least(value: Floats, least: float) -> int:
+    """Count the numbers of a list, from the largest down, that are no less."""
+    low, high = 0, len(value)
+    while low < high:
+        middle = (low + high) // 2
+        if value[middle] >= least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _worth(
+    runs: Runs, intervals: Intervals, group: int, c: float, unbiased: bool
+) -> float:
+    """Return how many places choices are worth if one of rank c is worth one.
+
+    Those of lower ranks are worth less, or nothing if ``unbiased`` is false.
+    """
+    number = 0.0
+    for i in range(intervals.first[group], intervals.first[group + 1]):
+        base = intervals.offset[i]
+        begin, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
+        if begin == end or base == -np.inf:
+            continue
+        at = begin
+        if base + runs.value[begin] >= c:
+            at += number_at_least(runs.value[begin:end], max(c - base, -1e300))
+            number += at - begin
+        if unbiased and at < end and runs.tail[at] > 0:
+            number += runs.tail[at] * math.exp(base + runs.value[begin] - c)
+    return number
+
+
+@compiled
+def _log_total(runs: Runs, intervals: Intervals, group: int) -> float:
+    """Return the log of the sum of all ranks of a group."""
+    total, peak = 0.0, -np.inf
+    for again in range(2):
+        for i in range(intervals.first[group], intervals.first[group + 1]):
+            begin, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
+            if begin < end and runs.tail[begin] > 0:
+                best = intervals.offset[i] + runs.value[begin]
+                if again:
+                    total += runs.tail[begin] * math.exp(best - peak)
+                else:
+                    peak = max(peak, best)
+        if peak == -np.inf:
+            return peak
+    return peak + math.log(total)
+
+
+@compiled
+def listed(
+    runs: Runs,
+    intervals: Intervals,
+    several: Booleans,
+    places: Places,
+    unbiased: bool,
+    slack: float,
+) -> tuple[Items, Booleans]:
+    """List the choices that may be worth a place by themselves.
+
+    Args:
+        runs: Lists of choices.
+        intervals: What histories choose from.
+        several: Whether a choice of a group may stand for several, (G,).
+        places: How many survive.
+        unbiased: Whether to thin, or to keep the best.
+        slack: Nats by which ranks may rise as they are looked at closer.
+
+    Returns:
+        The items, and of which groups all choices fit: of these all are listed.
+    """
+    groups, number = len(places.width), len(intervals.run)
+    whole, begin = places.whole.copy(), np.zeros(number, np.int64)
+    size = 0
+    for g in range(groups):
+        every = _worth(runs, intervals, g, -np.inf, False)
+        whole[g] = whole[g] and not several[g] and every <= places.width[g]
+        floor = -np.inf
+        if not whole[g] and every > 0:
+            floor = _floor(runs, intervals, g, places, unbiased, every) - MARGIN - slack
+        for i in range(intervals.first[g], intervals.first[g + 1]):
+            start, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
+            if intervals.offset[i] > -np.inf:
+                least = max(floor - intervals.offset[i], -1e300)
+                begin[i] = number_at_least(runs.value[start:end], least)
+            size += begin[i]
+    first = np.zeros(groups + 1, np.int64)
+    interval, place = np.empty(size, np.int64), np.empty(size, np.int64)
+    rank, n = np.empty(size), 0
+    for g in range(groups):
+        for i in range(intervals.first[g], intervals.first[g + 1]):
+            for j in range(begin[i]):
+                interval[n], place[n] = i, j
+                value = runs.value[runs.first[intervals.run[i]] + j]
+                rank[n] = intervals.offset[i] + value
+                n += 1
+        first[g + 1] = n
+    return Items(first, interval, place, rank, begin), whole
+
+
+@compiled
+def _floor(
+    runs: Runs,
+    intervals: Intervals,
+    g: int,
+    places: Places,
+    unbiased: bool,
+    every: float,
+) -> float:
+    """Return about the rank that survives for sure, nats; ``every`` counts choices."""
+    c = _log_total(runs, intervals, g)
+    enough = min(float(places.width[g]), every)
+    if unbiased:
+        c += math.log(max(places.share[g], TINIEST))
+        enough = min(float(places.fewest[g]), every) - 1e-6
+        while _worth(runs, intervals, g, c + 0.7, True) > places.width[g]:
+            c += 0.7
+    for _ in range(2000):
+        if _worth(runs, intervals, g, c, unbiased) >= enough:
+            break
+        c -= 1.0
+    return c
+
+
+@compiled
+def merged(rank: Floats, key: Keys, u: float) -> Floats:
+    """Keep one choice of each key, drawn in proportion to its rank.
+
+    Args:
+        rank: Nats, (n,); ``-inf``: no choice.
+        key: (n,).
+        u: A number of (0, 1).
+
+    Returns:
+        Log of one over the probability that a choice is kept, (n,); ``-inf`` of those
+        that are not.
+    """
+    log_f = np.where(rank > -np.inf, 0.0, -np.inf)
+    some = np.nonzero(rank > -np.inf)[0]
+    order = some[np.argsort(key[some], kind="mergesort")]
+    begin, number = 0, 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and key[order[end]] == key[order[begin]]:
+            end += 1
+        if end > begin + 1:
+            group = rank[order[begin:end]]
+            peak = group.max()
+            mass = np.exp(group - peak)
+            # A number of each key's own.
+            target = ((u + GOLDEN * number) % 1.0) * mass.sum()
+            chosen, reached = -1, 0.0
+            for i in range(end - begin):
+                log_f[order[begin + i]] = -np.inf
+                if mass[i] > 0 and (chosen < 0 or reached <= target):
+                    chosen = i
+                reached += mass[i]
+            log_f[order[begin + chosen]] = math.log(reached) + peak - group[chosen]
+        begin, number = end, number + 1
+    return log_f
+
+
+@compiled
+def threshold(mass: Floats, rest: float, number: int) -> tuple[int, float]:
+    """Return how many of the largest survive for sure, and from which on.
+
+    Args:
+        mass: Of the listed choices, (n,).
+        rest: The sum of all others, each of them less than what survives for sure.
+        number: How many survive, at least one.
+    """
+    ordered = np.sort(mass)
+    below = np.empty(len(ordered) + 1)
+    below[0] = rest
+    for i in range(len(ordered)):
+        below[i + 1] = below[i] + ordered[i]
+    sure, least = 0, np.inf
+    while sure < min(number - 1, len(ordered)):
+        left = len(ordered) - sure
+        if ordered[left - 1] * (number - sure) <= below[left]:
+            break
+        sure, least = sure + 1, ordered[left - 1]
+    return sure, least
+
+
+@compiled
+def member(tail: Floats, begin: int, sum_before: float) -> int:
+    """Return the place of an interval where its sum passes a number.
+
+    The interval is the list from ``begin`` on. What rounding leaves is its last member.
+    """
+    low, high, target = begin, len(tail) - 1, tail[begin] - sum_before
+    while low < high:
+        middle = (low + high) // 2
+        if tail[middle + 1] < target:
+            high = middle
+        else:
+            low = middle + 1
+    while low > begin and tail[low] == 0.0:
+        low -= 1
+    return low
+
+
+@compiled
+def _thin_group(
+    runs: Runs,
+    intervals: Intervals,
+    items: Items,
+    key: Keys,
+    places: Places,
+    uniforms: Floats,
+    g: int,
+    kept: tuple[Integers, Integers, Floats],
+    at: int,
+) -> int:
+    """Thin one group; write survivors from ``at`` on, and return where they end."""
+    some = slice(items.first[g], items.first[g + 1])
+    rank, first, of = items.rank[some], items.first[g], intervals.first[g]
+    log_f = merged(rank, key[some], uniforms[1])
+    size = intervals.first[g + 1] - of
+    best, begin = np.full(size, -np.inf), np.zeros(size, np.int64)
+    peak = -np.inf
+    for i in range(len(rank)):
+        peak = max(peak, rank[i] + log_f[i])
+    for i in range(size):
+        run = intervals.run[of + i]
+        begin[i] = runs.first[run] + items.begin[of + i]
+        if begin[i] < runs.first[run + 1] and runs.tail[begin[i]] > 0:
+            best[i] = intervals.offset[of + i] + runs.value[runs.first[run]]
+            peak = max(peak, intervals.offset[of + i] + runs.value[begin[i]])
+    if peak == -np.inf:
+        return at
+    mass, sums = np.exp(rank + log_f - peak), np.zeros(size)
+    for i in range(size):
+        if best[i] > -np.inf:
+            sums[i] = runs.tail[begin[i]] * math.exp(best[i] - peak)
+    rest = sums.sum()
+    number = _number_kept(mass, rest, places, g)
+    if np.count_nonzero(mass) <= number and rest == 0.0:
+        for i in np.nonzero(mass)[0]:
+            at = _keep(
+                kept, at, items.interval[first + i], items.place[first + i], log_f[i]
+            )
+        return at
+
+    sure, least = threshold(mass[mass > 0], rest, number)
+    for i in range(len(mass)):
+        if sure > 0 and mass[i] >= least:
+            at = _keep(
+                kept, at, items.interval[first + i], items.place[first + i], log_f[i]
+            )
+            mass[i], sure, number = 0.0, sure - 1, number - 1
+    # Points at distances of c, as many as places are left, over all that is not sure.
+    c = (mass.sum() + rest) / number
+    point, reached, end = uniforms[0] * c, 0.0, at + number
+    last = -1
+    for i in range(len(mass)):
+        if mass[i] == 0.0:
+            continue
+        reached, last = reached + mass[i], i
+        while point < reached and at < end:
+            weight = log_f[i] + math.log(c / mass[i])
+            at = _keep(
+                kept, at, items.interval[first + i], items.place[first + i], weight
+            )
+            point += c
+    last_interval = -1
+    for i in range(size):
+        if sums[i] == 0.0:
+            continue
+        last_interval = i
+        while point < reached + sums[i] and at < end:
+            before = max(point - reached, 0.0) / math.exp(best[i] - peak)
+            at = _keep_member(
+                runs, intervals, of + i, begin[i], before, c, peak, kept, at
+            )
+            point += c
+        reached += sums[i]
+    if at < end and last_interval >= 0:  # lost by rounding
+        i, every = last_interval, runs.tail[begin[last_interval]]
+        at = _keep_member(runs, intervals, of + i, begin[i], every, c, peak, kept, at)
+    elif at < end and last >= 0:
+        weight, last = log_f[last] + math.log(c / mass[last]), first + last
+        at = _keep(kept, at, items.interval[last], items.place[last], weight)
+    return at
+
+
+@compiled
+def _number_kept(mass: Floats, rest: float, places: Places, g: int) -> int:
+    """Return how many choices survive, of which ``rest`` sums those not listed."""
+    least = max((mass.sum() + rest) * places.share[g], TINIEST)
+    worth = rest / least
+    for each in mass:
+        worth += min(each / least, 1.0)
+    number = max(float(places.fewest[g]), math.ceil(worth - ROUNDING))
+    return int(min(float(places.width[g]), number))
+
+
+@compiled
+def _keep(
+    kept: tuple[Integers, Integers, Floats],
+    at: int,
+    interval: int,
+    place: int,
+    log_f: float,
+) -> int:
+    """Write a survivor, and return the place after it."""
+    kept[0][at], kept[1][at], kept[2][at] = interval, place, log_f
+    return at + 1
+
+
+@compiled
+def _keep_member(
+    runs: Runs,
+    intervals: Intervals,
+    interval: int,
+    begin: int,
+    sum_before: float,
+    c: float,
+    peak: float,
+    kept: tuple[Integers, Integers, Floats],
+    at: int,
+) -> int:
+    """Write a member of what is not listed of an interval, as ``_keep`` does."""
+    start = runs.first[intervals.run[interval]]
+    end = runs.first[intervals.run[interval] + 1]
+    place = member(runs.tail[start:end], begin - start, sum_before)
+    rank = intervals.offset[interval] + runs.value[start + place]
+    return _keep(kept, at, interval, place, math.log(c) + peak - rank)
+
+
+@compiled
+def thin(
+    runs: Runs,
+    intervals: Intervals,
+    items: Items,
+    key: Keys,
+    places: Places,
+    uniforms: Floats,
+) -> Survivors:
+    """Let some choices of each group survive, with weights that keep sums unbiased.
+
+    Args:
+        runs: Lists of choices.
+        intervals: What histories choose from.
+        items: What is listed, whose ranks may be finer than those of the lists.
+        key: Of items: equal where everything goes on alike, (n,).
+        places: How many survive; of groups that are ``whole`` all do.
+        uniforms: Numbers of (0, 1): for the cut and for merging, (G, 2).
+    """
+    size, groups = len(items.rank), len(places.width)
+    for g in range(groups):
+        size += places.width[g]
+    kept = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size)
+    first, at = np.zeros(groups + 1, np.int64), 0
+    for g in range(groups):
+        if places.whole[g]:
+            for n in range(items.first[g], items.first[g + 1]):
+                if items.rank[n] > -np.inf:
+                    at = _keep(kept, at, items.interval[n], items.place[n], 0.0)
+        else:
+            at = _thin_group(
+                runs, intervals, items, key, places, uniforms[g], g, kept, at
+            )
+        first[g + 1] = at
+    return Survivors(first, kept[0][:at], kept[1][:at], kept[2][:at])
+
+
+@compiled
+def best(items: Items, width: Integers, grid: float) -> Survivors:
+    """Keep the W best of each group; of those that tie on a grid the first ones."""
+    kept, first = np.zeros(0, np.int64), np.zeros(len(width) + 1, np.int64)
+    for g in range(len(width)):
+        mine = items.rank[items.first[g] : items.first[g + 1]]
+        some = np.nonzero(mine > -np.inf)[0]
+        order = np.argsort(-np.rint(mine[some] / grid), kind="mergesort")
+        kept = np.concatenate((kept, some[order[: width[g]]] + items.first[g]))
+        first[g + 1] = len(kept)
+    return Survivors(
+        first, items.interval[kept], items.place[kept], np.zeros(len(kept))
+    )

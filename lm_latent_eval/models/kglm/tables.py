@@ -1,0 +1,397 @@
+"""Tables of a text: what no walk changes, scored once by the network, on the host.
+
+The states of a text are no mention, its candidate nodes, one that stands for all nodes
+that are not listed, and after that single nodes: all of a small graph, or those that a
+walk has met though they were not listed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.inference.particles import odd_numbers
+from lm_latent_eval.inference.pruning import Floats, Integers, Keys
+from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import NextStep
+from lm_latent_eval.models.kglm.scores import Twist
+from lm_latent_eval.text.batch import TokenBatch
+
+OTHERS = 8
+"""Nodes that stand for all that are not listed at a position: the most probable NEW
+entities among them."""
+
+FURTHEST = 60.0
+"""Nats. An unlisted node may have a word that no typical one has: it is not ranked to
+cost more than this over the best candidate."""
+
+
+class WordScorer(Protocol):
+    """The word distribution of p."""
+
+    def __call__(
+        self, text: Tensor, batch: TokenBatch, position: Tensor, node: Tensor
+    ) -> Tensor:
+        """Return log p(x_t | node, x_<t) of positions and nodes, nats, elementwise."""
+        ...
+
+
+class Tables(NamedTuple):
+    """Scores of a text of T tokens in M states, nats; -inf of what is impossible."""
+
+    node: Integers
+    """Of each state; 0 of no mention and of what stands for several, (M,)."""
+    word: Floats
+    """log p(x_t | s), (T, M)."""
+    going_on: Floats
+    """The same where a mention goes on, (T, M)."""
+    new: Floats
+    """log p_new(s), (T, M)."""
+    mention: Floats
+    """Scores of the mention types, (T, 4)."""
+    parent: Floats
+    """Scores of states as parents, (T, M)."""
+    edge_z: Floats
+    """Log of the sum of e^score of all edges of each state, (T, M)."""
+    edge_other: Floats
+    """Log of the probability of its edges to nodes that are not listed, (T, M)."""
+    relation: Floats
+    """Scores of relations, (T, R)."""
+    edge_start: Integers
+    """Where the edges of each state to listed states begin, and the end, (M + 1,)."""
+    edge_tail: Integers
+    """The states that they lead to, (E,)."""
+    edge: Floats
+    """The probability of each, (T, E)."""
+    code: Keys
+    """What each state adds to the key of a walk by its place, (cutoff + 1, M)."""
+    begins: bool
+    """Whether any entity may be introduced."""
+    other: int
+    """The state of all nodes that are not listed; those before are candidates."""
+    num_listed: int
+    """States from this on are not listed."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Scores of nodes at the T positions of a text, (T, n) each."""
+
+    word: Floats
+    new: Floats
+    parent: Floats
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """The texts of a batch and the network's scores of their steps."""
+
+    walk: NextStep
+    """Of p's next step, at B T positions, without a twist, over possible choices."""
+    batch: TokenBatch
+    text: Tensor
+    """h^t, (B, T, token_embedding_dim)."""
+    scorer: WordScorer | None
+    """p's words; None: words cost nothing."""
+    twist: Twist | None = None
+    """What a mention of each node is worth instead; None: nothing."""
+
+    def words(self, position: Tensor, node: Tensor) -> Tensor:
+        """Return what is paid for words, elementwise, or for mentions of nodes."""
+        if self.scorer is not None:
+            return self.scorer(self.text, self.batch, position, node)
+        if self.twist is not None:
+            return self.twist.at(position, node)
+        return widened(torch.zeros(position.shape, device=self.text.device))
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """The graph."""
+        return self.walk.graph
+
+    @cached_property
+    def steps(self) -> tuple[Floats, Floats]:
+        """Scores of mention types and relations, (B, T, 4) and (B, T, R)."""
+        size = self.batch.targets.shape
+        scores = self.walk.scores
+        parts = fetched(widened(scores.mention), widened(scores.relation))
+        mention, relation = (part.double().view(*size, -1).numpy() for part in parts)
+        return mention, relation
+
+    def of(self, nodes: Tensor) -> Columns:
+        """Score nodes of each text, on the host, (B, n); 0 in the first place is none.
+
+        Returns:
+            Numbers of (B, T, n).
+        """
+        shape = *self.batch.targets.shape, nodes.shape[1]
+        entity = self.graph.entity(nodes)
+        own = (self.graph.node_of_entity[entity] == nodes) & (nodes != NO_ENTITY)
+        able = own & self.graph.has_edges[entity]
+        introducible = own & self.walk.new.introducible[entity]
+        used = nodes != NO_ENTITY
+        used[:, 0] = True
+        some = self.batch.inside_on_host[..., None] & used[:, None]
+        places = torch.arange(shape[0] * shape[1]).view(*shape[:2], 1).expand(shape)
+        paid = self.words(places[some], nodes[:, None].expand(shape)[some])
+        log_z = self.walk.new.log_z.view(*shape[:2], 1)
+        scores = self.walk.scores
+        paid, new, parent = fetched(
+            widened(paid),
+            widened(scores.new.tables(entity) - log_z),
+            widened(scores.parent.tables(entity)),
+        )
+        word = torch.full(shape, -torch.inf, dtype=torch.float64)
+        word[some] = paid.double()
+        new = new.double().masked_fill(~introducible[:, None], -torch.inf)
+        parent = parent.double().masked_fill(~able[:, None], -torch.inf)
+        return Columns(word.numpy(), new.numpy(), parent.numpy())
+
+    def others(self, nodes: Tensor) -> tuple[Floats, Floats]:
+        """Return what stands for the nodes that are not among some, (B, n).
+
+        Returns:
+            Log of the probability that an entity among them is introduced, and of the
+            word of a typical one, (B, T) nats each.
+        """
+        batch, num_tokens = self.batch.targets.shape
+        position = torch.arange(batch * num_tokens)
+        log_new, log_top, entity = self.walk.new.rest(
+            position, self.entities(nodes), OTHERS
+        )
+        typical = self.graph.node_of_entity[fetched(entity)[0]]
+        here = position[:, None].expand_as(typical)
+        paid = widened(self.words(here.flatten(), typical.flatten()))
+        paid = (paid.view(typical.shape) + widened(log_top)).logsumexp(-1)
+        parts = fetched(widened(log_new), paid)
+        new, word = (part.double().view(batch, num_tokens).numpy() for part in parts)
+        return new, word
+
+    def entities(self, nodes: Tensor) -> Tensor:
+        """Return rows of the entity table that nodes own; 0 of other nodes, (B, n)."""
+        entity = self.graph.entity(nodes)
+        return torch.where(self.graph.node_of_entity[entity] == nodes, entity, 0)
+
+    def one(self, text: int) -> TextScores:
+        """Return those of one text."""
+        num_tokens = self.batch.targets.shape[1]
+        position = torch.arange(num_tokens) + text * num_tokens
+        return replace(
+            self,
+            walk=self.walk.select(position),
+            batch=self.batch.select(torch.tensor([text])),
+            text=self.text[text : text + 1],
+            twist=None if self.twist is None else self.twist.select(position),
+        )
+
+
+def tables_of(
+    scores: TextScores, nodes: Tensor, cutoff: int, *, every: bool = False
+) -> list[Tables]:
+    """Build the tables of the texts of a batch.
+
+    Args:
+        scores: By the network.
+        nodes: Candidates of each text, on the host, (B, 1 + C): the first 0, and 0 at
+            the end where there are fewer.
+        cutoff: Tokens that an entity stays a parent after its mention.
+        every: Whether all other nodes of the graph are listed as well.
+    """
+    more = nodes.new_zeros(len(nodes), 0)
+    if every:
+        rest = [_others_than(row, scores.graph.num_nodes) for row in nodes]
+        more = torch.nn.utils.rnn.pad_sequence(rest, batch_first=True)
+    columns = scores.of(torch.cat([nodes, more], 1))
+    new, word = scores.others(nodes)
+    word, new = _typical(word, columns.word), np.where(every, -np.inf, new)
+    mention, relation = scores.steps
+    tables = []
+    for b, length in enumerate(scores.batch.on_host[1].tolist()):
+        size = 1 + int((nodes[b] != NO_ENTITY).sum())
+        extra = int((more[b] != NO_ENTITY).sum())
+        listed = np.r_[:size, nodes.shape[1] : nodes.shape[1] + extra]
+        paid, introduced, parent = (
+            np.ascontiguousarray(
+                np.insert(part[b, :length, listed].T, size, rest[b, :length], axis=1)
+            )
+            for part, rest in (
+                (columns.word, word),
+                (columns.new, new),
+                (columns.parent, np.full_like(new, -np.inf)),
+            )
+        )
+        node = torch.cat([nodes[b, :size], nodes.new_zeros(1), more[b, :extra]])
+        table = Tables(
+            node=node.numpy(),
+            word=paid,
+            going_on=paid,
+            new=introduced,
+            mention=np.ascontiguousarray(mention[b, :length]),
+            parent=parent,
+            edge_z=np.zeros((length, 0)),
+            edge_other=np.zeros((length, 0)),
+            relation=np.ascontiguousarray(relation[b, :length]),
+            edge_start=np.zeros(1, np.int64),
+            edge_tail=np.zeros(0, np.int64),
+            edge=np.zeros((length, 0)),
+            code=np.zeros((cutoff + 1, 0), np.uint64),
+            begins=bool(scores.walk.new.possible),
+            other=size,
+            num_listed=size + 1 + extra,
+        )
+        tables.append(_with_edges(table, scores.graph))
+    return tables
+
+
+def _others_than(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Return all other nodes of a graph."""
+    missing = torch.ones(num_nodes, dtype=torch.bool)
+    missing[nodes] = False
+    missing[NO_ENTITY] = False
+    return missing.nonzero()[:, 0]
+
+
+def _typical(word: Floats, listed: Floats) -> Floats:
+    """Return log p of the word of nodes that are not listed, (B, T), never -inf."""
+    best = listed.max(-1) - FURTHEST
+    least = np.where(np.isneginf(best), -FURTHEST, best)
+    return np.where(np.isneginf(word), least, word)
+
+
+def _with_edges(tables: Tables, graph: KnowledgeGraph) -> Tables:
+    """Add the edges and the codes of the states that lack them."""
+    node = torch.from_numpy(tables.node[len(tables.edge_start) - 1 :])
+    listed = torch.from_numpy(tables.node[: tables.num_listed])
+    parent = tables.parent[:, len(tables.edge_start) - 1 :]
+    able = torch.from_numpy(~np.isneginf(parent).all(0))
+    start, end = graph.edge_range(node)
+    start, end = (torch.where(able, part, 0) for part in (start, end))
+    edge, head = expand_ranges(start, end)
+    order = listed.argsort(stable=True)
+    place = torch.searchsorted(listed[order], graph.tail(edge))
+    place = order[place.clamp_max(len(order) - 1)]
+    known = (listed[place] == graph.tail(edge)) & (graph.tail(edge) != NO_ENTITY)
+    relation = graph.relation(edge)
+    # Each relation of a head once: how many edges it has, and how many to other nodes.
+    kind, which = torch.unique(
+        head * tables.relation.shape[1] + relation, return_inverse=True
+    )
+    owner = (kind // tables.relation.shape[1]).numpy()
+    number = torch.bincount(which, minlength=len(kind)).numpy()
+    to_others = torch.bincount(which[~known], minlength=len(kind)).numpy()
+    score = tables.relation[:, (kind % tables.relation.shape[1]).numpy()]
+    log_z = _segment_log_sums(score, number, owner, len(node))
+    log_other = _segment_log_sums(score, to_others, owner, len(node))
+    log_z[:, ~able.numpy()] = 0.0
+    owner_of, score_of = (
+        head[known].numpy(),
+        tables.relation[:, relation[known].numpy()],
+    )
+    first = torch.bincount(head[known], minlength=len(node)).cumsum(0).numpy()
+    odd = odd_numbers(len(tables.code)).numpy().view(np.uint64)
+    code = odd[:, None] * node.numpy().view(np.uint64)
+    return tables._replace(
+        edge_z=np.concatenate([tables.edge_z, log_z], 1),
+        edge_other=np.concatenate([tables.edge_other, log_other - log_z], 1),
+        edge_start=np.concatenate([tables.edge_start, tables.edge_start[-1] + first]),
+        edge_tail=np.concatenate([tables.edge_tail, place[known].numpy()]),
+        edge=np.concatenate([tables.edge, np.exp(score_of - log_z[:, owner_of])], 1),
+        code=np.concatenate([tables.code, code], 1),
+    )
+
+
+def _segment_log_sums(
+    score: Floats, times: Integers, owner: Integers, number: int
+) -> Floats:
+    """Add up e^score (T, n), each so many times, by owners that do not decrease."""
+    found = np.full((len(score), number), -np.inf)
+    some = times > 0
+    if some.any():
+        mine, first = np.unique(owner[some], return_index=True)
+        score = score[:, some] + np.log(times[some])
+        peak = np.maximum.reduceat(score, first, axis=1)
+        size = np.diff(np.append(first, some.sum()))
+        mass = np.exp(score - np.repeat(peak, size, axis=1))
+        found[:, mine] = peak + np.log(np.add.reduceat(mass, first, axis=1))
+    return found
+
+
+def with_nodes(tables: Tables, scores: TextScores, node: Tensor) -> Tables:
+    """Add nodes that are not listed to the tables of a text."""
+    columns = scores.of(torch.cat([node.new_zeros(1), node])[None])
+    word, new, parent = (
+        np.concatenate([before, part[0, : len(before), 1:]], 1)
+        for before, part in (
+            (tables.word, columns.word),
+            (tables.new, columns.new),
+            (tables.parent, columns.parent),
+        )
+    )
+    more = tables._replace(
+        node=np.concatenate([tables.node, node.numpy()]),
+        word=word,
+        going_on=word,
+        new=new,
+        parent=parent,
+    )
+    return _with_edges(more, scores.graph)
+
+
+def drawn_new(
+    tables: Tables, scores: TextScores, t: int, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draw NEW entities of token t of a text that are not listed.
+
+    Returns:
+        Nodes, and the log of the probability of each among those, nats, (n,) each.
+    """
+    row = scores.walk.new.masked_rows(torch.tensor([t]))[0]
+    listed = torch.from_numpy(tables.node[: tables.num_listed])
+    entity = sent(scores.entities(listed), row.device)
+    row = row.index_fill(0, entity, -torch.inf)
+    (mass,) = fetched(widened(row).softmax(0))
+    which, place = torch.zeros(len(u), dtype=torch.long), torch.zeros_like(mass).long()
+    drawn = invert_cdf(mass, place, 1, which, u)
+    return scores.graph.node_of_entity[drawn], mass[drawn].double().log()
+
+
+def drawn_derived(
+    tables: Tables,
+    graph: KnowledgeGraph,
+    t: int,
+    parents: tuple[Integers, Floats],
+    u: float,
+) -> tuple[int, float]:
+    """Draw an edge to a node that is not listed from the parents of a walk at token t.
+
+    Args:
+        tables: Of the text.
+        graph: The graph.
+        t: A token.
+        parents: States, and their probabilities as parents.
+        u: A number of (0, 1).
+
+    Returns:
+        The node, and the log of the probability of it among those, nats.
+    """
+    state, weight = parents
+    start, end = graph.edge_range(torch.from_numpy(tables.node[state]))
+    edge, which = expand_ranges(start, end)
+    listed = torch.from_numpy(tables.node[: tables.num_listed])
+    left = ~torch.isin(graph.tail(edge), listed)
+    edge, which = edge[left], which[left].numpy()
+    relation = graph.relation(edge).numpy()
+    score = tables.relation[t, relation] - tables.edge_z[t, state[which]]
+    mass, tail = weight[which] * np.exp(score), graph.tail(edge).numpy()
+    total = mass.cumsum()
+    drawn = min(int(np.searchsorted(total, u * total[-1], "right")), len(total) - 1)
+    share = mass[tail == tail[drawn]].sum() / total[-1]
+    return int(tail[drawn]), math.log(share)

@@ -1,0 +1,211 @@
+"""Compiled pruning: sums keep their means, whatever is listed or merged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lm_latent_eval.inference import cuts
+from lm_latent_eval.inference.cuts import relative
+from lm_latent_eval.inference.pruning import (
+    Intervals,
+    Places,
+    Runs,
+    best,
+    listed,
+    member,
+    merged,
+    tails,
+    thin,
+    threshold,
+)
+
+GRID = 2000
+"""Random numbers, evenly spread, that stand for all."""
+U = (np.arange(GRID) + 0.5) / GRID
+LISTS = [
+    [0.0, -0.4, -1.0, -3.0, -7.0, -7.1, -30.0, -math.inf],
+    [1.0, 0.9, -5.0, -5.0, -6.0],
+    [],
+    [-2.0],
+]
+HISTORIES = [(0, 0.0), (1, -1.0), (0, -2.5), (2, 0.0), (3, -math.inf), (1, -40.0)]
+"""Lists, and offsets in them."""
+NOTHING = np.zeros(1, np.bool_)
+
+
+def runs_of(lists):
+    first = np.cumsum([0, *map(len, lists)])
+    values = [np.array(each, dtype=float) for each in lists]
+    return Runs(
+        first, np.concatenate(values), np.concatenate([tails(v) for v in values])
+    )
+
+
+def intervals_of(histories):
+    run, offset = zip(*histories, strict=True)
+    ends = np.array([0, len(run)])
+    return Intervals(ends, np.array(run), np.array(offset, dtype=float))
+
+
+def places_of(width, fewest, share, whole=False):
+    one = np.array([width]), np.array([fewest]), np.array([share])
+    return Places(*one, np.array([whole]))
+
+
+def ranks_of(runs, intervals):
+    """Every choice that is possible, and its rank."""
+    found = {}
+    each = zip(intervals.run, intervals.offset, strict=True)
+    for i, (run, offset) in enumerate(each):
+        for j, value in enumerate(runs.value[runs.first[run] : runs.first[run + 1]]):
+            if offset + value > -math.inf:
+                found[i, j] = offset + value
+    return found
+
+
+@pytest.mark.parametrize("slack", [0.0, 2.0])
+@pytest.mark.parametrize("share", [1e-12, 1e-3, 0.2])
+@pytest.mark.parametrize("width", [2, 3, 5, 8])
+def test_each_choice_survives_by_its_share(width, share, slack):
+    """f is one over the probability to survive; there are as many as there may be."""
+    runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
+    rank, places = ranks_of(runs, intervals), places_of(width, 2, share)
+    items, whole = listed(runs, intervals, NOTHING, places, True, slack)
+    assert not whole[0]
+    assert 0 < len(items.rank) < len(rank), "premise: some are listed, some are not"
+    keys = np.arange(len(items.rank), dtype=np.uint64)
+    places = places._replace(whole=whole)
+    weight, total, numbers = dict.fromkeys(rank, 0.0), [], set()
+    for u in U:
+        kept = thin(runs, intervals, items, keys, places, np.array([[u, 0.5]]))
+        chosen = [*zip(kept.interval, kept.place, strict=True)]
+        assert len({*chosen}) == len(chosen)
+        numbers.add(len(chosen))
+        for what, log_f in zip(chosen, kept.log_f, strict=True):
+            weight[what] += math.exp(log_f) / GRID
+        ranks = [rank[what] for what in chosen]
+        total.append(np.logaddexp.reduce(np.array(ranks) + kept.log_f))
+    assert len(numbers) == 1
+    assert 2 <= numbers.pop() <= width
+    assert total == pytest.approx(np.logaddexp.reduce([*rank.values()]), abs=1e-9)
+    least = max(rank.values()) - 5.5  # rarer ones fall between two numbers
+    for what, mean in weight.items():
+        if rank[what] > least:
+            assert mean == pytest.approx(1.0, abs=0.15)
+    # Weighed by what each is worth no error of the grid is left.
+    worth = {what: math.exp(rank[what]) * mean for what, mean in weight.items()}
+    exact = sum(math.exp(value) for value in rank.values())
+    assert sum(worth.values()) == pytest.approx(exact)
+
+
+def test_it_is_the_cut_of_tensors_where_nothing_is_shared():
+    dice = np.random.default_rng(0)
+    for number in (1, 3, 10, 39):
+        value = np.sort(dice.normal(0, 3, 40))[::-1]
+        runs, intervals = runs_of([value]), intervals_of([(0, 0.0)])
+        places = places_of(number, number, 1.0)
+        items, _ = listed(runs, intervals, NOTHING, places, True, 1e4)
+        assert len(items.rank) == 40, "premise: all are listed"
+        keys = np.arange(40, dtype=np.uint64)
+        for u in (0.1, 0.5, 0.9):
+            numbers = np.array([[u, 0.5]])
+            kept = thin(runs, intervals, items, keys, places, numbers)
+            mass = relative(torch.tensor(value.copy())[None])
+            column, log_f = cuts.thinned(
+                mass, torch.tensor([number]), number, torch.tensor([u]).double()
+            )
+            order = np.argsort(kept.place)
+            assert kept.place[order].tolist() == column[0].tolist()
+            assert kept.log_f[order] == pytest.approx(log_f[0].numpy(), abs=1e-9)
+
+
+def test_one_of_each_key_is_kept_by_its_share():
+    rank = np.array([0.0, -1.0, -40.0, -2.0, -np.inf, -1.5, -np.inf])
+    key = np.array([7, 4, 7, 7, 7, 4, 9], dtype=np.uint64)
+    log_f = np.stack([merged(rank, key, u) for u in U])
+    kept = log_f > -np.inf
+    for mine in (key == 7, key == 4):
+        assert (kept[:, mine].sum(1) == 1).all()
+        total = np.logaddexp.reduce(rank[mine])
+        weighed = np.logaddexp.reduce((rank + log_f)[:, mine], axis=1)
+        assert weighed == pytest.approx(total)
+        share = np.exp(rank[mine] - total)
+        assert kept[:, mine].mean(0) == pytest.approx(share, abs=2 / GRID)
+    assert not kept[:, np.isneginf(rank)].any(), "there is no such choice"
+
+
+def test_merged_choices_leave_places_to_others():
+    runs, intervals = runs_of([[0.0, -0.1, -0.2, -0.3]]), intervals_of([(0, 0.0)])
+    places = places_of(2, 2, 1e-6)
+    items, _ = listed(runs, intervals, NOTHING, places, True, 10.0)
+    keys = np.array([5, 5, 6, 6], dtype=np.uint64)
+    weight = np.zeros(4)
+    for u in U:
+        kept = thin(runs, intervals, items, keys, places, np.array([[0.5, u]]))
+        assert len(kept.place) == 2
+        np.add.at(weight, kept.place, np.exp(kept.log_f) / GRID)
+    assert weight == pytest.approx(1.0, abs=2e-3)
+
+
+def test_all_survive_while_they_fit():
+    runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
+    rank = ranks_of(runs, intervals)
+    for width, fits in ((len(rank), True), (len(rank) - 1, False)):
+        places = places_of(width, 1, 1e-3, whole=True)
+        items, whole = listed(runs, intervals, NOTHING, places, True, 0.0)
+        assert whole[0] == fits
+        _, several = listed(runs, intervals, ~NOTHING, places, True, 0.0)
+        assert not several[0], "some may stand for others"
+        if fits:
+            assert {*zip(items.interval, items.place, strict=True)} == rank.keys()
+            keys = np.zeros(len(rank), np.uint64)
+            some = places, np.array([[0.5, 0.5]])
+            kept = thin(runs, intervals, items, keys, *some)
+            assert len(kept.place) == len(rank), "nor are they merged"
+            assert not kept.log_f.any()
+
+
+@pytest.mark.parametrize("width", [1, 4, 100])
+def test_a_beam_keeps_the_best(width):
+    runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
+    rank = ranks_of(runs, intervals)
+    places = places_of(width, width, 0.0)
+    items, _ = listed(runs, intervals, NOTHING, places, False, 0.0)
+    kept = best(items, places.width, 2.0**-10)
+    chosen = [*zip(kept.interval, kept.place, strict=True)]
+    wanted = sorted(rank.values(), reverse=True)[:width]
+    assert sorted((rank[what] for what in chosen), reverse=True) == wanted
+
+
+def test_nothing_survives_of_nothing():
+    runs, intervals = runs_of([[-math.inf], []]), intervals_of([(0, 0.0), (1, 0.0)])
+    places = places_of(3, 1, 0.1)
+    items, _ = listed(runs, intervals, NOTHING, places, True, 0.0)
+    keys = np.zeros(len(items.rank), np.uint64)
+    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
+    assert kept.first.tolist() == [0, 0]
+
+
+def test_the_threshold_leaves_no_more_than_there_are_places():
+    """To the right of what survives for sure all are worth less than a place."""
+    dice = np.random.default_rng(1)
+    for _ in range(200):
+        mass, rest = np.exp(dice.normal(0, 3, 12)), math.exp(dice.normal(-3, 2))
+        number = int(dice.integers(1, 13))
+        sure, least = threshold(mass, rest, number)
+        left = mass[mass < least]
+        assert len(left) == 12 - sure
+        c = (left.sum() + rest) / (number - sure)
+        assert (left <= c * (1 + 1e-12)).all() or sure == number - 1
+        assert sure == 0 or least >= c * (1 - 1e-12)
+
+
+def test_what_rounding_leaves_of_an_interval_is_its_last_member():
+    value = np.array([0.0, -1.0, -800.0, -np.inf])
+    tail = tails(value)
+    assert [member(tail, 0, x) for x in (0.0, 0.99, 1.1, 2.0)] == [0, 0, 1, 2]
+    assert member(tail, 1, 1.0) == 1

@@ -1,0 +1,105 @@
+"""Searches over tables: log p is the model's, and passes are unbiased for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm_latent_eval.inference.cuts import Best
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter, Weights
+from lm_latent_eval.inference.interface import Texts
+from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.models.kglm import candidates, search
+from lm_latent_eval.models.kglm.graph import KnowledgeGraph
+from tests import large_graph, tiny_models
+from tests.kglm_space import walks_of
+from tests.means import weights_are_of
+from tests.tiny_models import COPIED, KNOWN
+from tests.watching import watch
+
+EXACTLY = {"rtol": 0, "atol": 1e-10}
+TEXT = [KNOWN, COPIED, KNOWN]
+SEEDS = 300
+
+
+@pytest.fixture(scope="module")
+def kglm():
+    """Of twelve nodes one is named by words; each has edges to some others."""
+    names = [f"node {i}" for i in range(12)]
+    triples = [(names[i], "knows", names[(5 * i + 3) % 12]) for i in range(12)]
+    triples += [(names[0], "likes", names[i]) for i in (4, 7)]
+    graph = KnowledgeGraph.build(
+        triples,
+        {names[0]: [[COPIED], [KNOWN, COPIED]]},
+        max_aliases=2,
+        max_alias_words=2,
+        reflexive=False,
+    )
+    return tiny_models.kglm(graph, cutoff=3)
+
+
+@pytest.fixture(params=[True, False], ids=["unlisted", "linked"])
+def few_listed(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(candidates, "LINKED", 0)
+    return request.param
+
+
+def test_what_is_found_has_the_models_log_p(few_listed):
+    model = large_graph.kglm(large_graph.graph(40, 200)).double()
+    model = tiny_models.randomised(model, 0, 1.0)
+    batch = tiny_models.batch([[4, 7, 90, 4, 3, 11], [150, 5, 4]])
+    proposal = model.proposal("adapted")
+    encoded = proposal.encode(batch)
+    for width in (30, 50):
+        beam = proposal.search(encoded, Best(width)).beam
+        wanted = model.log_joint(model.encode(batch), beam.latents)
+        used = beam.score > -torch.inf
+        assert used.sum(1).tolist() == [width] * 2
+        torch.testing.assert_close(beam.log_p[used], wanted[used], **EXACTLY)
+
+
+def test_beams_of_other_proposals_rank_by_log_q(kglm):
+    batch = tiny_models.batch([TEXT])
+    for name in ("smoothing", "peeking", "nonpeeking", "prior"):
+        proposal = kglm.proposal(name, temperature=1.5)
+        encoded = proposal.encode(batch)
+        beam = proposal.beam(encoded, 200)
+        log_q = proposal.log_prob(encoded, beam.latents)
+        torch.testing.assert_close(beam.score, log_q, **EXACTLY)
+        every = proposal.log_prob(encoded, walks_of(kglm, len(TEXT)))
+        worst = every.sort(descending=True).values[0, 199]
+        assert beam.score.min() >= worst - 1e-3, "they are the best"
+
+
+@pytest.mark.parametrize("width", [2, 3, 8])
+def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, width):
+    """Each node can be drawn, and most are named by no word."""
+    drawn = watch(monkeypatch, search, "drawn_new", lambda found, *_: found)
+    batch = tiny_models.batch([TEXT])
+    exact = kglm.log_joint(kglm.encode(batch), walks_of(kglm, len(TEXT)))
+    log_p = exact.logsumexp(-1).item()
+    many = tiny_models.batch([TEXT] * SEEDS)
+    texts = Texts(kglm, kglm.proposal("adapted"), many, [*range(SEEDS)])
+    of = Weights.of(DiscreteFilter(PASSES * width).log_weights(texts))
+    assert of.mark.isneginf().all(), "premise: something is thinned"
+    assert bool(drawn) == few_listed
+    for passes in (of.passes, of.narrow, of.other):
+        weights_are_of(log_p, passes, 0.1)
+    nodes = {int(n) for found in drawn for n in found[0]}
+    assert not few_listed or nodes == {*range(2, 13)}
+
+
+@pytest.mark.parametrize("width", [2, 6])
+def test_passes_that_read_on_are_unbiased(kglm, few_listed, width):
+    proposal, method = kglm.proposal("adapted").with_checks(), DiscreteFilter(5 * width)
+    text = [*TEXT, KNOWN]
+    exact = kglm.log_joint(
+        kglm.encode(tiny_models.batch([text])), walks_of(kglm, len(text))
+    )
+    texts = Texts(kglm, proposal, tiny_models.batch([text] * SEEDS), [*range(SEEDS)])
+    begin = Particles.begin(SEEDS, "cpu")
+    read = method.extend(texts.piece(0, 2), begin)
+    of = Weights.of(method.extend(texts.piece(2, 4), read).log_w)
+    for passes in (of.passes, of.narrow, of.other):
+        weights_are_of(exact.logsumexp(-1).item(), passes, 0.1)
