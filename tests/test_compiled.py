@@ -23,7 +23,7 @@ from lm_latent_eval.models.kglm import candidates
 from tests import tiny_models
 from tests.kglm_space import walks_of
 if {unlisted}:
-    candidates.LINKED = candidates.MOST_PAIRS = 0
+    candidates.LINKED = candidates.MOST_PAIRS = candidates.FEW = 0
 model, text = tiny_models.kglm(tiny_models.full_graph(), spread=0.5), [4, 5, 4]
 batch, proposal = tiny_models.batch([text]), model.proposal("adapted")
 log_p = model.log_joint(model.encode(batch), walks_of(model, 3)).logsumexp(-1).item()
@@ -72,9 +72,9 @@ def test_it_needs_no_compiler(tmp_path, unlisted):
 @pytest.mark.parametrize("unlisted", [False, True])
 def test_no_index_is_out_of_bounds(unlisted):
     """Compiled once for all later runs of these tests, in a folder of its own."""
-    run(
-        TINY.format(unlisted=unlisted), cache_folder().parents[1], NUMBA_BOUNDSCHECK="1"
-    )
+    folder = cache_folder()
+    assert folder is not None
+    run(TINY.format(unlisted=unlisted), folder.parents[1], NUMBA_BOUNDSCHECK="1")
 
 
 WHERE = """

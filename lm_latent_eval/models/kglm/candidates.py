@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.inference.ragged import expand_ranges, ranked_within
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph, words_ahead
@@ -23,6 +24,9 @@ BEGUN, HELD = 1 << 12, 256
 """A word suggests the aliases that begin with it, or have it further on, where these
 are no more than so many."""
 
+FEW = 16
+"""Where no more nodes are left than this, they are states of a text as well."""
+
 LINKED, HUB = 64, 256
 """The most nodes of a text that only an edge suggests, and the most edges of a node
 that suggests them."""
@@ -38,9 +42,7 @@ class Candidates:
     """
 
     node: Tensor
-    """(B, 1 + C), the first 0."""
-    used: Tensor
-    """Whether there is one, (B, 1 + C)."""
+    """(B, 1 + C), the first 0, and 0 at the end where there are fewer."""
 
     @classmethod
     def of(cls, batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
@@ -68,9 +70,23 @@ class Candidates:
         size = int(column.max()) + 1 if len(column) else 1
         nodes = key.new_zeros(len(text), size)
         nodes[owner, column] = key % graph.num_nodes
-        used = nodes != NO_ENTITY
-        used[:, 0] = True
-        return cls(nodes, used)
+        rows = [_with_few_others(row, graph.num_nodes) for row in nodes]
+        return cls(pad_sequence(rows, batch_first=True))
+
+
+def _with_few_others(row: Tensor, num_nodes: int) -> Tensor:
+    """Return the states of a text; add all other nodes if they are few."""
+    row = row[: 1 + int((row != NO_ENTITY).sum())]
+    others = others_than(row, num_nodes) if num_nodes - len(row) <= FEW else row[:0]
+    return torch.cat([row, others])
+
+
+def others_than(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Return all other nodes of a graph."""
+    missing = torch.ones(num_nodes, dtype=torch.bool)
+    missing[nodes] = False
+    missing[NO_ENTITY] = False
+    return missing.nonzero()[:, 0]
 
 
 def _with_linked(

@@ -266,7 +266,7 @@ class WalkSearch:
     def _drawn(
         self, t: int, mention: Integers, walk: Integers, u: Floats
     ) -> tuple[Tensor, Floats]:
-        """Draw nodes that are not listed, for mentions of some walks; return log q, too."""
+        """Draw nodes that are not listed for mentions of walks; return log q as well."""
         node, log_q = torch.zeros(len(u), dtype=torch.long), np.zeros(len(u))
         (new,) = (mention == NEW).nonzero()
         if len(new):

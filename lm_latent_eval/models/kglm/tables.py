@@ -15,11 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.pruning import Floats, Integers, Keys
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
+from lm_latent_eval.models.kglm.candidates import others_than
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import NextStep
 from lm_latent_eval.models.kglm.scores import Twist
@@ -207,8 +209,8 @@ def tables_of(
     """
     more = nodes.new_zeros(len(nodes), 0)
     if every:
-        rest = [_others_than(row, scores.graph.num_nodes) for row in nodes]
-        more = torch.nn.utils.rnn.pad_sequence(rest, batch_first=True)
+        rest = [others_than(row, scores.graph.num_nodes) for row in nodes]
+        more = pad_sequence(rest, batch_first=True)
     columns = scores.of(torch.cat([nodes, more], 1))
     new, word = scores.others(nodes)
     word, new = _typical(word, columns.word), np.where(every, -np.inf, new)
@@ -249,14 +251,6 @@ def tables_of(
         )
         tables.append(_with_edges(table, scores.graph))
     return tables
-
-
-def _others_than(nodes: Tensor, num_nodes: int) -> Tensor:
-    """Return all other nodes of a graph."""
-    missing = torch.ones(num_nodes, dtype=torch.bool)
-    missing[nodes] = False
-    missing[NO_ENTITY] = False
-    return missing.nonzero()[:, 0]
 
 
 def _typical(word: Floats, listed: Floats) -> Floats:

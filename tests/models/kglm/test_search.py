@@ -40,6 +40,7 @@ def kglm():
 
 @pytest.fixture(params=[True, False], ids=["unlisted", "linked"])
 def few_listed(request, monkeypatch):
+    monkeypatch.setattr(candidates, "FEW", 0)
     if request.param:
         monkeypatch.setattr(candidates, "LINKED", 0)
     return request.param

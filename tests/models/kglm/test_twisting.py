@@ -159,8 +159,7 @@ def candidates(graph, *texts):
     """Names of the states of each text but the first, which is nobody."""
     states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
     assert not states.node[:, 0].any()
-    every = zip(states.node, states.used, strict=True)
-    return [[graph.node_names[n] for n in nodes[some][1:]] for nodes, some in every]
+    return [[graph.node_names[n] for n in nodes if n] for nodes in states.node]
 
 
 def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
@@ -171,6 +170,8 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
         max_alias_words=3,
     )
     texts = [5, 7, 8, 7, 9], [8, 5, 9]
+    assert candidates(graph, *texts) == [[*"BDCAE"], [*"CABDE"]], "one is left"
+    monkeypatch.setattr(named, "FEW", 0)
     assert candidates(graph, *texts) == [[*"BDCA"], [*"CABD"]]
     monkeypatch.setattr(named, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
     assert candidates(graph, *texts) == [["B"], ["C"]]
@@ -186,6 +187,7 @@ def test_nodes_that_share_most_edges_with_candidates_are_states(monkeypatch):
         max_aliases=1,
         max_alias_words=1,
     )
+    monkeypatch.setattr(named, "FEW", 0)
     found = candidates(graph, [7, 8], [9, 8], [5])
     assert found == [[*"ABWXVY"], [*"BCWXY"], []]
     monkeypatch.setattr(named, "LINKED", 1)
@@ -299,6 +301,7 @@ def words_alone(monkeypatch):
         monkeypatch.setattr(search, "ROUNDS", rounds)
 
     monkeypatch.setattr(named, "LINKED", 0)
+    monkeypatch.setattr(named, "FEW", 0)
     found()
     return found
 
@@ -362,6 +365,7 @@ def test_a_search_ranks_by_log_p_at_the_end(monkeypatch, piece, ahead, states):
     if states is not None:
         monkeypatch.setattr(named, "MOST_PAIRS", states * FEWEST_WORDS)
         monkeypatch.setattr(named, "LINKED", 0)
+        monkeypatch.setattr(named, "FEW", 0)
     kglm, batch = of_graph(), batch_of(TEXT)
     every = walks_of(kglm, len(TEXT))
     begin = particles.Particles.begin(1, "cpu")
@@ -379,7 +383,7 @@ def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_sampl
     kglm = of_graph()
     ada = kglm.knowledge.node_names.index("Ada")
     kglm.generative.trunk.new_bias.data[kglm.knowledge.entity_of[ada]] = -5.0
-    for name in ("MOST_PAIRS", "LINKED"):
+    for name in ("MOST_PAIRS", "LINKED", "FEW"):
         monkeypatch.setattr(named, name, 0)
     monkeypatch.setattr(tables, "OTHERS", 1)
     text = [KNOWN, COPIED, KNOWN]
