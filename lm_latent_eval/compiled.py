@@ -34,6 +34,7 @@ SOURCES = (
 )
 """Files with compiled functions."""
 
+CONFIG: Any = numba.config
 _LOG = logging.getLogger(__name__)
 
 
@@ -43,13 +44,13 @@ def compiled(function: FunctionT) -> FunctionT:
     ``NUMBA_DISABLE_JIT=1`` leaves it as it is, ``NUMBA_BOUNDSCHECK=1`` checks indices.
     """
     folder = cache_folder()
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = "" if folder is None else str(folder)
+    before = CONFIG.CACHE_DIR
+    CONFIG.CACHE_DIR = "" if folder is None else str(folder)
     try:
-        made: FunctionT = numba.njit(nogil=True, cache=folder is not None)(function)
+        made: Any = numba.njit(nogil=True, cache=folder is not None)(function)
     finally:
-        numba.config.CACHE_DIR = before
-    return made
+        CONFIG.CACHE_DIR = before
+    return made  # type: ignore[no-any-return]
 
 
 @cache
@@ -58,10 +59,10 @@ def cache_folder() -> Path | None:
 
     It lies in ``NUMBA_CACHE_DIR``, or else among the user's caches.
     """
-    if numba.config.DISABLE_JIT:
+    if CONFIG.DISABLE_JIT:
         return None
     try:
-        given = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME")
+        given = CONFIG.CACHE_DIR or os.environ.get("XDG_CACHE_HOME")
         base = Path(given) if given else Path.home() / ".cache"
         folder = base / "lm_latent_eval" / _digest()
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def cache_folder() -> Path | None:
 def _digest() -> str:
     """Return a name for the version, its compiled sources and how they are compiled."""
     root, digest = Path(__file__).parent, hashlib.blake2b(digest_size=8)
-    digest.update(f"{__version__} {numba.config.BOUNDSCHECK}".encode())
+    digest.update(f"{__version__} {CONFIG.BOUNDSCHECK}".encode())
     for name in SOURCES:
         digest.update((root / name).read_bytes())
     return f"{__version__}-{digest.hexdigest()}"

@@ -363,10 +363,10 @@ def _thin_group(
     rest = sums.sum()
     number = _number_kept(mass, rest, places, g)
     if np.count_nonzero(mass) <= number and rest == 0.0:
-        for i in np.nonzero(mass)[0]:
-            at = _keep(
-                kept, at, items.interval[first + i], items.place[first + i], log_f[i]
-            )
+        for i in range(len(mass)):
+            if mass[i] > 0:
+                n = first + i
+                at = _keep(kept, at, items.interval[n], items.place[n], log_f[i])
         return at
 
     sure, least = threshold(mass[mass > 0], rest, number)

@@ -9,7 +9,7 @@ worth a place by themselves; it does not know who prunes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -161,14 +161,14 @@ def search(
             log_p[b, g, :number] = each.log_p[mine]
             log_f[b, g, :number] = each.log_f[mine]
             total[b, g, :number] = each.log_p[mine] + each.log_f[mine]
-    table = [
+    so_far, begun, log_joint, weight = (
         torch.from_numpy(part).flatten(1, 2) for part in (total, origin, log_p, log_f)
-    ]
+    )
     if score is not None:
-        table[0] = table[0] + score.gather(1, table[1])
+        so_far = so_far + score.gather(1, begun)
     decided = tuple(torch.from_numpy(part).flatten(1, 2) for part in columns)
     was_cut = torch.from_numpy(np.stack([each.cut for each in found]))
-    return Found(decided, *table, was_cut)
+    return Found(decided, so_far, begun, log_joint, weight, was_cut)
 
 
 class _Rule(NamedTuple):
@@ -256,7 +256,7 @@ def _traced_back(
     num_columns: int, links: Sequence[Taken], number: int
 ) -> tuple[Integers, Integers]:
     """Follow survivors to what they decided at each step, and where they began."""
-    last: Any = np.arange(number)
+    last: Integers = np.arange(number)
     columns = np.zeros((num_columns, number, len(links)), np.int64)
     for t in reversed(range(len(links))):
         columns[..., t] = links[t].columns[:, last]

@@ -272,10 +272,10 @@ def _likeliest(found: Derivable, t: int, deriving: Floats, derived: Derived) -> 
         if derived.weight[c] > 0:
             best = max(best, derived.paid[c])
     for i in range(min(found.mass.shape[1], len(deriving))):
-        c = np.argmax(deriving)
-        found.mass[t, i], found.last[t, i] = deriving[c], c
-        found.otherwise[t] -= deriving[c] * derived.value[c]
-        deriving[c] = -1.0
+        last = np.argmax(deriving)
+        found.mass[t, i], found.last[t, i] = deriving[last], last
+        found.otherwise[t] -= deriving[last] * derived.value[last]
+        deriving[last] = -1.0
     found.otherwise[t] = max(found.otherwise[t], 0.0)
     most = found.otherwise[t] + found.mass[t].sum() * best
     found.matters[t] = math.log(max(most, LEAST) / max(found.otherwise[t], LEAST))

@@ -139,7 +139,7 @@ def window_key(tables: Tables, window: Integers, seen: Integers, mark: int) -> i
     were seen get ``mark``.
     """
     cutoff = len(window)
-    key = tables.code[cutoff, window[cutoff - 1]]
+    key: int = tables.code[cutoff, window[cutoff - 1]]
     for i in range(cutoff - 1, -1, -1):
         s = window[i]
         if seen[s] != mark:

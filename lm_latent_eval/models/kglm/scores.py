@@ -77,7 +77,7 @@ class EntityScores:
         """Return s of some entities of each of B texts, (B, n) -> (B, P / B, n)."""
         hidden = self.hidden.unflatten(0, (len(entity), -1))
         entity = sent(entity, self.weight.device)
-        score = hidden @ self.weight[entity].mT
+        score: Tensor = hidden @ self.weight[entity].mT
         if self.bias is not None:
             score = score + self.bias[entity][:, None]
         if self.scale is None:

@@ -23,7 +23,7 @@ from lm_latent_eval.inference.pruning import (
     Survivors,
 )
 from lm_latent_eval.inference.table_search import Listing, Taken, each_its_own
-from lm_latent_eval.models.kglm.candidates import Candidates
+from lm_latent_eval.models.kglm.candidates import Candidates, others_than
 from lm_latent_eval.models.kglm.chain import (
     DERIVED,
     LIKELIEST,
@@ -57,6 +57,10 @@ from lm_latent_eval.models.kglm.tables import (
     tables_of,
     with_nodes,
 )
+
+AT_ONCE = 64
+"""Nodes that are not listed: where no more are left than this, all are scored as soon
+as one is met."""
 
 ROUNDING = 1e-9
 """Logarithms of equal numbers differ by less."""
@@ -220,6 +224,8 @@ class WalkSearch:
         if not missing.any():
             return state
         more = nodes[torch.from_numpy(missing)].unique()
+        left = others_than(torch.from_numpy(known), self.scores.graph.num_nodes)
+        more = left if len(left) <= AT_ONCE else more
         tables = with_nodes(self.tables, self.scores, more)
         self.tables = ranked_by_q(tables) if self.normalized else tables
         return self._states(nodes)
@@ -266,7 +272,7 @@ class WalkSearch:
     def _drawn(
         self, t: int, mention: Integers, walk: Integers, u: Floats
     ) -> tuple[Tensor, Floats]:
-        """Draw nodes that are not listed for mentions of walks; return log q as well."""
+        """Draw nodes that are not listed for mentions of walks; return log q, too."""
         node, log_q = torch.zeros(len(u), dtype=torch.long), np.zeros(len(u))
         (new,) = (mention == NEW).nonzero()
         if len(new):
@@ -293,7 +299,8 @@ def ranked_by_q(tables: Tables) -> Tables:
 def without_look_ahead(tables: Tables) -> Outlook:
     """Expect nothing of a text."""
     size, num_tokens = tables.other, len(tables.word)
-    nobody = Parents(np.zeros((num_tokens, size)), *np.zeros((2, num_tokens)), False)
+    nothing = np.zeros(num_tokens)
+    nobody = Parents(np.zeros((num_tokens, size)), nothing, nothing, False)
     beta = np.zeros((num_tokens + 1, 2, size + 1))
     _, derivable = forward(tables, nobody, beta, LIKELIEST)
     return Outlook(beta, derivable, np.zeros((num_tokens + 1, size)), np.inf)

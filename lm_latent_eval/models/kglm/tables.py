@@ -381,10 +381,10 @@ def drawn_derived(
     edge, which = expand_ranges(start, end)
     listed = torch.from_numpy(tables.node[: tables.num_listed])
     left = ~torch.isin(graph.tail(edge), listed)
-    edge, which = edge[left], which[left].numpy()
+    edge, of = edge[left], which[left].numpy()
     relation = graph.relation(edge).numpy()
-    score = tables.relation[t, relation] - tables.edge_z[t, state[which]]
-    mass, tail = weight[which] * np.exp(score), graph.tail(edge).numpy()
+    score = tables.relation[t, relation] - tables.edge_z[t, state[of]]
+    mass, tail = weight[of] * np.exp(score), graph.tail(edge).numpy()
     total = mass.cumsum()
     drawn = min(int(np.searchsorted(total, u * total[-1], "right")), len(total) - 1)
     share = mass[tail == tail[drawn]].sum() / total[-1]
