@@ -238,13 +238,14 @@ def _floor(
     enough = min(float(places.width[g]), every)
     if unbiased:
         c += math.log(max(places.share[g], TINIEST))
-        enough = min(float(places.fewest[g]), every) - 1e-6
+        worth = math.ceil(_worth(runs, intervals, g, c, True) - ROUNDING)
+        enough = min(max(float(places.fewest[g]), worth), enough) - ROUNDING
         while _worth(runs, intervals, g, c + 0.7, True) > places.width[g]:
             c += 0.7
     for _ in range(2000):
         if _worth(runs, intervals, g, c, unbiased) >= enough:
             break
-        c -= 1.0
+        c -= 0.5
     return c
 
 

@@ -69,8 +69,15 @@ class Taken(NamedTuple):
 class TextSteps(Protocol):
     """Steps of one text, which keeps its histories."""
 
-    num_steps: int
-    num_columns: int
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        ...
+
+    @property
+    def num_columns(self) -> int:
+        """How many integers a decision is."""
+        ...
 
     def begin(self, history: Integers, check: Booleans) -> None:
         """Begin with some of the histories before the text.

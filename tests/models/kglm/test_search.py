@@ -84,14 +84,14 @@ def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, w
     texts = Texts(kglm, kglm.proposal("adapted"), many, [*range(SEEDS)])
     of = Weights.of(DiscreteFilter(PASSES * width).log_weights(texts))
     assert of.mark.isneginf().all(), "premise: something is thinned"
-    assert bool(drawn) == few_listed
+    assert drawn, "premise: some of what is not listed survives"
     for passes in (of.passes, of.narrow, of.other):
         weights_are_of(log_p, passes, 0.1)
     nodes = {int(n) for found in drawn for n in found[0]}
-    assert not few_listed or nodes == {*range(2, 13)}
+    assert nodes == {*range(2, 13)} or not few_listed
 
 
-@pytest.mark.parametrize("width", [2, 6])
+@pytest.mark.parametrize("width", [6, 8])
 def test_passes_that_read_on_are_unbiased(kglm, few_listed, width):
     proposal, method = kglm.proposal("adapted").with_checks(), DiscreteFilter(5 * width)
     text = [*TEXT, KNOWN]
