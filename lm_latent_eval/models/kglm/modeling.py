@@ -504,7 +504,7 @@ class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
         whatever its temperature; others by log q.
         """
         batch, ahead = encoded.batch, encoded.ahead
-        targets, length = batch.on_host
+        device, (targets, length) = batch.targets.device, batch.on_host
         if ahead is None:
             walk = replace(encoded.walk, twist=None)
             twist = encoded.walk.twist
@@ -519,18 +519,19 @@ class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
             (score,) = fetched(widened(score))
         steps = walk_searches(ahead, encoded.history, length.tolist(), cut)
         found = table_search.search(steps, cut, score, targets.shape[1])
-        score, log_p, log_f = (
-            sent(x, targets.device) for x in (found.score, found.log_p, found.log_f)
+        score, origin, log_p, log_f, was_cut = (
+            sent(x, device)
+            for x in (found.score, found.origin, found.log_p, found.log_f, found.cut)
         )
         knows_p = self.looks_ahead and self.model.config.only_possible
         beam = Beam(
             Walks(*found.columns),
             score,
-            found.origin,
+            origin,
             log_p=log_p if knows_p else None,
-            cut=found.cut.any(1),
+            cut=was_cut.any(1),
         )
-        return Thinning(beam, log_f, found.cut)
+        return Thinning(beam, log_f, was_cut)
 
     def histories(self, encoded: Encoded) -> int:
         """Return how many walks of a text a piece follows."""

@@ -389,7 +389,8 @@ class NewEntities:
             rows = rows.scatter(1, self._sent(listed[text[few]]), -torch.inf)
             score, entity = rows.topk(number)
             share = (score - score.logsumexp(-1, True)).nan_to_num(-torch.inf)
-            parts.append((rows.logsumexp(-1) - self.log_z[few], share, entity))
+            log_z = self.log_z[self._sent(few)]
+            parts.append((rows.logsumexp(-1) - log_z, share, entity))
         log_rest, share, entity = (torch.cat(part) for part in zip(*parts, strict=True))
         return log_rest, share, entity
 

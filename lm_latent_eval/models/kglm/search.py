@@ -141,9 +141,10 @@ def walk_searches(
     """
     searches = []
     for b, tables in enumerate(look_ahead.tables):
-        scores, node = look_ahead.scores.one(b), look_ahead.candidates.node[b : b + 1]
+        scores = look_ahead.scores.one(b)
         if _may_list_all(scores, length[b], cut):
-            [tables] = tables_of(scores, node, look_ahead.cutoff, every=True)
+            left = others_than(torch.from_numpy(tables.node), scores.graph.num_nodes)
+            tables = with_nodes(tables, scores, left, listed=True)
         searches.append(
             WalkSearch(
                 tables if look_ahead.expects else ranked_by_q(tables),

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.pruning import Floats, Integers, Keys
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
-from lm_latent_eval.models.kglm.candidates import others_than
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import NextStep
 from lm_latent_eval.models.kglm.scores import Twist
@@ -84,15 +81,6 @@ class Tables(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Scores of nodes at the T positions of a text, (T, n) each."""
-
-    word: Floats
-    new: Floats
-    parent: Floats
-
-
-@dataclass(frozen=True)
 class TextScores:
     """The texts of a batch and the network's scores of their steps."""
 
@@ -119,20 +107,12 @@ class TextScores:
         """The graph."""
         return self.walk.graph
 
-    @cached_property
-    def steps(self) -> tuple[Floats, Floats]:
-        """Scores of mention types and relations, (B, T, 4) and (B, T, R)."""
-        size = self.batch.targets.shape
-        scores = self.walk.scores
-        parts = fetched(widened(scores.mention), widened(scores.relation))
-        mention, relation = (part.double().view(*size, -1).numpy() for part in parts)
-        return mention, relation
-
-    def of(self, nodes: Tensor) -> Columns:
+    def of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Score nodes of each text, on the host, (B, n); 0 in the first place is none.
 
         Returns:
-            Numbers of (B, T, n).
+            Log p of words and of NEW mentions and scores of parents, (B, T, n) each,
+            where the scores are.
         """
         shape = *self.batch.targets.shape, nodes.shape[1]
         entity = self.graph.entity(nodes)
@@ -144,28 +124,27 @@ class TextScores:
         some = self.batch.inside_on_host[..., None] & used[:, None]
         places = torch.arange(shape[0] * shape[1]).view(*shape[:2], 1).expand(shape)
         paid = self.words(places[some], nodes[:, None].expand(shape)[some])
-        log_z = self.walk.new.log_z.view(*shape[:2], 1)
-        scores = self.walk.scores
-        paid, new, parent = fetched(
-            widened(paid),
-            widened(scores.new.tables(entity) - log_z),
-            widened(scores.parent.tables(entity)),
+        (index,) = some.flatten().nonzero(as_tuple=True)
+        word = wide_zeros((some.numel(),), paid.device) - torch.inf
+        word = word.index_copy(0, sent(index, paid.device), widened(paid))
+        scores, new = self.walk.scores, self.walk.new
+        log_new = scores.new.tables(entity) - new.log_z.view(*shape[:2], 1)
+        masks = [sent(~x[:, None], paid.device) for x in (introducible, able)]
+        return (
+            word.view(shape),
+            widened(log_new).masked_fill(masks[0], -torch.inf),
+            widened(scores.parent.tables(entity)).masked_fill(masks[1], -torch.inf),
         )
-        word = torch.full(shape, -torch.inf, dtype=torch.float64)
-        word[some] = paid.double()
-        new = new.double().masked_fill(~introducible[:, None], -torch.inf)
-        parent = parent.double().masked_fill(~able[:, None], -torch.inf)
-        return Columns(word.numpy(), new.numpy(), parent.numpy())
 
-    def others(self, nodes: Tensor) -> tuple[Floats, Floats]:
+    def others(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return what stands for the nodes that are not among some, (B, n).
 
         Returns:
-            Log of the probability that an entity among them is introduced, and of the
-            word of a typical one, (B, T) nats each.
+            Log p of the word of a typical one, and of introducing any of them, (B, T)
+            nats each, where the scores are.
         """
-        batch, num_tokens = self.batch.targets.shape
-        position = torch.arange(batch * num_tokens)
+        shape = self.batch.targets.shape
+        position = torch.arange(shape[0] * shape[1])
         log_new, log_top, entity = self.walk.new.rest(
             position, self.entities(nodes), OTHERS
         )
@@ -173,9 +152,7 @@ class TextScores:
         here = position[:, None].expand_as(typical)
         paid = widened(self.words(here.flatten(), typical.flatten()))
         paid = (paid.view(typical.shape) + widened(log_top)).logsumexp(-1)
-        parts = fetched(widened(log_new), paid)
-        new, word = (part.double().view(batch, num_tokens).numpy() for part in parts)
-        return new, word
+        return paid.view(shape), widened(log_new).view(shape)
 
     def entities(self, nodes: Tensor) -> Tensor:
         """Return rows of the entity table that nodes own; 0 of other nodes, (B, n)."""
@@ -195,9 +172,8 @@ class TextScores:
         )
 
 
-def tables_of(
-    scores: TextScores, nodes: Tensor, cutoff: int, *, every: bool = False
-) -> list[Tables]:
+@torch.no_grad()
+def tables_of(scores: TextScores, nodes: Tensor, cutoff: int) -> list[Tables]:
     """Build the tables of the texts of a batch.
 
     Args:
@@ -205,52 +181,55 @@ def tables_of(
         nodes: Candidates of each text, on the host, (B, 1 + C): the first 0, and 0 at
             the end where there are fewer.
         cutoff: Tokens that an entity stays a parent after its mention.
-        every: Whether all other nodes of the graph are listed as well.
     """
-    more = nodes.new_zeros(len(nodes), 0)
-    if every:
-        rest = [others_than(row, scores.graph.num_nodes) for row in nodes]
-        more = pad_sequence(rest, batch_first=True)
-    columns = scores.of(torch.cat([nodes, more], 1))
-    new, word = scores.others(nodes)
-    word, new = _typical(word, columns.word), np.where(every, -np.inf, new)
-    mention, relation = scores.steps
+    size = *scores.batch.targets.shape, -1
+    parts = *scores.of(nodes), *scores.others(nodes)
+    of_steps = scores.walk.scores.mention, scores.walk.scores.relation
+    parts = *parts, *(widened(part.detach()).view(size) for part in of_steps)
+    word, new, parent, other_word, other_new, mention, relation = (
+        part.double().numpy() for part in fetched(*parts)
+    )
+    other_word = _typical(other_word, word)
+    nobody = np.full_like(other_new, -np.inf)
     tables = []
     for b, length in enumerate(scores.batch.on_host[1].tolist()):
-        size = 1 + int((nodes[b] != NO_ENTITY).sum())
-        extra = int((more[b] != NO_ENTITY).sum())
-        listed = np.r_[:size, nodes.shape[1] : nodes.shape[1] + extra]
-        paid, introduced, parent = (
-            np.ascontiguousarray(
-                np.insert(part[b, :length, listed].T, size, rest[b, :length], axis=1)
-            )
-            for part, rest in (
-                (columns.word, word),
-                (columns.new, new),
-                (columns.parent, np.full_like(new, -np.inf)),
+        number = 1 + int((nodes[b] != NO_ENTITY).sum())
+        paid, introduced, parents = (
+            np.append(part[b, :length, :number], last[b, :length, None], axis=1)
+            for part, last in (
+                (word, other_word),
+                (new, other_new),
+                (parent, nobody),
             )
         )
-        node = torch.cat([nodes[b, :size], nodes.new_zeros(1), more[b, :extra]])
         table = Tables(
-            node=node.numpy(),
+            node=np.append(nodes[b, :number].numpy(), NO_ENTITY),
             word=paid,
             going_on=paid,
             new=introduced,
             mention=np.ascontiguousarray(mention[b, :length]),
-            parent=parent,
-            edge_z=np.zeros((length, 0)),
-            edge_other=np.zeros((length, 0)),
+            parent=parents,
             relation=np.ascontiguousarray(relation[b, :length]),
-            edge_start=np.zeros(1, np.int64),
-            edge_tail=np.zeros(0, np.int64),
-            edge=np.zeros((length, 0)),
-            code=np.zeros((cutoff + 1, 0), np.uint64),
             begins=bool(scores.walk.new.possible),
-            other=size,
-            num_listed=size + 1 + extra,
+            other=number,
+            num_listed=number + 1,
+            **_no_edges(length, cutoff),
         )
         tables.append(_with_edges(table, scores.graph))
     return tables
+
+
+def _no_edges(length: int, cutoff: int) -> dict[str, Any]:
+    """Return the fields of tables that ``_with_edges`` adds to."""
+    nothing = np.zeros((length, 0))
+    return {
+        "edge_z": nothing,
+        "edge_other": nothing,
+        "edge": nothing,
+        "edge_start": np.zeros(1, np.int64),
+        "edge_tail": np.zeros(0, np.int64),
+        "code": np.zeros((cutoff + 1, 0), np.uint64),
+    }
 
 
 def _typical(word: Floats, listed: Floats) -> Floats:
@@ -318,15 +297,24 @@ def _segment_log_sums(
     return found
 
 
-def with_nodes(tables: Tables, scores: TextScores, node: Tensor) -> Tables:
-    """Add nodes that are not listed to the tables of a text."""
-    columns = scores.of(torch.cat([node.new_zeros(1), node])[None])
+@torch.no_grad()
+def with_nodes(
+    tables: Tables, scores: TextScores, node: Tensor, *, listed: bool = False
+) -> Tables:
+    """Add single nodes to the tables of a text.
+
+    Args:
+        tables: Of the text.
+        scores: Of the text alone.
+        node: (n,).
+        listed: Whether these are all that is left of the graph, and to be listed.
+    """
+    columns = fetched(*scores.of(torch.cat([node.new_zeros(1), node])[None]))
+    length = len(tables.word)
     word, new, parent = (
-        np.concatenate([before, part[0, : len(before), 1:]], 1)
-        for before, part in (
-            (tables.word, columns.word),
-            (tables.new, columns.new),
-            (tables.parent, columns.parent),
+        np.concatenate([before, part[0, :length, 1:].double().numpy()], 1)
+        for before, part in zip(
+            (tables.word, tables.new, tables.parent), columns, strict=True
         )
     )
     more = tables._replace(
@@ -336,6 +324,10 @@ def with_nodes(tables: Tables, scores: TextScores, node: Tensor) -> Tables:
         new=new,
         parent=parent,
     )
+    if listed:
+        new[:, tables.other] = -np.inf
+        edges = _no_edges(length, len(tables.code) - 1)
+        more = more._replace(num_listed=len(more.node), **edges)
     return _with_edges(more, scores.graph)
 
 
