@@ -156,8 +156,8 @@ Spending: TypeAlias = Iterator[tuple[Estimator, list[Text]]]
 ENDLESS = 1 << 60
 """More samples than anybody draws."""
 FORESEEN = 64
-"""``StepProposal.widening`` where it is known what words will cost, which leaves most
-places of most texts empty."""
+"""``SearchedProposal.widening`` where it is known what words will cost, which leaves
+most places of most texts empty."""
 LEAST = 20
 """The least K of ``auto``: fewer histories take as many seconds and miss more."""
 
