@@ -20,6 +20,8 @@ CTRL_C = """
 import os, signal, sys
 from lm_latent_eval import cli
 
+# A job in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cli._parser = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.exit(cli.main(["tasks"]))
 """

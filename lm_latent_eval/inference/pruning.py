@@ -177,7 +177,6 @@ def _log_total(runs: Runs, intervals: Intervals, group: int) -> float:
 def listed(
     runs: Runs,
     intervals: Intervals,
-    several: Booleans,
     places: Places,
     unbiased: bool,
     slack: float,
@@ -187,7 +186,6 @@ def listed(
     Args:
         runs: Lists of choices.
         intervals: What histories choose from.
-        several: Whether a choice of a group may stand for several, (G,).
         places: How many survive.
         unbiased: Whether to thin, or to keep the best.
         slack: Nats by which ranks may rise as they are looked at closer.
@@ -200,7 +198,7 @@ def listed(
     size = 0
     for g in range(groups):
         every = _worth(runs, intervals, g, -np.inf, False)
-        whole[g] = whole[g] and not several[g] and every <= places.width[g]
+        whole[g] = whole[g] and every <= places.width[g]
         floor = -np.inf
         if not whole[g] and every > 0:
             floor = _floor(runs, intervals, g, places, unbiased, every) - MARGIN - slack

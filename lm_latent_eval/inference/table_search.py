@@ -213,6 +213,8 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
         (history,) = (score > -np.inf).nonzero()
         ends = np.arange(groups + 1) * (len(score) // groups)
         group = np.searchsorted(history, ends)
+        if steps.num_steps == 0:
+            history, group = _best_histories(history, group, score, places.width)
     steps.begin(history, rule.check)
     before = np.zeros(len(history)) if score is None else score[history]
     log_p, log_f = np.zeros(len(history)), np.zeros(len(history))
@@ -223,7 +225,6 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
         items, whole = listed(
             listing.runs,
             listing.intervals,
-            listing.several,
             places,
             unbiased,
             listing.slack,
@@ -237,7 +238,7 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
             kept = thin(
                 listing.runs, listing.intervals, items, key, places, cut_and_merge
             )
-            left_out = ~whole
+            left_out = left_out | ~whole | listing.several
         else:
             kept = best(items, places.width, GRID)
             full = np.diff(kept.first) >= places.width
@@ -250,6 +251,18 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
         group = kept.first
     columns, origin = _traced_back(steps.num_columns, links, len(log_p))
     return FoundText(group, columns, history[origin], log_p, log_f, left_out)
+
+
+def _best_histories(
+    history: Integers, group: Integers, score: Floats, width: Integers
+) -> tuple[Integers, Integers]:
+    """Return the W best histories of each group of a text that does not go on."""
+    kept = []
+    for g, most in enumerate(width):
+        mine = history[group[g] : group[g + 1]]
+        order = np.argsort(-score[mine], kind="stable")[:most]
+        kept.append(np.sort(mine[order]))
+    return np.concatenate(kept), np.cumsum([0, *map(len, kept)])
 
 
 def each_its_own(u: Floats, first: Integers, some: Integers) -> Floats:

@@ -121,7 +121,7 @@ def test_a_device_that_is_not_there_is_the_cpu(backend, caplog):
 # -- numbers that are none -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ["is", "beam"])
+@pytest.mark.parametrize("estimator", ["is", "smc"])
 @pytest.mark.parametrize(
     ("log_p", "said"), [(-math.inf, "misses the model's support"), (math.nan, "nan")]
 )

@@ -134,7 +134,10 @@ NARROW = (
 OPTIONS = {
     "tokens": [
         NARROW,
-        ({"num_samples": 1}, "num_samples=1: estimator=mixed needs at least 2"),
+        (
+            {"num_samples": 1, "estimator": "mixed"},
+            "num_samples=1: estimator=mixed needs at least 2",
+        ),
         ({"proposal": "latice"}, r"proposal='latice': .*did you mean lattice"),
         ({"end": "bos"}, "end='bos': expected one of none, prefix, eos"),
         ({"context_tokens": -1}, "context_tokens=-1"),

@@ -34,7 +34,6 @@ LISTS = [
 ]
 HISTORIES = [(0, 0.0), (1, -1.0), (0, -2.5), (2, 0.0), (3, -math.inf), (1, -40.0)]
 """Lists, and offsets in them."""
-NOTHING = np.zeros(1, np.bool_)
 
 
 def runs_of(lists):
@@ -74,7 +73,7 @@ def test_each_choice_survives_by_its_share(width, share, slack):
     """f is one over the probability to survive; there are as many as there may be."""
     runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
     rank, places = ranks_of(runs, intervals), places_of(width, 2, share)
-    items, whole = listed(runs, intervals, NOTHING, places, True, slack)
+    items, whole = listed(runs, intervals, places, True, slack)
     assert not whole[0]
     assert len(items.rank) < len(rank), "premise: some are not listed"
     keys = np.arange(len(items.rank), dtype=np.uint64)
@@ -109,7 +108,7 @@ def test_it_is_the_cut_of_tensors_where_nothing_is_shared():
         value = np.sort(dice.normal(0, 3, 40))[::-1]
         runs, intervals = runs_of([value]), intervals_of([(0, 0.0)])
         places = places_of(number, number, 1.0)
-        items, _ = listed(runs, intervals, NOTHING, places, True, 1e4)
+        items, _ = listed(runs, intervals, places, True, 1e4)
         assert len(items.rank) == 40, "premise: all are listed"
         keys = np.arange(40, dtype=np.uint64)
         for u in (0.1, 0.5, 0.9):
@@ -142,7 +141,7 @@ def test_one_of_each_key_is_kept_by_its_share():
 def test_merged_choices_leave_places_to_others():
     runs, intervals = runs_of([[0.0, -0.1, -0.2, -0.3]]), intervals_of([(0, 0.0)])
     places = places_of(2, 2, 1e-6)
-    items, _ = listed(runs, intervals, NOTHING, places, True, 10.0)
+    items, _ = listed(runs, intervals, places, True, 10.0)
     keys = np.array([5, 5, 6, 6], dtype=np.uint64)
     weight = np.zeros(4)
     for u in U:
@@ -157,10 +156,8 @@ def test_all_survive_while_they_fit():
     rank = ranks_of(runs, intervals)
     for width, fits in ((len(rank), True), (len(rank) - 1, False)):
         places = places_of(width, 1, 1e-3, whole=True)
-        items, whole = listed(runs, intervals, NOTHING, places, True, 0.0)
+        items, whole = listed(runs, intervals, places, True, 0.0)
         assert whole[0] == fits
-        _, several = listed(runs, intervals, ~NOTHING, places, True, 0.0)
-        assert not several[0], "some may stand for others"
         if fits:
             assert {*zip(items.interval, items.place, strict=True)} == rank.keys()
             keys = np.zeros(len(rank), np.uint64)
@@ -175,7 +172,7 @@ def test_a_beam_keeps_the_best(width):
     runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
     rank = ranks_of(runs, intervals)
     places = places_of(width, width, 0.0)
-    items, _ = listed(runs, intervals, NOTHING, places, False, 0.0)
+    items, _ = listed(runs, intervals, places, False, 0.0)
     kept = best(items, places.width, 2.0**-10)
     chosen = [*zip(kept.interval, kept.place, strict=True)]
     wanted = sorted(rank.values(), reverse=True)[:width]
@@ -185,7 +182,7 @@ def test_a_beam_keeps_the_best(width):
 def test_nothing_survives_of_nothing():
     runs, intervals = runs_of([[-math.inf], []]), intervals_of([(0, 0.0), (1, 0.0)])
     places = places_of(3, 1, 0.1)
-    items, _ = listed(runs, intervals, NOTHING, places, True, 0.0)
+    items, _ = listed(runs, intervals, places, True, 0.0)
     keys = np.zeros(len(items.rank), np.uint64)
     kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
     assert kept.first.tolist() == [0, 0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 
-from lm_latent_eval.inference import cuts
+from lm_latent_eval.inference import cuts, table_search
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.models.kglm import steps as walks
 from lm_latent_eval.text.words import END
 from tests.means import p_value, uniform
 from tests.test_laws import TINY_MODELS
@@ -93,11 +93,16 @@ def test_rounding_does_not_decide_between_ties(name, monkeypatch):
     def disturbed(grid, seed):
         """Add noise to what is ranked."""
         with monkeypatch.context() as patch:
-            for module in (cuts, walks):
-                patch.setattr(module, "ranks", lambda score: grid(noise(score, seed)))
+            patch.setattr(cuts, "ranks", lambda score: grid(noise(score, seed)))
+            patch.setattr(table_search, "best", partial(best_of, grid, seed))
             return beams()
 
-    plain, ranks = beams(), cuts.ranks
+    def best_of(grid, seed, items, width, _):
+        """Choose by ranks in units of the grid: whole numbers."""
+        rank = grid(noise(torch.from_numpy(items.rank), seed)).numpy()
+        return best(items._replace(rank=rank), width, 1.0)
+
+    plain, ranks, best = beams(), cuts.ranks, table_search.best
     assert all(disturbed(ranks, seed) == plain for seed in range(2))
     finer = [disturbed(lambda score: score * 2.0**32, seed) for seed in range(2)]
     assert any(beam != plain for beam in finer), "premise: there are ties"

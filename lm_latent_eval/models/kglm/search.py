@@ -160,14 +160,17 @@ def walk_searches(
 
 
 def _may_list_all(scores: TextScores, num_tokens: int, cut: Cut) -> bool:
-    """Whether all nodes of a graph are to be listed: if all walks may fit.
+    """Whether all nodes of a graph are to be listed by themselves.
 
-    A beam cannot go on with nodes that it does not list.
+    That is where they fit, or all walks may. A node that is not listed is drawn among
+    all that are not: where words do not name who a text is about, draws of it vary
+    much. And a beam cannot go on with it at all.
     """
     width, entities = max(cut.widths), int(scores.walk.new.introducible.sum())
-    if isinstance(cut, Thinned):
-        return num_tokens * math.log(1 + entities) <= math.log(width) + ROUNDING
-    return scores.graph.num_nodes <= width
+    if scores.graph.num_nodes <= width:
+        return True
+    every = num_tokens * math.log(1 + entities) <= math.log(width) + ROUNDING
+    return every and isinstance(cut, Thinned)
 
 
 def clamped(value: Floats, furthest: float) -> Floats:

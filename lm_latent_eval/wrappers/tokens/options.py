@@ -44,7 +44,7 @@ class TokensOptions(OptionTable):
 
     Example:
         >>> TokensOptions.parse({"num_samples": "20", "context_tokens": "all"})
-        TokensOptions(estimator='mixed', num_samples=20, ..., context_tokens=None...
+        TokensOptions(estimator='dpf', num_samples=20, ..., context_tokens=None...
     """
 
     estimator: str = choice("dpf", ESTIMATORS)
