@@ -185,14 +185,16 @@ def without_repetitions(window: Integers, seen: Integers, mark: int) -> Integers
 def new_entities(tables: Tables, outlook: Outlook, t: int) -> NewEntities:
     """Sort the NEW entities of token t."""
     cutoff, size = len(tables.code) - 1, tables.num_listed
-    ahead = tokens_ahead(outlook.derivable, outlook.absent, t, cutoff, outlook.little)
+    derivable, absent, little = outlook.derivable, outlook.absent, outlook.little
+    ahead = tokens_ahead(derivable, absent, t, cutoff, little, True)
+    of_all = tokens_ahead(derivable, absent, t, cutoff, little, False)
     gain = np.zeros(tables.word.shape[1])
     if len(ahead.token):
-        nobody = np.zeros(ahead.last.shape, np.bool_)
-        without = log_gain(ahead, ahead.expected, nobody, t, 0, 0)
+        nobody = np.zeros(of_all.last.shape, np.bool_)
+        without = log_gain(of_all, of_all.expected, nobody, t, 0, 0)
         for s in range(1, tables.other):
             if tables.parent[t, s] > -np.inf:
-                gain[s] = log_gain(ahead, ahead.expected, nobody, t, s, 0) - without
+                gain[s] = log_gain(of_all, of_all.expected, nobody, t, s, 0) - without
     value = np.empty(size - 1)
     for s in range(1, size):
         after = outlook.beta[t + 1, 0, min(s, tables.other)]

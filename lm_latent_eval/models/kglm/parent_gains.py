@@ -49,7 +49,12 @@ class TokensAhead(NamedTuple):
 
 @compiled
 def tokens_ahead(
-    derivable: Derivable, absent: Floats, t: int, cutoff: int, little: float
+    derivable: Derivable,
+    absent: Floats,
+    t: int,
+    cutoff: int,
+    little: float,
+    of_a_walk: bool,
 ) -> TokensAhead:
     """Return the tokens after t that mentions up to t may change by more than so much.
 
@@ -59,6 +64,8 @@ def tokens_ahead(
         t: A token.
         cutoff: Tokens that an entity stays a parent after its mention.
         little: Nats.
+        of_a_walk: Whether mentions up to t will be known: only later ones are expected.
+            Else what all walks have mentioned is expected, too.
     """
     end = min(len(derivable.matters), t + 1 + cutoff)
     token = np.nonzero(derivable.matters[t + 1 : end] > little)[0] + t + 1
@@ -67,9 +74,10 @@ def tokens_ahead(
     expected = derivable.unknown[token]
     for j in range(number):
         u = token[j]
+        begin = t + 1 if of_a_walk else max(0, u - cutoff)
         for s in range(1, size):
             if derivable.weight[u, s] > 0:
-                not_since = math.exp(absent[u, s] - absent[t + 1, s])
+                not_since = math.exp(absent[u, s] - absent[begin, s])
                 weight[j, s] = not_since * derivable.weight[u, s]
                 paid[j, s] = weight[j, s] * derivable.paid[u, s]
                 since = derivable.weight[u, s] - weight[j, s]
