@@ -144,40 +144,6 @@ def ranked_within(group: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return order, place - torch.searchsorted(group[order], group[order])
 
 
-def least_of_best(group: Tensor, value: Tensor, number: Tensor) -> Tensor:
-    """Find the value of each group that is the largest but so many.
-
-    Args:
-        group: The group of each row, non-decreasing, shape (R,).
-        value: C values a row, shape (R, C).
-        number: Which to find, 1 for the largest; of the groups from 0 on, (M,), and
-            again of the next M.
-
-    Returns:
-        Shape (G,), of groups 0 to the last; ``-inf`` of those with fewer values.
-
-    Example:
-        >>> group = torch.tensor([0, 0, 2])
-        >>> value = torch.tensor([[1.0, 4.0], [3.0, 2.0], [5.0, 6.0]])
-        >>> least_of_best(group, value, torch.tensor([3, 1]))
-        tensor([2., -inf, -inf])
-    """
-    place = torch.arange(len(group), device=group.device)
-    place = place - torch.searchsorted(group, group)
-    counts = torch.bincount(group)
-    number = number[torch.arange(len(counts)) % len(number)]
-    if (counts * value.shape[1] < number).all():  # many have so few
-        return value.new_full((len(counts),), -torch.inf)
-    size = int(counts.max()) if len(counts) else 0
-    table = value.new_full((len(counts), size, value.shape[1]), -torch.inf)
-    table[group, place] = value
-    table = F.pad(table.flatten(1), (0, 1), value=-torch.inf)
-    most = int(number.clamp_max(table.shape[1]).max()) if len(counts) else 0
-    nth = number.clamp_max(most) - 1
-    # What is padded is the least.
-    return table.topk(most).values.gather(1, nth[:, None])[:, 0]
-
-
 def segment_logsumexp(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
     """Log of the summed exponentials of each row; ``-inf`` for an empty one.
 
