@@ -20,6 +20,8 @@ _UNMARKED = {END_MARK: "\n", "@@UNKNOWN@@": LITERAL_UNKNOWN}
 
 TREE_SUFFIXES = (".ptb", ".mrg")
 """Files of trees in brackets, in any case."""
+TABLE_SUFFIXES = (".csv", ".tsv")
+"""Suffixes of tables, whose lines are no texts."""
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _JSON = re.compile(r'\s*\[?\s*\{\s*"|\s*[\[{]\s*$')
 """How JSON begins: an object, a list of objects, or one of them over several lines."""
@@ -87,6 +89,11 @@ def unmarked(tokens: Sequence[str]) -> list[str]:
 
 
 def _refuse_annotation(path: Path, first_line: str) -> None:
+    if Path(path).suffix.lower() in TABLE_SUFFIXES:
+        raise ValueError(
+            f"{path} is a table, whose header would be a text: write its column of "
+            'texts as lines of a .txt file, or as JSON lines: {"text": "..."}'
+        )
     kind, reader = "", ""
     if holds_trees(path, first_line):
         kind, reader = "trees in brackets", "rnng"

@@ -77,6 +77,12 @@ def test_a_bad_line_is_named(tmp_path, line):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV"])
+def test_a_table_is_no_file_of_texts(tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name} is a table, whose header would be"):
+        read_texts(write(tmp_path, name, "text,id\nthe fox,1\n"))
+
+
 # -- lines and encodings ---------------------------------------------------------------
 
 
